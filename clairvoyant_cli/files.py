@@ -18,14 +18,14 @@ LARGE_BYTES = 256 << 20
 
 
 @contextmanager
-def opened(path: Path, what: str, most_bytes: int | None = SMALL_BYTES) -> Iterator[BinaryIO]:
-    """Open a regular file of at most `most_bytes` (None: any size); ClairvoyantError names it `what`."""
+def opened(path: Path, what: str, most_bytes: int = SMALL_BYTES) -> Iterator[BinaryIO]:
+    """Open a regular file of at most `most_bytes`; ClairvoyantError names it `what`."""
     try:
         with open(path, "rb", opener=open_without_waiting) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise InputError(f"{what} {path} is not a regular file; copy it into one")
-            if most_bytes is not None and found.st_size > most_bytes:
+            if found.st_size > most_bytes:
                 raise _too_large(path, what, most_bytes)
             yield file
     except OSError as error:

@@ -3,7 +3,6 @@
 `clairvoyant --help` loads only click, so the one-line help of each command is in the table here.
 """
 
-import os
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -90,8 +89,6 @@ def main() -> None:
     encodings = {getattr(stream, "encoding", None) for stream in (sys.stdout, sys.stderr)}
     if encodings != {"utf-8"}:  # None: pythonw (the service on Windows) has no streams
         import_module("clairvoyant_cli.system").print_anything()  # lazily: --help needs none of it
-    if os.environ.get("_CLAIRVOYANT_COMPLETE", "").startswith("powershell"):
-        import_module("clairvoyant_cli.commands.completion")  # click has no PowerShell support
     try:
         code = cli(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

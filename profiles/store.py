@@ -1,4 +1,4 @@
-"""Saves, finds, selects, exports and imports profiles."""
+"""Saves, finds, selects and removes profiles."""
 
 import logging
 import sqlite3
@@ -13,8 +13,6 @@ from profiles.database import ProfilesError
 from profiles.records import MAX_SLOTS, Profile, Sample
 
 log = logging.getLogger("clairvoyant")
-
-EXPORT_FORMAT = 1
 
 LATEST = 1e12
 """Latest valid date of a profile, epoch seconds."""
@@ -35,15 +33,6 @@ class Kept:
 
     profile: Profile
     chosen_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """An exported profile with its samples."""
-
-    profile: Profile
-    samples: tuple[Sample, ...]
-    format: int = EXPORT_FORMAT
 
 
 def save(connection: sqlite3.Connection, profile: Profile, samples: Sequence[Sample] = ()) -> Profile:
@@ -199,24 +188,6 @@ def remove(connection: sqlite3.Connection, name: str) -> None:
     """Remove a profile and its samples; ProfilesError if there is none."""
     if not connection.execute("DELETE FROM profiles WHERE name = ?", (name,)).rowcount:
         raise ProfilesError(_no_such(connection, name))
-
-
-def export(connection: sqlite3.Connection, name: str) -> bytes:
-    """Return a profile and its samples as JSON."""
-    parcel = Parcel(named(connection, name), tuple(samples_of(connection, name)))
-    return msgspec.json.format(msgspec.json.encode(parcel), indent=2)
-
-
-def unpack(data: bytes) -> Parcel:
-    """Parse the output of `export`; ProfilesError if it is invalid."""
-    try:
-        parcel = _decoded(data, Parcel)
-        if parcel.format > EXPORT_FORMAT:
-            raise ProfilesError(f"the profile was exported by a newer clairvoyant (format {parcel.format})")
-        _checked(parcel.profile)
-    except ValueError as error:
-        raise ProfilesError(f"not an exported profile: {error}") from None
-    return parcel
 
 
 def _readable(rows: Iterable[tuple[str, str, object]]) -> Iterator[Kept]:

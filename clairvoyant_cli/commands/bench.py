@@ -102,13 +102,6 @@ shared_options = together(
         metavar="FILE",
         help="Write a report in Markdown, its charts beside it.",
     ),
-    click.option(
-        "--resume",
-        "resume_file",
-        type=output_file(),
-        metavar="FILE",
-        help="Save finished cells here, and resume an interrupted bench from it.",
-    ),
 )
 """The options of every kind of load."""
 
@@ -347,42 +340,29 @@ def _bench(
         **more,
     )
     arms = [parse_arm(text) for text in settings.arms]
-    measure = _measure(settings, arms, options["resume_file"], options["backend_key_file"])
+    measure = _measure(settings, arms, options["backend_key_file"])
     findings = run_virtually(measure) if virtual else run(measure)
     names = ("as_json", "csv_file", "plot_file", "report_file")
     _write(findings, **{name: options[name] for name in names})
 
 
-async def _measure(
-    settings: "Settings", arms: list[Arm], resume_file: Path | None, backend_key_file: Path | None
-) -> "Findings":
+async def _measure(settings: "Settings", arms: list[Arm], backend_key_file: Path | None) -> "Findings":
     from clairvoyant_cli.commands.setup import load_predictor
     from clairvoyant_cli.research.bench.report import UNPROVEN, Findings, notes_of
-    from clairvoyant_cli.research.bench.results import Ledger
     from clairvoyant_cli.research.bench.session import run_steps, steps_of
     from clairvoyant_cli.research.bench.setup import set_up
     from clairvoyant_cli.research.bench.summary import summarise
 
-    # A bench may resume with more runs or other arms: its finished cells stay valid.
-    same = {name: value for name, value in asdict(settings).items() if name not in ("arms", "runs")}
-    ledger = Ledger(resume_file, same)
     predictor = load_predictor(settings.predictor)
     async with set_up(settings, predictor, _stored_profiles, backend_key_file) as bench:
         await bench.warm_up(next((arm for arm in arms if arm.policy is not None), arms[0]))
-        service_s = ledger.settings.get("service_s") or await bench.mean_service_s()
-        ledger.begin(service_s=service_s)
+        service_s = await bench.mean_service_s()
         if bench.resume_s is None and any(arm.interrupts for arm in arms):
             click.echo(UNPROVEN, err=True)
         loads = bench.loads(service_s)
         steps = steps_of(loads, arms, settings.runs, lengths_last=not settings.set_lengths)
-        try:
-            with _progress(len(steps)) as on_progress:
-                await run_steps(bench, ledger, steps, on_progress)
-        except asyncio.CancelledError:
-            if resume_file is not None:
-                click.echo("stopped; run the same command to resume", err=True)
-            raise
-        cells = [ledger.cells[step.load.name, step.run, step.arm.name] for step in steps]
+        with _progress(len(steps)) as on_progress:
+            cells = await run_steps(bench, steps, on_progress)
         simulated = bench.simulated(cells, loads, arms, service_s)
         about = _machine() | dict(bench.about or {}) | {"mean service": f"{service_s:.3g} s"}
         notes = notes_of(settings, cells, arms, bench.resume_s)

@@ -26,16 +26,15 @@ ANY_PATH = click.Path(path_type=Path)
 
 
 class Input(click.Path):
-    """An input file, checked before the command starts. `most_bytes` None allows any size."""
+    """An input file, checked before the command starts."""
 
-    def __init__(self, most_bytes: int | None = LARGE_BYTES) -> None:
+    def __init__(self) -> None:
         super().__init__(path_type=Path, dir_okay=False)
-        self._most_bytes = most_bytes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path; ClairvoyantError if it is unreadable or not a regular file."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        with opened(path, "the file", self._most_bytes):
+        with opened(path, "the file", LARGE_BYTES):
             return path
 
 

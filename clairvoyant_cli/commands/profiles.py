@@ -1,6 +1,6 @@
-"""`clairvoyant profiles`: lists, shows, selects, exports and imports profiles."""
+"""`clairvoyant profiles`: lists, shows, selects and removes profiles."""
 
-import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +9,10 @@ from rich.text import Text
 
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds
-from clairvoyant_cli.commands.options import ANY_PATH, db_option, json_option, output_file, profile_names
-from clairvoyant_cli.commands.plain_output import say, say_json
-from clairvoyant_cli.commands.setup import database_path, opened_database, told_plainly
+from clairvoyant_cli.commands.options import db_option, json_option, profile_names
+from clairvoyant_cli.commands.plain_output import say_json
+from clairvoyant_cli.commands.setup import database_path, opened_database
 from clairvoyant_cli.commands.time_spans import date
-from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.files import LARGE_BYTES, read_all, read_file
 
 if TYPE_CHECKING:
     from profiles.records import Band, Estimate, Profile
@@ -25,7 +23,7 @@ UTILISATIONS = (0.5, 0.74, 0.85)
 
 @click.group()
 def command() -> None:
-    """List, show, select, export and import profiles, the results of `calibrate`."""
+    """List, show, select and remove profiles, the results of `calibrate`."""
 
 
 @command.command("list")
@@ -67,15 +65,15 @@ def list_(db_file: Path | None, as_json: bool) -> None:
 @command.command()
 @click.argument("name", shell_complete=profile_names)
 @db_option
-@json_option("Print JSON.")
+@json_option("Print JSON, with the samples.")
 def show(name: str, db_file: Path | None, as_json: bool) -> None:
     """Show one profile in full."""
     from profiles import store
 
     with opened_database(db_file) as connection:
-        profile = store.named(connection, name)
+        profile, samples = store.named(connection, name), store.samples_of(connection, name)
     if as_json:
-        say_json(profile, indent=2)
+        say_json(asdict(profile) | {"samples": samples}, indent=2)
     else:
         print_profile(PlainConsole(), profile)
 
@@ -93,44 +91,6 @@ def use(name: str, auto: bool, db_file: Path | None) -> None:
             store.unchoose(connection, store.named(connection, name))
         else:
             store.choose(connection, name)
-
-
-@command.command()
-@click.argument("name", shell_complete=profile_names)
-@click.option("-o", "--output", type=output_file(), help="File to write.")
-@db_option
-def export(name: str, output: Path | None, db_file: Path | None) -> None:
-    """Export a profile and its samples as JSON."""
-    from profiles import store
-
-    with opened_database(db_file) as connection:
-        data = store.export(connection, name)
-    if output is None:
-        say_json(data)
-        return
-    try:
-        output.write_bytes(data + b"\n")
-    except OSError as error:
-        raise ClairvoyantError(f"cannot write {output}: {error.strerror}") from None
-
-
-@command.command("import")
-@click.argument("file", type=ANY_PATH)
-@db_option
-def import_(file: Path, db_file: Path | None) -> None:
-    """Import an exported profile; FILE may be - for standard input."""
-    from profiles import store
-
-    what = "the profile"
-    if str(file) == "-":
-        data = read_all(sys.stdin.buffer, file, what, LARGE_BYTES)
-    else:
-        data = read_file(file, what, LARGE_BYTES)
-    with told_plainly():
-        parcel = store.unpack(data)
-    with opened_database(db_file, write=True) as connection:
-        profile = store.save(connection, parcel.profile, parcel.samples)
-    say(f"imported as {profile.name}", err=True)
 
 
 @command.command()

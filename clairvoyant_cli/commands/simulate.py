@@ -1,6 +1,5 @@
 """`clairvoyant simulate`: the serving scheduler in virtual time, on the papers' workloads or your own."""
 
-import csv
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -127,14 +126,12 @@ def option(name: str, value_type: Any, default: Any, text: str, parameter: str =
 @click.option("--seeds", type=click.IntRange(min=1), help="Independent runs. More give narrower intervals.")
 @click.option("--requests", type=click.IntRange(min=2), help="Requests per run.")
 @json_option("Print JSON.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one figure per line.")
 @click.option("--plot", type=output_file(".svg"), help="Draw the plots as SVG.")
 def command(
     scenario: str | None,
     seeds: int | None,
     requests: int | None,
     as_json: bool,
-    as_csv: bool,
     plot: Path | None,
     **mix: Any,
 ) -> None:
@@ -145,7 +142,7 @@ def command(
     `clairvoyant history --trace` prints.
     """
     from clairvoyant_cli.commands.console import PlainConsole
-    from clairvoyant_cli.research.report import print_report, save, to_csv, to_json
+    from clairvoyant_cli.research.report import print_report, save, to_json
     from clairvoyant_cli.research.simulator.comparison import Options
 
     with progress() as tick:
@@ -153,8 +150,6 @@ def command(
         report = run_mix(Mix(**mix), options) if scenario is None else run_scenario(scenario, options)
     if as_json:
         click.echo(json.dumps(to_json(report), indent=2))
-    elif as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(to_csv(report))
     else:
         print_report(report, PlainConsole())
     if plot is not None:
@@ -283,7 +278,7 @@ def preemption_of(text: str) -> "Preemption | None":
 
 
 def policies_of(names: tuple[str, ...]) -> list[str]:
-    """Return the policies to compare; a selection if none is named."""
+    """Return the policies to compare."""
     from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 
     for name in names:
@@ -292,4 +287,4 @@ def policies_of(names: tuple[str, ...]) -> list[str]:
             raise ClairvoyantError(
                 f"--policy {name!r} is none of {', '.join(POLICIES)}{hint}", ExitCode.USAGE
             )
-    return list(names) or [DEFAULT_POLICY, "sjf", "sjf-rationed", "aging", "hrrn"]
+    return list(names) or [DEFAULT_POLICY, "sjf"]

@@ -63,7 +63,7 @@ class Standings(Sequence[Standing]):
         """`running_s` is the predicted work left of running jobs, summed over `slots`. Costs O(n log n) in
         the waiting jobs, some 2 microseconds each.
         """
-        self.entries = list(scheduler.waiting(now))
+        self.entries = scheduler.waiting()
         self._scheduler = scheduler
         self._now = now
         self._slots = slots

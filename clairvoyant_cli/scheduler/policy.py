@@ -1,21 +1,17 @@
 """Ordering policies: a key for each job when it joins the queue; the lowest key runs first, ties by arrival.
 
 A policy is a key function and a few flags. Keys are fixed when a job joins the queue, so that a heap can hold
-them. The exception is `hrrn`, whose order changes with time: its jobs are in bands of similar cost, in
-arrival order within a band, and the heads of the bands are compared at each decision.
+them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import floor, log, sqrt
+from math import sqrt
 
 from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.starvation import Guard
 from clairvoyant_cli.scheduler.urgency import level_of
-
-AGING_RATE = 0.1
-"""Seconds of advantage per second of age under `aging`; QUARTZ's own value is 0.02 (Table 3)."""
 
 GENTLE_AGING_RATE = 0.02
 """The aging coefficient of QUARTZ (Table 3): a job 1 s shorter may come up to 50 s later and pass."""
@@ -41,17 +37,10 @@ outside, a cut costs 10 to 150 ms: at 50 ms and 40 tokens/s, a hundred tokens ke
 
 CUT_MARGIN = 0.1
 """A cut must gain this share of the waiting job's own time beyond its cost; otherwise jobs of similar length
-would swap for nothing. 0.35 (see `BAND_RATIO`) would cost 5 points of short P50 at 85 % accuracy."""
+would swap for nothing. 0.35 would cost 5 points of short P50 at 85 % accuracy."""
 
 MAX_CUTS = 4
 """Cuts per job, so that its reader is not interrupted without end."""
-
-BAND_RATIO = 1.35
-"""Costs within 35 % share a band of `hrrn`: predictions are never that exact, and 31 bands (for 10 ms to 100
-s) are few enough to compare at every decision."""
-
-MIN_COST_S = 1e-3
-"""Lower bound of predicted costs in divisions and logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +48,8 @@ class Policy:
     """A named ordering; `summary` describes it in a sentence or two.
 
     `key` orders jobs, lowest first. `guard` is how tau may overrule it, None: never. `in_seconds`: the key is
-    in seconds, so that the cost of loading a model can be added. `band` and `score` are for an order that
-    changes with time: `score(entry, now)` compares the heads of the bands. `by_level`: urgent jobs first, and
-    clients' claims are limited to their share. `by_share`: fair between clients, whatever the lengths.
+    in seconds, so that the cost of loading a model can be added. `by_level`: urgent jobs first, and clients'
+    claims are limited to their share. `by_share`: fair between clients, whatever the lengths.
 
     With `candidates`, a job waits for one worker from its arrival, the best of this many drawn (QUARTZ,
     Algorithm 1); without, for the worker where it is predicted to end first when a slot falls free.
@@ -78,8 +66,6 @@ class Policy:
     summary: str = ""
     guard: Guard | None = None
     in_seconds: bool = False
-    band: Callable[[QueuedJob], int] | None = None
-    score: Callable[[QueuedJob, float], float] | None = None
     by_level: bool = False
     by_share: bool = False
     candidates: int | None = None
@@ -124,15 +110,6 @@ def cost(entry: QueuedJob) -> float:
 def gently_aged_cost(entry: QueuedJob) -> float:
     """Order by predicted service time, slightly aged: equals keep their order of arrival."""
     return entry.job.cost_s + GENTLE_AGING_RATE * entry.job.arrival_s
-
-
-def aged_cost(entry: QueuedJob) -> float:
-    """Order by predicted service time plus rate x arrival (QUARTZ, Eq. 7, on the mean).
-
-    The mean, not QUARTZ's upper quantile: with uncertain classes every upper quantile is that of a long
-    answer, and the order is lost.
-    """
-    return entry.job.cost_s + AGING_RATE * entry.job.arrival_s
 
 
 def fair_share(entry: QueuedJob) -> float:
@@ -198,16 +175,6 @@ def longest(entry: QueuedJob) -> float:
     return entry.job.tokens
 
 
-def cost_band(entry: QueuedJob) -> int:
-    """Return the band of costs a job belongs to, each 35 % wide."""
-    return floor(log(max(entry.job.cost_s, MIN_COST_S)) / log(BAND_RATIO))
-
-
-def response_ratio(entry: QueuedJob, now: float) -> float:
-    """Return minus age / cost, in the order of the response ratio: the highest ratio runs first."""
-    return (entry.job.arrival_s - now) / (entry.job.cost_s or MIN_COST_S)
-
-
 def in_turns_of(policy: Policy, tokens: float) -> Policy:
     """Return the policy with this quantum, if it has one."""
     return policy if policy.quantum_tokens is None else replace(policy, quantum_tokens=tokens)
@@ -238,25 +205,6 @@ POLICIES = {
             "Lowest P(Long) first, as in the Clairvoyant paper. Once a request has waited longer than tau, "
             "the longest-waiting one goes first.",
             Guard(),
-        ),
-        Policy(
-            "sjf-rationed",
-            probability_long,
-            "Like `sjf`, but at most one start in three goes to a request past tau.",
-            Guard(every=2),
-        ),
-        Policy(
-            "aging",
-            aged_cost,
-            "Shortest predicted service time first, minus a tenth of a second per second of waiting.",
-            in_seconds=True,
-        ),
-        Policy(
-            "hrrn",
-            arrival,
-            "Highest response ratio first: the wait so far divided by the predicted service time.",
-            band=cost_band,
-            score=response_ratio,
         ),
         Policy(
             "fair",

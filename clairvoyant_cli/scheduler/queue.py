@@ -7,7 +7,7 @@ each of the few waiting jobs is predicted to end sooner on another worker (`plac
 has not come. A job past tau or promoted never waits for a better worker. A job may not use a worker that it
 cannot run on (`Fleet`), nor any slot while its client is at its limit of running jobs.
 Rule 4: an operation costs O(log n) amortised in the jobs of a lane, and O(lanes + workers). There is a lane
-for each affinity, set of workers and client with its own tau or slot limit (and cost band, under hrrn).
+for each affinity, set of workers and client with its own tau or slot limit.
 Rule 5: a full queue is shared between clients: see `queue_drop`.
 Rule 6: a job's age counts from its arrival; a preemption does not restart tau.
 Rule 7: a job of a session that does not have its turn is parked: it is in no lane (see `sessions`).
@@ -63,9 +63,7 @@ class Scheduler(QueueState):
         entry.key = self.policy.key(entry)
         displaced = None
         if len(self._waiting) >= self.capacity:
-            displaced = self._crowds.make_room(
-                entry, rules.weight, self.capacity, self._line.place_of, self._line.is_overdue
-            )
+            displaced = self._crowds.make_room(entry, rules.weight, self.capacity, self._line.is_overdue)
             self.cancel(displaced.job.id, now)
         self.accounts.charge(entry, now)
         entry.moves.append(Move(now, MoveKind.SUBMITTED))

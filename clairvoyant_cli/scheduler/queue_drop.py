@@ -26,21 +26,11 @@ MAX_ASKED = 8
 """Clients looked at before a new job is refused; those whose jobs are all spared have none to drop. Clients
 with a single job are not counted."""
 
-Place = tuple[float, float, int]
-"""What orders a waiting job: rank, score, sequence; the highest starts last."""
-
-_Rear = list[tuple[float, float, int, int, QueuedJob]]
-
-_Late = list[tuple[float, int, int, QueuedJob]]
-
 
 class Crowd:
-    """One client's waiting jobs: their number, and which would start last.
+    """One client's waiting jobs: their number, and which would start last."""
 
-    Within a cost band the order does not change with time, so each band has a heap.
-    """
-
-    __slots__ = ("_late", "_rears", "client", "listed", "listing", "waiting", "weight")
+    __slots__ = ("_late", "_rear", "client", "listed", "listing", "waiting", "weight")
 
     def __init__(self, client: str, weight: float) -> None:
         """Start empty. `listed` is the share it was last listed under, `listing` the number of that item."""
@@ -49,17 +39,17 @@ class Crowd:
         self.waiting = 0
         self.listed = 0.0
         self.listing = -1
-        self._rears: dict[int, _Rear] = {}
-        self._late: _Late = []
+        self._rear: list[tuple[float, float, int, int, QueuedJob]] = []
+        self._late: list[tuple[float, int, int, QueuedJob]] = []
 
     @property
     def share(self) -> float:
         """Waiting jobs for the weight."""
         return self.waiting / self.weight
 
-    def add(self, entry: QueuedJob, band: int) -> None:
+    def add(self, entry: QueuedJob) -> None:
         """Add a job that may be dropped."""
-        rear = self._rears.setdefault(band, [])
+        rear = self._rear
         heappush(rear, (-entry.rank, -entry.key, -entry.seq, entry.version, entry))
         if len(rear) > SLACK + 2 * self.waiting:
             rear[:] = [item for item in rear if item[3] == item[4].version]
@@ -67,29 +57,22 @@ class Crowd:
 
     def clear(self) -> None:
         """Forget which jobs may be dropped; the caller adds them again."""
-        self._rears.clear()
+        self._rear.clear()
         self._late.clear()
 
-    def last(
-        self, place_of: Callable[[QueuedJob], Place], overdue: Callable[[QueuedJob], bool]
-    ) -> QueuedJob | None:
+    def last(self, overdue: Callable[[QueuedJob], bool]) -> QueuedJob | None:
         """Return the job that would start last of those not overdue; None if there is none.
 
         Overdue jobs are set aside, and stay there if tau changes.
         """
-        heads = []
-        for band, rear in list(self._rears.items()):
-            while rear:
-                *_, version, entry = rear[0]
-                if version == entry.version and not overdue(entry):
-                    heads.append(entry)
-                    break
-                heappop(rear)
-                if version == entry.version:
-                    self._set_aside(entry)
-            else:
-                del self._rears[band]
-        return max(heads, key=place_of, default=None)
+        while self._rear:
+            *_, version, entry = self._rear[0]
+            if version == entry.version and not overdue(entry):
+                return entry
+            heappop(self._rear)
+            if version == entry.version:
+                self._set_aside(entry)
+        return None
 
     def latest_overdue(self) -> QueuedJob | None:
         """Return the latest arrival of the jobs that `last` has set aside."""
@@ -144,10 +127,10 @@ class Crowds:
         if crowd.share > crowd.listed:
             self._list(crowd)
 
-    def place(self, entry: QueuedJob, band: int) -> None:
+    def place(self, entry: QueuedJob) -> None:
         """Let a counted job be dropped; call it after its lane has taken it."""
         crowd = self._by_client[entry.job.client]
-        crowd.add(entry, band)
+        crowd.add(entry)
         if crowd.listing < 0:  # its only job was held and may be dropped now
             self._list(crowd)
 
@@ -174,7 +157,6 @@ class Crowds:
         newcomer: QueuedJob,
         weight: float,
         capacity: int,
-        place_of: Callable[[QueuedJob], Place],
         overdue: Callable[[QueuedJob], bool],
     ) -> QueuedJob:
         """Return the job to drop for a new one; QueueFullError if there is none.
@@ -187,7 +169,7 @@ class Crowds:
         fair_share = capacity / self.weight_with(client, weight)
 
         def last_of(crowd: Crowd) -> QueuedJob | None:
-            last = crowd.last(place_of, overdue)
+            last = crowd.last(overdue)
             if last is None and crowd.waiting > 1 and crowd.share > fair_share:
                 return crowd.latest_overdue()
             return last
@@ -195,8 +177,8 @@ class Crowds:
         given = self.give_way(((own.waiting if own is not None else 0) + 1) / weight, last_of)
         if given is not None:
             return given
-        last = own.last(place_of, overdue) if own is not None else None
-        if last is None or place_of(newcomer) > place_of(last):
+        last = own.last(overdue) if own is not None else None
+        if last is None or newcomer.place > last.place:
             raise QueueFullError
         return last
 

@@ -1,9 +1,10 @@
 """The jobs in the queue: where each stands, and the views of them. `queue` decides what happens to them."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count, islice
+from operator import attrgetter
 
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant
 from clairvoyant_cli.scheduler.job import Job, Move, MoveKind
@@ -130,18 +131,14 @@ class QueueState:
         self._line.now = now
         entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s)
         entry.key = self.policy.key(entry)
-        place = self._line.place_of(entry)
         others = (e for e in self._waiting.values() if not e.held and e.job.id != job.id)
-        before = [e for e in others if self._line.place_of(e) < place]
-        before.sort(key=self._line.place_of)
+        before = [e for e in others if e.place < entry.place]
+        before.sort(key=attrgetter("place"))
         return self.fleet.forecast(entry, before, now)
 
-    def waiting(self, now: float | None = None) -> Iterator[QueuedJob]:
-        """Yield the waiting jobs in the order of their starts, were none to age; held ones last.
-
-        `now` defaults to the time of the last decision.
-        """
-        yield from self._line.in_order(self._waiting.values(), now)
+    def waiting(self) -> list[QueuedJob]:
+        """Return the waiting jobs in the order of their starts, were none to age; held ones last."""
+        return self._line.in_order(self._waiting.values())
 
     @property
     def line(self) -> WaitingLine:
@@ -201,14 +198,14 @@ class QueueState:
         entry.parked = self._must_park(entry)
         if entry.parked:
             self._parked[entry.job.id] = entry
-            self._crowds.place(entry, 0)
+            self._crowds.place(entry)
         elif not entry.held:
             if self._is_in_order(entry):
                 usual = replace(entry.job, cost_s=self.sessions.usual_s, cost_high_s=self.sessions.usual_s)
                 entry.key = self.policy.key(replace(entry, job=usual))
-            lane = self._line.push(entry)
+            self._line.push(entry)
             if not entry.promoted and not entry.cuts:  # a partial answer is never dropped
-                self._crowds.place(entry, lane.band)
+                self._crowds.place(entry)
 
     def _is_in_order(self, entry: QueuedJob) -> bool:
         """Return whether a waiting job goes by its arrival among the turns of sessions."""

@@ -21,7 +21,7 @@ class Prefill(NamedTuple):
 
 
 class LaneId(NamedTuple):
-    """What distinguishes lanes: workers, affinity, a client with its own rules, cost band.
+    """What distinguishes lanes: workers, affinity, a client with its own rules.
 
     `worker` is the one that its jobs are pinned to; without it, any of `able`, or any at all if that is
     empty.
@@ -30,7 +30,6 @@ class LaneId(NamedTuple):
     worker: str
     affinity: str
     client: str
-    band: int
     able: frozenset[str] = frozenset()
 
     @property
@@ -86,6 +85,11 @@ class QueuedJob:
     parked: bool = False
     expected: Expected = NOTHING
     moves: list[Move] = field(default_factory=list)
+
+    @property
+    def place(self) -> tuple[float, float, int]:
+        """What orders it among the waiting, were none to age: the lowest starts first."""
+        return self.rank, self.key, self.seq
 
     @property
     def promoted(self) -> bool:

@@ -11,8 +11,8 @@ Z90 = 1.2815515655446004
 """The 90 % quantile of the standard normal distribution."""
 
 MIN_SIGMA = 0.3
-"""The least spread (35 %, see `policy.BAND_RATIO`): with a tighter one, an answer beyond its prediction would
-be expected to end at any moment, however long it runs."""
+"""The least spread (35 %): with a tighter one, an answer beyond its prediction would be expected to end at
+any moment, however long it runs."""
 
 MIN_SHARE = 0.1
 """Without a spread, at least this share of the tokens so far, or of the estimate, is still due."""

@@ -14,7 +14,6 @@ from clairvoyant_cli.scheduler.job import Reason
 from clairvoyant_cli.scheduler.lane import Lane
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, Station
 from clairvoyant_cli.scheduler.policy import Policy
-from clairvoyant_cli.scheduler.queue_drop import Place
 from clairvoyant_cli.scheduler.queued_job import FIRST, Choice, LaneId, QueuedJob, Standing
 from clairvoyant_cli.scheduler.urgency import outranks
 
@@ -55,12 +54,11 @@ class WaitingLine:
 
     # -- standing in line ---------------------------------------------------------------------------
 
-    def push(self, entry: QueuedJob) -> LaneId:
-        """Add a job to its lane; return the lane's id."""
+    def push(self, entry: QueuedJob) -> None:
+        """Add a job to its lane."""
         lane = self._lane_for(entry)
         entry.lane = lane.id
         lane.push(entry)
-        return lane.id
 
     def drop(self, entry: QueuedJob) -> None:
         """Remove a job from its lane, if it is in one."""
@@ -75,9 +73,8 @@ class WaitingLine:
     def _lane_for(self, entry: QueuedJob) -> Lane:
         job = entry.job
         client = job.client if self.rules_of(job.client).apart else ""
-        band = self.policy.band(entry) if self.policy.band is not None else 0
         pinned_to = job.worker or entry.routed
-        lane_id = LaneId(pinned_to, job.affinity, client, band, frozenset() if pinned_to else job.able)
+        lane_id = LaneId(pinned_to, job.affinity, client, frozenset() if pinned_to else job.able)
         lane = self.lanes.get(lane_id)
         if lane is None:
             ages = (AgesByClient if self.policy.by_share else Ages)() if self.policy.guarded else None
@@ -176,7 +173,7 @@ class WaitingLine:
         Unless `for_good`, claims of urgency are accepted without a check.
         """
         while lanes := self.open_lanes(worker, now):
-            standing = min(self._standings(lanes, worker, now, passed), default=None)
+            standing = min(self._standings(lanes, worker, passed), default=None)
             if standing is None:
                 return None
             entry = standing[-1]
@@ -234,37 +231,20 @@ class WaitingLine:
         limit = self.rules_of(lane_id.client).max_running
         return limit is None or self.clients_running.get(lane_id.client, 0) < limit
 
-    def _standings(
-        self, lanes: list[Lane], worker: str, now: float, passed: Container[str] = ()
-    ) -> list[Standing]:
+    def _standings(self, lanes: list[Lane], worker: str, passed: Container[str] = ()) -> list[Standing]:
         """Return the heads of the lanes, without the jobs passed over, each with its current order."""
         heads = [head for lane in lanes if (head := lane.first_but(passed) if passed else lane.first())]
-        score = self.policy.score
-        if score is not None:
-            return [(e.rank, e.key if e.rank == FIRST else score(e, now), e.seq, e) for e in heads]
         if not self.policy.in_seconds or not self._fleet.residency.prices:
             return [(e.rank, e.key, e.seq, e) for e in heads]
         price_s = self._fleet.residency.price_s
         return [(e.rank, e.key + price_s(worker, e.job.affinity), e.seq, e) for e in heads]
 
-    def place_of(self, entry: QueuedJob, now: float | None = None) -> Place:
-        """Return the order of a waiting job, were none to age: the lowest starts first.
-
-        `now` defaults to the time of the last decision.
-        """
-        score = self.policy.score
-        if score is None or entry.promoted:
-            return entry.rank, entry.key, entry.seq
-        return entry.rank, score(entry, self.now if now is None else now), entry.seq
-
-    def in_order(self, waiting: Iterable[QueuedJob], now: float | None = None) -> list[QueuedJob]:
-        """Return waiting jobs as `place_of` orders them, then parked ones, then held ones."""
-        if self.policy.score is None:
-            ordered = list(waiting)
-            for name in ("seq", "key", "rank", "parked", "held"):  # sorts are stable
-                ordered.sort(key=attrgetter(name))  # four times as fast as sorting by tuples
-            return ordered
-        return sorted(waiting, key=lambda entry: (entry.held, entry.parked, *self.place_of(entry, now)))
+    def in_order(self, waiting: Iterable[QueuedJob]) -> list[QueuedJob]:
+        """Return waiting jobs by `place`, then parked ones, then held ones."""
+        ordered = list(waiting)
+        for name in ("seq", "key", "rank", "parked", "held"):  # sorts are stable
+            ordered.sort(key=attrgetter(name))  # four times as fast as sorting by tuples
+        return ordered
 
     def is_overdue(self, entry: QueuedJob) -> bool:
         """Return whether a waiting job is past its tau; background jobs never are."""

@@ -166,7 +166,7 @@ def test_answers_without_text_are_not_cut() -> None:
 
 def test_a_calibration_keeps_what_was_proven() -> None:
     async def calibrated() -> Outcome:
-        async with replay(decode=2000.0) as (_, url):
+        async with replay(decode=2000.0, stride=10) as (_, url):
             return (
                 await measured(url, replace(SMALL, shorts=4, trials=MIN_TRIALS, cut_tokens=30, cut_s=None))
             )[0]

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
+import tests.fakes.replay_dialects  # noqa: F401 - adds routes
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange

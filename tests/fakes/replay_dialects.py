@@ -1,20 +1,58 @@
-"""Adds OpenAI's completions and Responses and Anthropic's Messages to the routes of the replay backend."""
+"""Adds routes to the replay backend: Ollama's generation and embeddings, OpenAI's completions, Responses and
+embeddings, Anthropic's Messages; and the requests of Ollama that load a model or render a prompt.
+"""
 
+import re
+from datetime import datetime
+
+from starlette.types import Send
+
+from clairvoyant_cli.research.replay.app import Replay, send_json
 from clairvoyant_cli.research.replay.dialects import (
+    BEGIN,
     DIALECTS,
+    END,
     Answer,
     Ask,
     Dialect,
     Json,
+    OllamaChat,
     OpenAIChat,
     RefusedError,
     cap_of,
     model_of,
     read_turns,
     sse,
+    template,
     text_of,
+    timestamp,
     wants_usage,
 )
+
+TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
+
+
+class OllamaGenerate(OllamaChat):
+    """POST /api/generate."""
+
+    def read(self, body: Json) -> Ask:
+        prompt, system = (
+            text if isinstance(text, str) else "" for text in (body.get("prompt"), body.get("system"))
+        )
+        if body.get("raw") is not True:
+            return self._ask(body, prompt, len(prompt) + len(system))
+        turns = [{"role": role, "content": text} for role, text in TURN.findall(prompt)]
+        if turns:
+            return self._ask(body, *read_turns(turns))
+        return self._ask(body, prompt, len(prompt), plain=True)
+
+    def whole(self, answer: Answer, text: str) -> Json:
+        """Return the final object; its context has as many token ids as there are tokens."""
+        context = {} if answer.raw else {"context": list(range(answer.prompt_tokens + answer.tokens))}
+        return super().whole(answer, text) | context
+
+    def _content(self, text: str) -> Json:
+        return {"response": text}
 
 
 class OpenAICompletion(OpenAIChat):
@@ -181,8 +219,74 @@ class AnthropicMessages(Dialect):
         }
 
 
+def control_reason(body: Json) -> str | None:
+    """Return "load" or "unload" for a request without prompt, None for one that wants an answer."""
+    if body.get("prompt") or body.get("messages") or body.get("input"):
+        return None
+    return "unload" if body.get("keep_alive") in (0, "0", "0s") else "load"
+
+
+def control_body(body: Json, reason: str, model: str, now: datetime) -> Json:
+    """Return the answer to a load or unload request."""
+    empty: Json = (
+        {"message": {"role": "assistant", "content": ""}} if "messages" in body else {"response": ""}
+    )
+    return {"model": model, "created_at": timestamp(now)} | empty | {"done": True, "done_reason": reason}
+
+
+def rendered(body: Json, model: str, now: datetime) -> Json:
+    """Return the answer to a request for the rendered template."""
+    return {
+        "model": model,
+        "created_at": timestamp(now),
+        "_debug_info": {"rendered_template": template(body)},
+    }
+
+
+async def generate(replay: Replay, route: str, body: Json, send: Send) -> None:
+    """Answer as `Replay.generate` does; load and unload models, and render prompts."""
+    reason = control_reason(body)
+    if reason is not None:
+        model = replay.named_in(body)
+        (replay.loaded.add if reason == "load" else replay.loaded.discard)(model)
+        await send_json(send, control_body(body, reason, model, replay.now()))
+    elif body.get("_debug_render_only") is True:
+        await send_json(send, rendered(body, replay.named_in(body), replay.now()))
+    else:
+        await replay.generate(route, body, send)
+
+
+EMBEDDING_SIZE = 8
+EMBEDDING_ROUTES = ("/api/embed", "/api/embeddings", "/v1/embeddings")
+
+
+async def embed(replay: Replay, route: str, body: Json, send: Send) -> None:
+    """Take a slot for the time of the prompt and answer with vectors."""
+    replay.loaded.add(replay.named_in(body))
+    given = body.get("input", body.get("prompt", ""))
+    texts = [str(text) for text in given] if isinstance(given, list) else [str(given)]
+    service = replay.engine.arrive(route, "\n".join(texts), sum(map(len, texts)), cap=0)
+    async with replay.engine.slot(service):
+        await replay.engine.prefill(service)
+        raw, tokens = bytes.fromhex(service.digest)[:EMBEDDING_SIZE], service.prompt_tokens
+        vectors = [[((byte + i) % 256) / 256 for byte in raw] for i in range(len(texts))]
+        if route == "/api/embeddings":
+            answer: Json = {"embedding": vectors[0]}
+        elif route == "/api/embed":
+            answer = {"model": body["model"], "embeddings": vectors, "prompt_eval_count": tokens}
+        else:
+            data = [{"object": "embedding", "embedding": v, "index": i} for i, v in enumerate(vectors)]
+            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+            answer = {"object": "list", "data": data, "model": body["model"], "usage": usage}
+        await send_json(send, answer)
+
+
 DIALECTS |= {
+    "/api/generate": OllamaGenerate(),
     "/v1/completions": OpenAICompletion(),
     "/v1/responses": OpenAIResponses(),
     "/v1/messages": AnthropicMessages(),
 }
+Replay.more |= dict.fromkeys(("/api/chat", "/api/generate"), generate) | dict.fromkeys(
+    EMBEDDING_ROUTES, embed
+)

@@ -6,9 +6,8 @@
 First the parts in virtual time, which a busy machine does not disturb: burst-replay, burst-held-out (needs
 --held-out), poisson-replay, gain-over-load. Then those on the wall clock, which want a quiet machine:
 burst-replay-real-time; burst-llamacpp and poisson-llamacpp on a real llama.cpp server with one slot, before a
-model of random weights; proxy-cost (needs nginx). `--virtual` stops before them. Nothing is downloaded. Every
-part leaves its finished cells in DIR/*.jsonl.part: the same command goes on where it was stopped, or where a
-part failed. It says how long each part took.
+model of random weights; proxy-cost (needs nginx). `--virtual` stops before them. Nothing is downloaded. It
+says how long each part took.
 
 --held-out DIR is a folder of MANIFEST.json and *.jsonl.gz with {"prompt": text, "chars": {model: length}},
 whose entries say `may_train_shipped_model`: those that say false are asked, less the prompts the others have.
@@ -77,7 +76,7 @@ MAX_OF_A_FILE = 150
 
 
 def bench(part: str, words: tuple[str, ...], out: Path, *, quick: bool) -> None:
-    command = ["bench", *words, "--report", f"{part}.md", "--resume", f"{part}.jsonl.part"]
+    command = ["bench", *words, "--report", f"{part}.md"]
     if quick:
         command.append("--quick")
     print(f"{part}: clairvoyant {' '.join(command)}", flush=True)
@@ -87,7 +86,6 @@ def bench(part: str, words: tuple[str, ...], out: Path, *, quick: bool) -> None:
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(out)},
         check=True,
     )
-    (out / f"{part}.jsonl.part").unlink()
 
 
 def proxy_cost(out: Path, litellm: str | None) -> None:
@@ -113,7 +111,7 @@ unannounced, as llama.cpp does."""
 
 @contextmanager
 def llamacpp(home: Path) -> Iterator[str]:
-    """A real server with one slot, always on the same port: it stands in the command that is resumed."""
+    """A real server with one slot, always on the same port: it stands in the command."""
     server = LlamaServer(write_tiny_model(home / "tiny.gguf"), port=PORT)
     try:
         server.start()

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
+import tests.fakes.replay_dialects  # noqa: F401 - adds routes
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.proxy.access.clients import parse_clients
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon

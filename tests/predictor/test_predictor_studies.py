@@ -94,11 +94,16 @@ def test_families_never_seen_are_ranked(tmp_path: Path) -> None:
 
 
 def test_a_stream_is_learnt_while_served(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from predictor.research.studies import online
+    from predictor.research.studies.unseen import Corpus
+    from predictor.research.training.dataset import read_dataset
+    from tests.perf import perf_online_learning
 
-    monkeypatch.setattr(online, "MIN_STREAMED", 100)
-    monkeypatch.setattr(online, "SOON", slice(40, 80))
-    rows = _table("online", *files)
+    monkeypatch.setattr(perf_online_learning, "MIN_STREAMED", 100)
+    monkeypatch.setattr(perf_online_learning, "SOON", slice(40, 80))
+    table = perf_online_learning.online(Corpus.of([read_dataset(path) for path in files]), lambda line: None)
+    rows: dict[object, dict[str, Any]] = {
+        row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows
+    }
     assert list(rows) == ["alpha", "beta", "mean", "least", "most"]
     assert rows["mean"]["late learnt"] > 0.9
     gains = [rows[name]["late learnt"] - rows[name]["late static"] for name in ("alpha", "beta")]
@@ -135,9 +140,7 @@ def test_another_models_answers_teach_what_its_own_would(tmp_path: Path) -> None
     assert ours["ours"] - 0.1 < ours["other's"] < 1
 
 
-@pytest.mark.parametrize(
-    "name", ["classes", "cross", "baselines", "ablation", "unseen", "online", "ceiling", "pars"]
-)
+@pytest.mark.parametrize("name", ["classes", "cross", "baselines", "ablation", "unseen", "ceiling", "pars"])
 def test_a_study_that_cannot_be_made_says_why(name: str, tmp_path: Path) -> None:
     path = tmp_path / "few.jsonl"
     path.write_text('{"prompt": "a", "output_tokens": 3}\n{"prompt": "b", "output_tokens": 900}\n')

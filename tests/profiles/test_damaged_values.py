@@ -65,7 +65,7 @@ COMMANDS = (
     ("history", "--sessions", "--json"),
     ("profiles", "list"),
     ("profiles", "show", PROFILE.name),
-    ("profiles", "export", PROFILE.name),
+    ("profiles", "show", PROFILE.name, "--json"),
 )
 
 

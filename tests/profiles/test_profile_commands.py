@@ -11,9 +11,7 @@ from click.testing import CliRunner, Result
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
-from profiles.database import reading
 from profiles.records import Continuation
-from profiles.store import every
 from profiles.writer import Writer
 from tests.fakes.remembered import FINISHED, PROFILE, START, keep, record, recorded, traffic
 
@@ -24,9 +22,9 @@ def db(tmp_path: Path) -> Path:
     return keep(tmp_path / "c.db", traffic(300), PROFILE)
 
 
-def run(*arguments: object, stdin: str | None = None) -> Result:
+def run(*arguments: object) -> Result:
     """Run a command that must succeed."""
-    result = CliRunner().invoke(cli, [str(each) for each in arguments], input=stdin, catch_exceptions=False)
+    result = CliRunner().invoke(cli, [str(each) for each in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result
 
@@ -80,18 +78,6 @@ def test_commands_use_the_configured_database(db: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CLAIRVOYANT_SERVE_DB", str(db))
     assert "120 s" in run("profiles", "list").stdout
     assert len(run("history", "--json").stdout.splitlines()) > 10
-
-
-def test_export_and_import(db: Path, tmp_path: Path) -> None:
-    file = tmp_path / "profile.json"
-    run("profiles", "export", PROFILE.name, "-o", file, "--db", db)
-    run("profiles", "rm", PROFILE.name, "--db", db)
-    assert "there are none" in refused("profiles", "show", PROFILE.name, "--db", db)
-    run("profiles", "import", file, "--db", db)
-    piped = run("profiles", "export", PROFILE.name, "--db", db).stdout
-    run("profiles", "import", "-", "--db", tmp_path / "other.db", stdin=piped)
-    with reading(tmp_path / "other.db") as connection:
-        assert [kept.profile for kept in every(connection)] == [PROFILE]
 
 
 def test_use_and_auto(db: Path) -> None:

@@ -1,4 +1,4 @@
-"""Profiles are saved, found, selected, exported and imported."""
+"""Profiles are saved, found, selected and removed."""
 
 import time
 from collections.abc import Iterator
@@ -58,18 +58,6 @@ def test_fitting_prefers_selected_then_newest(connection: Connection) -> None:
 def test_host_key_ignores_driver_and_system() -> None:
     assert replace(HOST, gpu_driver="560.0", system="Linux 6.12").key == HOST.key
     assert replace(HOST, memory_gib=32).key != HOST.key
-
-
-def test_export_includes_samples(connection: Connection) -> None:
-    store.save(connection, PROFILE, [SAMPLE])
-    parcel = store.unpack(store.export(connection, PROFILE.name))
-    assert parcel == store.Parcel(PROFILE, (SAMPLE,))
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"profile": 1}', b"\xff\xfe"])
-def test_unpack_rejects_invalid_data(data: bytes) -> None:
-    with pytest.raises(ProfilesError, match="not an exported profile"):
-        store.unpack(data)
 
 
 @pytest.mark.parametrize(

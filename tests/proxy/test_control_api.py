@@ -84,7 +84,7 @@ async def test_a_reader_gets_no_more_states_than_it_has_use_for(daemon: Daemon) 
         await anext(seldom)
         next_of_seldom = asyncio.ensure_future(anext(seldom))
         often = control.events()
-        for _ in range(5):
+        for _ in range(2):
             await anext(often)
             daemon.control._changes.note()
         assert not next_of_seldom.done()

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -74,6 +75,16 @@ def thousand(prompt: str, rng: object) -> int:
     return 1000
 
 
+def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in virtual time."""
+
+    @wraps(test)
+    def in_virtual_time(**arguments: Any) -> None:
+        run_virtually(test(**arguments))
+
+    return in_virtual_time
+
+
 @asynccontextmanager
 async def preempting(
     way: str = "raw", server: Server | None = None, **settings: Any
@@ -83,7 +94,9 @@ async def preempting(
     async with AsyncExitStack() as stack:
         await server.start()
         stack.push_async_callback(server.stop)
-        daemon = await stack.enter_async_context(serving(server.url, **({"policy": "srpt"} | settings)))
+        clock = asyncio.get_running_loop().time
+        settings.setdefault("policy", "srpt")
+        daemon = await stack.enter_async_context(serving(server.url, clock=clock, **settings))
         await until(daemon, lambda s: s.backends[0].state == "up")
         worker = daemon.pool.first
         served = Served(worker.adapter.name, "replay", version=worker.version)
@@ -117,6 +130,7 @@ def _same(event: Any) -> Any:
 @pytest.mark.parametrize("way", ["raw", "prefill"])
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", ROUTES)
+@virtually
 async def test_who_asked_cannot_tell(path: str, stream: bool, way: str) -> None:
     async with preempting(way) as (daemon, _), raw_client(daemon.base_url) as client:
         uncut = await client.ask(body(path, LONG, stream=stream))
@@ -149,6 +163,7 @@ def is_empty(event: Any) -> bool:
     return not (event.get("response") or event.get("message", {}).get("content"))
 
 
+@virtually
 async def test_the_short_one_ends_first() -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         await cut_once(daemon, client, "/api/chat", stream=True)
@@ -156,6 +171,7 @@ async def test_the_short_one_ends_first() -> None:
     assert short.sojourn_s < long.sojourn_s / 2
 
 
+@virtually
 async def test_one_that_was_granted_a_moment_ago_is_cut_once_it_runs() -> None:
     """Whether it may be cut is known as it is sent; looked at before, it is neither cut nor spared."""
     async with (
@@ -179,21 +195,19 @@ async def test_one_that_was_granted_a_moment_ago_is_cut_once_it_runs() -> None:
         assert (await first.response()).status == 200
 
 
-def test_two_long_ones_take_turns_of_as_many_tokens_as_said() -> None:
-    async def scene() -> list[int]:
-        clock = asyncio.get_running_loop().time
-        async with preempting(policy="rr", quantum=50, clock=clock) as (daemon, _):
-            async with raw_client(daemon.base_url) as one, raw_client(daemon.base_url) as other:
-                one.send(body("/api/chat", LONG, stream=True))
-                other.send(body("/api/chat", LONG, stream=True))
-                assert (await one.response()).status == (await other.response()).status == 200
-            return [each.cuts for each in daemon.snapshot().recent]
-
-    cuts = run_virtually(scene())
+@virtually
+async def test_two_long_ones_take_turns_of_as_many_tokens_as_said() -> None:
+    async with preempting(policy="rr", quantum=50) as (daemon, _):
+        async with raw_client(daemon.base_url) as one, raw_client(daemon.base_url) as other:
+            one.send(body("/api/chat", LONG, stream=True))
+            other.send(body("/api/chat", LONG, stream=True))
+            assert (await one.response()).status == (await other.response()).status == 200
+        cuts = [each.cuts for each in daemon.snapshot().recent]
     assert min(cuts) >= 2, "300 tokens are several turns, though what comes between two looks is more"
     assert max(cuts) <= TOKENS // 50
 
 
+@virtually
 async def test_who_leaves_with_the_last_event_had_all_of_it() -> None:
     path = "/v1/chat/completions"
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
@@ -215,6 +229,7 @@ async def test_who_leaves_with_the_last_event_had_all_of_it() -> None:
         ({"something": "new"}, "something"),
     ],
 )
+@virtually
 async def test_what_could_be_told_is_not_cut(more: dict[str, Any], why: str) -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         client.send(body("/api/chat", LONG, stream=True, **more))
@@ -229,6 +244,7 @@ async def test_what_could_be_told_is_not_cut(more: dict[str, Any], why: str) -> 
 
 
 @pytest.mark.parametrize(("temperature", "cuts"), [(0, 0), (0.7, 1)])
+@virtually
 async def test_who_wants_the_same_each_time_is_not_cut_where_it_would_be_read_in_other_tokens(
     temperature: float, cuts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +266,7 @@ async def test_who_wants_the_same_each_time_is_not_cut_where_it_would_be_read_in
 
 
 @pytest.mark.parametrize("settings", [{"no_preempt": True}, {"policy": "bounded"}])
+@virtually
 async def test_switched_off_nothing_is_touched(settings: dict[str, Any]) -> None:
     async with preempting(**settings) as (daemon, _), raw_client(daemon.base_url) as client:
         async with raw_client(daemon.pool.first.upstream.url) as direct:
@@ -292,6 +309,7 @@ async def suspended(way: str = "raw", server: Server | None = None, **settings: 
         engine.thaw()
 
 
+@virtually
 async def test_one_that_waits_to_go_on_is_shown_with_what_it_has() -> None:
     async with suspended() as it:
         row = next(each for each in it.daemon.snapshot().queue if each.cuts)
@@ -302,6 +320,7 @@ async def test_one_that_waits_to_go_on_is_shown_with_what_it_has() -> None:
         assert (await it.long.response()).status == 200
 
 
+@virtually
 async def test_who_leaves_while_suspended_costs_nothing_more() -> None:
     async with suspended() as it:
         it.long.leave()
@@ -312,6 +331,7 @@ async def test_who_leaves_while_suspended_costs_nothing_more() -> None:
         assert it.engine.counts.arrived == 2
 
 
+@virtually
 async def test_what_is_suspended_ends_before_the_daemon_does() -> None:
     async with suspended() as it:
         it.daemon.drain()
@@ -320,6 +340,7 @@ async def test_what_is_suspended_ends_before_the_daemon_does() -> None:
         assert json.loads(answer.body.splitlines()[-1])["done"] is True
 
 
+@virtually
 async def test_the_operator_may_stop_one_that_is_suspended() -> None:
     async with suspended() as it:
         row = next(each for each in it.daemon.snapshot().queue if each.cuts)
@@ -328,6 +349,7 @@ async def test_the_operator_may_stop_one_that_is_suspended() -> None:
         assert not (await it.long.response()).whole
 
 
+@virtually
 async def test_a_server_that_cannot_go_on_is_no_faked_ending() -> None:
     async with suspended() as it:
         it.daemon.pool.first.profiles = ()
@@ -355,6 +377,7 @@ async def test_it_waits_for_a_server_that_is_away_when_it_would_go_on(way: str) 
         assert state.repeats == 1, "of the short one, which the server took with it"
 
 
+@virtually
 async def test_a_server_that_stays_away_is_told_in_the_end() -> None:
     server = Server()
     async with suspended("raw", server, outage_grace=0.1) as it:
@@ -364,6 +387,7 @@ async def test_a_server_that_stays_away_is_told_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("way", ["raw", "prefill"])
+@virtually
 async def test_a_server_that_comes_back_without_the_model_is_no_faked_ending(way: str) -> None:
     server = Server()
     async with suspended(way, server) as it:
@@ -378,6 +402,7 @@ async def test_a_server_that_comes_back_without_the_model_is_no_faked_ending(way
 
 
 @pytest.mark.parametrize("fingerprint", ["", "build:1 model:2 template:3 settings:4"])
+@virtually
 async def test_what_was_measured_of_others_proves_nothing(fingerprint: str) -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         worker = daemon.pool.first
@@ -388,6 +413,7 @@ async def test_what_was_measured_of_others_proves_nothing(fingerprint: str) -> N
         assert daemon.snapshot().counters.cuts == 0
 
 
+@virtually
 async def test_a_server_that_is_another_than_was_measured_is_noticed_and_told_once() -> None:
     async with preempting() as (daemon, _):
         worker = daemon.pool.first
@@ -402,6 +428,7 @@ async def test_a_server_that_is_another_than_was_measured_is_noticed_and_told_on
         assert "clairvoyant calibrate" in told[0]
 
 
+@virtually
 async def test_a_server_that_changes_while_it_answers_is_not_cut() -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         client.send(body("/api/chat", LONG, stream=True))
@@ -416,6 +443,7 @@ async def test_a_server_that_changes_while_it_answers_is_not_cut() -> None:
         assert daemon.snapshot().counters.cuts == 0
 
 
+@virtually
 async def test_what_its_server_keeps_running_without_its_client_is_not_cut() -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         asked = body("/v1/chat/completions", LONG, stream=True)
@@ -426,6 +454,7 @@ async def test_what_its_server_keeps_running_without_its_client_is_not_cut() -> 
 
 
 @pytest.mark.parametrize(("temperature", "cuts"), [(0, 1), (0.7, 2)])
+@virtually
 async def test_what_was_answered_before_is_not_cut_where_it_would_be_another(
     temperature: float, cuts: int
 ) -> None:
@@ -441,6 +470,7 @@ async def test_what_was_answered_before_is_not_cut_where_it_would_be_another(
 
 @pytest.mark.parametrize("way", ["raw", "prefill"])
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+@virtually
 async def test_the_cap_in_a_modelfile_counts_for_all_parts_together(
     path: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,5 @@
 """What a server seems to keep of cut answers, and that cuts are made accordingly."""
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -21,8 +20,7 @@ def running_with(tokens: int) -> Callable[[Snapshot], bool]:
 def test_a_server_that_recomputes_cut_answers_is_spared_cuts(resume_s: float | None, cuts: int) -> None:
     async def scene() -> tuple[int, int, bool]:
         engine = Engine(speed=Speed(50.0, 400.0), seed=1, answer_tokens=thousand, resume_s=resume_s)
-        clock = asyncio.get_running_loop().time
-        async with preempting(server=Server(engine), clock=clock) as (daemon, _):
+        async with preempting(server=Server(engine)) as (daemon, _):
             daemon.pool.first.speeds.prefill_tokens_per_s = 50.0
             async with raw_client(daemon.base_url) as long, raw_client(daemon.base_url) as short:
                 long.send(body("/api/chat", LONG, stream=True, tokens=900))

@@ -1,4 +1,4 @@
-"""What is made of a bench's cells: figures, comparisons, the file that is resumed, tables and charts."""
+"""What is made of a bench's cells: figures, comparisons, tables and charts."""
 
 import csv
 import io
@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.confidence import half_width, jain
-from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.report import (
     Findings,
     conclusions,
@@ -22,7 +21,7 @@ from clairvoyant_cli.research.bench.report import (
     to_csv,
     to_json,
 )
-from clairvoyant_cli.research.bench.results import Answer, Cell, Ledger
+from clairvoyant_cli.research.bench.results import Answer, Cell
 from clairvoyant_cli.research.bench.summary import figures_of, ranking_accuracy, summarise
 from clairvoyant_cli.research.report import save
 from clairvoyant_cli.research.report.formats import markdown
@@ -85,38 +84,6 @@ def test_without_a_baseline_there_are_no_changes() -> None:
     assert (summary.changes, summary.baseline) == ({}, None)
 
 
-SETTINGS = {"kind": "burst", "runs": 2, "arms": ("fcfs", "sjf")}
-
-
-def test_an_interrupted_bench_resumes_where_it_stopped(tmp_path: Path) -> None:
-    file = tmp_path / "bench.part"
-    ledger = Ledger(file, SETTINGS)
-    ledger.begin(service_s=6.2)
-    ledger.add(cell("fcfs"))
-    ledger.add(cell("sjf"))
-    file.write_bytes(file.read_bytes()[:-30])  # killed while it wrote
-    resumed = Ledger(file, SETTINGS)
-    assert list(resumed.cells.values()) == [cell("fcfs")]
-    assert resumed.settings == {"kind": "burst", "runs": 2, "arms": ["fcfs", "sjf"], "service_s": 6.2}
-    resumed.begin()
-    resumed.add(cell("sjf"))
-    assert len(Ledger(file, SETTINGS).cells) == 2
-
-
-def test_another_bench_or_another_file_is_not_resumed(tmp_path: Path) -> None:
-    file = tmp_path / "bench.part"
-    Ledger(file, SETTINGS).begin()
-    with pytest.raises(ClairvoyantError, match="runs 2, not 3"):
-        Ledger(file, SETTINGS | {"runs": 3})
-    other = tmp_path / "notes.txt"
-    other.write_text("dear diary\n")
-    with pytest.raises(ClairvoyantError, match="no unfinished bench"):
-        Ledger(other, SETTINGS)
-    assert other.read_text() == "dear diary\n"
-    with pytest.raises(ClairvoyantError, match="cannot keep"):
-        Ledger(tmp_path / "missing" / "bench.part", SETTINGS).begin()
-
-
 def findings(loads: tuple[str, ...] = ("burst",)) -> Findings:
     cells = [cell(arm, run, load) for load in loads for run in (0, 1) for arm in ("fcfs", "sjf", "oracle")]
     summaries = summarise(cells, "fcfs")
@@ -124,7 +91,7 @@ def findings(loads: tuple[str, ...] = ("burst",)) -> Findings:
 
 
 def test_a_report_begins_with_the_change_of_the_median() -> None:
-    scales = {"fcfs": (1.0, 1.0), "bounded": (0.4, 0.41), "sjf": (1.29, 1.31), "aging": (0.5, 1.6)}
+    scales = {"fcfs": (1.0, 1.0), "bounded": (0.4, 0.41), "sjf": (1.29, 1.31), "fair": (0.5, 1.6)}
     cells = [cell(arm, run, scale=scale) for arm, both in scales.items() for run, scale in enumerate(both)]
 
     def verdict(*arms: str) -> str:
@@ -136,7 +103,7 @@ def test_a_report_begins_with_the_change_of_the_median() -> None:
         "burst, bounded against fcfs, at the median: short answers 60%"
     )
     assert "short answers 30% later, long answers 30% later." in verdict("sjf")
-    assert "not significantly changed" in verdict("aging")
+    assert "not significantly changed" in verdict("fair")
     assert list(conclusions(replace(findings(), summaries=summarise(cells[:2], "fcfs")))) == []
 
 

@@ -1,8 +1,6 @@
 """`clairvoyant demo` from end to end: two backends, two daemons, the shipped predictor."""
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,11 +8,9 @@ from click.testing import CliRunner
 
 from clairvoyant_cli.commands import demo
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.client import Call
-from clairvoyant_cli.research.bench.prompts import DEMO, Question, load_prompts
+from clairvoyant_cli.research.bench.prompts import Question
 from clairvoyant_cli.research.bench.race import Lane
-from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
 
 QUICK = ["--speed", "20000", "--requests", "6"]
 
@@ -29,8 +25,7 @@ def test_the_result_is_json_on_stdout_and_nothing_else() -> None:
     result = CliRunner().invoke(demo.command, [*QUICK, "--seed", "1", "--json"], catch_exceptions=False)
     assert result.exit_code == 0
     told = json.loads(result.stdout)
-    assert told["simulated_backend"] is True
-    assert told["settings"] == {"tokens_per_s": 20000.0, "requests": 6, "seed": 1, "model": None}
+    assert told["settings"] == {"tokens_per_s": 20000.0, "requests": 6, "seed": 1}
     fcfs, sjf = (told["lanes"][policy]["requests"] for policy in ("fcfs", "sjf"))
     assert [r["title"] for r in fcfs] == [r["title"] for r in sjf]
     assert [r["tokens"] for r in fcfs] == [r["tokens"] for r in sjf]
@@ -46,26 +41,6 @@ def test_without_a_terminal_it_prints_lines_and_the_table() -> None:
     assert "\x1b" not in result.output
     told = [line.split()[2] for line in result.stderr.splitlines()[1:]]
     assert sorted(told) == ["fcfs"] * 6 + ["sjf"] * 6
-
-
-def test_a_real_server_with_limited_answers_gains_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @asynccontextmanager
-    async def in_its_place(model: Path) -> AsyncIterator[str]:
-        lengths = {each.prompt: each.tokens for pool in load_prompts(DEMO).values() for each in pool}
-        engine = Engine(speed=Speed(decode_tokens_per_s=3000.0), answer_tokens=tabled(lengths))
-        async with serve_app(Replay(engine).app) as url:
-            yield url
-
-    monkeypatch.setattr(demo, "real_server", in_its_place)
-    model = tmp_path / "replay.gguf"
-    model.touch()
-    words = ["--real", "--gguf", str(model), "--requests", "8", "--json"]
-    result = CliRunner().invoke(demo.command, words, catch_exceptions=False)
-    told = json.loads(result.stdout)
-    assert max(each["tokens"] for each in told["lanes"]["bounded"]["requests"]) == demo.MAX_REAL_TOKENS
-    assert told["change_of_mean"]["short"] < -0.2
 
 
 def test_a_failed_request_is_a_failed_demo() -> None:

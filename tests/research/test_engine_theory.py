@@ -14,7 +14,7 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 from tests.research import theory
 
 RATE_PER_S = 0.7
-REQUESTS = 4000
+REQUESTS = 2000
 SRPT = Policy("srpt", lambda entry: entry.remaining_s, preemptive=True, max_cuts=None)
 SEEDS = 8
 

@@ -1,7 +1,5 @@
 """`clairvoyant simulate` as a user meets it."""
 
-import csv
-import io
 import json
 from pathlib import Path
 from xml.etree import ElementTree
@@ -40,12 +38,6 @@ def test_json_is_data_and_nothing_else() -> None:
     ]
     assert cell["paper"] == -70.0
     assert -100.0 < cell["ours"] < -30.0
-
-
-def test_csv_has_one_line_per_figure() -> None:
-    rows = list(csv.reader(io.StringIO(simulate(*SMALL, "--policy", "sjf", "--csv").stdout)))
-    assert rows[0] == ["table", "row", "column", "unit", "ours", "half_width", "runs", "paper"]
-    assert {row[1] for row in rows[1:]} == {"fcfs", "sjf"}
 
 
 def test_a_generated_workload_with_several_backends_and_preemption() -> None:

@@ -1,4 +1,4 @@
-"""A living daemon that changes while it is watched: what the screen says of it, at three sizes.
+"""A living daemon that changes while it is watched: what the screen says of it, at three sizes in turn.
 
 What moves (ids, times, counts of tokens) is not looked at: each step waits until the words stand there.
 """
@@ -48,14 +48,16 @@ class Watching(Top):
 
 @dataclass(slots=True)
 class Watched:
-    """A screen that is attached to a daemon."""
+    """A screen that is attached to a daemon, at one size after the other."""
 
     app: Watching
     pilot: Pilot[None]
+    steps: int = 0
 
     async def shows(self, step: str, *words: str, wide: str = "") -> None:
-        """Wait until words stand there, at each size; `wide` where there is room for all panels."""
-        for columns, rows in SIZES:
+        """Wait until words stand there, at the next size; `wide` at the largest, which has all panels."""
+        self.steps += 1
+        for columns, rows in dict.fromkeys((SIZES[self.steps % len(SIZES)], SIZES[-1] if wide else SIZES[0])):
             await self.pilot.resize_terminal(columns, rows)
             wanted = (*words, wide) if columns >= 120 else words
             text = ""

@@ -11,15 +11,12 @@ import httpx
 from clairvoyant_cli.backends.adapter import Adapter
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.chat_probe import Clock, pieces_of
-from clairvoyant_cli.errors import ClairvoyantError, printable
+from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.can_continue import Body
 from clairvoyant_cli.research.bench.prompts import Question
 
 REPLAYED: Adapter = adapter_of("ollama")
 """The simulated backend speaks as Ollama does; the limit of a request sets the answer's length."""
-
-MAX_WORDS_CHARS = 60
-"""Characters of an answer that are kept to be shown."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,8 +24,8 @@ class Call:
     """One question that was sent. Times are seconds on the asker's clock, `tokens` counts what has arrived.
 
     `at_s` is its planned time in seconds from the start of the run. `predicted_tokens` is the
-    prediction of a proxy on the way, if any. `words` are the answer's first words, in one line, `text` is all
-    of it. Of its `prompt_tokens` the server evaluated `read_tokens`; None if it does not report them.
+    prediction of a proxy on the way, if any. `text` is the answer, if it is kept. Of its `prompt_tokens` the
+    server evaluated `read_tokens`; None if it does not report them.
     """
 
     question: Question
@@ -39,7 +36,6 @@ class Call:
     tokens: int = 0
     predicted_tokens: float | None = None
     error: str | None = None
-    words: str = ""
     text: str = ""
     prompt_tokens: int | None = None
     read_tokens: int | None = None
@@ -108,8 +104,6 @@ class Asker:
                 call.first_token_s = at_s
             call.error = piece.error or call.error
             done = done or piece.whole
-            if self.keeps_words and len(call.words) < MAX_WORDS_CHARS:
-                call.words = printable(call.words + piece.words)[:MAX_WORDS_CHARS]
             if self.keeps_words:
                 call.text += piece.words
             call.prompt_tokens = piece.totals.prompt_tokens or call.prompt_tokens

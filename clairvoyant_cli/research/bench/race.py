@@ -182,8 +182,11 @@ def _draw_row(row: Row) -> tuple[ConsoleRenderable, ConsoleRenderable, ConsoleRe
     call, style = row.call, STYLES[row.call.question.length_class]
     title = call.question.title
     if row.place is Place.DONE:
-        said = Text.assemble((title, f"dim {style}"), f"  {call.words}" if call.words else "")
-        return Text(row.place, "green"), said, Text(f"{call.sojourn_s or 0.0:.1f} s", style)
+        return (
+            Text(row.place, "green"),
+            Text(title, f"dim {style}"),
+            Text(f"{call.sojourn_s or 0.0:.1f} s", style),
+        )
     if row.place is Place.FAILED:
         return Text(row.place, "red"), Text(title, "red"), Text("failed", "red")
     if row.place is Place.RUNNING:
@@ -223,8 +226,8 @@ class Narrator:
             for call in sorted(ended, key=lambda c: c.ended_s or 0.0):
                 self._told.add(id(call))
                 after = f"failed: {call.error}" if call.error else f"after {call.sojourn_s or 0.0:.1f} s"
-                line = f"{elapsed_s:6.1f} s  {lane.policy:<8}{call.question.title:<26}{after}  {call.words}"
-                self._console.print(line.rstrip(), highlight=False, markup=False)
+                line = f"{elapsed_s:6.1f} s  {lane.policy:<8}{call.question.title:<26}{after}"
+                self._console.print(line, highlight=False, markup=False)
 
 
 def result_table(before: Lane, after: Lane, title: str) -> Table:

@@ -8,7 +8,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.arms import Arm, Knowledge
 from clairvoyant_cli.research.bench.client import Call, send_at
 from clairvoyant_cli.research.bench.plan import Load
-from clairvoyant_cli.research.bench.results import Answer, Cell, Ledger
+from clairvoyant_cli.research.bench.results import Answer, Cell
 from clairvoyant_cli.research.bench.setup import Bench
 
 CUTS = ("cuts", "resumes", "tokens read again")
@@ -24,19 +24,19 @@ class Step:
 
 
 async def run_steps(
-    bench: Bench, ledger: Ledger, steps: Sequence[Step], on_progress: Callable[[float, str], None]
-) -> None:
-    """Measure the steps that the ledger lacks; `on_progress` gets the steps done and a description."""
+    bench: Bench, steps: Sequence[Step], on_progress: Callable[[float, str], None]
+) -> list[Cell]:
+    """Measure the steps; `on_progress` gets the steps done and a description."""
+    cells = []
     for done, step in enumerate(steps):
         name = f"run {step.run + 1}, {step.load.name}, {step.arm.name}"
         on_progress(done, name)
-        if (step.load.name, step.run, step.arm.name) in ledger.cells:
-            continue
 
         def on_answer(share: float, done: int = done, name: str = name) -> None:
             on_progress(done + share, name)
 
-        ledger.add(await _measure(bench, step, on_answer))
+        cells.append(await _measure(bench, step, on_answer))
+    return cells
 
 
 async def _measure(bench: Bench, step: Step, on_answer: Callable[[float], None]) -> Cell:

@@ -1,10 +1,11 @@
-"""The replay backend as an ASGI application: Ollama's routes and OpenAI's chat."""
+"""The replay backend as an ASGI application: Ollama's routes of information, and the chats."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -20,10 +21,7 @@ from clairvoyant_cli.research.replay.dialects import (
     Dialect,
     Json,
     RefusedError,
-    control_body,
-    control_reason,
     encode,
-    rendered,
     template,
     timestamp,
 )
@@ -35,8 +33,6 @@ VERSION = "0.40.0"
 """The Ollama version that the replay backend reports."""
 
 CONTEXT_TOKENS = 8192
-EMBEDDING_SIZE = 8
-EMBEDDING_ROUTES = ("/api/embed", "/api/embeddings", "/v1/embeddings")
 JSON_MEDIA_TYPE = "application/json; charset=utf-8"
 
 DETAILS: Json = {
@@ -52,8 +48,11 @@ DETAILS: Json = {
 class Replay:
     """A simulated LLM server. `app` is the ASGI application, `engine` has the controls and the journal.
 
-    `loaded` are the models in memory. A fixed wall clock `now` makes equal requests give equal bytes.
+    `loaded` are the models in memory. A fixed wall clock `now` makes equal requests give equal bytes. `more`
+    are further POST routes.
     """
+
+    more: ClassVar[dict[str, Callable[["Replay", str, Json, Send], Awaitable[None]]]] = {}
 
     def __init__(
         self,
@@ -74,9 +73,10 @@ class Replay:
             "/v1/models/{model:path}": self._openai_model,
         }
         routes = [Route(path, handler, methods=["GET"]) for path, handler in information.items()]
-        routes.append(Route("/api/show", _Post(self._show, "/api/show"), methods=["POST"]))
-        routes += [Route(path, _Post(self._generate, path), methods=["POST"]) for path in DIALECTS]
-        routes += [Route(path, _Post(self._embed, path), methods=["POST"]) for path in EMBEDDING_ROUTES]
+        posts = {"/api/show": Replay._show} | dict.fromkeys(DIALECTS, Replay.generate) | self.more
+        routes += [
+            Route(path, _Post(partial(serve, self), path), methods=["POST"]) for path, serve in posts.items()
+        ]
         self.app = Starlette(routes=routes)
 
     def full_name(self, model: object) -> str:
@@ -88,7 +88,8 @@ class Replay:
             raise RefusedError(404, f'model "{model}" not found, try pulling it first')
         return full
 
-    def _named_in(self, body: Json) -> str:
+    def named_in(self, body: Json) -> str:
+        """Return the full name of the model that a request names; RefusedError as of `full_name`."""
         return self.full_name(body.get("model", body.get("name")))
 
     # -- information -----------------------------------------------------------------------------------
@@ -107,7 +108,7 @@ class Replay:
         return json_response({"models": [self._tag(name) | resident for name in sorted(self.loaded)]})
 
     async def _show(self, route: str, body: Json, send: Send) -> None:
-        self._named_in(body)
+        self.named_in(body)
         shown = {
             "parameters": "",
             "template": "{{ .Prompt }}",
@@ -142,20 +143,11 @@ class Replay:
 
     # -- generation ------------------------------------------------------------------------------------
 
-    async def _generate(self, route: str, body: Json, send: Send) -> None:
-        """Queue for a slot and answer in the route's dialect; load and unload models."""
-        native = route.startswith("/api/")
-        reason = control_reason(body) if native else None
-        if reason is not None:
-            model = self._named_in(body)
-            (self.loaded.add if reason == "load" else self.loaded.discard)(model)
-            await send_json(send, control_body(body, reason, model, self.now()))
-        elif native and body.get("_debug_render_only") is True:
-            await send_json(send, rendered(body, self._named_in(body), self.now()))
-        else:
-            ask = DIALECTS[route].read(body)
-            self.loaded.add(self.full_name(ask.model))
-            await self._answer(route, ask, template(body) if self.engine.cache else "", send)
+    async def generate(self, route: str, body: Json, send: Send) -> None:
+        """Queue for a slot and answer in the route's dialect."""
+        ask = DIALECTS[route].read(body)
+        self.loaded.add(self.full_name(ask.model))
+        await self._answer(route, ask, template(body) if self.engine.cache else "", send)
 
     async def _answer(self, route: str, ask: Ask, text: str, send: Send) -> None:
         engine, dialect = self.engine, DIALECTS[route]
@@ -199,26 +191,6 @@ class Replay:
             await send(start)
         closing = opening + dialect.closing(answer, text)
         await send({"type": "http.response.body", "body": closing, "more_body": False})
-
-    async def _embed(self, route: str, body: Json, send: Send) -> None:
-        """Take a slot for the time of the prompt and answer with vectors."""
-        self.loaded.add(self._named_in(body))
-        given = body.get("input", body.get("prompt", ""))
-        texts = [str(text) for text in given] if isinstance(given, list) else [str(given)]
-        service = self.engine.arrive(route, "\n".join(texts), sum(map(len, texts)), cap=0)
-        async with self.engine.slot(service):
-            await self.engine.prefill(service)
-            raw, tokens = bytes.fromhex(service.digest)[:EMBEDDING_SIZE], service.prompt_tokens
-            vectors = [[((byte + i) % 256) / 256 for byte in raw] for i in range(len(texts))]
-            if route == "/api/embeddings":
-                answer: Json = {"embedding": vectors[0]}
-            elif route == "/api/embed":
-                answer = {"model": body["model"], "embeddings": vectors, "prompt_eval_count": tokens}
-            else:
-                data = [{"object": "embedding", "embedding": v, "index": i} for i, v in enumerate(vectors)]
-                usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-                answer = {"object": "list", "data": data, "model": body["model"], "usage": usage}
-            await send_json(send, answer)
 
 
 class _Post:

@@ -1,6 +1,5 @@
-"""The generation routes of Ollama and its OpenAI routes: how each reads a request and writes an answer."""
+"""The chat routes of Ollama, its own and OpenAI's: how each reads a request and writes an answer."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,8 +11,6 @@ Json = dict[str, Any]
 
 BEGIN, END = "<|im_start|>", "<|im_end|>"
 """The marks of a turn in the template (ChatML)."""
-
-TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
 
 
 class RefusedError(Exception):
@@ -166,7 +163,7 @@ def timestamp(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-class _OllamaChat(Dialect):
+class OllamaChat(Dialect):
     """POST /api/chat: NDJSON, durations in nanoseconds, streamed by default."""
 
     stream_media_type = "application/x-ndjson"
@@ -207,53 +204,6 @@ class _OllamaChat(Dialect):
         cap = cap_of(options.get("num_predict") if isinstance(options, Mapping) else None)
         stream, raw = body.get("stream") is not False, body.get("raw") is True
         return Ask(model_of(body), prompt, text_chars, cap, stream, said=said, plain=plain, raw=raw)
-
-
-class _OllamaGenerate(_OllamaChat):
-    """POST /api/generate."""
-
-    def read(self, body: Json) -> Ask:
-        prompt, system = (
-            text if isinstance(text, str) else "" for text in (body.get("prompt"), body.get("system"))
-        )
-        if body.get("raw") is not True:
-            return self._ask(body, prompt, len(prompt) + len(system))
-        turns = [{"role": role, "content": text} for role, text in TURN.findall(prompt)]
-        if turns:
-            return self._ask(body, *read_turns(turns))
-        return self._ask(body, prompt, len(prompt), plain=True)
-
-    def whole(self, answer: Answer, text: str) -> Json:
-        """Return the final object; its context has as many token ids as there are tokens."""
-        context = {} if answer.raw else {"context": list(range(answer.prompt_tokens + answer.tokens))}
-        return super().whole(answer, text) | context
-
-    def _content(self, text: str) -> Json:
-        return {"response": text}
-
-
-def control_reason(body: Json) -> str | None:
-    """Return "load" or "unload" for a request without prompt, None for one that wants an answer."""
-    if body.get("prompt") or body.get("messages") or body.get("input"):
-        return None
-    return "unload" if body.get("keep_alive") in (0, "0", "0s") else "load"
-
-
-def control_body(body: Json, reason: str, model: str, now: datetime) -> Json:
-    """Return the answer to a load or unload request."""
-    empty: Json = (
-        {"message": {"role": "assistant", "content": ""}} if "messages" in body else {"response": ""}
-    )
-    return {"model": model, "created_at": timestamp(now)} | empty | {"done": True, "done_reason": reason}
-
-
-def rendered(body: Json, model: str, now: datetime) -> Json:
-    """Return the answer to a request for the rendered template."""
-    return {
-        "model": model,
-        "created_at": timestamp(now),
-        "_debug_info": {"rendered_template": template(body)},
-    }
 
 
 def template(body: Json) -> str:
@@ -346,7 +296,6 @@ def _timings(answer: Answer) -> Json:
 
 
 DIALECTS: dict[str, Dialect] = {
-    "/api/chat": _OllamaChat(),
-    "/api/generate": _OllamaGenerate(),
+    "/api/chat": OllamaChat(),
     "/v1/chat/completions": OpenAIChat(),
 }

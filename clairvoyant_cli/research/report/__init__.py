@@ -4,10 +4,10 @@ Build a `Report` from `Table`s (text) or `figures` (numbers with confidence inte
 
     print_report(report, console)            # rich tables
     save(report, Path("r.md"))               # .md (charts beside it) or .svg (charts alone)
-    to_json(report), to_csv(report)          # the figures as data
+    to_json(report)                          # the figures as data
 """
 
-from clairvoyant_cli.research.report.formats import save, to_csv, to_json
+from clairvoyant_cli.research.report.formats import save, to_json
 from clairvoyant_cli.research.report.model import Cell, Curve, Plot, Point, Report, Table, figures, paragraphs
 from clairvoyant_cli.research.report.terminal import print_report
 
@@ -22,6 +22,5 @@ __all__ = [
     "paragraphs",
     "print_report",
     "save",
-    "to_csv",
     "to_json",
 ]

@@ -1,6 +1,5 @@
-"""Writes a report as Markdown, JSON or CSV."""
+"""Writes a report as Markdown or JSON."""
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -54,17 +53,6 @@ def to_json(report: Report) -> dict[str, Any]:
         "notes": list(report.notes),
         "plots": plots,
     }
-
-
-def to_csv(report: Report) -> Iterator[list[str]]:
-    """Yield a header and one row a figure."""
-    yield ["table", "row", "column", "unit", "ours", "half_width", "runs", "paper"]
-    for table in report.tables:
-        for cell in table.cells:
-            record = _record(cell)
-            numbers = (record[name] for name in ("ours", "half_width", "runs", "paper"))
-            texts = ["" if number is None else f"{number:.6g}" for number in numbers]
-            yield [table.title, cell.row, cell.column, cell.unit, *texts]
 
 
 def _record(cell: Cell) -> dict[str, Any]:

@@ -15,7 +15,6 @@ STUDIES = {
     "baselines": "chance, prompt length and keywords (Table 7)",
     "ablation": "the paper's features without each group (Table 4)",
     "unseen": "files ranked by models trained without their family, by kind of traffic",
-    "online": "streams of one held-out file and one model, learned while served",
     "pars": "Kendall's tau_b within each file beside the tables of PARS (IV-A to IV-C)",
     "ceiling": "repeated answers of one model ranked by each other",
 }
@@ -23,7 +22,7 @@ STUDIES = {
 
 def run_study(name: str, datasets: "list[Dataset]", progress: Progress = lambda line: None) -> StudyTable:
     """Run one of `STUDIES`; ModelError if the files hold too little for it, or the train extra is missing."""
-    from predictor.research.studies import online, paper, pars, unseen
+    from predictor.research.studies import paper, pars, unseen
 
     run: dict[str, Callable[[], StudyTable]] = {
         "starvation": lambda: paper.starvation(datasets),
@@ -32,7 +31,6 @@ def run_study(name: str, datasets: "list[Dataset]", progress: Progress = lambda 
         "baselines": lambda: paper.baselines(datasets),
         "ablation": lambda: paper.ablation(datasets),
         "unseen": lambda: unseen.unseen(unseen.Corpus.of(datasets), progress),
-        "online": lambda: online.online(unseen.Corpus.of(datasets), progress),
         "pars": lambda: pars.pars(datasets),
         "ceiling": lambda: pars.ceiling(datasets),
     }

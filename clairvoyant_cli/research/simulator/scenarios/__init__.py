@@ -17,7 +17,6 @@ SCENARIOS = {
     "pars": ("pars", "burst", 10, 2000),
     "semantic": ("semantic", "tables", 5, 0),
     "quartz": ("quartz", "ablation", 10, 3000),
-    "preemption": ("preemption", "frontier", 10, 2000),
 }
 
 

@@ -100,9 +100,6 @@ def table9(options: Options) -> Report:
         for policy, tau_s, label in (
             ("sjf", TAU_S, "sjf"),
             ("sjf", None, "sjf no tau"),
-            ("sjf-rationed", TAU_S, "sjf-rationed"),
-            ("aging", None, "aging"),
-            ("hrrn", None, "hrrn"),
             (DEFAULT_POLICY, DEFAULT_TAU_S, DEFAULT_POLICY),
         ):
             variants.append(variant(policy, tau_s, classes(accuracy, SERVICE), f"{label} @{accuracy:.0%}"))
@@ -156,7 +153,6 @@ def table8(options: Options) -> Report:
         variant("fcfs"),
         variant("sjf", None, perfect, "sjf no tau"),
         variant("sjf", TAU_S, perfect, "sjf tau 10.5 s"),
-        variant("sjf-rationed", TAU_S, perfect, "sjf-rationed tau 10.5 s"),
         variant(DEFAULT_POLICY, DEFAULT_TAU_S, perfect),
         variant(DEFAULT_POLICY, DEFAULT_TAU_S, classes(0.85, SERVICE), f"{DEFAULT_POLICY} @85%"),
         variant(DEFAULT_POLICY, DEFAULT_TAU_S, classes(0.76, SERVICE), f"{DEFAULT_POLICY} @76%"),

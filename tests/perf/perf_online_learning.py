@@ -1,5 +1,9 @@
-"""Serves streams of requests: each is predicted, then learned from, as a server meets them."""
+"""Serves streams of requests: each is predicted, then learned from, as a server meets them.
 
+python -m tests.perf.perf_online_learning FILE...   (as for `clairvoyant study`)
+"""
+
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -7,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from clairvoyant_cli.commands.study import table_text
 from predictor.card import Card
 from predictor.errors import ModelError
 from predictor.loading import load_model
@@ -15,7 +20,7 @@ from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Predictor, Pr
 from predictor.research.studies.evaluation import calibration_error
 from predictor.research.studies.study_table import Cell, Progress, StudyTable
 from predictor.research.studies.unseen import SEED, Corpus
-from predictor.research.training.dataset import Dataset
+from predictor.research.training.dataset import Dataset, read_dataset
 from predictor.research.training.fitting import save
 from predictor.research.training.material import Numbers
 
@@ -129,3 +134,8 @@ def _streams(data: Dataset, generator: np.random.Generator) -> list[tuple[Datase
 def _draw(data: Dataset, model: int, generator: np.random.Generator) -> npt.NDArray[np.intp]:
     """Return the rows of at most `STREAM` prompts that a model answered, in random order."""
     return generator.permutation(np.flatnonzero(np.isfinite(data.tokens[:, model])))[:STREAM]
+
+
+if __name__ == "__main__":
+    corpus = Corpus.of([read_dataset(Path(path)) for path in sys.argv[1:]])
+    print(table_text(online(corpus, lambda line: print(line, file=sys.stderr))))

@@ -1,17 +1,19 @@
-"""What preempting running answers gains and costs, by load, price of a cut and tail of the service times.
+"""What preempting running answers gains and costs, in the simulator: by load, price of a cut and tail of the
+service times. The workload is Clairvoyant's (section 5.5); resuming a cut answer has a price.
 
-An experiment of this project: the workload is Clairvoyant's (section 5.5), answers are cut from outside the
-server, and resuming a cut answer has a price.
+python -m tests.perf.perf_preemption_simulated [--seeds 10] [--requests 2000] --out FILE.md
 """
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import numpy as np
 
 from clairvoyant_cli.confidence import mean_of
-from clairvoyant_cli.research.report import Cell, Curve, Plot, Point, Report, figures, paragraphs
+from clairvoyant_cli.research.report import Cell, Curve, Plot, Point, Report, figures, paragraphs, save
 from clairvoyant_cli.research.simulator.comparison import (
     BY_CLASS,
     Figure,
@@ -109,32 +111,36 @@ def changes(samples: Samples, prefix: str = "") -> list[Cell]:
     ]
 
 
+def run(
+    options: Options,
+    variants: Sequence[Variant],
+    load: float = LOAD,
+    preemption: Preemption = CHEAP,
+    service: Service = SERVICE,
+) -> Samples:
+    """Run the variants on each seed's workload."""
+    rate_per_s = load / SERVICE.mean_s
+    return compare(
+        variants,
+        lambda rng: poisson(rng, options.requests, rate_per_s, service),
+        FIGURES,
+        options,
+        preemption=preemption,
+    )
+
+
 def frontier(options: Options) -> Report:
     """Compare orders and guards, then vary the utilisation, the price of a cut and the room for caches."""
-
-    def run(
-        variants: Sequence[Variant],
-        load: float = LOAD,
-        preemption: Preemption = CHEAP,
-        service: Service = SERVICE,
-    ) -> Samples:
-        rate_per_s = load / SERVICE.mean_s
-        return compare(
-            variants,
-            lambda rng: poisson(rng, options.requests, rate_per_s, service),
-            FIGURES,
-            options,
-            preemption=preemption,
-        )
-
     said = classes(0.85, SERVICE)
     fcfs, bounded = variant("fcfs"), variant("bounded", TAU_S, said, "bounded @85%")
     srpt = [variant("srpt", TAU_S, said, "srpt @85%"), variant("srpt", TAU_S)]
     few = [fcfs, bounded, *srpt]
-    by_load = {load: run(few, load) for load in LOADS}
-    by_price = {price_s: run(few, preemption=Preemption(price_s)) for price_s in PRICES_S}
+    by_load = {load: run(options, few, load) for load in LOADS}
+    by_price = {price_s: run(options, few, preemption=Preemption(price_s)) for price_s in PRICES_S}
     by_room = {
-        tokens: run([fcfs, *srpt], preemption=Preemption(PRICE_S, REREAD_SHARE, tokens / TOKENS_PER_S))
+        tokens: run(
+            options, [fcfs, *srpt], preemption=Preemption(PRICE_S, REREAD_SHARE, tokens / TOKENS_PER_S)
+        )
         for tokens in KEPT_TOKENS
     }
     load_cells = {load: changes(samples, f"{load:g} ") for load, samples in by_load.items()}
@@ -163,13 +169,16 @@ def frontier(options: Options) -> Report:
         for name in ("bounded @85%", "srpt @85%", "srpt")
     )
     return Report(
-        "",
+        "Simulated: cutting long answers for short ones",
         "one slot, Poisson arrivals, service N(3.5, 0.8) s short and N(8.9, 2.0) s long, half and half; tau"
         f" {TAU_S:g} s; utilisation {LOAD:g} and {PRICE_S * 1000:g} ms a cut unless stated; lengths known,"
         f" or classes right 85 % of the time (@85%); {options.size}",
         (
-            figures("Change against fcfs, and work lost to cuts", changes(run(orders()))),
-            figures("The same with log-normal classes, sigma 0.6", changes(run(few, service=heavy_tailed))),
+            figures("Change against fcfs, and work lost to cuts", changes(run(options, orders()))),
+            figures(
+                "The same with log-normal classes, sigma 0.6",
+                changes(run(options, few, service=heavy_tailed)),
+            ),
             figures("By utilisation", (cell for cells in load_cells.values() for cell in cells)),
             figures("Cuts a request", cuts),
             figures("By the price of a cut", price_cells),
@@ -178,3 +187,17 @@ def frontier(options: Options) -> Report:
         NOTES,
         (Plot("Short requests, P50 against fcfs", "utilisation (1)", "change (%)", curves),),
     )
+
+
+def main() -> None:
+    """Run the experiment and write it as a page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    save(frontier(Options(given.seeds, given.requests)), given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,6 @@ PYTHON_2 = '"""A textual user interface."""\nprint "no Python 3"\n'
 
 def run(*words: str, where: Path) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"PYTHONPATH": f"{where}{os.pathsep}{ROOT}", "HOME": str(where)}
-    environment |= {"TEXTUAL_DRIVER": "none"}  # `top` looks for no terminal
     command = [sys.executable, "-m", "clairvoyant_cli", *words]
     return subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
 
@@ -44,7 +43,7 @@ def installed(site: Path, overwritten: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "command"),
     [
-        ("tui", PYTHON_2, "top"),
+        ("tui", PYTHON_2, "top --once"),
         ("predictor", "", "predict hello"),
         ("profiles", "raise AttributeError", "history"),
     ],

@@ -1,11 +1,13 @@
-"""Prints requests, sessions and waits once, as plain text that fits the width."""
+"""Prints the state once, as plain text that fits the width."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from shutil import get_terminal_size
+from typing import cast
 
 from clairvoyant_cli.state.snapshot import Snapshot
-from tui.formatting import class_letter, count, duration
+from clairvoyant_cli.state.source import DaemonSource, Disconnected
+from tui.formatting import class_letter, count, duration, share
 from tui.panels.clients import CLIENTS
 from tui.panels.requests import QUEUE, RUNNING
 from tui.panels.sessions import SESSIONS
@@ -24,10 +26,28 @@ def output_width() -> int:
     return get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
+async def first_snapshot(source: DaemonSource) -> Snapshot | Disconnected:
+    """Return the first state, or that the daemon is lost."""
+    stream = cast(AsyncGenerator[Snapshot | Disconnected], source.stream())
+    try:
+        async for news in stream:
+            return news
+    finally:
+        await stream.aclose()
+    return Disconnected("it sent no state")
+
+
 def state(snapshot: Snapshot, width: int) -> Iterator[str]:
-    """Yield a table for each kind of request there is, the clients if any has rules, and the waits by class.
-    Lines are at most `width` cells wide.
-    """
+    """Yield the lines of all there is, at most `width` cells wide."""
+    yield clip(snapshot.verdict.text, width)
+    yield clip(_daemon(snapshot), width)
+    yield from requests(snapshot, width)
+    if snapshot.stats:
+        yield from _stats(snapshot)
+
+
+def requests(snapshot: Snapshot, width: int) -> Iterator[str]:
+    """Yield a table for each kind of request there is, and the clients if any has rules."""
     if snapshot.running:
         yield from _table("running", RUNNING, snapshot, width)
     if snapshot.queue:
@@ -42,8 +62,6 @@ def state(snapshot: Snapshot, width: int) -> Iterator[str]:
                 yield clip(f" {each.id}: {again} read again: {each.broken}", width)
     if any(client.ruled for client in snapshot.clients):
         yield from _table("clients", CLIENTS, snapshot, width)
-    if snapshot.stats:
-        yield from _stats(snapshot)
 
 
 def _table(title: str, grid: Grid[RowT], snapshot: Snapshot, width: int) -> Iterator[str]:
@@ -54,6 +72,17 @@ def _table(title: str, grid: Grid[RowT], snapshot: Snapshot, width: int) -> Iter
     yield fitted.heading(Order()).plain.rstrip()
     for row in grid.rows(view)[:_MAX_ROWS]:
         yield fitted.draw(row, view).fit(width).plain.rstrip()
+
+
+def _daemon(snapshot: Snapshot) -> str:
+    slots = sum(backend.slots for backend in snapshot.backends)
+    busy = sum(backend.busy for backend in snapshot.backends)
+    tau = duration(snapshot.tau.tau_s) if snapshot.tau.tau_s and snapshot.tau.guards else "off"
+    return (
+        f"{snapshot.mode} on {snapshot.listen}, {snapshot.policy}, tau {tau}, {busy} of {slots} slots busy, "
+        f"load {share(snapshot.utilisation)}, up {duration(snapshot.uptime_s)}, "
+        f"{count(snapshot.counters.completed)} done"
+    )
 
 
 def _stats(snapshot: Snapshot) -> Iterator[str]:

@@ -47,8 +47,8 @@ def _print(snapshot: Snapshot) -> None:
         f"{counts.client_cancelled} cancelled, {counts.upstream_error} failed, "
         f"{counts.rejected + counts.timeout} refused"
     )
-    if snapshot.running or snapshot.queue or snapshot.clients or snapshot.stats:
-        from tui.print_tables import output_width, state  # slow to load
+    if snapshot.running or snapshot.queue or snapshot.clients:
+        from tui.print_tables import output_width, requests  # slow to load
 
-        for line in state(snapshot, output_width()):
+        for line in requests(snapshot, output_width()):
             say(line)

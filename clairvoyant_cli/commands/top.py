@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.options import token_file_option, url_option
+from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
+from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.system import USUAL_SHELL, draws_few_glyphs
 
 if TYPE_CHECKING:
-    from clairvoyant_cli.state.source import DaemonSource
+    from clairvoyant_cli.state.snapshot import Snapshot
+    from clairvoyant_cli.state.source import DaemonSource, Disconnected
     from tui.hardware.reading import Hardware
 
 _SCENARIOS = ("busy", "overloaded", "empty")
@@ -52,6 +54,8 @@ class _Attachment:
     help="Serve the dashboard to a browser, by default at 127.0.0.1:7118. Needs the extra [web].",
 )
 @click.option("--ascii", "in_ascii", is_flag=True, help="Use only ASCII characters.")
+@click.option("--once", is_flag=True, help="Print the state once, as tables.")
+@json_option("Print the state once, as JSON.")
 @click.option("--demo", is_flag=True, help="Watch a built-in daemon with a simulated server.")
 @click.option(
     "--scenario", type=click.Choice(_SCENARIOS), default="busy", show_default=True, help="Traffic of --demo."
@@ -64,25 +68,32 @@ def command(
     plain: bool,
     web: str | None,
     in_ascii: bool,
+    once: bool,
+    as_json: bool,
     demo: bool,
     scenario: str,
     demo_gpus: int,
 ) -> None:
     """Watch and control the queue, the slots and the GPU. The daemon keeps running when you quit."""
     if web is not None:
-        if demo:
-            raise ClairvoyantError("--web shows a running daemon; it excludes --demo", ExitCode.USAGE)
+        if demo or once or as_json:
+            raise ClairvoyantError(
+                "--web shows a running daemon; it excludes the other modes", ExitCode.USAGE
+            )
         _in_browser(web, url, token_file, readonly=readonly, plain=plain)
         return
     opened: AbstractAsyncContextManager[_Attachment]
     opened = _demo(scenario, demo_gpus) if demo else nullcontext(_live(url, token_file))
+    once = once or as_json
     streams = (sys.stdin, sys.stdout, sys.stderr)
-    if "TEXTUAL_DRIVER" not in os.environ and not all(each.isatty() for each in streams):
-        raise ClairvoyantError("top needs a terminal; for a script use clairvoyant status", ExitCode.USAGE)
-    if os.environ.get("TERM") == "dumb":
-        raise ClairvoyantError("TERM is dumb: use clairvoyant status", ExitCode.USAGE)
+    if not once and "TEXTUAL_DRIVER" not in os.environ and not all(each.isatty() for each in streams):
+        raise ClairvoyantError("top needs a terminal; for a script use --once or --json", ExitCode.USAGE)
+    if not once and os.environ.get("TERM") == "dumb":
+        raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
     drawn = "ascii" if in_ascii else "plain" if plain else ""
-    asyncio.run(_watch(opened, readonly=readonly, drawn=drawn))
+    news = asyncio.run(_watch(opened, once=once, readonly=readonly, drawn=drawn))
+    if news is not None:
+        _print(news, as_json)
 
 
 @asynccontextmanager
@@ -121,9 +132,15 @@ def _live(url: str | None, token_file: Path | None) -> _Attachment:
     return _Attachment(DaemonSource(local_url(url), admin_token(token_file)))
 
 
-async def _watch(opened: AbstractAsyncContextManager[_Attachment], *, readonly: bool, drawn: str) -> None:
-    """Run the dashboard."""
+async def _watch(
+    opened: AbstractAsyncContextManager[_Attachment], *, once: bool, readonly: bool, drawn: str
+) -> "Snapshot | Disconnected | None":
+    """Return the first state if `once`; else run the dashboard."""
     async with opened as attachment:
+        if once:
+            from tui.print_tables import first_snapshot
+
+            return await first_snapshot(attachment.source)
         from clairvoyant_cli.config import load_top_config
         from clairvoyant_cli.state.client import state_dir
         from tui.app import Top
@@ -141,6 +158,7 @@ async def _watch(opened: AbstractAsyncContextManager[_Attachment], *, readonly: 
             memory=state_dir() / "top.json",
             likes=load_top_config().likes(),
         ).run_async()
+        return None
 
 
 def _this_machine() -> "Callable[[], Hardware]":
@@ -153,3 +171,17 @@ def _this_machine() -> "Callable[[], Hardware]":
         return Machine()
 
     return lambda: machine()()
+
+
+def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:
+    from clairvoyant_cli.state.encoding import without_prompts
+    from clairvoyant_cli.state.source import Disconnected
+    from tui.print_tables import output_width, state
+
+    if isinstance(news, Disconnected):
+        raise ClairvoyantError(news.reason, ExitCode.UNREACHABLE)
+    if as_json:
+        say_json(without_prompts(news))
+        return
+    for line in state(news, output_width()):
+        say(line)

@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +16,7 @@ from rich.text import Text
 
 import clairvoyant_cli.main
 from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.commands import calibrate, plain_output, status
+from clairvoyant_cli.commands import calibrate, plain_output, status, top
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.doctor import _print as print_findings
 from clairvoyant_cli.doctor.finding import broken
@@ -120,7 +121,9 @@ def test_lines_and_json_hold_nothing_that_a_terminal_obeys(
     tau = replace(snapshot.tau, source=name)
     hostile = replace(snapshot, listen=name, queue=queue, tau=tau)
     status._print(hostile)
-    plain_output.say_json(hostile)
+    top._print(hostile, as_json=False)
+    for as_json in (plain_output.say_json, partial(top._print, as_json=True)):
+        as_json(hostile)
     kept = keep(tmp_path / "c.db", [replace(each, model=name) for each in traffic(2)], PROFILE)
     shown = capsys.readouterr().out
     for flags in (["--json"], ["--csv"], []):

@@ -1,14 +1,15 @@
-"""`clairvoyant top` as a command: what it refuses, and how it attaches."""
+"""`clairvoyant top` as a command: what it prints once, what it refuses, and how it attaches."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
-from clairvoyant_cli.commands.embedded_daemon import SCENARIOS, asked_daemon
+from clairvoyant_cli.commands.embedded_daemon import SCENARIOS
 from clairvoyant_cli.commands.top import command
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.state.actions import Action, Verb
@@ -18,30 +19,54 @@ from clairvoyant_cli.state.snapshot import GainState, Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from tests.tui.board import busy, stage
 
+NOBODY = "http://127.0.0.1:9"
+
+
+def top(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+def complaint(*arguments: str) -> ClairvoyantError:
+    error = top(*arguments).exception
+    assert isinstance(error, ClairvoyantError)
+    assert "\n" not in str(error)
+    return error
+
+
+def test_json_is_the_state() -> None:
+    result = top("--demo", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.output)["mode"] == "serving"
+
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-async def test_a_demo_begins_with_what_its_scenario_asks_at_once(scenario: str) -> None:
-    async with asked_daemon(scenario) as daemon:
-        state = daemon.snapshot()
-    here = len(state.queue) + len(state.running) + state.counters.completed
+def test_a_demo_begins_with_what_its_scenario_asks_at_once(scenario: str) -> None:
+    state = json.loads(top("--demo", "--json", "--scenario", scenario).output)
+    here = len(state["queue"]) + len(state["running"]) + state["counters"]["completed"]
     assert here >= SCENARIOS[scenario].backlog
-    assert bool(state.queue) == (scenario != "empty")
+    assert bool(state["queue"]) == (scenario != "empty")
+
+
+def test_once_is_tables_for_a_script() -> None:
+    result = top("--demo", "--once", "--scenario", "overloaded")
+    assert result.exit_code == 0
+    assert "queue" in result.output
+    assert "\x1b" not in result.output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "words", "code"),
     [
-        (("--demo",), "top needs a terminal"),
-        (("--url", "ftp://somewhere"), "give one like"),
-        (("--token-file", "/nowhere/token"), "cannot read the admin token"),
+        (("--demo",), "top needs a terminal", ExitCode.USAGE),
+        (("--once", "--url", NOBODY), "no daemon answers", ExitCode.UNREACHABLE),
+        (("--once", "--url", "ftp://somewhere"), "give one like", ExitCode.USAGE),
+        (("--once", "--token-file", "/nowhere/token"), "cannot read the admin token", ExitCode.USAGE),
     ],
 )
-def test_what_cannot_be_says_why(arguments: tuple[str, ...], words: str) -> None:
-    error = CliRunner().invoke(command, arguments).exception
-    assert isinstance(error, ClairvoyantError)
-    assert "\n" not in str(error)
+def test_what_cannot_be_says_why(arguments: tuple[str, ...], words: str, code: ExitCode) -> None:
+    error = complaint(*arguments)
     assert words in str(error)
-    assert error.exit_code == ExitCode.USAGE
+    assert error.exit_code == code
 
 
 # -- attaching --------------------------------------------------------------------------------------------
@@ -198,7 +223,7 @@ async def test_a_refused_action_comes_back_in_the_daemons_words() -> None:
     async with server(refuses("409 Conflict", b'{"error": "it has ended"}')) as port:
         refusal = await DaemonSource(f"http://127.0.0.1:{port}").act(Action(Verb.CANCEL, "a1"))
         assert "it has ended" in refusal
-    assert await DaemonSource("http://127.0.0.1:9").act(Action(Verb.PAUSE))
+    assert await DaemonSource(NOBODY).act(Action(Verb.PAUSE))
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ async def test_the_command_is_one_and_fixed_and_no_shell_stays() -> None:
     [
         (("--web", "0.0.0.0:0"), "beyond loopback --web wants the daemon's admin token"),
         (("--web", "7118"), "give HOST:PORT"),
-        (("--web", "--demo"), "it excludes --demo"),
+        (("--web", "--once"), "it excludes the other modes"),
     ],
 )
 def test_what_is_refused_is_said_in_one_line(words: tuple[str, ...], why: str, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ SKIPPED = {
 """Commands that are left out, and why."""
 
 INSTEAD = {
-    "clairvoyant top": "clairvoyant status",
+    "clairvoyant top": "clairvoyant top --once",
     "clairvoyant bench burst --report mine.html": "clairvoyant bench burst --report mine.html --requests 8",
     "clairvoyant bench burst --backend llama": "clairvoyant bench burst --quick --requests 6 --backend llama",
 }
@@ -202,7 +202,7 @@ class Hour:
         elif line.startswith("clairvoyant serve"):
             self.serve(line, ours)
         else:
-            ours[-1] = "status" if ours[-1] == "top" else ours[-1]
+            ours += ["--once"] if ours[-1] == "top" else []
             done = subprocess.run(ours, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
             said = done.stdout + done.stderr
             wrong = "Traceback" in said or (done.returncode and "doctor" not in line)

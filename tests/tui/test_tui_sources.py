@@ -9,11 +9,12 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import SCHEMA_VERSION
-from tests.tui.board import busy, stage
+from clairvoyant_cli.state.source import Disconnected
+from tests.tui.board import Script, busy, stage
 from tests.tui.scene import SCENARIOS
 from tests.tui.test_tui_changes import in_turns
 from tui.export import export
-from tui.print_tables import state
+from tui.print_tables import first_snapshot, state
 
 
 def test_an_older_daemon_is_read_and_a_newer_field_is_ignored() -> None:
@@ -34,6 +35,8 @@ def test_once_prints_what_there_is(scenario: str) -> None:
         lines = list(state(snapshot, width))
         assert max(map(len, lines)) <= width
     text = "\n".join(lines)
+    assert "serving" in text
+    assert snapshot.verdict.text in text
     assert all(row.id in text for row in snapshot.running)
     assert all(row.id in text for row in snapshot.queue[:50])
     assert ("the first 50 of" in text) == (len(snapshot.queue) > 50)
@@ -49,6 +52,12 @@ def test_once_prints_the_sessions_of_agents(width: int) -> None:
         ["s15", "parked", "48s"],
     ]
     assert max(map(len, lines)) <= width
+
+
+async def test_once_takes_the_first_word() -> None:
+    assert await first_snapshot(Script([busy()])) == busy()
+    assert await first_snapshot(Script([Disconnected("gone")])) == Disconnected("gone")
+    assert isinstance(await first_snapshot(Script()), Disconnected)
 
 
 async def test_actions_have_the_bodies_the_daemon_expects() -> None:

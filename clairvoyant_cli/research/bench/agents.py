@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -19,6 +20,7 @@ from clairvoyant_cli.research.bench.arms import DIRECT, SERIAL
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.client import REPLAYED, Asker, Call, ask_alone
 from clairvoyant_cli.research.bench.prompts import Question
+from clairvoyant_cli.research.bench.recorded_sessions import Turn
 from clairvoyant_cli.research.bench.report import Findings
 from clairvoyant_cli.research.bench.setup import REPLAY, VIRTUAL_STRIDE, find, first_model
 from clairvoyant_cli.research.bench.summary import Key, Summary, compare
@@ -47,13 +49,19 @@ UNITS = {"prompt tokens": "count", "time": "s", "first token": "s", "requests": 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a session sends. `results` of a tool come before the second and later turns, each after a gap."""
+    """What a session sends, `begins_s` after the run. `results` of a tool come before the second and later
+    turns, each after a gap. `answers` are the limits of the answers' tokens. In the turns `fresh` the result
+    is the system text of a new conversation.
+    """
 
     name: str
     system: str
     tools: list[dict[str, Any]]
     results: tuple[str, ...]
     gaps_s: tuple[float, ...]
+    answers: tuple[int, ...]
+    begins_s: float = 0.0
+    fresh: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +93,15 @@ class AgentLoad:
     def _conversation(self, run: int, nonce: str, number: int) -> Conversation:
         shared, own = self._random(run, "common"), self._random(run, number)
         opening = nonce if self.common else f"{nonce}{number}"
-        tools = [_tool(opening, "read_file", "path"), _tool(opening, "run", "command")]
-        room = max(
-            CHARS_PER_TOKEN, self.context * CHARS_PER_TOKEN - len(msgspec.json.encode(tools)) - len(TASK)
-        )
+        tools = _tools(opening)
+        room = _room(self.context, tools)
         cut = round(room * self.common)
         system = f"{opening} {_text(shared, cut)}{_text(own, room - cut)}"[:room]
         sizes = [own.randint(*GROWTH_TOKENS) * CHARS_PER_TOKEN for _ in range(self.turns - 1)]
         gaps_s = tuple(own.uniform(*GAP_S) for _ in sizes)
-        return Conversation(f"{nonce}-{number}", system, tools, tuple(_text(own, s) for s in sizes), gaps_s)
+        results = tuple(_text(own, size) for size in sizes)
+        answers = (self.answer,) * self.turns
+        return Conversation(f"{nonce}-{number}", system, tools, results, gaps_s, answers)
 
     def question(self, run: int, nonce: str, number: int) -> Question:
         """Return a question of the person."""
@@ -102,6 +110,52 @@ class AgentLoad:
 
     def _random(self, run: int, name: object) -> Random:
         return Random(f"{self.seed}:{run}:{name}")  # noqa: S311 - repeatable, keeps no secret
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLoad(AgentLoad):
+    """Sessions with the lengths and times of recorded ones. Where a prompt became shorter (the agent
+    compacted its conversation), a new one begins.
+    """
+
+    recorded: tuple[tuple[Turn, ...], ...] = ()
+
+    def _conversation(self, run: int, nonce: str, number: int) -> Conversation:
+        own, turns = self._random(run, number), self.recorded[number]
+        opening = f"{nonce}{number}"
+        tools = _tools(opening)
+
+        def system(turn: Turn) -> str:
+            room = _room(turn.prompt_tokens, tools)
+            return f"{opening} {_text(own, room)}"[:room]
+
+        first, results, fresh = system(turns[0]), list[str](), set[int]()
+        for place, (before, turn) in enumerate(pairwise(turns), 1):
+            new_tokens = turn.prompt_tokens - before.prompt_tokens - before.answer_tokens
+            if turn.prompt_tokens < before.prompt_tokens:
+                fresh.add(place)
+                results.append(system(turn))
+            else:
+                results.append(_text(own, max(1, new_tokens) * CHARS_PER_TOKEN))
+        return Conversation(
+            f"{nonce}-{number}",
+            first,
+            tools,
+            tuple(results),
+            tuple(turn.gap_s for turn in turns[1:]),
+            tuple(turn.answer_tokens for turn in turns),
+            turns[0].gap_s,
+            frozenset(fresh),
+        )
+
+
+def _tools(opening: str) -> list[dict[str, Any]]:
+    return [_tool(opening, "read_file", "path"), _tool(opening, "run", "command")]
+
+
+def _room(tokens: int, tools: list[dict[str, Any]]) -> int:
+    """Return the characters of the system text in a first prompt of so many tokens."""
+    return max(CHARS_PER_TOKEN, tokens * CHARS_PER_TOKEN - len(msgspec.json.encode(tools)) - len(TASK))
 
 
 def _tool(opening: str, name: str, argument: str) -> dict[str, Any]:
@@ -169,7 +223,8 @@ class Run:
             before = 0
             for call in calls:
                 if call.error is None:
-                    seen += (call.prompt_tokens or 0) - before
+                    prompt = call.prompt_tokens or 0
+                    seen += prompt - before if prompt >= before else prompt  # else a new conversation began
                     # The simulated server has words of several tokens in prompts, of one in answers.
                     said = len(call.text) // CHARS_PER_TOKEN if self.replayed else call.tokens
                     before = (call.prompt_tokens or 0) + said
@@ -218,16 +273,20 @@ class AgentBench:
 
     async def _converse(self, client: httpx.AsyncClient, said: Conversation) -> list[Call]:
         """Take the turns of a session until one fails."""
-        messages: list[dict[str, Any]] = [
-            {"role": "system", "content": said.system},
-            {"role": "user", "content": TASK},
-        ]
+
+        def opened(system: str) -> list[dict[str, Any]]:
+            return [{"role": "system", "content": system}, {"role": "user", "content": TASK}]
+
+        messages = opened(said.system)
         headers = {SESSION_HEADER: said.name} if self.load.headers else None
-        question = Question("turn", "", self.load.answer, max_tokens=self.load.answer)
         calls: list[Call] = []
-        for number in range(self.load.turns):
+        await asyncio.sleep(said.begins_s)
+        for number, answer in enumerate(said.answers):
             if number:
                 await asyncio.sleep(said.gaps_s[number - 1])
+            if number in said.fresh:
+                messages = opened(said.results[number - 1])
+            elif number:
                 messages.append({"role": "assistant", "content": calls[-1].text})
                 result = {
                     "role": "tool",
@@ -235,7 +294,7 @@ class AgentBench:
                     "content": said.results[number - 1],
                 }
                 messages.append(result)
-            calls.append(Call(question))
+            calls.append(Call(Question("turn", "", answer, max_tokens=answer)))
             await self.asker.ask(client, calls[-1], {"messages": messages, "tools": said.tools}, headers)
             if calls[-1].error is not None:
                 break
@@ -345,11 +404,16 @@ def agents_report(findings: Findings) -> Report:
 def agents_notes(load: AgentLoad, runs: int) -> Iterator[str]:
     """Yield what a reader must know to read the figures correctly."""
     person = f" A person asks a short question every {load.chat_every_s:g} s." if load.chat_every_s else ""
-    yield (
+    plan = (
         f"{load.sessions} sessions of {load.turns} turns, each with about {load.context} tokens at first,"
-        f" {GROWTH_TOKENS[0]} to {GROWTH_TOKENS[1]} more a turn, answers of {load.answer} at most.{person}"
-        f" Mean over {'1 run' if runs == 1 else f'{runs} runs'}; the arms took turns."
+        f" {GROWTH_TOKENS[0]} to {GROWTH_TOKENS[1]} more a turn, answers of {load.answer} at most."
     )
+    if isinstance(load, RecordedLoad):
+        turns = [turn for each in load.recorded for turn in each]
+        largest = max(turn.prompt_tokens for turn in turns)
+        plan = f"{load.sessions} recorded sessions, {len(turns)} turns, prompts of up to {largest:,} tokens."
+    yield plan + person
+    yield f"Mean over {'1 run' if runs == 1 else f'{runs} runs'}; the arms took turns."
     yield (
         "Tokens read are those that the server evaluated. Read again are those that it would not have read if"
         " it forgot nothing, about. A session's time is from its first request to its last answer; in the arm"

@@ -28,8 +28,8 @@ CLIENTS: dict[str, dict[str, Any]] = tomllib.loads(
 )
 """Title, environment variables and text of each client, with placeholders."""
 
-ON_REQUEST = [name for name, client in CLIENTS.items() if "page" in client or "on_request" in client]
-"""Coding agents, and clients that normally talk to their vendor."""
+USUAL = ("ollama", "openai", "open-webui", "langchain")
+"""Clients that are printed without --client; coding agents and Anthropic's normally talk to their vendor."""
 
 SHELLS = {
     "sh": ('export {name}="{value}"', "#"),
@@ -79,15 +79,17 @@ def command(
         raise InputError("the key may have only letters, digits and -._~+/= (safe in every shell)")
     base = local_url(url).rstrip("/")
     export, comment = SHELLS[shell]
-    for name in names or [name for name in CLIENTS if name not in ON_REQUEST]:
+    for name in names or USUAL:
         client = CLIENTS[name]
-        click.echo(f"{comment} {client['title']}")
+        click.echo(f"{comment} {client.get('title', name)}")
         for variable, value in client.get("variables", {}).items():
             click.echo(export.format(name=variable, value=filled(value, base, key)))
         for line in filled(client.get("text", ""), base, key).splitlines():
             click.echo(f"{comment}   {line}".rstrip())
     if not names:
-        click.echo(f"{comment} With --client NAME: {', '.join(ON_REQUEST)}")
+        click.echo(
+            f"{comment} With --client NAME: {', '.join(name for name in CLIENTS if name not in USUAL)}"
+        )
 
 
 def filled(text: str, url: str, key: str) -> str:

@@ -10,10 +10,11 @@ from click.testing import CliRunner
 
 from clairvoyant_cli.commands.bench import command
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.bench.agents import TASK, AgentLoad, Conversation, RecordedLoad, Run
+from clairvoyant_cli.research.bench.agents import TASK, AgentLoad, Conversation, Run
 from clairvoyant_cli.research.bench.client import Asker, Call
 from clairvoyant_cli.research.bench.prompts import Question
 from clairvoyant_cli.research.bench.recorded_sessions import Turn, read_sessions
+from tests.fakes.child import child
 
 VIRTUAL = ("agents", "--virtual-time", "--json")
 
@@ -39,8 +40,8 @@ def test_sessions_are_as_long_as_they_should_be() -> None:
     for said in AgentLoad(sessions=4, turns=6, context=500).conversations(0, "12345678"):
         assert first_chars(said) == 2000
         assert all(240 <= len(result) <= 600 for result in said.results)
-        assert all(0.25 <= gap_s <= 0.75 for gap_s in said.gaps_s)
-        assert (len(said.results), len(said.gaps_s)) == (5, 5)
+        assert all(0.25 <= turn.gap_s <= 0.75 for turn in said.turns[1:])
+        assert (len(said.results), len(said.turns), said.turns[0].gap_s) == (5, 6, 0)
 
 
 def test_texts_depend_on_seed_and_run_and_differ_between_arms_only_in_their_nonce() -> None:
@@ -50,7 +51,7 @@ def test_texts_depend_on_seed_and_run_and_differ_between_arms_only_in_their_nonc
     assert load.conversations(0, "1")[0].results != AgentLoad(seed=1).conversations(0, "1")[0].results
     for one, other in zip(load.conversations(0, "12345678"), load.conversations(0, "87654321"), strict=True):
         assert one.system.replace("12345678", "87654321", 1) == other.system
-        assert (one.results, one.gaps_s) == (other.results, other.gaps_s)
+        assert (one.results, one.turns) == (other.results, other.turns)
 
 
 @pytest.mark.parametrize("common", [0.0, 0.25, 1.0])
@@ -115,6 +116,15 @@ def test_a_session_ends_with_its_first_failure_and_a_silent_server_has_fewer_fig
         Run(begun_s=1.0, sessions=[[failed], [failed]]).figures()
 
 
+def test_another_proxy_can_be_an_arm() -> None:
+    with child("-m", "tests.fakes.replay_process", "--decode", 5000, "--prefill", 50000) as url:
+        arms = ("--arm", "direct", "--arm", f"other={url}", "--url", url)
+        done = CliRunner().invoke(command, ("agents", "--json", *arms, "--turns", "1", "--chat-every", "0"))
+    assert done.exit_code == 0, done.output
+    assert {each["arm"] for each in json.loads(done.stdout)["arms"]} == {"direct", "other"}
+    assert CliRunner().invoke(command, (*VIRTUAL, "--arm", "nothing")).exit_code != 0
+
+
 def test_virtual_time_is_for_the_simulated_server() -> None:
     refused = CliRunner().invoke(command, (*VIRTUAL, "--url", "http://127.0.0.1:9"))
     assert refused.exit_code != 0
@@ -138,13 +148,13 @@ def test_a_recorded_session_has_its_lengths_and_gaps(tmp_path: Path) -> None:
     sessions = read_sessions(file)
     assert sessions["a"] == [Turn(0.0, 400, 20), Turn(3.0, 480, 10), Turn(3.5, 300, 5)]
     assert sessions["b"] == [Turn(1.5, 500, 30), Turn(0.25, 600, 15)]
-    load = RecordedLoad(sessions=2, recorded=tuple(map(tuple, sessions.values())))
+    load = AgentLoad(sessions=2, recorded=tuple(map(tuple, sessions.values())))
     a, b = load.conversations(0, "12345678")
     assert (first_chars(a), first_chars(b)) == (1600, 2000)
     assert [len(result) // 4 for result in b.results] == [70]
     assert (len(a.results[0]), set(a.fresh)) == (60 * 4, {2})  # then its prompt became shorter: compacted
     assert len(a.results[1]) + len(TASK) + len(json.dumps(a.tools, separators=(",", ":"))) == 1200
-    assert (a.answers, b.begins_s, a.gaps_s) == ((20, 10, 5), 1.5, (3.0, 3.5))
+    assert (a.turns, b.turns) == (tuple(sessions["a"]), tuple(sessions["b"]))
     figures = findings("--trace", str(file), "--cache", "100000", "--chat-every", "0")
     for arm in ("direct", "clairvoyant"):
         assert figures[arm]["requests"] == {"answered": 5, "failed": 0}
@@ -154,7 +164,7 @@ def test_a_recorded_session_has_its_lengths_and_gaps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"session": "a", "prompt_tokens": 9, "output_tokens": 9}', "neither gap_s nor"),
+        ('{"session": "a", "prompt_tokens": 9, "output_tokens": 9}', "finished_at"),
         ('{"session": "a", "gap_s": -1, "prompt_tokens": 9, "output_tokens": 9}', "gap_s is -1"),
         ('{"session": "", "gap_s": 1, "prompt_tokens": 9, "output_tokens": 9}', "has no sessions"),
     ],

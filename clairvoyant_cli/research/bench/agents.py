@@ -49,19 +49,16 @@ UNITS = {"prompt tokens": "count", "time": "s", "first token": "s", "requests": 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a session sends, `begins_s` after the run. `results` of a tool come before the second and later
-    turns, each after a gap. `answers` are the limits of the answers' tokens. In the turns `fresh` the result
-    is the system text of a new conversation.
+    """What a session sends. `results` of a tool come before the second and later turns, each after its gap.
+    In the turns `fresh` it is the system text of a new conversation: the agent compacted its own.
     """
 
     name: str
     system: str
     tools: list[dict[str, Any]]
     results: tuple[str, ...]
-    gaps_s: tuple[float, ...]
-    answers: tuple[int, ...]
-    begins_s: float = 0.0
-    fresh: frozenset[int] = frozenset()
+    turns: tuple[Turn, ...]
+    fresh: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class AgentLoad:
     """Sessions of agents. Lengths are in tokens of four characters.
 
     `common` is the share of the system text, at its beginning, that all sessions have in common. The person
-    asks every `chat_every_s` seconds, 0 for never.
+    asks every `chat_every_s` seconds, 0 for never. `recorded` sessions replace the number, turns and lengths.
     """
 
     sessions: int = 3
@@ -80,6 +77,7 @@ class AgentLoad:
     chat_every_s: float = 12.0
     headers: bool = True
     seed: int = 0
+    recorded: tuple[tuple[Turn, ...], ...] = ()
 
     @property
     def shared_tokens(self) -> float:
@@ -92,16 +90,37 @@ class AgentLoad:
 
     def _conversation(self, run: int, nonce: str, number: int) -> Conversation:
         shared, own = self._random(run, "common"), self._random(run, number)
+        recorded = self.recorded[number] if self.recorded else None
         opening = nonce if self.common else f"{nonce}{number}"
-        tools = _tools(opening)
-        room = _room(self.context, tools)
-        cut = round(room * self.common)
-        system = f"{opening} {_text(shared, cut)}{_text(own, room - cut)}"[:room]
-        sizes = [own.randint(*GROWTH_TOKENS) * CHARS_PER_TOKEN for _ in range(self.turns - 1)]
-        gaps_s = tuple(own.uniform(*GAP_S) for _ in sizes)
-        results = tuple(_text(own, size) for size in sizes)
-        answers = (self.answer,) * self.turns
-        return Conversation(f"{nonce}-{number}", system, tools, results, gaps_s, answers)
+        tools = [_tool(opening, "read_file", "path"), _tool(opening, "run", "command")]
+
+        def system(tokens: int) -> str:
+            chars = tokens * CHARS_PER_TOKEN - len(msgspec.json.encode(tools)) - len(TASK)
+            room = max(CHARS_PER_TOKEN, chars)
+            cut = round(room * self.common)
+            return f"{opening} {_text(shared, cut)}{_text(own, room - cut)}"[:room]
+
+        first = system(recorded[0].prompt_tokens if recorded else self.context)
+        turns = recorded or self._turns(own)
+        steps = list(pairwise(turns))
+        fresh = {place for place, (a, b) in enumerate(steps, 1) if b.prompt_tokens < a.prompt_tokens}
+        results = [
+            system(turn.prompt_tokens)
+            if place in fresh
+            else _text(
+                own, max(1, turn.prompt_tokens - last.prompt_tokens - last.answer_tokens) * CHARS_PER_TOKEN
+            )
+            for place, (last, turn) in enumerate(steps, 1)
+        ]
+        return Conversation(f"{nonce}-{number}", first, tools, tuple(results), turns, frozenset(fresh))
+
+    def _turns(self, rng: Random) -> tuple[Turn, ...]:
+        sizes = [rng.randint(*GROWTH_TOKENS) for _ in range(self.turns - 1)]
+        turns = [Turn(0.0, self.context, self.answer)]
+        for size in sizes:
+            tokens = turns[-1].prompt_tokens + self.answer + size
+            turns.append(Turn(rng.uniform(*GAP_S), tokens, self.answer))
+        return tuple(turns)
 
     def question(self, run: int, nonce: str, number: int) -> Question:
         """Return a question of the person."""
@@ -110,52 +129,6 @@ class AgentLoad:
 
     def _random(self, run: int, name: object) -> Random:
         return Random(f"{self.seed}:{run}:{name}")  # noqa: S311 - repeatable, keeps no secret
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedLoad(AgentLoad):
-    """Sessions with the lengths and times of recorded ones. Where a prompt became shorter (the agent
-    compacted its conversation), a new one begins.
-    """
-
-    recorded: tuple[tuple[Turn, ...], ...] = ()
-
-    def _conversation(self, run: int, nonce: str, number: int) -> Conversation:
-        own, turns = self._random(run, number), self.recorded[number]
-        opening = f"{nonce}{number}"
-        tools = _tools(opening)
-
-        def system(turn: Turn) -> str:
-            room = _room(turn.prompt_tokens, tools)
-            return f"{opening} {_text(own, room)}"[:room]
-
-        first, results, fresh = system(turns[0]), list[str](), set[int]()
-        for place, (before, turn) in enumerate(pairwise(turns), 1):
-            new_tokens = turn.prompt_tokens - before.prompt_tokens - before.answer_tokens
-            if turn.prompt_tokens < before.prompt_tokens:
-                fresh.add(place)
-                results.append(system(turn))
-            else:
-                results.append(_text(own, max(1, new_tokens) * CHARS_PER_TOKEN))
-        return Conversation(
-            f"{nonce}-{number}",
-            first,
-            tools,
-            tuple(results),
-            tuple(turn.gap_s for turn in turns[1:]),
-            tuple(turn.answer_tokens for turn in turns),
-            turns[0].gap_s,
-            frozenset(fresh),
-        )
-
-
-def _tools(opening: str) -> list[dict[str, Any]]:
-    return [_tool(opening, "read_file", "path"), _tool(opening, "run", "command")]
-
-
-def _room(tokens: int, tools: list[dict[str, Any]]) -> int:
-    """Return the characters of the system text in a first prompt of so many tokens."""
-    return max(CHARS_PER_TOKEN, tokens * CHARS_PER_TOKEN - len(msgspec.json.encode(tools)) - len(TASK))
 
 
 def _tool(opening: str, name: str, argument: str) -> dict[str, Any]:
@@ -237,8 +210,8 @@ Take = Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]]
 
 @dataclass(slots=True)
 class AgentBench:
-    """A server to measure, which may be simulated. `through(arm)` starts a fresh Clairvoyant before it.
-    `about` describes it.
+    """A server to measure, which may be simulated. `through(arm)` starts a fresh Clairvoyant before it, or
+    connects to the proxy of an arm NAME=URL. `about` describes it.
     """
 
     load: AgentLoad
@@ -280,10 +253,8 @@ class AgentBench:
         messages = opened(said.system)
         headers = {SESSION_HEADER: said.name} if self.load.headers else None
         calls: list[Call] = []
-        await asyncio.sleep(said.begins_s)
-        for number, answer in enumerate(said.answers):
-            if number:
-                await asyncio.sleep(said.gaps_s[number - 1])
+        for number, turn in enumerate(said.turns):
+            await asyncio.sleep(turn.gap_s)
             if number in said.fresh:
                 messages = opened(said.results[number - 1])
             elif number:
@@ -294,7 +265,7 @@ class AgentBench:
                     "content": said.results[number - 1],
                 }
                 messages.append(result)
-            calls.append(Call(Question("turn", "", answer, max_tokens=answer)))
+            calls.append(Call(Question("turn", "", turn.answer_tokens, max_tokens=turn.answer_tokens)))
             await self.asker.ask(client, calls[-1], {"messages": messages, "tools": said.tools}, headers)
             if calls[-1].error is not None:
                 break
@@ -356,8 +327,11 @@ async def agent_bench(
 
         @asynccontextmanager
         async def through(arm: str) -> AsyncIterator[httpx.AsyncClient]:
-            async with daemon_before(found.base_url, slots, arm) as url, client_for(url) as client:
-                yield client
+            async with AsyncExitStack() as stack:
+                url = arm.partition("=")[2]
+                if not url:
+                    url = await stack.enter_async_context(daemon_before(found.base_url, slots, arm))
+                yield await stack.enter_async_context(client_for(url))
 
         read, write = REPLAY_SPEED.prefill_tokens_per_s, REPLAY_SPEED.decode_tokens_per_s
         simulated = f"simulated: prefill {read:g}, decode {write:g} tokens/s, host cache {cache} tokens"
@@ -408,8 +382,7 @@ def agents_notes(load: AgentLoad, runs: int) -> Iterator[str]:
         f"{load.sessions} sessions of {load.turns} turns, each with about {load.context} tokens at first,"
         f" {GROWTH_TOKENS[0]} to {GROWTH_TOKENS[1]} more a turn, answers of {load.answer} at most."
     )
-    if isinstance(load, RecordedLoad):
-        turns = [turn for each in load.recorded for turn in each]
+    if turns := [turn for each in load.recorded for turn in each]:
         largest = max(turn.prompt_tokens for turn in turns)
         plan = f"{load.sessions} recorded sessions, {len(turns)} turns, prompts of up to {largest:,} tokens."
     yield plan + person

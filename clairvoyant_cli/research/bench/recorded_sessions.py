@@ -47,11 +47,7 @@ def read_sessions(path: Path) -> dict[str, list[Turn]]:
                 gap_s = at_s - ended_s.get(name, began_s)
                 ended_s[name] = at_s + took_s
             sessions.setdefault(name, turns).append(Turn(max(0.0, gap_s), int(prompt), int(answer)))
-    except KeyError as error:
-        raise ClairvoyantError(
-            f"cannot use {path}: a turn has neither gap_s nor arrival_s nor {error}", ExitCode.USAGE
-        ) from error
-    except ValueError as error:
+    except (KeyError, ValueError) as error:
         raise ClairvoyantError(f"cannot use {path}: {error}", ExitCode.USAGE) from error
     if not sessions:
         raise ClairvoyantError(f"{path} has no sessions with the lengths of their turns", ExitCode.USAGE)

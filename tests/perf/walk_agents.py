@@ -1,11 +1,12 @@
 """Walks real coding agents through the proxy, with the settings that `clairvoyant env --client NAME` prints.
 
-    AGENTS_DIR=DIR python -m tests.perf.walk_agents [AGENT ...] [--together] [--hold S] ...
+    AGENTS_DIR=DIR python -m tests.perf.walk_agents [AGENT ...] [--at-once N] [--hold S] ...
 
 Each agent works on a small task before a scripted model: directly, then through `serve`. Taps on both sides
 of the proxy show whether bodies, headers and streams are the same, and the direct run whether the agent gets
-as far. `--together` runs the agents in pairs, with a person who chats. `--hold` keeps the slot occupied for
-so many seconds first. AGENTS_DIR has the agents in folders of npm (`*/*/node_modules`) or Python (`*/*/bin`).
+as far. `--at-once` runs several at the same time, with a person who chats. `--hold` keeps the slot occupied
+for so many seconds first. AGENTS_DIR has the agents, in folders of npm (`*/*/node_modules`) or Python
+(`*/*/bin`).
 """
 
 import argparse
@@ -229,26 +230,29 @@ def headers(message: Message) -> list[tuple[bytes, bytes]]:
 
 
 def differences(before: list[Exchange], behind: list[Exchange]) -> list[str]:
-    """Compare what passed before the proxy with what passed behind it, keep-alives aside."""
-    found, left = [], list(behind)
+    """Compare what passed before the proxy with what passed behind it, and take that out of `behind`.
+
+    Empty events aside, and answers that the proxy broke off behind: an interrupted prompt is sent again.
+    """
+    found = []
     for asked, answered in before:
-        same = [each for each in left if (each[0].line, each[0].body) == (asked.line, asked.body)]
         name = asked.line.decode()
-        if not same:
-            status = answered and answered.status
+        if asks(asked) and (answered is None or not answered.whole):
+            found.append(f"{name}: the agent left, or was left, before the end of the answer")
+            continue
+        same = [each for each in behind if (each[0].line, each[0].body) == (asked.line, asked.body)]
+        whole = next((each for each in same if each[1] and each[1].whole), None)
+        if whole is None or answered is None:
             if asks(asked):
+                status = answered and answered.status
                 found.append(f"{name}: did not reach the server unchanged (answer {status})")
             continue
-        # An interrupted prefill is sent again: the last one counts.
-        whole = next((each for each in same if each[1] and each[1].whole), same[-1])
-        for each in same if whole is same[-1] else [whole]:
-            left.remove(each)
+        behind.remove(whole)
         got, given = headers(asked), headers(whole[0])
         if got != given:
             found.append(f"{name}: request headers {sorted(set(got) ^ set(given))}")
-        if whole[1] is None or answered is None:
-            found.append(f"{name}: answer behind {whole[1] is not None}, before {answered is not None}")
-        elif answered.body != whole[1].body:
+        assert whole[1] is not None
+        if answered.body != whole[1].body:
             # Empty events came first, and the head with them, before the server had said anything.
             if answered.status != 200 or _events(answered.body) != _events(whole[1].body):
                 found.append(f"{name}: answers differ, status {answered.status}/{whole[1].status}")
@@ -314,7 +318,7 @@ async def through(
                 person(daemon.base_url, chats, {"X-Hold": str(options.hold)}, 1e6)
             )
             await model.held.wait()
-        if options.together:
+        if options.at_once > 1:
             await stack.enter_async_context(person(daemon.base_url, chats))
         runs = [work(name, taps[name].base_url, place / name, options.limit) for name in names]
         outcomes = dict(zip(names, await asyncio.gather(*runs), strict=True))
@@ -324,8 +328,9 @@ async def through(
         before = await exchanges(taps[name])
         outcome.asked = Counter(_shape(each) for each, _ in before if asks(each))
         outcome.differences += differences(before, server_side)
-        again = len([1 for each, _ in before if asks(each)])
-        outcome.differences += [] if again else ["no request came"]
+        outcome.differences += [] if outcome.asked else ["no request came"]
+    if twice := [each for each, answer in server_side if asks(each) and answer and answer.whole]:
+        outcomes[names[0]].differences.append(f"{len(twice)} requests were answered twice")
     if wrong := [each for each in chats if each != "200 True"]:
         outcomes[names[0]].differences.append(f"the person got {wrong}")
     return outcomes
@@ -350,7 +355,7 @@ async def main(options: argparse.Namespace) -> int:
         direct[name].asked = Counter(_shape(each) for each, _ in await exchanges(tap) if asks(each))
         _print("direct", name, direct[name])
     for policy in options.policy or ["bounded", "srpt", "fair-srpt"]:
-        size = 2 if options.together else 1
+        size = options.at_once
         for group in [tuple(names[i : i + size]) for i in range(0, len(names), size)]:
             place = root / policy / "+".join(group)
             for name, got in (await through(group, policy, target, model, place, options)).items():
@@ -375,7 +380,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("agents", nargs="*", choices=[*AGENTS, []])
     parser.add_argument("--policy", action="append")
-    parser.add_argument("--together", action="store_true")
+    parser.add_argument("--at-once", type=int, default=1, help="agents at the same time, with a person")
     parser.add_argument("--first-token", type=float, default=0.05, help="seconds to an answer's first token")
     parser.add_argument("--hold", type=float, default=0.0, help="seconds that the slot is occupied at first")
     parser.add_argument("--keep-alive", default="auto", help="as of `serve`")

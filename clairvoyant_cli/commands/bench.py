@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,23 +177,35 @@ def number_option(name: str, least: float, most: float, default: float, text: st
     return click.option(name, type=kind, default=default, show_default=True, help=text)
 
 
+def agent_arm(context: click.Context, arm: str) -> str:
+    """Return an arm of `agents`; refuse an unknown one."""
+    name, _, url = arm.partition("=")
+    return arm if name and url.startswith("http") else click.Choice(AGENT_ARMS).convert(arm, None, context)
+
+
 @command.command()
 @number_option("--sessions", 1, 100, 3, "Sessions at once.")
 @number_option("--turns", 1, 100, 5, "Turns of a session.")
 @number_option("--context", 100, 1_000_000, 450, "Tokens of a session's first prompt, about.")
 @number_option("--answer", 1, 4096, 32, "Limit of an answer's tokens.")
 @number_option("--common", 0, 1, 0.0, "Share of the system text that all sessions have in common.")
+@click.option(
+    "--trace",
+    "trace_file",
+    type=FILE,
+    help="Replay recorded sessions instead, e.g. of `history --json`: lengths and times, without text.",
+)
 @number_option("--chat-every", 0, 86_400, 12.0, "Seconds between the questions of a person; 0 for no person.")
 @click.option("--headers/--no-headers", default=True, help="Send a session id with each turn. Default: yes.")
 @click.option(
     "--arm",
     "arms",
-    type=click.Choice(AGENT_ARMS),
+    callback=lambda context, _, arms: [agent_arm(context, arm) for arm in arms],
     multiple=True,
     default=AGENT_ARMS[:2],
     metavar="ARM",
-    help=f"What to compare: {', '.join(AGENT_ARMS[:3])} (one session after the other), or a policy; "
-    "repeatable. Default: the first two.",
+    help=f"What to compare: {', '.join(AGENT_ARMS[:3])} (one session after the other), a policy, or another "
+    "proxy before the server as NAME=URL; repeatable. Default: the first two.",
 )
 @number_option("--runs", 1, 100, 1, "Runs of every arm.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the texts.")
@@ -249,6 +261,7 @@ async def _measure_agents(
     slot_save_path: str | None,
     backend_key_file: Path | None,
     chat_every: float,
+    trace_file: Path | None,
     **load_options: Any,
 ) -> "Findings":
     from clairvoyant_cli.commands.setup import load_predictor, second_opinion
@@ -256,6 +269,7 @@ async def _measure_agents(
     from clairvoyant_cli.proxy.access.keys import read_backend_key
     from clairvoyant_cli.proxy.daemon import running_daemon
     from clairvoyant_cli.research.bench.agents import AgentLoad, agent_bench, agents_notes, summaries_of
+    from clairvoyant_cli.research.bench.recorded_sessions import read_sessions
     from clairvoyant_cli.research.bench.report import Findings
 
     sizes: dict[str, tuple[float, float]] = {}
@@ -282,7 +296,10 @@ async def _measure_agents(
             sizes[arm] = cache.size
 
     load = AgentLoad(chat_every_s=chat_every, **load_options)
-    measured: dict[str, list[dict[tuple[str, str], float]]] = {arm: [] for arm in arms}
+    if trace_file is not None:
+        recorded = tuple(map(tuple, read_sessions(trace_file).values()))
+        load = replace(load, sessions=len(recorded), common=0.0, recorded=recorded)
+    measured: dict[str, list[dict[tuple[str, str], float]]] = {arm.partition("=")[0]: [] for arm in arms}
     async with agent_bench(
         load,
         backend,
@@ -298,7 +315,7 @@ async def _measure_agents(
                 number, place = divmod(step, len(arms))
                 arm = arms[(place + number) % len(arms)]  # each run begins with another arm
                 on_progress(step, f"run {number + 1}, {arm}")
-                measured[arm].append(await bench.measure(arm, number))
+                measured[arm.partition("=")[0]].append(await bench.measure(arm, number))
     return Findings(
         title="Bench: agents",
         command=shlex.join(["clairvoyant", *sys.argv[1:]]),

@@ -1,8 +1,13 @@
 """Output of `clairvoyant env` and `clairvoyant completion`."""
 
+import json
+import re
 import shutil
 import subprocess
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -88,6 +93,21 @@ def test_every_client_gets_the_address(name: str) -> None:
     text = printed("--client", name)
     assert ":9999" in text
     assert text.startswith("# ")
+
+
+def test_files_of_agents_can_be_read() -> None:
+    readers: dict[str, Callable[[str], Any]] = {"json": json.loads, "toml": tomllib.loads}
+    files = [
+        (kind, body)
+        for client in CLIENTS.values()
+        for kind, body in re.findall(
+            r"^In ~/\S+\.(\w+):\n((?:(?!Run:|Start:).*\n?)+)", client.get("text", ""), re.MULTILINE
+        )
+        if kind in readers
+    ]
+    assert len(files) == 7
+    for kind, body in files:
+        assert "{url}" in str(readers[kind](body)) or "contextWindowSize" in body
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

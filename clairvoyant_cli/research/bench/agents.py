@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -19,6 +20,7 @@ from clairvoyant_cli.research.bench.arms import DIRECT, SERIAL
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.client import REPLAYED, Asker, Call, ask_alone
 from clairvoyant_cli.research.bench.prompts import Question
+from clairvoyant_cli.research.bench.recorded_sessions import Turn
 from clairvoyant_cli.research.bench.report import Findings
 from clairvoyant_cli.research.bench.setup import REPLAY, VIRTUAL_STRIDE, find, first_model
 from clairvoyant_cli.research.bench.summary import Key, Summary, compare
@@ -47,13 +49,16 @@ UNITS = {"prompt tokens": "count", "time": "s", "first token": "s", "requests": 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a session sends. `results` of a tool come before the second and later turns, each after a gap."""
+    """What a session sends. `results` of a tool come before the second and later turns, each after its gap.
+    In the turns `fresh` it is the system text of a new conversation: the agent compacted its own.
+    """
 
     name: str
     system: str
     tools: list[dict[str, Any]]
     results: tuple[str, ...]
-    gaps_s: tuple[float, ...]
+    turns: tuple[Turn, ...]
+    fresh: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class AgentLoad:
     """Sessions of agents. Lengths are in tokens of four characters.
 
     `common` is the share of the system text, at its beginning, that all sessions have in common. The person
-    asks every `chat_every_s` seconds, 0 for never.
+    asks every `chat_every_s` seconds, 0 for never. `recorded` sessions replace the number, turns and lengths.
     """
 
     sessions: int = 3
@@ -72,6 +77,7 @@ class AgentLoad:
     chat_every_s: float = 12.0
     headers: bool = True
     seed: int = 0
+    recorded: tuple[tuple[Turn, ...], ...] = ()
 
     @property
     def shared_tokens(self) -> float:
@@ -84,16 +90,37 @@ class AgentLoad:
 
     def _conversation(self, run: int, nonce: str, number: int) -> Conversation:
         shared, own = self._random(run, "common"), self._random(run, number)
+        recorded = self.recorded[number] if self.recorded else None
         opening = nonce if self.common else f"{nonce}{number}"
         tools = [_tool(opening, "read_file", "path"), _tool(opening, "run", "command")]
-        room = max(
-            CHARS_PER_TOKEN, self.context * CHARS_PER_TOKEN - len(msgspec.json.encode(tools)) - len(TASK)
-        )
-        cut = round(room * self.common)
-        system = f"{opening} {_text(shared, cut)}{_text(own, room - cut)}"[:room]
-        sizes = [own.randint(*GROWTH_TOKENS) * CHARS_PER_TOKEN for _ in range(self.turns - 1)]
-        gaps_s = tuple(own.uniform(*GAP_S) for _ in sizes)
-        return Conversation(f"{nonce}-{number}", system, tools, tuple(_text(own, s) for s in sizes), gaps_s)
+
+        def system(tokens: int) -> str:
+            chars = tokens * CHARS_PER_TOKEN - len(msgspec.json.encode(tools)) - len(TASK)
+            room = max(CHARS_PER_TOKEN, chars)
+            cut = round(room * self.common)
+            return f"{opening} {_text(shared, cut)}{_text(own, room - cut)}"[:room]
+
+        first = system(recorded[0].prompt_tokens if recorded else self.context)
+        turns = recorded or self._turns(own)
+        steps = list(pairwise(turns))
+        fresh = {place for place, (a, b) in enumerate(steps, 1) if b.prompt_tokens < a.prompt_tokens}
+        results = [
+            system(turn.prompt_tokens)
+            if place in fresh
+            else _text(
+                own, max(1, turn.prompt_tokens - last.prompt_tokens - last.answer_tokens) * CHARS_PER_TOKEN
+            )
+            for place, (last, turn) in enumerate(steps, 1)
+        ]
+        return Conversation(f"{nonce}-{number}", first, tools, tuple(results), turns, frozenset(fresh))
+
+    def _turns(self, rng: Random) -> tuple[Turn, ...]:
+        sizes = [rng.randint(*GROWTH_TOKENS) for _ in range(self.turns - 1)]
+        turns = [Turn(0.0, self.context, self.answer)]
+        for size in sizes:
+            tokens = turns[-1].prompt_tokens + self.answer + size
+            turns.append(Turn(rng.uniform(*GAP_S), tokens, self.answer))
+        return tuple(turns)
 
     def question(self, run: int, nonce: str, number: int) -> Question:
         """Return a question of the person."""
@@ -169,7 +196,8 @@ class Run:
             before = 0
             for call in calls:
                 if call.error is None:
-                    seen += (call.prompt_tokens or 0) - before
+                    prompt = call.prompt_tokens or 0
+                    seen += prompt - before if prompt >= before else prompt  # else a new conversation began
                     # The simulated server has words of several tokens in prompts, of one in answers.
                     said = len(call.text) // CHARS_PER_TOKEN if self.replayed else call.tokens
                     before = (call.prompt_tokens or 0) + said
@@ -182,8 +210,8 @@ Take = Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]]
 
 @dataclass(slots=True)
 class AgentBench:
-    """A server to measure, which may be simulated. `through(arm)` starts a fresh Clairvoyant before it.
-    `about` describes it.
+    """A server to measure, which may be simulated. `through(arm)` starts a fresh Clairvoyant before it, or
+    connects to the proxy of an arm NAME=URL. `about` describes it.
     """
 
     load: AgentLoad
@@ -218,16 +246,18 @@ class AgentBench:
 
     async def _converse(self, client: httpx.AsyncClient, said: Conversation) -> list[Call]:
         """Take the turns of a session until one fails."""
-        messages: list[dict[str, Any]] = [
-            {"role": "system", "content": said.system},
-            {"role": "user", "content": TASK},
-        ]
+
+        def opened(system: str) -> list[dict[str, Any]]:
+            return [{"role": "system", "content": system}, {"role": "user", "content": TASK}]
+
+        messages = opened(said.system)
         headers = {SESSION_HEADER: said.name} if self.load.headers else None
-        question = Question("turn", "", self.load.answer, max_tokens=self.load.answer)
         calls: list[Call] = []
-        for number in range(self.load.turns):
-            if number:
-                await asyncio.sleep(said.gaps_s[number - 1])
+        for number, turn in enumerate(said.turns):
+            await asyncio.sleep(turn.gap_s)
+            if number in said.fresh:
+                messages = opened(said.results[number - 1])
+            elif number:
                 messages.append({"role": "assistant", "content": calls[-1].text})
                 result = {
                     "role": "tool",
@@ -235,7 +265,7 @@ class AgentBench:
                     "content": said.results[number - 1],
                 }
                 messages.append(result)
-            calls.append(Call(question))
+            calls.append(Call(Question("turn", "", turn.answer_tokens, max_tokens=turn.answer_tokens)))
             await self.asker.ask(client, calls[-1], {"messages": messages, "tools": said.tools}, headers)
             if calls[-1].error is not None:
                 break
@@ -297,8 +327,11 @@ async def agent_bench(
 
         @asynccontextmanager
         async def through(arm: str) -> AsyncIterator[httpx.AsyncClient]:
-            async with daemon_before(found.base_url, slots, arm) as url, client_for(url) as client:
-                yield client
+            async with AsyncExitStack() as stack:
+                url = arm.partition("=")[2]
+                if not url:
+                    url = await stack.enter_async_context(daemon_before(found.base_url, slots, arm))
+                yield await stack.enter_async_context(client_for(url))
 
         read, write = REPLAY_SPEED.prefill_tokens_per_s, REPLAY_SPEED.decode_tokens_per_s
         simulated = f"simulated: prefill {read:g}, decode {write:g} tokens/s, host cache {cache} tokens"
@@ -345,11 +378,15 @@ def agents_report(findings: Findings) -> Report:
 def agents_notes(load: AgentLoad, runs: int) -> Iterator[str]:
     """Yield what a reader must know to read the figures correctly."""
     person = f" A person asks a short question every {load.chat_every_s:g} s." if load.chat_every_s else ""
-    yield (
+    plan = (
         f"{load.sessions} sessions of {load.turns} turns, each with about {load.context} tokens at first,"
-        f" {GROWTH_TOKENS[0]} to {GROWTH_TOKENS[1]} more a turn, answers of {load.answer} at most.{person}"
-        f" Mean over {'1 run' if runs == 1 else f'{runs} runs'}; the arms took turns."
+        f" {GROWTH_TOKENS[0]} to {GROWTH_TOKENS[1]} more a turn, answers of {load.answer} at most."
     )
+    if turns := [turn for each in load.recorded for turn in each]:
+        largest = max(turn.prompt_tokens for turn in turns)
+        plan = f"{load.sessions} recorded sessions, {len(turns)} turns, prompts of up to {largest:,} tokens."
+    yield plan + person
+    yield f"Mean over {'1 run' if runs == 1 else f'{runs} runs'}; the arms took turns."
     yield (
         "Tokens read are those that the server evaluated. Read again are those that it would not have read if"
         " it forgot nothing, about. A session's time is from its first request to its last answer; in the arm"

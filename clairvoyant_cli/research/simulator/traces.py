@@ -54,7 +54,7 @@ def read_history(
     for files without `service_s`. Without arrival times all requests arrive at once. `client`, `urgency`,
     `p_long` and `predicted_tokens` are optional.
     """
-    rows = list(_rows(path, limit))
+    rows = list(rows_of(path, limit))
     if not rows:
         raise ClairvoyantError(f"{path} holds no requests", ExitCode.USAGE)
     try:
@@ -75,7 +75,8 @@ def read_trace(path: Path, limit: int) -> Workload:
     return workload
 
 
-def _rows(path: Path, limit: int | None) -> Iterator[Row]:
+def rows_of(path: Path, limit: int | None) -> Iterator[Row]:
+    """Yield the rows of CSV or JSON Lines; ClairvoyantError if the file cannot be read."""
     with opened(path, "the requests", LARGE_BYTES):
         lines = lines_of(path)
     rows: Iterator[Row]

@@ -1,6 +1,7 @@
-"""Chores: requests that a chat front end or an agent sends by itself, such as for a conversation's title.
+"""Chores: requests that a chat front end or an agent sends by itself, such as for a title.
 
-Each file in `frontends/` describes those of one front end, or of agents; a client may also name one in a header.
+Each file in `frontends/` describes those of one front end, or of agents; a client may also name one in a
+header.
 """
 
 import tomllib

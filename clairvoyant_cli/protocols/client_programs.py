@@ -3,7 +3,7 @@
 import re
 
 PRODUCT = re.compile(rb"(?:Async)?([A-Za-z][A-Za-z0-9_.-]{0,23})(?:/(Python|JS)\b)?")
-"""The first product of a user agent (RFC 9110, 10.1.5); SDKs put their language where its version should be."""
+"""The first product of a user agent (RFC 9110, 10.1.5). SDKs have their language in place of a version."""
 
 PROGRAMS = (
     ("claude-cli", "claude-code"),

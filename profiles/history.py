@@ -87,8 +87,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class SessionTotal:
-    """Totals of a session: its first and last end of a request, epoch seconds, its requests, and the tokens
-    of its prompts that were read and that came from the KV cache; None if no answer reported them.
+    """Totals of a session: the start of its first request and the end of its last, epoch seconds, its
+    requests, the tokens of its prompts that were read and that came from the KV cache, None if no answer
+    reported them, its mean wait, and the program that sent them.
     """
 
     session: str
@@ -98,6 +99,12 @@ class SessionTotal:
     read_tokens: int | None
     cached_tokens: int | None
     mean_wait_s: float
+    program: str = ""
+
+    @property
+    def waited_s(self) -> float:
+        """How long its requests waited, in seconds, those at once added up."""
+        return self.turns * self.mean_wait_s
 
     @property
     def hit_share(self) -> float | None:
@@ -111,8 +118,9 @@ def by_session(connection: sqlite3.Connection, span: Span, limit: int) -> list[S
     """Return the sessions of two requests or more within a span, the latest first."""
     where, values = where_of(connection, span)
     rows = connection.execute(
-        "SELECT session, MIN(finished_at), MAX(finished_at), COUNT(*), CAST(SUM(read_tokens) AS INTEGER), "  # noqa: S608
-        f"CAST(SUM(cached_tokens) AS INTEGER), AVG(waited_s) FROM history WHERE {where} AND {SOUND} "
+        "SELECT session, MIN(finished_at - sojourn_s), MAX(finished_at), COUNT(*), "  # noqa: S608
+        "CAST(SUM(read_tokens) AS INTEGER), CAST(SUM(cached_tokens) AS INTEGER), AVG(waited_s), "
+        f"MAX(program) FROM history WHERE {where} AND {SOUND} AND typeof(program) = 'text' "
         "AND session != '' GROUP BY session HAVING COUNT(*) > 1 ORDER BY MAX(finished_at) DESC LIMIT ?",
         (*values, min(limit, 2**63 - 1)),
     )

@@ -121,3 +121,9 @@ def sessions_and_what_was_cached(db: Database) -> None:
     db.execute("ALTER TABLE history ADD COLUMN session TEXT NOT NULL DEFAULT ''")
     db.execute("ALTER TABLE history ADD COLUMN read_tokens INTEGER")
     db.execute("ALTER TABLE history ADD COLUMN cached_tokens INTEGER")
+
+
+@migrations()
+def which_program_sent_a_request(db: Database) -> None:
+    """The name of an agent or SDK, from its user agent."""
+    db.execute("ALTER TABLE history ADD COLUMN program TEXT NOT NULL DEFAULT ''")

@@ -129,17 +129,18 @@ def _show_sessions(console: PlainConsole, found: "Sequence[SessionTotal]") -> No
         console.print("no session of two requests or more")
         return
     console.print_table(
-        ("last", "session", "turns", "for", "read", "cached", "hit rate", "mean wait"),
+        ("last", "session", "agent", "turns", "for", "waiting", "read", "cached", "hit"),
         (
             (
-                date(each.last_at, "%m-%d %H:%M:%S"),
+                date(each.last_at, "%m-%d %H:%M"),
                 each.session,
+                each.program or "-",
                 f"{each.turns:,}",
                 span_of(each.last_at - each.first_at),
+                span_of(each.waited_s),
                 figure(each.read_tokens, ",d"),
                 figure(each.cached_tokens, ",d"),
                 figure(each.hit_share, ".0%"),
-                seconds(each.mean_wait_s),
             )
             for each in found
         ),

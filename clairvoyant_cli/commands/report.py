@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from clairvoyant_cli.commands.console import PlainConsole
+    from profiles.history import SessionTotal
     from profiles.records import Finished
     from profiles.savings import Compared, Group
 
@@ -24,6 +25,7 @@ MAX_ROWS = 200_000
 """Newest requests of a span that are compared, to bound the run time."""
 
 SHOWN_GROUPS = 20
+SHOWN_SESSIONS = 10
 
 ASSUMED = (
     "Arrival order is simulated: each request takes the first free slot for its measured service time, with "
@@ -33,7 +35,9 @@ ASSUMED = (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The comparison for a span of history; `by` has the groups by class, client and model."""
+    """The comparison for a span of history; `by` has the groups by class, client and model, `sessions` the
+    latest sessions of several requests.
+    """
 
     since: float
     until: float
@@ -41,6 +45,7 @@ class Findings:
     answers: int
     slots: dict[str, int]
     by: dict[str, list["Group"]]
+    sessions: list["SessionTotal"]
 
 
 @click.command()
@@ -89,12 +94,14 @@ def command(
 def _found(
     since: float, until: float | None, client: str | None, model: str | None, db_file: Path | None
 ) -> tuple[Findings, bool]:
-    from profiles.history import FOREVER, Span, newest
+    from profiles.history import FOREVER, Span, by_session, newest
     from profiles.savings import compare, group, slots_used
 
     # Other clients' requests used slots too, so filter by client only after the comparison.
     with opened_database(db_file) as connection:
-        rows = newest(connection, Span(since, FOREVER if until is None else until), MAX_ROWS)
+        span = Span(since, FOREVER if until is None else until)
+        rows = newest(connection, span, MAX_ROWS)
+        sessions = by_session(connection, replace(span, client=client, model=model), SHOWN_SESSIONS)
         wanted = _narrowed(connection, since, client, model)
     compared = [each for each in compare(rows) if wanted(each.finished)]
     by = {
@@ -106,7 +113,7 @@ def _found(
     slots = {name: slots_used(row for row in rows if row.backend == name) for name in sorted(backends)}
     first = min((each.finished.finished_at for each in compared), default=since)
     last = max((each.finished.finished_at for each in compared), default=since)
-    found = Findings(first, last, verdict(compared, by["class"]), len(compared), slots, by)
+    found = Findings(first, last, verdict(compared, by["class"]), len(compared), slots, by, sessions)
     return found, len(rows) == MAX_ROWS
 
 
@@ -154,6 +161,17 @@ def _row(each: "Group") -> tuple[str, ...]:
     return (each.name, f"{each.requests:,}", *map(time_span, times), saved)
 
 
+def run_line(each: "SessionTotal") -> str:
+    """Return what a session took, in a line."""
+    from tui.formatting import count  # slow to load
+
+    spans = f"{time_span(each.last_at - each.first_at)}, {time_span(each.waited_s)} of it waiting"
+    line = f"{each.program or 'a session'}, {each.turns:,} turns, {spans}"
+    return (
+        line if each.cached_tokens is None else f"{line}, {count(each.cached_tokens)} tokens not read again"
+    )
+
+
 def _shown(groups: "Sequence[Group]") -> "list[Group]":
     """Return the groups that gained most and those that gained least."""
     half = SHOWN_GROUPS // 2
@@ -171,8 +189,12 @@ def _print(found: Findings, console: "PlainConsole") -> None:
     for name, groups in found.by.items():
         console.print()
         console.print_table((name, *HEADER), map(_row, _shown(groups)), right=True)
-    slots = ", ".join(f"{name} {slots}" for name, slots in found.slots.items())
     console.print()
+    for session in found.sessions:
+        console.print(run_line(session), highlight=False)
+    slots = ", ".join(f"{name} {slots}" for name, slots in found.slots.items())
+    if found.sessions:
+        console.print()
     console.print(f"{_title(found)}; busy slots: {slots}.", highlight=False)
     console.print(ASSUMED, highlight=False)
 

@@ -50,15 +50,16 @@ USES_TOOLS = (
 
 SESSION_HEADERS = (
     b"x-session-id",
+    b"thread-id",  # before the next one: a subagent of Codex has its parent's session id and its own thread
     b"session-id",
-    b"thread-id",
     b"agent-session-id",
     b"x-affinity",
     b"x-session-affinity",
     b"x-claude-code-session-id",
 )
 AGENT_HEADER = b"x-claude-code-agent-id"  # tells the subagents of a session of Claude Code
-PARENT_HEADERS = (b"x-parent-session-id", b"x-codex-parent-thread-id", b"x-claude-code-parent-agent-id")
+PARENT_AGENT_HEADER = b"x-claude-code-parent-agent-id"  # of a subagent's subagent
+PARENT_HEADERS = (b"x-parent-session-id", b"x-codex-parent-thread-id")
 
 USER_ID_SESSION = re.compile(r"_session_([0-9a-f-]{8,})")
 
@@ -130,6 +131,8 @@ def claims_of(head: RequestHead, conversation: Conversation) -> tuple[str, str]:
     claimed = next(filter(None, map(head.get, SESSION_HEADERS)), b"")
     agent = head.get(AGENT_HEADER) or b""
     parent = next(filter(None, map(head.get, PARENT_HEADERS)), b"")
+    if claimed and agent:
+        parent = claimed + (head.get(PARENT_AGENT_HEADER) or b"")
     return (hashed(claimed + agent) if claimed else conversation.claimed), hashed(parent)
 
 

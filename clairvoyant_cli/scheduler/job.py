@@ -18,7 +18,8 @@ class Job:
     means all. `urgency` is a level, 0 the most urgent, None if unset, and `urgency_by` its source
     (`urgency.Said`). `priority` is set by the client, lower is sooner. `prefix` identifies the conversation
     and `session` its session; `claimed` and `parent` are the session ids that the client claims, as hashes;
-    `agentic`: it uses tools. `saved_s` is the prefill that a KV cache saves, not included in its costs.
+    `agentic`: it uses tools; `program` names the client's program. `saved_s` is the prefill that a KV cache
+    saves, not included in its costs.
     `stands_back` is the number of priority levels that a background job waits behind others, until it has
     waited for tau. `not_before_s` is its earliest start, unless it is promoted.
     """
@@ -44,6 +45,7 @@ class Job:
     claimed: str = ""
     parent: str = ""
     agentic: bool = False
+    program: str = ""
     saved_s: float = 0.0
     stands_back: int = 0
     not_before_s: float = 0.0

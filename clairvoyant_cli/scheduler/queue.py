@@ -82,6 +82,10 @@ class Scheduler(QueueState):
         if self._parked:
             self._give_turns(now)
         choice = self._line.choose(now, len(self._waiting))
+        while choice is not None and choice[0].job.stands_back and self._must_park(choice[0]):
+            self._line.drop(choice[0])  # it came before the session that it would evict
+            self._place(choice[0])
+            choice = self._line.choose(now, len(self._waiting))
         if choice is None:
             self._line.deferring = self._line.deferring or bool(self._parked)
             return None

@@ -232,11 +232,13 @@ class QueueState:
         return False
 
     def _give_turns(self, now: float) -> None:
-        """Give parked sessions their turns: first those that may run by now, fairly between clients, then the
-        one that has been parked for too long.
+        """Give parked sessions their turns: first those that may run by now, fairly between clients and the
+        oldest family of a client first, then the one that has been parked for too long.
         """
         parked = [entry for entry in self._parked.values() if not entry.held]
-        parked.sort(key=lambda entry: (entry.usage_s, entry.seq))
+        parked.sort(key=lambda entry: entry.usage_s, reverse=True)
+        least_s = {entry.job.client: entry.usage_s for entry in parked}
+        parked.sort(key=lambda e: (least_s[e.job.client], self.sessions.family(e.job), e.usage_s, e.seq))
         for entry in parked:
             if entry.parked:
                 self._place(entry)

@@ -9,12 +9,16 @@ and has to have all of it read again. As many sessions have a turn at once as th
 The others are parked: their requests wait until a session rests, that is, until it has not come back for
 `hold_s` after its last answer. One that has been parked for too long (`overdue`) takes the turn of the
 session that has had one longest.
+
+A session may claim a parent: it is a subagent, and its parent waits until all of its subagents are done. The
+parent's turn is not held meanwhile, and theirs are not once it comes back.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
+from math import inf
 
 from clairvoyant_cli.scheduler.broken_prefix import BROKEN_SHARE, Change, change, goes_on
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
@@ -65,6 +69,8 @@ class Session:
     It takes turns with others once it is an `agent`: it uses tools or went on at once. `active`: it has a
     turn on `worker`, since `turn_s`. `read_tokens` and `kept_tokens` sum what servers read of its prompts and
     what they took from their caches. `returns` of `answers` were followed by another request.
+    `parent` is the id of its parent session; its family has the number `family`, infinite if it has none, and
+    `busy` of its children wait or run. It was first seen at `since_s`.
     `broken` is what changed last in its prompts so that `reread_tokens` were read again, "" if nothing did.
     `broke` and `again` are the change in its last prompt and its tokens, if it broke the prefix.
     """
@@ -74,6 +80,10 @@ class Session:
     claimed: str
     agent: bool
     parent: str = ""
+    family: float = inf
+    busy: int = 0
+    program: str = ""
+    since_s: float = 0.0
     turns: int = 0
     tokens: float = 0.0
     read_tokens: float = 0.0
@@ -132,13 +142,16 @@ class Sessions:
         return len(self._active)
 
     def arrived(self, job: Job, now: float) -> str:
-        """Return the id of the session that a new job belongs to; "" if it has no chain."""
-        if not job.prefix:
+        """Return the id of the session that a new job belongs to; "" if it has no chain, or is in the
+        background: a title is no turn.
+        """
+        if not job.prefix or job.stands_back:
             return ""
         session = self._find(job)
         if session is None:
             self._number += 1
-            session = Session(f"s{self._number}", job.client, job.claimed, job.agentic, job.parent)
+            session = Session(f"s{self._number}", job.client, job.claimed, job.agentic, since_s=now)
+            self._join_family(session, job.parent)
             self._forget_old()
             self.known[session.id] = session
         elif session.answers and not session.running and not session.waiting:
@@ -151,8 +164,28 @@ class Sessions:
         session.agent = session.agent or job.agentic
         self.known.move_to_end(session.id)
         session.tokens = max(session.tokens, job.prompt_tokens + job.tokens)
+        session.program = job.program
         session.waiting += 1
+        self._of_parent(session, 1)
+        if session.family < inf and not session.busy:
+            for child in self.with_turn(now, 0):
+                if child.parent == session.id and not child.waiting and not child.running:
+                    self._end_turn(child)
         return session.id
+
+    def _join_family(self, session: Session, parent: str) -> None:
+        """Find the parent of a new session by the id that it claims for it."""
+        for each in reversed(self.known.values()) if parent else ():
+            if each.agent and each.claimed == parent and each.client == session.client:
+                each.family = min(each.family, self._number)
+                session.parent, session.family = each.id, each.family
+                return
+
+    def _of_parent(self, session: Session, more: int) -> None:
+        """Count the busy children of a session's parent."""
+        parent = self.known.get(session.parent)
+        if parent is not None:
+            parent.busy += more
 
     def _find(self, job: Job) -> Session | None:
         for piece in reversed(job.prefix.hashes):
@@ -169,6 +202,11 @@ class Sessions:
     def of(self, job: Job) -> Session | None:
         """Return the session of a job; None if it has none, or it was forgotten."""
         return self.known.get(job.session) if job.session else None
+
+    def family(self, job: Job) -> float:
+        """Return the number of a job's family, lower for an older one; infinity if it has none."""
+        session = self.of(job)
+        return inf if session is None else session.family
 
     def takes_turns(self, job: Job) -> bool:
         """Return whether a job belongs to a session that takes turns with others."""
@@ -208,12 +246,14 @@ class Sessions:
         session.last_end_s = now
         if not waits:
             session.answers += 1
+            self._of_parent(session, -1)
 
     def left_queue(self, job: Job) -> None:
         """Record that a waiting job is gone."""
         session = self.of(job)
         if session is not None:
             session.waiting -= 1
+            self._of_parent(session, -1)
 
     def answered(
         self, job: Job, read_tokens: float, kept_tokens: float, tokens: float, *, calls_tool: bool
@@ -335,11 +375,17 @@ class Sessions:
 
     def must_wait(self, job: Job, now: float, waiters: int) -> bool:
         """Return whether a request outside sessions waits, because it would evict the conversation of a
-        session that is about to come back. It waits at most as long as reading that again would take.
+        session that is about to come back. It waits at most as long as reading that again would take; one in
+        the background as long as any has a turn. A session does not come back before its own request.
         """
         for station in self.fleet.stations.values():
             for session in self.active_on(station, now, waiters):
+                own = bool(job.claimed) and (session.client, session.claimed) == (job.client, job.claimed)
+                if own and not job.stands_back:
+                    continue
                 if session.chain and station.cache.evicts(session.chain):
+                    if job.stands_back:
+                        return True
                     most_s = session.returns_p * self._read_s(station.name, session.tokens)
                     if now - job.arrival_s < min(most_s, MAX_QUESTION_S):
                         return True
@@ -380,11 +426,11 @@ class Sessions:
 
     def with_turn(self, now: float, waiters: int) -> list[Session]:
         """Return the sessions that have a turn, in the order in which they got it. Those that rest by now
-        lose theirs.
+        lose theirs, and those that wait for their children.
         """
         for session in list(self._active.values()):
             idle = not session.running and not session.waiting
-            if idle and now >= session.last_end_s + self.hold_s(session, waiters):
+            if idle and (session.busy or now >= session.last_end_s + self.hold_s(session, waiters)):
                 self._end_turn(session)
         return list(self._active.values())
 

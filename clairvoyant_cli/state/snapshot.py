@@ -430,6 +430,8 @@ class SessionState:
     `state` is running, waiting, parked (waits for its turn), held (has its turn while it is away) or resting,
     for `since_s`; it is held for `hold_left_s` more, None if it is not. `reread_tokens` were read again
     because the beginning of its prompt changed; `broken` says what changed last, "" if nothing did.
+    `program` is the agent's name, "" if unknown; its task is `age_s` old. `calls_tool`: its last answer
+    called a tool. `parent` is the id of the session whose subagent it is, "" if it is none.
     """
 
     id: str
@@ -443,11 +445,16 @@ class SessionState:
     hold_left_s: float | None = None
     reread_tokens: float = 0.0
     broken: str = ""
+    program: str = ""
+    age_s: float = 0.0
+    calls_tool: bool = False
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionsState:
     """The sessions of agents, those with a turn first, then those parked; long resting ones are left out.
+    Subagents follow their parent.
     `turns` and `parked` count them; `read_tokens` and `cached_tokens` sum the prompts of all requests since
     the start. `room_tokens` is the learned size of the KV caches that are too small for what they were sent,
     None if none was.

@@ -118,7 +118,14 @@ def test_recorded_prompts_have_their_answer_length(tmp_path: Path) -> None:
 def test_sessions_are_summed_over_their_requests(tmp_path: Path) -> None:
     told = [(90, None), (40, 60), (None, None), (30, 170)]
     rows = [
-        replace(FINISHED, finished_at=START + n, session="a-s1", read_tokens=read, cached_tokens=cached)
+        replace(
+            FINISHED,
+            finished_at=START + n,
+            session="a-s1",
+            read_tokens=read,
+            cached_tokens=cached,
+            program="opencode",
+        )
         for n, (read, cached) in enumerate(told)
     ]
     later = [
@@ -130,7 +137,7 @@ def test_sessions_are_summed_over_their_requests(tmp_path: Path) -> None:
         second, first = by_session(connection, Span(), 10)
         assert by_session(connection, Span(), 1) == [second]
         assert by_session(connection, Span(client="nobody"), 10) == []
-    assert first == SessionTotal("a-s1", START, START + 3, 4, 160, 230, 1.0)
+    assert first == SessionTotal("a-s1", START - FINISHED.sojourn_s, START + 3, 4, 160, 230, 1.0, "opencode")
     assert first.hit_share == pytest.approx(230 / 390)
     assert (second.session, second.read_tokens, second.hit_share) == ("a-s2", None, None)
 

@@ -114,14 +114,21 @@ def test_history_lists_sessions(db: Path) -> None:
     assert "no session" in run("history", "--sessions", "--db", db).stdout
     rows = [
         replace(
-            FINISHED, finished_at=START + 9e3 + n, session="abc-s7", read_tokens=100, cached_tokens=300 * n
+            FINISHED,
+            finished_at=START + 9e3 + n,
+            session="abc-s7",
+            read_tokens=100,
+            cached_tokens=300 * n,
+            program="opencode",
         )
         for n in range(3)
     ]
     record(Writer(db), rows)
     printed = run("history", "--sessions", "--db", db).stdout.splitlines()
     assert len(printed) == 2
-    assert printed[1].split()[2:] == ["abc-s7", "3", "2.0", "s", "300", "900", "75%", "1", "s"]
+    assert printed[1].split()[2:] == ["abc-s7", "opencode", "3", "5.0", "s", "3.0", "s", "300", "900", "75%"]
+    line = "opencode, 3 turns, 5.0 s, 3.0 s of it waiting, 900 tokens not read again"
+    assert line in run("report", "--since", "2000-01-01", "--db", db).stdout.splitlines()
     (line,) = run("history", "--sessions", "--json", "--db", db).stdout.splitlines()
     assert json.loads(line)["cached_tokens"] == 900
     assert run("history", "--sessions", "--csv", "-n", "0", "--db", db).stdout.startswith("session,first_at")

@@ -7,6 +7,8 @@ from predictor.record import PromptView, Task
 
 TITLE = "### Task:\nGenerate a concise title summarizing the chat history.\n### Guidelines:\n"
 OLD_TITLE = "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history.\n"
+AGENT_TITLE = "You are a title generator. You output ONLY a thread title. Nothing else."
+SUGGESTION = "[SUGGESTION MODE: Suggest what the user might naturally type next into the agent.]"
 QUERIES = (
     "### Task:\nAnalyze the chat history to determine the necessity of generating search queries, in the"
 )
@@ -24,6 +26,9 @@ QUERIES = (
         (None, PromptView(TITLE, task=Task.COMPLETION), ""),
         (b"", PromptView(TITLE), ""),
         (b"tags_generation", PromptView("Schreibe drei Schlagworte"), "tags_generation"),
+        (None, PromptView("Generate a title:", system=AGENT_TITLE), "agent_title"),
+        (None, PromptView("Fix it", system=AGENT_TITLE, tools=9), ""),
+        (None, PromptView(SUGGESTION, system="You are an agent", tools=9), "agent_suggestion"),
         (b"weekly digest", PromptView("Digest the week"), "weekly digest"),
     ],
 )
@@ -34,6 +39,13 @@ def test_a_chore_is_known_by_its_name_or_by_how_it_begins(
     assert (found.name if found else "") == chore
 
 
+def test_a_chore_is_known_by_the_session_that_it_claims() -> None:
+    found = chore_of(None, PromptView("Fix the build"), b"title-ses_1")
+    assert found is not None
+    assert found.name == "agent_title"
+    assert chore_of(None, PromptView("Fix the build"), b"ses_title-1") is None
+
+
 def test_only_that_stands_back_whose_answer_nobody_waits_for() -> None:
     behind = {name for name, chore in BY_NAME.items() if not chore.waited_for}
     assert behind == {
@@ -42,6 +54,9 @@ def test_only_that_stands_back_whose_answer_nobody_waits_for() -> None:
         "follow_up_generation",
         "autocomplete_generation",
         "emoji_generation",
+        "agent_title",
+        "agent_recap",
+        "agent_suggestion",
     }
     unheard_of = chore_of(b"weekly digest", PromptView("Digest the week"))
     assert unheard_of is not None

@@ -205,7 +205,6 @@ def claims(headers: dict[str, str], body: Any) -> tuple[str, str]:
         ({"X-Session-Id": "a"}, {}, b"a"),
         ({"x-affinity": "a"}, {"prompt_cache_key": "b"}, b"a"),
         ({}, {"prompt_cache_key": "b"}, b"b"),
-        ({"x-claude-code-session-id": "a", "x-claude-code-agent-id": "b"}, {}, b"ab"),
         ({}, {"metadata": {"user_id": '{"device_id": "x", "session_id": "c"}'}}, b"c"),
         ({}, {"metadata": {"user_id": "user_1_account__session_0123abcd-ef"}}, b"0123abcd-ef"),
         ({}, {"metadata": {"user_id": 5}, "prompt_cache_key": ["b"]}, b""),
@@ -216,9 +215,32 @@ def test_which_session_is_claimed(headers: dict[str, str], body: Any, claimed: b
     assert claimed.decode() not in claims(headers, body) or not claimed
 
 
-def test_which_parent_is_claimed() -> None:
-    headers = {"x-session-id": "child", "x-parent-session-id": "parent"}
-    assert claims(headers, {}) == (hashed(b"child"), hashed(b"parent"))
+@pytest.mark.parametrize(
+    ("child", "parent"),
+    [
+        ({"x-session-id": "b", "x-parent-session-id": "a"}, {"x-session-id": "a"}),
+        (
+            {"session-id": "a", "thread-id": "b", "x-codex-parent-thread-id": "a"},
+            {"session-id": "a", "thread-id": "a"},
+        ),
+        (
+            {"x-claude-code-session-id": "a", "x-claude-code-agent-id": "b"},
+            {"x-claude-code-session-id": "a"},
+        ),
+        (
+            {
+                "x-claude-code-session-id": "a",
+                "x-claude-code-agent-id": "c",
+                "x-claude-code-parent-agent-id": "b",
+            },
+            {"x-claude-code-session-id": "a", "x-claude-code-agent-id": "b"},
+        ),
+    ],
+)
+def test_a_subagent_claims_the_session_of_its_parent(child: dict[str, str], parent: dict[str, str]) -> None:
+    own, of = claims(child, {})
+    assert of == claims(parent, {})[0]
+    assert own not in ("", of)
 
 
 def test_nothing_is_known_of_an_empty_body() -> None:

@@ -33,11 +33,11 @@ def messages(name: str, turns: int) -> list[dict[str, str]]:
     return said
 
 
-def turn(name: str, number: int, tokens: int = 4) -> bytes:
+def turn(name: str, number: int, tokens: int = 4, *headers: str) -> bytes:
     """Return the request of a session's turn, counted from 1."""
     asked = {"messages": messages(name, number), "tools": [TOOL], "max_tokens": tokens}
     body = json.dumps({"model": "replay", **asked}).encode()
-    return post("/v1/chat/completions", body, f"X-Clairvoyant-Client: {name}")
+    return post("/v1/chat/completions", body, f"X-Clairvoyant-Client: {name}", *headers)
 
 
 @asynccontextmanager
@@ -57,6 +57,29 @@ async def small_cache() -> AsyncIterator[tuple[Daemon, RawClient, RawClient]]:
 
 def states(state: Snapshot) -> dict[str, str]:
     return {each.id: each.state for each in state.sessions.listed}
+
+
+def test_a_subagent_is_shown_under_its_parent_with_the_agents_name() -> None:
+    opencode = "User-Agent: opencode/1.18.33 runtime/bun"
+
+    async def scene() -> Snapshot:
+        async with small_cache() as (daemon, one, other):
+            ids = ("parent", "other", "child")
+            for client, claimed in zip((one, other, one), ids, strict=True):
+                of = ("X-Parent-Session-Id: parent",) if claimed == "child" else ()
+                headers = (f"X-Session-Id: {claimed}", opencode, *of)
+                assert (await client.ask(turn(claimed, 1, 4, *headers))).status == 200
+                await asyncio.sleep(20.0)
+            return daemon.snapshot()
+
+    listed = run_virtually(scene()).sessions.listed
+    assert [(each.id, each.parent, each.program) for each in listed] == [
+        ("s2", "", "opencode"),
+        ("s1", "", "opencode"),
+        ("s3", "s1", "opencode"),
+    ]
+    other, parent, child = listed
+    assert parent.age_s > other.age_s + 20.0 > child.age_s + 40.0 > 60.0
 
 
 def test_each_session_is_shown_with_its_state_and_for_how_long() -> None:

@@ -99,10 +99,40 @@ def promise_broken(state: Snapshot) -> Snapshot:
 def in_turns(state: Snapshot) -> Snapshot:
     """Return a state in which five sessions take turns, as the cache holds two of them."""
     listed = (
-        SessionState("s12", "cursor", "running", 41, 31_400.0, 38_200.0, 592_000.0, 6.2),
-        SessionState("s14", "10.0.0.17 (opencode)", "held", 7, 9_800.0, 11_050.0, 40_400.0, 1.4, 0.21),
-        SessionState("s15", "cursor", "parked", 3, 22_000.0, 44_100.0, 6_300.0, 48.0),
-        SessionState("s9", "zed", "parked", 18, 17_300.0, 21_900.0, 188_000.0, 12.0),
+        SessionState(
+            "s12",
+            "cursor",
+            "running",
+            41,
+            31_400.0,
+            38_200.0,
+            592_000.0,
+            6.2,
+            program="opencode",
+            age_s=540.0,
+        ),
+        replace(
+            SessionState("s14", "10.0.0.17", "held", 7, 9_800.0, 11_050.0, 40_400.0, 1.4, 0.21),
+            program="claude-code",
+            calls_tool=True,
+            age_s=3_700.0,
+        ),
+        SessionState(
+            "s15", "cursor", "parked", 3, 22_000.0, 44_100.0, 6_300.0, 48.0, program="codex", age_s=64.0
+        ),
+        SessionState(
+            "s9",
+            "cursor",
+            "parked",
+            18,
+            17_300.0,
+            21_900.0,
+            188_000.0,
+            12.0,
+            program="codex",
+            age_s=64.0,
+            parent="s15",
+        ),
         SessionState("s2", "zed", "resting", 1, 2_400.0, 2_380.0, 0.0, 252.0),
     )
     sessions = SessionsState(2, 2, 117_630.0, 826_700.0, 44_000.0, listed)

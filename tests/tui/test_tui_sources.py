@@ -46,11 +46,13 @@ def test_once_prints_what_there_is(scenario: str) -> None:
 def test_once_prints_the_sessions_of_agents(width: int) -> None:
     lines = list(state(in_turns(busy()), width))
     at = lines.index("sessions of agents")
-    assert [line.split()[:3] for line in lines[at + 2 : at + 5]] == [
-        ["s12", "running", "6.2s"],
-        ["s14", "held", "0.21s"],
-        ["s15", "parked", "48s"],
+    assert [line.split()[:3] for line in lines[at + 2 : at + 6]] == [
+        ["s12", "opencode", "running"],
+        ["s14", "claude-code", "tool"],
+        ["s15", "codex", "parked"],
+        ["s9", "codex", "parked"],
     ]
+    assert lines[at + 5].startswith(" s9"), "a subagent"
     assert max(map(len, lines)) <= width
 
 

@@ -40,7 +40,8 @@ def _hit(row: SessionState) -> float | None:
 
 
 def _state(row: SessionState, view: ViewState, width: int) -> Line:
-    line = Line(row.state, _STATES.get(row.state, (0, "ink"))[1])
+    away = row.calls_tool and row.state in ("held", "resting")
+    line = Line("tool" if away else row.state, _STATES.get(row.state, (0, "ink"))[1])
     if row.hold_left_s is not None:
         return line.add(f" {duration(row.hold_left_s - view.drift_s)} left", "soft")
     return line.add(f" {duration(row.since_s + view.drift_s)}", "soft")
@@ -57,8 +58,18 @@ def _number(name: str, of: Callable[[SessionState], float], width: int = 6) -> C
 
 SESSIONS: Grid[SessionState] = Grid(
     columns=(
-        Column("id", "id", 5, lambda r, s, w: Line(r.id), lambda r: f"{r.id:>9}"),
+        Column("id", "id", 6, lambda r, s, w: Line(f" {r.id}" if r.parent else r.id), lambda r: f"{r.id:>9}"),
+        Column("agent", "agent", 11, lambda r, s, w: Line(r.program), lambda r: r.program),
         Column("state", "state", 15, _state, lambda r: _STATES.get(r.state, (9, "ink"))[0]),
+        Column(
+            "age",
+            "age",
+            6,
+            lambda r, view, w: Line(duration(r.age_s + view.drift_s), "soft"),
+            lambda r: r.age_s,
+            right=True,
+            from_width=100,
+        ),
         _number("turns", lambda r: r.turns),
         _number("context", lambda r: r.context_tokens, 7),
         _number("read", lambda r: r.read_tokens),
@@ -68,6 +79,6 @@ SESSIONS: Grid[SessionState] = Grid(
     ),
     rows=lambda view: view.snapshot.sessions.listed if view.snapshot else (),
     id=lambda row: row.id,
-    text=lambda row: f"{row.id} {row.client} {row.state}",
+    text=lambda row: f"{row.id} {row.program} {row.client} {row.state}",
     empty=lambda view: "No session of an agent.",
 )

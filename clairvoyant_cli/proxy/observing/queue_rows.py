@@ -99,6 +99,8 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
     if cause is Cause.SESSION:
         turns = plural(scheduler.sessions.turns, "session")
         text = f"Waits for its session's turn: the KV cache holds the {turns} being served, and no more."
+        if not standing.entry.job.session:
+            text = "Waits for a session to rest whose conversation it would evict from the KV cache."
     elif cause is Cause.CANNOT:
         text = _why_not(standing, scheduler)
     elif cause is Cause.PROMOTED:

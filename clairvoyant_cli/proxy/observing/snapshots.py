@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import chain, islice
@@ -224,6 +224,10 @@ class SnapshotBuilder:
                 hold_left_s,
                 session.reread_tokens,
                 session.broken,
+                session.program,
+                now - session.since_s,
+                session.calls_tool,
+                session.parent,
             )
 
         return SessionsState(
@@ -232,7 +236,7 @@ class SnapshotBuilder:
             read_tokens=sessions.read_tokens,
             cached_tokens=sessions.kept_tokens,
             room_tokens=sum(rooms) if rooms else None,
-            listed=tuple(map(told, islice(seen, SESSIONS_SHOWN))),
+            listed=tuple(map(told, islice(_families(list(seen)), SESSIONS_SHOWN))),
         )
 
     def _predictor(self) -> PredictorState:
@@ -331,6 +335,18 @@ class SnapshotBuilder:
         prefill_s = speeds.seconds(exchange.asked.parsed.prompt_tokens, 0.0)
         whole_s = speeds.seconds(0.0, exchange.job.tokens)
         return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))
+
+
+def _families(sessions: Sequence[Session]) -> Iterator[Session]:
+    """Yield the sessions, subagents right after their parent."""
+    listed = {each.id for each in sessions}
+    children: dict[str, list[Session]] = {}
+    for each in sessions:
+        children.setdefault(each.parent if each.parent in listed else "", []).append(each)
+    left = children.get("", [])[::-1]
+    while left:
+        yield left[-1]
+        left += children.get(left.pop().id, [])[::-1]
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
+from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.keys import Access
@@ -56,7 +57,8 @@ class ExchangeFactory:
         now = self.journal.clock()
         chore = None
         if parsed.view is not None:
-            chore = chore_of(request.head.get(CHORE_HEADER), parsed.view)
+            named, session = request.head.get(CHORE_HEADER), request.head.get(b"x-session-id")
+            chore = chore_of(named, parsed.view, session)
             parsed = replace(parsed, view=replace(parsed.view, chore=chore)) if chore else parsed
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self._predict(parsed)
@@ -77,6 +79,7 @@ class ExchangeFactory:
             claimed=claimed,
             parent=parent,
             agentic=parsed.conversation.agentic,
+            program=program_of(request.head.get(b"user-agent")),
             priority=self.access.priority_of(request, asks.client, parsed.priority),
             urgency=urgency,
             urgency_by=urgency_by,

@@ -133,6 +133,9 @@ class ServeConfig:
         "Maximum queued requests. When full, drop from the client with the most queued.",
         (lambda n: n >= 1, "be at least 1: every request passes through the queue"),
     )
+    refuse_truncated: bool = setting(
+        False, None, "Reject a prompt with 400 that Ollama would answer without its beginning."
+    )
     max_wait: float | None = setting(
         None, "SECONDS", "Reject a request after this long in the queue. Unset: no limit.", ABOVE_0_S
     )

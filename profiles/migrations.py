@@ -121,3 +121,9 @@ def sessions_and_what_was_cached(db: Database) -> None:
     db.execute("ALTER TABLE history ADD COLUMN session TEXT NOT NULL DEFAULT ''")
     db.execute("ALTER TABLE history ADD COLUMN read_tokens INTEGER")
     db.execute("ALTER TABLE history ADD COLUMN cached_tokens INTEGER")
+
+
+@migrations()
+def what_was_wrong_with_a_request(db: Database) -> None:
+    """A remark: a prompt that the server truncated, an answer that repeats itself."""
+    db.execute("ALTER TABLE history ADD COLUMN remark TEXT NOT NULL DEFAULT ''")

@@ -191,7 +191,7 @@ class Finished:
     counts preemptions, `repeats` retries after a broken answer. `urgency` is the level (0 is most urgent) and
     `urgency_by` its source. `session` is the id of the conversation, unique over all runs, "" for none.
     `read_tokens` of the prompt were read and `cached_tokens` came from the KV cache, None if the server does
-    not report both.
+    not report both. `remark`: what was wrong with it, such as a prompt that the server truncated.
     """
 
     finished_at: float
@@ -225,6 +225,7 @@ class Finished:
     session: str = ""
     read_tokens: int | None = None
     cached_tokens: int | None = None
+    remark: str = ""
 
 
 def place_of(url: str) -> str:

@@ -44,6 +44,7 @@ from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
 from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
+from clairvoyant_cli.proxy.requests.truncation import Truncations
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.find_servers import find_servers
@@ -323,11 +324,13 @@ def _compose(
     control = ControlApi(access, actions, snapshots, changes, metrics, recorder.history)
 
     # The way of a request.
-    refusals = Refusals(pool, stats, config.overload_status)
+    truncations = Truncations(times, say)
+    checks = [truncations.refusal] if config.refuse_truncated else []
+    refusals = Refusals(pool, stats, config.overload_status, truncations)
     preemption = Preemption(dispatcher, pool, operation, stats, spawn, enabled=not config.no_preempt)
     annotation = Annotation(pool, operation, journal.at, say)
     admission = Admission(
-        AdmissionRules(access, pool, operation, stats, refusals, level),
+        AdmissionRules(access, pool, operation, stats, refusals, level, checks),
         ExchangeFactory(access, predictor, times, levels, journal, config.show_prompts),
         annotation,
         config.body_limit_mib * 1024 * 1024,
@@ -354,7 +357,14 @@ def _compose(
 
     # Who listens to whom, in the order in which they are called.
     dispatcher.changed += [lifecycle.remove_idle, changes.note, preemption.look, annotation.tell]
-    dispatcher.ended += [stats.ended, metrics.ended, lifecycle.ended, times.ended, learn_queue.ended]
+    dispatcher.ended += [
+        truncations.ended,
+        stats.ended,
+        metrics.ended,
+        lifecycle.ended,
+        times.ended,
+        learn_queue.ended,
+    ]
     dispatcher.ended += [urgency_stats.ended, preemption.ended]
     dispatcher.reestimated.append(stats.reestimated)
     dispatcher.urgency_set.append(urgency_stats.watch)

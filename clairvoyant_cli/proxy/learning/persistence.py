@@ -378,6 +378,7 @@ class StateSaver:
             session=f"{exchange.id.rpartition('-')[0]}-{session}" if session else "",
             read_tokens=read,
             cached_tokens=cached,
+            remark=exchange.remark,
             urgency=exchange.job.urgency,
             urgency_by=exchange.job.urgency_by,
             prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,

@@ -8,7 +8,7 @@ Rule 3: a server that drains, leaves or rests after failures gets only what no o
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -129,10 +129,13 @@ class ServerLifecycle:
         if server.residents is None and server.adapter.SWAPS_MODELS:  # it has just been recognised
             self._note_whether_it_swaps(server)
         if server.residents is not None:
-            live = self.dispatcher.live.values()
-            here = (each for each in live if each.attempt is not None and each.attempt.worker == server.name)
-            server.residents.listed((model.name for model in server.models), here)
+            server.residents.listed((model.name for model in server.models), self._on(server))
         self.dispatcher.moved()
+
+    def _on(self, server: Server) -> Iterator[Exchange]:
+        for each in self.dispatcher.live.values():
+            if each.attempt is not None and each.attempt.worker == server.name:
+                yield each
 
     def _note_whether_it_swaps(self, server: Server) -> None:
         fixed = self.dispatcher.scheduler.residency.fixed
@@ -177,6 +180,8 @@ class ServerLifecycle:
 
     async def see_settings(self, server: Server, ask: Ask | None = None) -> None:
         """Ask for a server's settings, and log once when proofs of exact continuation no longer hold."""
+        if server.residents is not None:
+            server.residents.loaded_with(server.models, self._on(server))
         await server.see_settings(ask)
         unproved = "; ".join(server.changes_since_proof())
         if unproved and unproved != server.unproved:

@@ -97,7 +97,9 @@ class Totals:
 
 
 class UsageReader:
-    """Counts an answer's tokens as it passes and reads its totals when it is over."""
+    """Counts an answer's tokens as it passes and reads its totals when it is over. `ending` is what the
+    answer is to be ended with for its client now, b"" if it goes on.
+    """
 
     def __init__(self, head: ResponseHead) -> None:
         content_type = (head.get(b"content-type") or b"").lower()
@@ -107,6 +109,7 @@ class UsageReader:
         self.is_answer = 200 <= head.status < 300
         self._tail = bytearray()
         self.events = 0
+        self.ending = b""
 
     @property
     def streaming(self) -> bool:

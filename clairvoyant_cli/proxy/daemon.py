@@ -41,6 +41,7 @@ from clairvoyant_cli.proxy.requests.gateway import Gateway
 from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.requests.runaways import Runaways
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
 from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
@@ -325,7 +326,8 @@ def _compose(
 
     # The way of a request.
     truncations = Truncations(times, say)
-    checks = [truncations.refusal] if config.refuse_truncated else []
+    runaways = Runaways(journal, config.runaway_tokens, config.repeats)
+    checks = [runaways.refusal, *([truncations.refusal] if config.refuse_truncated else [])]
     refusals = Refusals(pool, stats, config.overload_status, truncations)
     preemption = Preemption(dispatcher, pool, operation, stats, spawn, enabled=not config.no_preempt)
     annotation = Annotation(pool, operation, journal.at, say)
@@ -345,6 +347,7 @@ def _compose(
         annotation,
         engines,
         stats,
+        runaways,
         SlotKeeper(
             conversation_key=lambda job: job.session if scheduler.sessions.is_worth_saving(job) else "",
             expected=lambda job: scheduler.running[job.id].expected,
@@ -359,6 +362,7 @@ def _compose(
     dispatcher.changed += [lifecycle.remove_idle, changes.note, preemption.look, annotation.tell]
     dispatcher.ended += [
         truncations.ended,
+        runaways.ended,
         stats.ended,
         metrics.ended,
         lifecycle.ended,

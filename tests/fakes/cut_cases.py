@@ -27,6 +27,7 @@ from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.requests.runaways import Runaways
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import MAX_REPEATS
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
@@ -215,6 +216,7 @@ class CaseRunner:
             Annotation(pool, parts.operation, parts.stats.journal.at, parts.stats.journal.event),
             EngineQueues(parts.dispatcher, pool, parts.stats.journal.event),
             parts.stats,
+            Runaways(parts.stats.journal),
         )
 
     async def settled(self, *_: object, **__: object) -> str:

@@ -133,6 +133,10 @@ class UsageReader:
             self.readable = False
             tail.clear()
 
+    def holds(self, words: bytes) -> bool:
+        """Return whether the end of the answer has such words."""
+        return words in self._tail
+
     def totals(self) -> Totals:
         """Return the totals after the end of the answer. Never raises."""
         if not self.readable or not self.is_answer:

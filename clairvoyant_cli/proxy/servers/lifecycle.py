@@ -30,6 +30,8 @@ from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.kv_cache import KvCache
 
+OVERFLOW = b"Context size has been exceeded"  # llama.cpp's error to all slots (server-context.cpp)
+
 
 @dataclass(slots=True)
 class ServerLifecycle:
@@ -172,6 +174,7 @@ class ServerLifecycle:
             self.dispatcher.scheduler.set_slots(
                 server.name, slots, apart=apart, weight=server.weight, at_once=server.at_once
             )
+            self.dispatcher.scheduler.fleet.stations[server.name].shared_tokens = server.shared_tokens
 
     def share_out(self) -> None:
         """Recompute the slots of all servers, and dispatch waiting requests."""
@@ -190,9 +193,19 @@ class ServerLifecycle:
         server.unproved = unproved
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Count a success or failure towards the health of the server that answered."""
+        """Count a success or failure towards the health of the server that answered; learn from an overflow
+        of its KV cache that its slots share it.
+        """
         if exchange.attempt is not None:
-            health = self.pool.server_of(exchange).health
+            server, usage = self.pool.server_of(exchange), exchange.attempt.usage
+            overflow = end.outcome is Outcome.UPSTREAM_ERROR and usage is not None and usage.holds(OVERFLOW)
+            if overflow and not server.shares_cache and len(self.dispatcher.attempts_on(server.name)) > 1:
+                server.shares_cache = True
+                self._open_slots()
+                news = f"the KV cache that its slots share overflowed ({server.shared_tokens:,.0f} tokens)"
+                news += "; requests that do not fit together run one after the other from now on"
+                self.journal.event(logging.WARNING, f"{server.name}: {news}")
+            health = server.health
             if end.outcome is Outcome.UPSTREAM_ERROR:
                 health.failed()
             elif end.outcome is Outcome.COMPLETED:

@@ -127,3 +127,9 @@ def sessions_and_what_was_cached(db: Database) -> None:
 def which_program_sent_a_request(db: Database) -> None:
     """The name of an agent or SDK, from its user agent."""
     db.execute("ALTER TABLE history ADD COLUMN program TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def what_was_wrong_with_a_request(db: Database) -> None:
+    """A remark: a prompt that the server truncated, an answer that repeats itself."""
+    db.execute("ALTER TABLE history ADD COLUMN remark TEXT NOT NULL DEFAULT ''")

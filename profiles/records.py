@@ -191,7 +191,8 @@ class Finished:
     counts preemptions, `repeats` retries after a broken answer. `urgency` is the level (0 is most urgent) and
     `urgency_by` its source. `session` is the id of the conversation, unique over all runs, "" for none.
     `read_tokens` of the prompt were read and `cached_tokens` came from the KV cache, None if the server does
-    not report both. `program` is the agent or SDK that sent it, "" if unknown.
+    not report both. `program` is the agent or SDK that sent it, "" if unknown. `remark`: what was wrong with
+    it, such as a prompt that the server truncated.
     """
 
     finished_at: float
@@ -226,6 +227,7 @@ class Finished:
     read_tokens: int | None = None
     cached_tokens: int | None = None
     program: str = ""
+    remark: str = ""
 
 
 def place_of(url: str) -> str:

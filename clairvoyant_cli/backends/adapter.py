@@ -5,6 +5,7 @@ Other kinds are subclasses in modules of their own (`adapters.ADAPTERS`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, ClassVar
 
 import msgspec
@@ -63,7 +64,8 @@ class ObservedServer:
     `state` is up, loading, down or unknown. `annotate` is on, off or auto: whether requests to it carry a
     priority; auto means if it is known to order by it. `offered` holds its models in the spelling of
     `Adapter.known_as`, None if unknown. `guessed` means that nothing answered yet, so the adapter is only the
-    likeliest. `leads_back` means that its address leads back to this proxy.
+    likeliest. `shares_cache`: its slots share one KV cache. `leads_back` means that its address leads back to
+    this proxy.
     """
 
     name: str
@@ -86,6 +88,7 @@ class ObservedServer:
     annotate: str = "off"
     heeding: Heeding = UNKNOWN
     engine: EngineState | None = None
+    shares_cache: bool = False
     most_running: int = 0
 
     def __repr__(self) -> str:
@@ -117,6 +120,12 @@ class ObservedServer:
     def at_once(self) -> int:
         """How many it answers at once, as far as that is known: the others wait inside it."""
         return max(self.slots, self.most_running) if self.stamps is not None else self.slots
+
+    @property
+    def shared_tokens(self) -> float:
+        """The tokens that the contexts of all its slots may have together."""
+        context = self.models[0].context if self.shares_cache and self.slots > 1 and self.models else None
+        return context or inf
 
     def note_load(self) -> None:
         """Learn the engine's concurrency from its own counts: one more than it ran while nothing waited

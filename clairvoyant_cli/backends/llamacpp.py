@@ -16,6 +16,7 @@ from clairvoyant_cli.backends.adapter import (
     fits,
 )
 from clairvoyant_cli.backends.prober import Ask
+from clairvoyant_cli.backends.process_inspection import values_of, words_of
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import Body, Continuable
@@ -61,6 +62,8 @@ class LlamaCpp(Adapter):
         answer = await ask("/props")
         if was_up and answer.status != 200:
             return
+        if not was_up and server.local_port is not None:
+            server.shares_cache = shares_cache(words_of(("llama",), server.local_port))
         props = probes.props_of(answer.body) or probes.NO_PROPS
         server.version = props.build or server.version
         server.models = () if props.model is None else (props.model,)
@@ -148,6 +151,16 @@ class LlamaCpp(Adapter):
         """Return its model, which is loaded if it answers at all."""
         offered = await super().offered_models(ask)
         return None if offered is None else tuple(replace(model, loaded=True) for model in offered)
+
+
+def shares_cache(words: Sequence[str]) -> bool:
+    """Return whether a command line of llama.cpp gives its slots one KV cache (`--kv-unified`): by default it
+    does where it also chooses their number.
+    """
+    if {"-no-kvu", "--no-kv-unified"}.intersection(words):
+        return False
+    chosen = next(values_of(words, "-np", "--parallel"), "-1")
+    return bool(words) and (bool({"-kvu", "--kv-unified"}.intersection(words)) or chosen == "-1")
 
 
 async def _prompt(ask: Ask, asked: Continuable) -> str | None:

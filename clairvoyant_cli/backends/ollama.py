@@ -183,6 +183,11 @@ def full_name(model: str) -> str:
     return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
+def larger_context(tokens: float) -> str:
+    """Return the setting that gives a prompt of so many tokens and its answer enough context."""
+    return f"OLLAMA_CONTEXT_LENGTH={1 << int(tokens * 1.1).bit_length()} (or num_ctx in the request)"
+
+
 def _runners_parallel(server: psutil.Process) -> Iterator[str]:
     """Yield the parallelism on the command lines of the server's runners."""
     for runner in server.children():

@@ -199,6 +199,9 @@ def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span",
                 for finished in rows
             ),
         )
+        for finished in rows:
+            if finished.remark:
+                console.print(f"{date(finished.finished_at, '%m-%d %H:%M:%S')} {printable(finished.remark)}")
 
 
 def _show_drift(console: PlainConsole, connection: "sqlite3.Connection", span: "Span") -> None:

@@ -6,9 +6,11 @@ from heapq import nlargest
 from urllib.parse import urlsplit
 
 from clairvoyant_cli import __version__
+from clairvoyant_cli.backends.ollama import larger_context
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.state.client import ControlClient, own_daemons
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import CURL, REDIRECT, claim_alone
@@ -67,6 +69,13 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
         if backend.kind == "llamacpp" and stop_s > SLOW_STOP_S and tokens > SLOW_STOP_TOKENS:
             text = f"{backend.name} goes on reading a prompt for {stop_s:.0f} s after it was cut"
             yield note("batch", text, "llama-server --batch-size 512")
+        if backend.truncated:
+            tokens, context = backend.cut_to
+            text = (
+                f"{backend.name} cut {plural(backend.truncated, 'prompt')} to its context without an error: "
+            )
+            text += f"the last of about {tokens:,} tokens to {context:,}"
+            yield warning("context", text, larger_context(tokens))
     if snapshot.predictor.distrusted:
         names = ", ".join(snapshot.predictor.distrusted)
         yield warning(

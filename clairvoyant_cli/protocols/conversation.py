@@ -48,6 +48,9 @@ USES_TOOLS = (
 )
 """What a body contains whose messages have tool calls or results. Inside a text the quotes are escaped."""
 
+THINKS = (b'"thinking"', b'"reasoning', b"</think>")
+"""What a body contains whose messages may have thinking, which chat templates leave out of later prompts."""
+
 SESSION_HEADERS = (
     b"x-session-id",
     b"thread-id",  # before the next one: a subagent of Codex has its parent's session id and its own thread
@@ -93,13 +96,15 @@ CONVERSING = msgspec.json.Decoder(Conversing)
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """What a request says about its conversation. `claimed` and `parent` are the session ids that it claims,
-    hashed, "" for none; `agentic`: it offers tools or has used them.
+    hashed, "" for none; `agentic`: it offers tools or has used them; `thinks`: its messages may
+    have thinking.
     """
 
     chain: Chain = NO_CHAIN
     claimed: str = ""
     parent: str = ""
     agentic: bool = False
+    thinks: bool = False
 
 
 NO_CONVERSATION = Conversation()
@@ -118,12 +123,13 @@ async def read_conversation(pieces: Sequence[Piece], model: str) -> Conversation
             return NO_CONVERSATION
         parts, tools, systems = _parts(held)
         agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))
+        thinks = any(map(body.__contains__, THINKS))
     chain = _Chaining(model)
     for cuts in _slices(parts):
         await READING.next()
         with READING:
             chain.add(cuts)
-    return Conversation(chain.chain(tools, systems), _claimed(held), "", agentic)
+    return Conversation(chain.chain(tools, systems), _claimed(held), "", agentic, thinks)
 
 
 def claims_of(head: RequestHead, conversation: Conversation) -> tuple[str, str]:

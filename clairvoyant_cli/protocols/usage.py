@@ -97,7 +97,9 @@ class Totals:
 
 
 class UsageReader:
-    """Counts an answer's tokens as it passes and reads its totals when it is over."""
+    """Counts an answer's tokens as it passes and reads its totals when it is over. `ending` is what the
+    answer is to be ended with for its client now, b"" if it goes on.
+    """
 
     def __init__(self, head: ResponseHead) -> None:
         content_type = (head.get(b"content-type") or b"").lower()
@@ -107,6 +109,7 @@ class UsageReader:
         self.is_answer = 200 <= head.status < 300
         self._tail = bytearray()
         self.events = 0
+        self.ending = b""
 
     @property
     def streaming(self) -> bool:
@@ -129,6 +132,10 @@ class UsageReader:
         elif len(tail) > WHOLE_BYTES:
             self.readable = False
             tail.clear()
+
+    def holds(self, words: bytes) -> bool:
+        """Return whether the end of the answer has such words."""
+        return words in self._tail
 
     def totals(self) -> Totals:
         """Return the totals after the end of the answer. Never raises."""

@@ -43,9 +43,11 @@ from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
+from clairvoyant_cli.proxy.requests.runaways import Runaways
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
 from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
+from clairvoyant_cli.proxy.requests.truncation import Truncations
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.find_servers import find_servers
@@ -325,12 +327,15 @@ def _compose(
     control = ControlApi(access, actions, snapshots, changes, metrics, recorder.history)
 
     # The way of a request.
-    refusals = Refusals(pool, stats, config.overload_status)
+    truncations = Truncations(times, say)
+    runaways = Runaways(journal, config.runaway_tokens, config.repeats)
+    checks = [runaways.refusal, *([truncations.refusal] if config.refuse_truncated else [])]
+    refusals = Refusals(pool, stats, config.overload_status, truncations)
     resubmissions = Resubmissions(journal, not config.no_keep_place)
     preemption = Preemption(dispatcher, pool, operation, stats, spawn, enabled=not config.no_preempt)
     annotation = Annotation(pool, operation, journal.at, say)
     admission = Admission(
-        AdmissionRules(access, pool, operation, stats, refusals, level),
+        AdmissionRules(access, pool, operation, stats, refusals, level, checks),
         ExchangeFactory(access, predictor, times, levels, journal, resubmissions, config.show_prompts),
         annotation,
         config.body_limit_mib * 1024 * 1024,
@@ -346,6 +351,7 @@ def _compose(
         engines,
         stats,
         KeepAlives(refusals, config.silent_s),
+        runaways,
         SlotKeeper(
             conversation_key=lambda job: job.session if scheduler.sessions.is_worth_saving(job) else "",
             expected=lambda job: scheduler.running[job.id].expected,
@@ -358,7 +364,15 @@ def _compose(
 
     # Who listens to whom, in the order in which they are called.
     dispatcher.changed += [lifecycle.remove_idle, changes.note, preemption.look, annotation.tell]
-    dispatcher.ended += [stats.ended, metrics.ended, lifecycle.ended, times.ended, learn_queue.ended]
+    dispatcher.ended += [
+        truncations.ended,
+        runaways.ended,
+        stats.ended,
+        metrics.ended,
+        lifecycle.ended,
+        times.ended,
+        learn_queue.ended,
+    ]
     dispatcher.ended += [urgency_stats.ended, preemption.ended, resubmissions.ended]
     dispatcher.reestimated.append(stats.reestimated)
     dispatcher.urgency_set.append(urgency_stats.watch)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
+from math import inf
 from typing import NamedTuple, Protocol
 
 from clairvoyant_cli.scheduler.conversation_cache import ConversationCache
@@ -45,7 +46,8 @@ class Station:
     One set `apart` starts only jobs pinned to it, or that no other available worker can run. `weight` is its
     share among equally good workers. Without a `speed`, a job takes its predicted cost. `cache` follows its
     KV cache. A worker that orders its own queue has more slots than it serves `at_once`: the other jobs wait
-    inside it, the shorter first.
+    inside it, the shorter first. Its slots have `shared_tokens` of KV cache together: an overflow aborts all
+    their answers.
     """
 
     name: str
@@ -57,6 +59,15 @@ class Station:
     weight: float = 1.0
     running: dict[str, QueuedJob] = field(default_factory=dict)
     next_end_s: float = 0.0
+    shared_tokens: float = inf
+
+    def has_room(self, job: Job) -> bool:
+        """Return whether a job's context fits beside those of the running jobs; one alone always does."""
+        most = sum(
+            max(_most_tokens(each.job), each.job.prompt_tokens + each.done_tokens)
+            for each in self.running.values()
+        )
+        return not self.running or most + _most_tokens(job) <= self.shared_tokens
 
     @property
     def load(self) -> float:
@@ -372,6 +383,10 @@ class Fleet:
 def _seconds(station: Station, job: Job, cached_tokens: float) -> float:
     assert station.speed is not None  # noqa: S101 - the caller asks only stations that have one
     return station.speed.seconds(max(job.prompt_tokens - cached_tokens, 0.0), job.tokens)
+
+
+def _most_tokens(job: Job) -> float:
+    return job.prompt_tokens + max(job.tokens, job.tokens_q90)
 
 
 def left_s(entry: QueuedJob, now: float) -> float:

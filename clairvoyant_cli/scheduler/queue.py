@@ -3,9 +3,10 @@
 Rule 1: no I/O and no clock. `now` is an argument, in seconds; a decision is a return value.
 Rule 2: a job is in exactly one state: waiting, held, running or gone.
 Rule 3: `next` leaves no slot idle while an unheld job that may use it waits. Exceptions: the queue is paused;
-each of the few waiting jobs is predicted to end sooner on another worker (`placement`); or its earliest start
-has not come. A job past tau or promoted never waits for a better worker. A job may not use a worker that it
-cannot run on (`Fleet`), nor any slot while its client is at its limit of running jobs.
+each of the few waiting jobs is predicted to end sooner on another worker (`placement`); its earliest start
+has not come; or the first job does not fit into the KV cache that the slots share. A job past tau or promoted
+never waits for a better worker. A job may not use a worker that it cannot run on (`Fleet`), nor any slot
+while its client is at its limit of running jobs.
 Rule 4: an operation costs O(log n) amortised in the jobs of a lane, and O(lanes + workers). There is a lane
 for each affinity, set of workers and client with its own tau or slot limit.
 Rule 5: a full queue is shared between clients: see `queue_drop`.

@@ -100,14 +100,20 @@ class WaitingLine:
         """Return the job to start now, its worker and the reason; None if nothing can start.
 
         Takes the first job in order and finds the worker where it is predicted to end first; a job that
-        should wait for a busy worker is passed over. `waiting` is the number of waiting jobs.
+        should wait for a busy worker is passed over. A worker whose KV cache has no room for the first job
+        starts none after it, so that each has its turn. `waiting` is the number of waiting jobs.
         """
         free = self._fleet.free()
         passed, ahead_s = dict[str, tuple[QueuedJob, Placement]](), self.pinned_s()
         while free and (first := self._first(free, now, passed)) is not None:
             choice, station = first
             entry, reason = choice.entry, choice.reason
-            verdict = self._fleet.best(entry, now, self._able(entry, station, free, now), ahead_s)
+            able = self._able(entry, station, free, now)
+            roomy = [each for each in able if each.has_room(entry.job)]
+            if not roomy:
+                free = [each for each in free if each not in able]
+                continue
+            verdict = self._fleet.best(entry, now, roomy, ahead_s)
             there = verdict.waits_for
             if reason is Reason.POLICY and now < entry.job.not_before_s:
                 passed[entry.job.id] = entry, verdict._replace(gain_s=inf)

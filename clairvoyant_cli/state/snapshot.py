@@ -91,7 +91,7 @@ class RunningRequest:
     or its answer was cut, and the slot is not free yet). `tokens` are those of all `parts`; `uncut` says why
     its answer will not be cut. `stamp` is the priority it was sent with, by which the engine orders it.
     `estimated`: state and tokens follow from the server's speeds, as an answer that is not streamed shows
-    nothing before its end.
+    nothing before its end. `remark`: what is wrong with it, such as an answer that repeats itself.
     """
 
     id: str
@@ -119,13 +119,15 @@ class RunningRequest:
     urgency: int | None = None
     urgency_by: str = ""
     estimated: bool = False
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
     """A request that has ended. `outcome`: completed, client_cancelled, upstream_error, rejected, timeout.
     `backend` is the one it was last sent to, "" if none. `real_class` is the class of the answer, "" if its
-    length is unknown; `slot` is the last it had, in which it was predicted to take `expected_s`.
+    length is unknown; `slot` is the last it had, in which it was predicted to take `expected_s`. `remark`:
+    what was wrong with it, such as a prompt that the server truncated.
     """
 
     id: str
@@ -149,6 +151,7 @@ class FinishedRequest:
     real_class: str = ""
     slot: int | None = None
     expected_s: float | None = None
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +282,8 @@ class BackendState:
     warming (it has just come back). `waiting` counts requests that only it can serve, `offered` the models it
     lists; None if it was not asked. `stamped`: its requests do not wait here, but carry a priority by which
     it orders its own queue, `engine`; `heeded` is the share of recent starts there that followed the
-    priority. `prompt_stop_s` is how long it goes on reading a prompt after a cut, None before any.
+    priority. `prompt_stop_s` is how long it goes on reading a prompt after a cut, None before any. It cut
+    `truncated` prompts to its context; `cut_to` are the tokens of the last one and that context.
     """
 
     name: str
@@ -302,6 +306,8 @@ class BackendState:
     engine: EngineState | None = None
     heeded: float | None = None
     prompt_stop_s: float | None = None
+    truncated: int = 0
+    cut_to: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,11 @@ def test_reading_an_older_schema_changes_nothing(tmp_path: Path) -> None:
 def test_requests_of_an_older_schema_have_no_session(tmp_path: Path) -> None:
     path, names = (
         tmp_path / "c.db",
-        [name for name in COLUMNS if name not in ("session", "read_tokens", "cached_tokens", "program")],
+        [
+            name
+            for name in COLUMNS
+            if name not in ("session", "read_tokens", "cached_tokens", "program", "remark")
+        ],
     )
     with shape_before(path, "sessions_and_what_was_cached") as old:
         values = [b"client" if name == "client" else getattr(FINISHED, name) for name in names]

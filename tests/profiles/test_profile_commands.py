@@ -134,6 +134,8 @@ def test_history_lists_sessions(db: Path) -> None:
     assert run("history", "--sessions", "--csv", "-n", "0", "--db", db).stdout.startswith("session,first_at")
     latest = run("history", "-n", "1", "--db", db).stdout
     assert "completed 100 50 60" in " ".join(latest.split())
+    record(Writer(db), [replace(FINISHED, finished_at=START + 9.9e3, remark="answer repeats itself")])
+    assert run("history", "-n", "1", "--db", db).stdout.endswith("answer repeats itself\n")
 
 
 def test_history_trace_is_a_simulator_workload(db: Path, tmp_path: Path) -> None:

@@ -28,6 +28,26 @@ def test_the_least_busy_worker_comes_first() -> None:
     assert list(started(scheduler, 0.0).values()) == ["a", "b", "a", "b"]
 
 
+def test_jobs_that_would_overflow_a_shared_kv_cache_do_not_run_together() -> None:
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 3})
+    scheduler.fleet.stations["a"].shared_tokens = 1000.0
+    for name, prompt_tokens in (("first", 600.0), ("huge", 5000.0), ("small", 300.0), ("next", 300.0)):
+        scheduler.submit(Job(name, 0.0, prompt_tokens=prompt_tokens, tokens=50.0, tokens_q90=100.0), 0.0)
+    assert started(scheduler, 0.0) == {"first": "a"}  # and none before its turn
+    scheduler.finish("first", 1.0)
+    assert started(scheduler, 1.0) == {"huge": "a"}  # an empty worker starts any job
+    scheduler.finish("huge", 2.0)
+    assert started(scheduler, 2.0) == {"small": "a", "next": "a"}
+
+
+def test_another_worker_takes_what_does_not_fit() -> None:
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 2, "b": 1})
+    scheduler.fleet.stations["a"].shared_tokens = 1000.0
+    for number in range(3):
+        scheduler.submit(Job(str(number), 0.0, prompt_tokens=900.0), 0.0)
+    assert started(scheduler, 0.0) == {"0": "a", "1": "b"}
+
+
 @dataclass(frozen=True)
 class Times:
     """A worker that takes so many times as long as the fastest, which writes 10 tokens a second."""

@@ -379,6 +379,7 @@ class StateSaver:
             read_tokens=read,
             cached_tokens=cached,
             program=exchange.job.program,
+            remark=exchange.remark,
             urgency=exchange.job.urgency,
             urgency_by=exchange.job.urgency_by,
             prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,

@@ -160,6 +160,8 @@ class SnapshotBuilder:
             engine=worker.engine if worker.stamps is not None else None,
             heeded=self.engines.heeded(worker),
             prompt_stop_s=worker.prompt_cuts.stop_s,
+            truncated=worker.truncated,
+            cut_to=worker.cut_to,
         )
 
     def _tau(self, now: float) -> TauState:
@@ -327,6 +329,7 @@ class SnapshotBuilder:
             urgency=exchange.job.urgency,
             urgency_by=exchange.job.urgency_by,
             estimated=estimated,
+            remark=exchange.remark,
         )
 
     def _unseen_tokens(self, exchange: Exchange, attempt: Attempt, now: float) -> int:

@@ -138,7 +138,8 @@ class Exchange:
     """One scheduled request. `attempt` holds a slot, or was the last to; None while it waits. `granted`
     resolves when an attempt begins and is replaced whenever the request is requeued. `splice` joins the parts
     of its answer; None if it must not be cut, for the reason `uncut_because`. `only_as_asked`: from now on
-    only the client's own request may be sent for it.
+    only the client's own request may be sent for it. `is_truncated`: the server cut its prompt; `remark` says
+    that, or that it repeats itself, to people.
     """
 
     asked: Asked
@@ -152,6 +153,8 @@ class Exchange:
     uncut_because: str = ""
     only_as_asked: bool = False
     stopped_by_operator: bool = False
+    is_truncated: bool = False
+    remark: str = ""
     is_explained: bool = False
     _prediction_state: PredictionState | None = None
 

@@ -83,7 +83,7 @@ class Admission:
             request.scheduled = False
             return PassOn(asks.route, parsed.model)
         servers = able(rules.pool, asks.route.family, parsed.model)
-        refusal = rules.objection(asks.client, servers)
+        refusal = rules.objection(asks, parsed, servers)
         if refusal is None:
             exchange = self.factory.exchange(request, asks, parsed, servers)
             refusal = rules.too_late(exchange) or self._submit(exchange)

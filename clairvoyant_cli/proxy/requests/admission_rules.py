@@ -1,11 +1,12 @@
 """Decides whether a request is served at all: from its head, from the model it names, and from the queue."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clairvoyant_cli.backends.prober import MARK_HEADER
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
@@ -45,9 +46,15 @@ class ReadBody:
     shown_name: str = ""
 
 
+Check = Callable[[str, ParsedRequest, Sequence[Server]], Refusal | None]
+"""Returns why a client's request is refused that the given servers could serve; None if it is not."""
+
+
 @dataclass(slots=True)
 class AdmissionRules:
-    """Refuses requests. With a `service_level`, also those whose predicted TTFT exceeds it."""
+    """Refuses requests, also by the operator's `checks`. With a `service_level`, also those whose predicted
+    TTFT exceeds it.
+    """
 
     access: Access
     pool: ServerPool
@@ -55,6 +62,7 @@ class AdmissionRules:
     stats: RequestStats
     refusals: Refusals
     service_level: ServiceLevel | None = None
+    checks: Sequence[Check] = ()
 
     def judge_head(self, request: Request) -> ReadBody | PassOn | Refused:
         """Decide by a request's head."""
@@ -74,8 +82,9 @@ class AdmissionRules:
             return PassOn(route)
         return ReadBody(route, client, self.access.shown_name(head, client))
 
-    def objection(self, client: str, able: Sequence[Server]) -> Refusal | None:
-        """Return why no request of a client is accepted now; None if one is."""
+    def objection(self, asks: ReadBody, parsed: ParsedRequest, able: Sequence[Server]) -> Refusal | None:
+        """Return why a request is not accepted now; None if it is."""
+        client = asks.client
         if self.operation.draining:
             return DRAINING
         quota = self.access.clients.rules_of(client).tokens_per_day
@@ -88,7 +97,7 @@ class AdmissionRules:
             return self.refusals.away(able[0])
         if all(server.draining for server in able):
             return self.refusals.draining_alone(able)
-        return None
+        return next(filter(None, (check(client, parsed, able) for check in self.checks)), None)
 
     def too_late(self, exchange: Exchange) -> Refusal | None:
         """Return a refusal if a request's predicted TTFT exceeds the service level."""

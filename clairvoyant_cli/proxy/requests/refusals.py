@@ -11,6 +11,7 @@ from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S, Refusal
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.requests.truncation import Truncations
 from clairvoyant_cli.proxy.servers.matching import speaker
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
@@ -33,6 +34,7 @@ class Refusals:
     pool: ServerPool
     stats: RequestStats
     overload_status: int = 503
+    truncations: Truncations | None = None
 
     def full(self) -> Refusal:
         """The queue is full."""
@@ -111,6 +113,7 @@ class Refusals:
             (b"X-Clairvoyant-Class", prediction.length_class.encode()),
             (b"X-Clairvoyant-Tokens", b"%d" % round(prediction.expected_tokens)),
             (b"X-Clairvoyant-Queue-Ms", b"%.1f" % waited_ms),
+            *(() if self.truncations is None else self.truncations.header(exchange)),
             *(() if exchange.attempt is None else self.by(self.pool.server_of(exchange))),
         )
 

@@ -19,6 +19,10 @@ class CutError(Exception):
     """The answer was cut, as was wanted; its request waits again."""
 
 
+class EndedError(Exception):
+    """The answer was ended for its client before the server had finished it."""
+
+
 class Relay(ResponseSink):
     """Feeds a client from an upstream connection; `finished` resolves, or fails, when the answer ends.
 
@@ -89,6 +93,7 @@ class Relay(ResponseSink):
         self._note_first_byte(data)
         if self._usage is not None:
             self._usage.feed(data)
+            self._end_early(self._usage.ending)
 
     def end(self, trailers: list[Header]) -> None:
         """Pass on the end."""
@@ -116,6 +121,14 @@ class Relay(ResponseSink):
         self._client.fed_by(None)
         self.finished.set_exception(CutError())
         return True
+
+    def _end_early(self, ending: bytes) -> None:
+        if ending and not self.finished.done():
+            self._upstream.let_go()
+            self._client.fed_by(None)
+            self._client.send_body(ending)
+            self._client.send_end([])
+            self.finished.set_exception(EndedError())
 
     def failed(self, error: UpstreamError) -> None:
         """The answer broke off."""

@@ -35,7 +35,8 @@ from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation
 from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive, KeepAlives
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.relay import CutError, Relay
+from clairvoyant_cli.proxy.requests.relay import CutError, EndedError, Relay
+from clairvoyant_cli.proxy.requests.runaways import Runaways
 from clairvoyant_cli.proxy.requests.serving_rules import (
     Abandon,
     Answered,
@@ -75,6 +76,7 @@ class Serving:
     engines: EngineQueues
     stats: RequestStats
     keep_alives: KeepAlives
+    runaways: Runaways
     slot_keeper: SlotKeeper = field(default_factory=SlotKeeper)
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
@@ -151,6 +153,8 @@ class Serving:
             await relay.finished
         except CutError:
             return await self._cut(exchange, attempt, relay)
+        except EndedError:
+            return await self._ended_early(exchange)
         except UnreachableError as error:
             server.watch.lost(str(error))
             return NotTaken(AttemptEnd.UNREACHABLE, str(error))
@@ -192,6 +196,14 @@ class Serving:
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
         return CutOff()
+
+    async def _ended_early(self, exchange: Exchange) -> ServingEvent:
+        """Wait until the slot of an answer that was ended is free; its client may leave meanwhile."""
+        try:
+            await self._released(exchange)
+        except asyncio.CancelledError:
+            return ClientLeft(at_work=True, heard_all=True, status=200)
+        return Answered(200)
 
     async def _released(self, exchange: Exchange) -> None:
         """Return when the server has stopped working for an abandoned exchange."""
@@ -313,7 +325,7 @@ class Serving:
             server.watch.answered()
             if head.status < 500:
                 server.health.began()
-            attempt.usage = UsageReader(head)
+            attempt.usage = self.runaways.reader(exchange, head)
             return attempt.usage
 
         def on_first_byte() -> None:

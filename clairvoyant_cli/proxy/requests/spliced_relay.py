@@ -81,6 +81,8 @@ class SplicedRelay(Relay):
             self._upstream.let_go()
             self._client.fed_by(None)
             self.finished.set_exception(CutError())
+        elif self._usage is not None:
+            self._end_early(self._usage.ending)
 
     def end(self, trailers: list[Header]) -> None:
         """Pass on the end; to a client that does not stream, the answer."""

@@ -86,7 +86,7 @@ class ServiceTimes:
             return
         if prompt_tokens is None:
             prompt_tokens = round(exchange.job.prompt_tokens)
-        elif chain.length >= TELLING_CHARACTERS:
+        elif chain.length >= TELLING_CHARACTERS and not exchange.is_truncated:
             learned, model = self.tokens_per_character, exchange.job.model
             ratio = prompt_tokens / chain.length
             if model in learned:

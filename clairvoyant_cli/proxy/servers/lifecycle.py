@@ -8,7 +8,7 @@ Rule 3: a server that drains, leaves or rests after failures gets only what no o
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.kv_cache import KvCache
+
+OVERFLOW = b"Context size has been exceeded"  # llama.cpp's error to all slots (server-context.cpp)
 
 
 @dataclass(slots=True)
@@ -129,10 +131,13 @@ class ServerLifecycle:
         if server.residents is None and server.adapter.SWAPS_MODELS:  # it has just been recognised
             self._note_whether_it_swaps(server)
         if server.residents is not None:
-            live = self.dispatcher.live.values()
-            here = (each for each in live if each.attempt is not None and each.attempt.worker == server.name)
-            server.residents.listed((model.name for model in server.models), here)
+            server.residents.listed((model.name for model in server.models), self._on(server))
         self.dispatcher.moved()
+
+    def _on(self, server: Server) -> Iterator[Exchange]:
+        for each in self.dispatcher.live.values():
+            if each.attempt is not None and each.attempt.worker == server.name:
+                yield each
 
     def _note_whether_it_swaps(self, server: Server) -> None:
         fixed = self.dispatcher.scheduler.residency.fixed
@@ -169,6 +174,7 @@ class ServerLifecycle:
             self.dispatcher.scheduler.set_slots(
                 server.name, slots, apart=apart, weight=server.weight, at_once=server.at_once
             )
+            self.dispatcher.scheduler.fleet.stations[server.name].shared_tokens = server.shared_tokens
 
     def share_out(self) -> None:
         """Recompute the slots of all servers, and dispatch waiting requests."""
@@ -177,6 +183,8 @@ class ServerLifecycle:
 
     async def see_settings(self, server: Server, ask: Ask | None = None) -> None:
         """Ask for a server's settings, and log once when proofs of exact continuation no longer hold."""
+        if server.residents is not None:
+            server.residents.loaded_with(server.models, self._on(server))
         await server.see_settings(ask)
         unproved = "; ".join(server.changes_since_proof())
         if unproved and unproved != server.unproved:
@@ -185,9 +193,19 @@ class ServerLifecycle:
         server.unproved = unproved
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Count a success or failure towards the health of the server that answered."""
+        """Count a success or failure towards the health of the server that answered; learn from an overflow
+        of its KV cache that its slots share it.
+        """
         if exchange.attempt is not None:
-            health = self.pool.server_of(exchange).health
+            server, usage = self.pool.server_of(exchange), exchange.attempt.usage
+            overflow = end.outcome is Outcome.UPSTREAM_ERROR and usage is not None and usage.holds(OVERFLOW)
+            if overflow and not server.shares_cache and len(self.dispatcher.attempts_on(server.name)) > 1:
+                server.shares_cache = True
+                self._open_slots()
+                news = f"the KV cache that its slots share overflowed ({server.shared_tokens:,.0f} tokens)"
+                news += "; requests that do not fit together run one after the other from now on"
+                self.journal.event(logging.WARNING, f"{server.name}: {news}")
+            health = server.health
             if end.outcome is Outcome.UPSTREAM_ERROR:
                 health.failed()
             elif end.outcome is Outcome.COMPLETED:

@@ -4,17 +4,27 @@ Ollama swaps models on demand, in 5 to 30 s; a queue that ignores this alternate
 serves neither.
 """
 
+import re
 from collections.abc import Iterable
 
 from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.state.snapshot import LoadedModel
 
 ASSUMED_LOAD_S = 8.0  # until a load has been measured: a 5 GB model from an ordinary SSD
 MIN_LOAD_S = 0.5  # Ollama reports a few milliseconds of `load_duration` for a model that was there already
 LONGEST_LOAD_S = 600.0  # Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): longer reports are wrong
+ASKED_CONTEXT = re.compile(r" num_ctx=([0-9]+)")
+LEAST_CONTEXT = 2048  # that a model which reads images is loaded with, whatever is asked (server/sched.go)
 MAX_AFFINITIES = 200  # load times that are remembered, by last use: clients choose the runner's options
+
+
+def asked_context(parsed: ParsedRequest) -> int | None:
+    """Return the context that a request asks for (`num_ctx`), in tokens."""
+    asked = ASKED_CONTEXT.search(parsed.affinity)
+    return int(asked[1]) if asked else None
 
 
 class Residents:
@@ -29,10 +39,18 @@ class Residents:
         self._residency.unknown_s = ASSUMED_LOAD_S
         self._worker = server
         self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
+        self._contexts: dict[str, int] = {}  # what was asked -> the context that it was loaded with
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded, in one spelling."""
         return full_name(parsed.model) + parsed.affinity.removeprefix(parsed.model) if parsed.model else ""
+
+    def context_of(self, parsed: ParsedRequest) -> int | None:
+        """Return the context for a request, in tokens: what it asks for, or that of the model as it was
+        loaded for the last such request; None if unknown. At most this is what it gets.
+        """
+        asked = asked_context(parsed)
+        return max(asked, LEAST_CONTEXT) if asked else self._contexts.get(self.affinity_of(parsed))
 
     def answered(self, exchange: Exchange, status: int) -> None:
         """Learn from an answer whether its model was loaded, and how long that took; errors do not count."""
@@ -52,7 +70,7 @@ class Residents:
 
     def listed(self, names: Iterable[str], live: Iterable[Exchange]) -> None:
         """Update from the server's list of loaded models, unless one may be loading."""
-        if any(each.phase in (Phase.CONNECTING, Phase.PREFILL) for each in live):
+        if _may_load(live):
             return
         names = [full_name(name) for name in names]
         loaded = frozenset(self._affinity_of.get(name, name) for name in names)
@@ -60,6 +78,14 @@ class Residents:
             self._remember(affinity, None)
         if loaded:
             self._residency.set(self._worker, loaded)
+
+    def loaded_with(self, models: Iterable[LoadedModel], live: Iterable[Exchange]) -> None:
+        """Take over the contexts that the server has just listed, unless a model may be loading. A model that
+        was not loaded for a request from here may have another context than for one.
+        """
+        if not _may_load(live):
+            known = ((self._affinity_of.get(full_name(each.name)), each.context) for each in models)
+            self._contexts = {affinity: context for affinity, context in known if affinity and context}
 
     def _remember(self, affinity: str, load_s: float | None) -> None:
         """Remember a load time as the last used; None keeps the known one."""
@@ -70,3 +96,7 @@ class Residents:
             del prices[forgotten]
             self._affinity_of = {n: kept for n, kept in self._affinity_of.items() if kept != forgotten}
         prices[affinity] = known_s if load_s is None else load_s
+
+
+def _may_load(live: Iterable[Exchange]) -> bool:
+    return any(each.phase in (Phase.CONNECTING, Phase.PREFILL) for each in live)

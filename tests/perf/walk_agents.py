@@ -221,6 +221,11 @@ def asks(message: Message) -> bool:
     return bool(re.match(rb"POST \S*/(chat/completions|responses|messages)[ ?]", message.line))
 
 
+def ended(answer: Message | None) -> bool:
+    """Whether an answer is whole. Some agents leave at `[DONE]`, before the end of the last chunk."""
+    return answer is not None and (answer.whole or answer.body.endswith(b"[DONE]\n\n"))
+
+
 def headers(message: Message) -> list[tuple[bytes, bytes]]:
     return [
         (key, value)
@@ -237,11 +242,11 @@ def differences(before: list[Exchange], behind: list[Exchange]) -> list[str]:
     found = []
     for asked, answered in before:
         name = asked.line.decode()
-        if asks(asked) and (answered is None or not answered.whole):
+        if asks(asked) and not ended(answered):
             found.append(f"{name}: the agent left, or was left, before the end of the answer")
             continue
         same = [each for each in behind if (each[0].line, each[0].body) == (asked.line, asked.body)]
-        whole = next((each for each in same if each[1] and each[1].whole), None)
+        whole = next((each for each in same if ended(each[1])), None)
         if whole is None or answered is None:
             if asks(asked):
                 status = answered and answered.status
@@ -329,7 +334,7 @@ async def through(
         outcome.asked = Counter(_shape(each) for each, _ in before if asks(each))
         outcome.differences += differences(before, server_side)
         outcome.differences += [] if outcome.asked else ["no request came"]
-    if twice := [each for each, answer in server_side if asks(each) and answer and answer.whole]:
+    if twice := [each for each, answer in server_side if asks(each) and ended(answer)]:
         outcomes[names[0]].differences.append(f"{len(twice)} requests were answered twice")
     if wrong := [each for each in chats if each != "200 True"]:
         outcomes[names[0]].differences.append(f"the person got {wrong}")

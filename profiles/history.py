@@ -203,6 +203,20 @@ def tokens_since(connection: sqlite3.Connection, since: float) -> dict[bytes, in
     }
 
 
+def compared_since(
+    connection: sqlite3.Connection, since: float
+) -> list[tuple[float, str, float, float, float]]:
+    """Return (end, class, wait, saved seconds, spared tokens) of the requests since a time, epoch seconds,
+    that were compared with order of arrival.
+    """
+    rows = connection.execute(
+        "SELECT finished_at, length_class, waited_s, saved_s, spared_tokens FROM history "  # noqa: S608
+        f"INDEXED BY history_time WHERE finished_at >= ? AND {SOUND} ORDER BY finished_at",
+        (since,),
+    )
+    return [row for row in rows if isinstance(row[3], float) and isinstance(row[4], float)]
+
+
 def recorded_prompts(connection: sqlite3.Connection, limit: int) -> list[tuple[str, int]]:
     """Return the newest recorded prompts with their answer tokens."""
     rows = connection.execute(

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from profiles.database import ProfilesError, reading
-from profiles.history import tokens_since
+from profiles.history import compared_since, tokens_since
 from profiles.host import this_host
-from profiles.records import Finished, Profile, place_of
+from profiles.records import Comparison, Finished, Profile, place_of
 from profiles.states import client_hash, load_state, salt
 from profiles.store import fitting, named
 from profiles.writer import Bounds, Writer
@@ -60,6 +60,17 @@ class Ledger:
         """Record a finished request; returns at once."""
         if self._records:
             self._writer.put(record)
+
+    def compared(self, comparison: Comparison) -> None:
+        """Record what a finished request gained over order of arrival; returns at once."""
+        if self._records:
+            self._writer.compare(comparison)
+
+    def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]:
+        """Return (end, class, wait, saved seconds, spared tokens) of the compared requests since `at`."""
+        with self._surviving(), reading(self.path) as connection:
+            return compared_since(connection, at)
+        return []
 
     def answered_since(self, at: float) -> Callable[[str], int]:
         """Return a function from a client to its answer tokens since `at`, epoch seconds."""

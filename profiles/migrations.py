@@ -133,3 +133,10 @@ def which_program_sent_a_request(db: Database) -> None:
 def what_was_wrong_with_a_request(db: Database) -> None:
     """A remark: a prompt that the server truncated, an answer that repeats itself."""
     db.execute("ALTER TABLE history ADD COLUMN remark TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def what_a_request_gained_over_order_of_arrival(db: Database) -> None:
+    """The seconds and prompt tokens that a request was spared against order of arrival."""
+    db.execute("ALTER TABLE history ADD COLUMN saved_s REAL")
+    db.execute("ALTER TABLE history ADD COLUMN spared_tokens REAL")

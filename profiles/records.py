@@ -8,6 +8,7 @@ Rule 4: only `Finished.prompt` has prompt text, and only if the operator asked f
 
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 MAX_SLOTS = 1024
@@ -192,7 +193,9 @@ class Finished:
     `urgency_by` its source. `session` is the id of the conversation, unique over all runs, "" for none.
     `read_tokens` of the prompt were read and `cached_tokens` came from the KV cache, None if the server does
     not report both. `program` is the agent or SDK that sent it, "" if unknown. `remark`: what was wrong with
-    it, such as a prompt that the server truncated.
+    it, such as a prompt that the server truncated. `saved_s` is how much longer it would have waited in order
+    of arrival, negative if less, and `spared_tokens` how many of its prompt would have been read again; None
+    if it was not compared.
     """
 
     finished_at: float
@@ -228,6 +231,17 @@ class Finished:
     cached_tokens: int | None = None
     program: str = ""
     remark: str = ""
+    saved_s: float | None = None
+    spared_tokens: float | None = None
+
+
+class Comparison(NamedTuple):
+    """What a request gained over order of arrival, as in `Finished`, and which request it was."""
+
+    saved_s: float
+    spared_tokens: float
+    finished_at: float
+    request: str
 
 
 def place_of(url: str) -> str:

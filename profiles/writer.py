@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from profiles.database import DamagedError, explained, explanation, open_database, set_aside
-from profiles.records import Finished
+from profiles.records import Comparison, Finished
 from profiles.states import Forgetting, client_hash, forgetting, kept_salt, salt, save_state
 from profiles.store import fingerprint
 
@@ -55,6 +55,10 @@ UNWRITABLE = (
 COLUMNS = tuple(field.name for field in fields(Finished))
 CLIENT = COLUMNS.index("client")
 INSERT = f"INSERT INTO history ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
+UPDATE_COMPARED = (
+    "UPDATE history SET saved_s = ?1, spared_tokens = ?2 "
+    "WHERE finished_at > ?3 - 5 AND finished_at < ?3 + 5 AND request = ?4"  # the wall clock may be set
+)
 DELETE_EARLIER = "DELETE FROM history WHERE finished_at >= ?1 AND (request = ?2 OR request GLOB ?2 || '.*')"
 
 SCHEMA_CHECKS = (
@@ -96,8 +100,11 @@ class Writer:
         self.unwritable = 0
         self._bounds = bounds or Bounds()
         self._open()
-        self._queue: SimpleQueue[_Record | _State | None] = SimpleQueue()  # None only wakes the thread
+        self._queue: SimpleQueue[_Record | Comparison | _State | None] = (
+            SimpleQueue()
+        )  # None only wakes the thread
         self._rows: deque[_Record] = deque(maxlen=WAITING_ROWS)
+        self._compared: deque[Comparison] = deque(maxlen=WAITING_ROWS)
         self._states: dict[str, _State] = {}
         self._looking = False
         self._since_pruned = PRUNE_EVERY_ROWS
@@ -137,6 +144,10 @@ class Writer:
         """Queue a finished request; returns at once."""
         self._queue.put(_Record(finished, time.time()))
 
+    def compare(self, comparison: Comparison) -> None:
+        """Queue a comparison of a request that was put before; returns at once."""
+        self._queue.put(comparison)
+
     def save(self, name: str, state: bytes, generation: int) -> None:
         """Queue a state, learned in `generation`; dropped if states were erased since. Returns at once."""
         self._queue.put(_State(name, state, generation))
@@ -170,7 +181,7 @@ class Writer:
         stopping = False
         while not stopping:
             stopping = self._gather()
-            if not (self._rows or self._states or self._looking):
+            if not (self._rows or self._compared or self._states or self._looking):
                 continue
             try:
                 self._write()
@@ -179,6 +190,7 @@ class Writer:
             except Exception:
                 log.exception("history: internal error; please report it")
                 self._rows.clear()
+                self._compared.clear()
                 self._states.clear()
 
     def _gather(self) -> bool:
@@ -192,9 +204,11 @@ class Writer:
                 self._take(self._queue.get_nowait())
         return stopping
 
-    def _take(self, item: _Record | _State | None) -> None:
+    def _take(self, item: _Record | Comparison | _State | None) -> None:
         if isinstance(item, _Record):
             self._rows.append(item)
+        elif isinstance(item, Comparison):
+            self._compared.append(item)
         elif item is not None:
             self._states[item.name] = item
 
@@ -202,7 +216,7 @@ class Writer:
         connection = self._connection
         self._looking = False
         self._profiles = fingerprint(connection)
-        if not (self._rows or self._states):
+        if not (self._rows or self._compared or self._states):
             self._forgetting = forgetting(connection)
             return
         connection.execute("BEGIN IMMEDIATE")
@@ -213,6 +227,7 @@ class Writer:
             connection.rollback()
             raise
         self._rows.clear()
+        self._compared.clear()
         self._states.clear()
         self._log_result(refused)
 
@@ -221,6 +236,7 @@ class Writer:
         connection = self._connection
         self._forget_with(forgetting(connection))
         refused = [why for record in self._rows if (why := self._insert(record.finished))]
+        connection.executemany(UPDATE_COMPARED, self._compared)
         for name, state in self._states.items():
             save_state(connection, name, state.state)
         self._since_pruned += len(self._rows)

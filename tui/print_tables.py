@@ -7,7 +7,7 @@ from typing import cast
 
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
-from tui.formatting import class_letter, count, duration, share
+from tui.formatting import NOTHING, class_letter, count, duration, share
 from tui.panels.clients import CLIENTS
 from tui.panels.requests import QUEUE, RUNNING
 from tui.panels.sessions import SESSIONS
@@ -86,14 +86,18 @@ def _daemon(snapshot: Snapshot) -> str:
 
 
 def _stats(snapshot: Snapshot) -> Iterator[str]:
-    shadow = {each.length_class: each.wait.p50 for each in snapshot.stats_fcfs}
+    pairs = {
+        ours.length_class: f"{duration(ours.wait.p50)} / {duration(other.wait.p50)} ({count(ours.wait.n)})"
+        for ours, other in zip(snapshot.stats_paired, snapshot.stats_fcfs, strict=False)
+        if ours.wait.n
+    }
     yield ""
     yield "waits, by real length"
     titles = "".join(cell(title, 9, right=True) for title in ("n", "p50", "p95", "p99"))
-    yield f"  {titles}{cell('p50 by arrival', 17, right=True)}"
+    yield f"  {titles}{cell('p50 ours / in order', 24, right=True)}"
     for each in snapshot.stats:
         wait = each.wait
         figures = [count(wait.n), *(duration(value) for value in (wait.p50, wait.p95, wait.p99))]
         line = "".join(cell(figure, 9, right=True) for figure in figures)
-        by_arrival = cell(duration(shadow.get(each.length_class)), 17, right=True)
-        yield f"{class_letter(each.length_class)} {line}{by_arrival}"
+        in_order = cell(pairs.get(each.length_class, NOTHING), 24, right=True)
+        yield f"{class_letter(each.length_class)} {line}{in_order}"

@@ -1,8 +1,8 @@
-"""`clairvoyant report`: reports time saved or lost against arrival order."""
+"""`clairvoyant report`: reports how much less requests waited than in order of arrival."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,10 @@ from clairvoyant_cli.commands.setup import opened_database, told_plainly
 from clairvoyant_cli.commands.time_spans import date, when
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from clairvoyant_cli.commands.console import PlainConsole
     from profiles.history import SessionTotal
     from profiles.records import Finished
-    from profiles.savings import Compared, Group
+    from profiles.savings import Group
 
 MAX_ROWS = 200_000
 """Newest requests of a span that are compared, to bound the run time."""
@@ -27,23 +25,23 @@ MAX_ROWS = 200_000
 SHOWN_GROUPS = 20
 SHOWN_SESSIONS = 10
 
-ASSUMED = (
-    "Arrival order is simulated: each request takes the first free slot for its measured service time, with "
-    "the number of slots that were busy at once. Requests that never got a slot are left out."
+EXPLAINED = (
+    "Each request was compared as it ended with the same requests in order of arrival, each with the slot "
+    "time that it really took. Background requests, pauses and outages are left out."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
     """The comparison for a span of history; `by` has the groups by class, client and model, `sessions` the
-    latest sessions of several requests.
+    latest sessions of several requests. `answers` were compared, `others` were not.
     """
 
     since: float
     until: float
     verdict: str
     answers: int
-    slots: dict[str, int]
+    others: int
     by: dict[str, list["Group"]]
     sessions: list["SessionTotal"]
 
@@ -72,7 +70,7 @@ def command(
     as_json: bool,
     html: Path | None,
 ) -> None:
-    """Report time saved or lost against arrival order, by class, client and model.
+    """Report how much less, or more, requests waited than in order of arrival, by class, client and model.
 
     Uses the requests that `serve` recorded, by default in the last seven days. Clients are shown as
     hashes.
@@ -95,44 +93,29 @@ def _found(
     since: float, until: float | None, client: str | None, model: str | None, db_file: Path | None
 ) -> tuple[Findings, bool]:
     from profiles.history import FOREVER, Span, by_session, newest
-    from profiles.savings import compare, group, slots_used
+    from profiles.savings import compared, group
 
-    # Other clients' requests used slots too, so filter by client only after the comparison.
     with opened_database(db_file) as connection:
-        span = Span(since, FOREVER if until is None else until)
-        rows = newest(connection, span, MAX_ROWS)
-        sessions = by_session(connection, replace(span, client=client, model=model), SHOWN_SESSIONS)
-        wanted = _narrowed(connection, since, client, model)
-    compared = [each for each in compare(rows) if wanted(each.finished)]
+        span = Span(since, FOREVER if until is None else until, client, model)
+        every = newest(connection, span, MAX_ROWS)
+        sessions = by_session(connection, span, SHOWN_SESSIONS)
+    rows = compared(every)
     by = {
-        "class": sorted(group(compared, lambda row: row.length_class), key=lambda g: g.name, reverse=True),
-        "client": group(compared, lambda row: row.client),
-        "model": group(compared, lambda row: row.model or "-"),
+        "class": sorted(group(rows, lambda row: row.length_class), key=lambda g: g.name, reverse=True),
+        "client": group(rows, lambda row: row.client),
+        "model": group(rows, lambda row: row.model or "-"),
     }
-    backends = {each.finished.backend for each in compared}
-    slots = {name: slots_used(row for row in rows if row.backend == name) for name in sorted(backends)}
-    first = min((each.finished.finished_at for each in compared), default=since)
-    last = max((each.finished.finished_at for each in compared), default=since)
-    found = Findings(first, last, verdict(compared, by["class"]), len(compared), slots, by, sessions)
-    return found, len(rows) == MAX_ROWS
+    first = min((each.finished_at for each in rows), default=since)
+    last = max((each.finished_at for each in rows), default=since)
+    others = sum(bool(each.length_class) for each in every) - len(rows)
+    found = Findings(first, last, verdict(rows, by["class"]), len(rows), others, by, sessions)
+    return found, len(every) == MAX_ROWS
 
 
-def _narrowed(
-    connection: "sqlite3.Connection", since: float, client: str | None, model: str | None
-) -> "Callable[[Finished], bool]":
-    from profiles.history import Span, newest
-
-    hashed = None
-    if client is not None:
-        found = newest(connection, Span(since, client=client), 1)
-        hashed = found[0].client if found else ""
-    return lambda row: (hashed is None or row.client == hashed) and (model is None or row.model == model)
-
-
-def verdict(compared: "Sequence[Compared]", classes: "Sequence[Group]") -> str:
+def verdict(rows: "Sequence[Finished]", classes: "Sequence[Group]") -> str:
     """Return the result in one or two sentences."""
-    if not compared:
-        return "No answers in that time; clairvoyant serve records them."
+    if not rows:
+        return "No answers to compare in that time; clairvoyant serve records them."
     parts = []
     for each in classes:
         took = f"{time_span(each.mean_s)} instead of {time_span(each.in_order_mean_s)}"
@@ -141,18 +124,26 @@ def verdict(compared: "Sequence[Compared]", classes: "Sequence[Group]") -> str:
         else:
             word = "lower" if each.change < 0 else "higher"
             parts.append(f"{each.name} answers {abs(each.change):.0%} {word} ({took})")
-    saved_s = sum(each.in_order_s - each.sojourn_s for each in compared)
-    sum_s = time_span(abs(saved_s))
-    what = f"saved {sum_s} of waiting" if saved_s >= 0 else f"cost {sum_s} more waiting than it saved"
-    if abs(saved_s) < NOTHING_S:
-        what = "neither saved nor cost any waiting"
-    return f"Mean sojourn time against arrival order: {'; '.join(parts)}. In total it {what}."
+    saved_s = sum(each.saved_s for each in classes)
+    sum_s = f"{time_span(abs(saved_s))} {'less' if saved_s >= 0 else 'more'} waiting"
+    each_s = f"{time_span(abs(saved_s) / len(rows))} each"
+    what = (
+        "no less and no more waiting"
+        if abs(saved_s) < NOTHING_S
+        else f"{sum_s} ({len(rows):,} answers, {each_s})"
+    )
+    tokens = sum(each.spared_tokens for each in classes)
+    read = f"; by estimate {abs(tokens):,.0f} prompt tokens {'fewer' if tokens > 0 else 'more'} were read"
+    return (
+        f"Mean sojourn time against order of arrival: {'; '.join(parts)}. In total {what}"
+        f"{read if abs(tokens) >= 1 else ''}."
+    )
 
 
 NOTHING_S = 0.05
 """Less than this is shown as 0.0 s."""
 
-HEADER = ("requests", "mean", "arrival order", "P95", "arrival order", "saved")
+HEADER = ("requests", "mean", "in order", "P95", "in order", "less waiting")
 
 
 def _row(each: "Group") -> tuple[str, ...]:
@@ -184,19 +175,21 @@ def _title(found: Findings) -> str:
 
 def _print(found: Findings, console: "PlainConsole") -> None:
     console.print(found.verdict, highlight=False)
-    if not found.answers:
-        return
     for name, groups in found.by.items():
-        console.print()
-        console.print_table((name, *HEADER), map(_row, _shown(groups)), right=True)
-    console.print()
-    for session in found.sessions:
-        console.print(run_line(session), highlight=False)
-    slots = ", ".join(f"{name} {slots}" for name, slots in found.slots.items())
+        if groups:
+            console.print()
+            console.print_table((name, *HEADER), map(_row, _shown(groups)), right=True)
     if found.sessions:
         console.print()
-    console.print(f"{_title(found)}; busy slots: {slots}.", highlight=False)
-    console.print(ASSUMED, highlight=False)
+    for session in found.sessions:
+        console.print(run_line(session), highlight=False)
+    if not found.answers + found.others:
+        return
+    were = "answer was" if found.others == 1 else "answers were"
+    others = f" {found.others:,} other {were} not compared." if found.others else ""
+    console.print()
+    console.print(f"{_title(found)}.{others}", highlight=False)
+    console.print(EXPLAINED, highlight=False)
 
 
 def _write(found: Findings, path: Path) -> None:

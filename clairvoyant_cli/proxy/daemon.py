@@ -22,7 +22,7 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.listening_socket import BACKLOG, listen, max_connections
-from clairvoyant_cli.proxy.observing.arrival_order import Gain
+from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
@@ -275,11 +275,11 @@ def _compose(
         tenants=access.clients.tenants,
         everybody=access.clients.defaults.tenant,
     )
+    scheduler.books = stats.books
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
     pool = ServerPool(scheduler)
     times = ServiceTimes(pool, say)
     lifecycle = ServerLifecycle(config, pool, dispatcher, journal, spawn, port)
-    lifecycle.slots_changed = stats.shadow.resize
     for server in servers:
         lifecycle.let_in(server)
 
@@ -377,7 +377,7 @@ def _compose(
     dispatcher.reestimated.append(stats.reestimated)
     dispatcher.urgency_set.append(urgency_stats.watch)
     admission.admitted += [stats.arrived, urgency_stats.watch]
-    stats.shadow_ran.append(gain.ran)
+    stats.compared.append(gain.ran)
     stats.model_of = pool.model_of
     background: list[Callable[[], Awaitable[None]]] = [table.watch, preemption.run]
     if level is not None:
@@ -394,6 +394,7 @@ def _compose(
             stats,
             predictor,
             learn_queue,
+            gain,
             freeze=config.freeze,
             record_prompts=config.record_prompts,
         )

@@ -69,6 +69,8 @@ class Scheduler(QueueState):
         self.accounts.charge(entry, now)
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(entry)
+        if self.books is not None:
+            self.books.arrived(job, at_grant=rules.max_running is not None)
         if job.stands_back:
             self._back.append(entry)
         return None if displaced is None else displaced.job
@@ -77,6 +79,8 @@ class Scheduler(QueueState):
         """Decide which job takes which free slot now and mark it running; None if nothing can start."""
         self._line.now = now
         self._line.deferring = False
+        if self.books is not None:
+            self.books.look(self.fleet.slots, now, paused=self.paused)
         if self.paused or not self._waiting:
             return None
         self._let_forward(now)
@@ -101,6 +105,8 @@ class Scheduler(QueueState):
         entry.moves.append(Move(now, MoveKind.DISPATCHED, reason))
         self._running[job.id] = entry
         self.fleet.started(entry, worker, now)
+        if self.books is not None:
+            self.books.granted(job.id, self.fleet.stations[worker], now, entry.expected.tokens)
         if self.sessions.started(job, worker, now):
             self._place_turns()
         self._line.clients_running[job.client] = self._line.clients_running.get(job.client, 0) + 1
@@ -119,6 +125,8 @@ class Scheduler(QueueState):
         `served` means that the worker ran it, so that its model is loaded there.
         """
         entry = self._stop(job_id, now, served=served)
+        if self.books is not None:
+            self.books.freed(job_id, now, over=True, served=served)
         self.sessions.left_slot(entry.job, now, waits=False)
         self.accounts.settle(entry, now)
 
@@ -141,6 +149,8 @@ class Scheduler(QueueState):
         entry = self._running[job_id]
         cache = self.fleet.stations[entry.worker].cache
         cache.answered(job_id, prompt_tokens, tokens)
+        if self.books is not None:
+            self.books.answered(job_id, prompt_tokens, tokens)
         if cached_tokens is None:
             cached_tokens = min(entry.expected.tokens, prompt_tokens)
         else:
@@ -192,6 +202,8 @@ class Scheduler(QueueState):
         as they were. `served` as in `finish`.
         """
         entry = self._stop(job_id, now, served=served)
+        if self.books is not None:
+            self.books.freed(job_id, now, over=False, served=served, returned=not worker)
         self.sessions.left_slot(entry.job, now, waits=True)
         entry.queued_s, entry.spared = now, False
         if not entry.done_tokens:
@@ -232,6 +244,8 @@ class Scheduler(QueueState):
         if entry is None:
             return False
         self._leave(entry)
+        if self.books is not None:
+            self.books.left(job_id, now)
         self.sessions.left_queue(entry.job)
         self.accounts.settle(entry, now)
         return True
@@ -268,6 +282,8 @@ class Scheduler(QueueState):
             return False
         self._line.drop(entry)
         entry.held = True
+        if self.books is not None:
+            self.books.held(job_id, now)
         entry.moves.append(Move(now, MoveKind.HELD))
         return True
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import count, islice
 from operator import attrgetter
 
+from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant
 from clairvoyant_cli.scheduler.job import Job, Move, MoveKind
 from clairvoyant_cli.scheduler.placement import Fleet
@@ -52,6 +53,7 @@ class QueueState:
         """
         self.capacity = capacity
         self.paused = False
+        self.books: ArrivalOrder | None = None
         self.tau_firings = 0
         self.fleet = Fleet(workers, load_s or {})
         self._line = WaitingLine(policy, self.fleet, tau_s, tenants or {}, everybody, self._is_believed)

@@ -395,10 +395,14 @@ class WaitingState:
 
 @dataclass(frozen=True, slots=True)
 class GainState:
-    """What scheduling gained over the last hour: the median wait of Short requests and what it would have
-    been first-come-first-served, the median extra wait of Long ones, and the seconds saved by all requests
-    since midnight. `minutes` holds the mean waits of Short requests, with scheduling and without, the newest
-    minute last. None without requests.
+    """What the order of service gained over order of arrival. All figures are of pairs: the same requests,
+    with both waits known. Background requests are not compared, and pauses and outages do not count.
+
+    Over the last hour: the median wait of `short_n` Short answers and the same in order of arrival, and the
+    median extra wait of `long_n` Long ones; None without any. `minutes` holds the mean waits of Short
+    answers, with scheduling and without, the newest minute last. Since midnight: the seconds that all waited
+    less, of how many answers, for how many of these a length before them was estimated, and the prompt tokens
+    that were not read again. `behind` answers are not compared yet: a request before them has not ended.
     """
 
     short_s: float | None = None
@@ -406,6 +410,12 @@ class GainState:
     long_paid_s: float | None = None
     saved_today_s: float = 0.0
     minutes: tuple[tuple[float, float] | None, ...] = ()
+    short_n: int = 0
+    long_n: int = 0
+    answers_today: int = 0
+    estimated_today: int = 0
+    spared_tokens_today: float = 0.0
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,10 +492,11 @@ class SessionsState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state. `mode`: serving, paused, draining. `stats_fcfs` is what the requests of `stats` would
-    have waited first-come-first-served. `clients` are the busiest. `queue` holds the first rows in scheduling
-    order, `waiting` the totals of the whole queue. `summaries` describe each of `policies`;
-    `displaced_policy` is the one that is suspended while its upper bounds do not hold, "" if none is.
+    """The whole state. `mode`: serving, paused, draining. `stats_paired` and `stats_fcfs` are of the same
+    requests: what they took, and what they would have taken in order of arrival. `clients` are the
+    busiest. `queue` holds the first rows in scheduling order, `waiting` the totals of the whole queue.
+    `summaries` describe each of `policies`; `displaced_policy` is the one that is suspended while its
+    upper bounds do not hold, "" if none is.
     """
 
     taken_at: float
@@ -508,6 +519,7 @@ class Snapshot:
     utilisation: float | None = None
     log: tuple[LogEvent, ...] = ()
     stats_fcfs: tuple[ClassStats, ...] = ()
+    stats_paired: tuple[ClassStats, ...] = ()
     clients: tuple[ClientState, ...] = ()
     schema: int = SCHEMA_VERSION
     urgency: UrgencyState = UrgencyState()

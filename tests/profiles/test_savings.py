@@ -9,53 +9,33 @@ from click.testing import CliRunner
 
 from clairvoyant_cli.main import cli
 from profiles.records import Finished
-from profiles.savings import compare, group, slots_used
+from profiles.savings import compared, group
 from tests.fakes.remembered import FINISHED, START, keep
 
 
-def ran(arrived: float, begun: float, ended: float, kind: str = "short", **more: object) -> Finished:
-    """Return a request by its times in seconds after the start."""
+def ran(arrived: float, begun: float, ended: float, saved_s: float | None, **more: object) -> Finished:
+    """Return a request by its times in seconds after the start, and what it waited less than in order."""
     times = {"finished_at": START + ended, "sojourn_s": ended - arrived, "waited_s": begun - arrived}
-    return replace(FINISHED, **times, length_class=kind, **more)  # type: ignore[arg-type]
+    return replace(FINISHED, **times, saved_s=saved_s, **more)  # type: ignore[arg-type]
 
 
 ONE_SLOT = [
-    ran(0, 0, 10, "long", client="ann"),
-    ran(1, 20, 120, "long", client="ann"),  # waited for the short ones that came after it
-    ran(2, 10, 15, client="ben"),
-    ran(3, 15, 20, client="cleo"),
+    ran(0, 0, 10, 0.0, client="ann", length_class="long"),
+    ran(1, 20, 120, -10.0, client="ann", length_class="long"),  # waited for the short ones that came after it
+    ran(2, 10, 15, 100.0, client="ben", spared_tokens=500.0),
+    ran(3, 15, 20, 100.0, client="cleo"),
+    ran(4, 20, 25, None, client="dora"),
 ]
 
 
-def test_compare_with_arrival_order() -> None:
-    found = {each.finished.client: each for each in compare(ONE_SLOT)}
-    assert (found["ben"].sojourn_s, found["ben"].in_order_s) == (13, 113)
-    assert (found["cleo"].sojourn_s, found["cleo"].in_order_s) == (17, 117)
-    of_class = {each.name: each for each in group(compare(ONE_SLOT), lambda row: row.length_class)}
-    assert of_class["short"].saved_s == 200
+def test_savings_are_those_that_the_daemon_recorded() -> None:
+    rows = compared(ONE_SLOT)
+    assert [each.client for each in rows] == ["ann", "ann", "ben", "cleo"]
+    of_class = {each.name: each for each in group(rows, lambda row: row.length_class)}
+    assert (of_class["short"].saved_s, of_class["short"].spared_tokens) == (200, 500)
+    assert of_class["short"].in_order_mean_s == 115
     assert of_class["long"].saved_s == -10
-    assert [each.name for each in group(compare(ONE_SLOT), lambda row: row.client)] == ["ben", "cleo", "ann"]
-
-
-def test_cancelled_requests_occupy_slots() -> None:
-    given_up = ran(0, 0, 50, "", outcome="client_cancelled")
-    never = ran(0, 90, 90, "", outcome="client_cancelled", dispatched_by="")
-    [only] = compare([given_up, never, ran(1, 50, 60)])
-    assert only.in_order_s == 59
-
-
-@pytest.mark.parametrize(
-    ("rows", "slots"),
-    [
-        (ONE_SLOT, 1),
-        ([ran(0, 0, 10), ran(0, 0, 10), ran(5, 10, 20)], 2),
-        ([ran(0, 0, 10), ran(0, 9.99, 20)], 1),  # the clocks' own unrest
-        ([ran(0, 0, 100, "long", cuts=1), ran(1, 1, 2)], 1),  # cut for the short one
-        ([], 1),
-    ],
-)
-def test_slots_used(rows: list[Finished], slots: int) -> None:
-    assert slots_used(rows) == slots
+    assert [each.name for each in group(rows, lambda row: row.client)] == ["ben", "cleo", "ann"]
 
 
 def said(path: Path, *words: str) -> str:
@@ -67,24 +47,26 @@ def said(path: Path, *words: str) -> str:
 def test_report_begins_with_the_verdict(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", ONE_SLOT)
     text = " ".join(said(path).split())
-    assert text.startswith("Mean sojourn time against arrival order: short answers 87% lower")
+    assert text.startswith("Mean sojourn time against order of arrival: short answers 87% lower")
     assert "long answers 8% higher" in text
-    assert "In total it saved 3 min 10 s of waiting." in text
+    assert "In total 3 min 10 s less waiting (4 answers, 48 s each)" in text
+    assert "by estimate 500 prompt tokens fewer were read." in text
+    assert "1 other answer was not compared." in text
     only = json.loads(said(path, "--client", "ann", "--json"))
-    assert only["verdict"].endswith("In total it cost 10 s more waiting than it saved.")
+    assert only["verdict"].endswith("In total 10 s more waiting (2 answers, 5.0 s each).")
     assert [each["requests"] for each in only["by"]["client"]] == [2]
     page = tmp_path / "mine.html"
     said(path, "--html", str(page))
     assert "short answers 87% lower" in page.read_text()
     assert "\n\n4 answers, 2096-" in said(path)
     nothing = CliRunner().invoke(cli, ["report", "--db", str(path), "--model", "another"])
-    assert "No answers in that time" in nothing.output
+    assert "No answers to compare in that time" in nothing.output
 
 
 def test_report_rounds_tiny_savings_to_zero(tmp_path: Path) -> None:
-    path = keep(tmp_path / "c.db", [ran(0, 0.01, 10)])
+    path = keep(tmp_path / "c.db", [ran(0, 0.01, 10, -0.01)])
     text = " ".join(said(path).split())
-    assert "In total it neither saved nor cost any waiting." in text
+    assert "In total no less and no more waiting." in text
     assert "-0.0" not in text
 
 

@@ -25,6 +25,8 @@ from profiles.history import Span, each
 from profiles.host import this_host
 from profiles.ledger import Ledger
 from profiles.records import Continuation, Estimate
+from profiles.savings import compared
+from profiles.savings import group as group_by
 from profiles.states import load_state
 from profiles.store import choose
 from tests.fakes.calibrating import replay
@@ -360,3 +362,57 @@ async def test_it_records_the_session_of_a_request_and_what_was_read_of_its_prom
     assert second.cached_tokens >= (first.prompt_tokens or 0) - 10 > 200
     assert second.read_tokens == second.prompt_tokens - second.cached_tokens
     assert claimed.encode() not in contents(path)
+
+
+async def test_dashboard_report_and_the_next_daemon_have_the_same_books(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    async with replay(decode=1000.0) as (_, url):
+        async with daemon_on(path, url, freeze=True) as daemon:
+            daemon.operation.dispatcher.scheduler.pause()
+            http = httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False)
+            async with http, asyncio.TaskGroup() as group:
+                group.create_task(ask(http, "Write a long story.", 900))
+                await until(daemon, lambda state: len(state.queue) == 1)
+                for number in range(6):
+                    group.create_task(ask(http, f"Name colour {number}.", 20))
+                await until(daemon, lambda state: len(state.queue) == 7)
+                daemon.operation.resume()
+                daemon.operation.dispatcher.moved()
+            state = await until(daemon, lambda state: state.gain.answers_today == 7)
+            gain = state.gain
+            assert gain.behind == 0
+            assert gain.short_n == sum(
+                each.wait.n for each in state.stats_paired if each.length_class == "short"
+            )
+            assert [each.wait.n for each in state.stats_paired] == [each.wait.n for each in state.stats_fcfs]
+            # Each short one would have waited for the story, and the story waited for all of them.
+            (story,) = (each for each in state.recent if each.predicted.length_class == "long")
+            served_s = story.sojourn_s - story.waited_s
+            assert gain.saved_today_s == pytest.approx(6 * served_s - story.waited_s, abs=6 * served_s)
+            assert gain.saved_today_s > 3.0
+        rows = recorded(path)
+        assert sum(row.saved_s or 0.0 for row in rows) == pytest.approx(gain.saved_today_s)
+        found = group_by(compared(rows), lambda row: row.length_class)
+        assert sum(each.saved_s for each in found) == pytest.approx(gain.saved_today_s)
+        async with daemon_on(path, url) as daemon:
+            again = daemon.snapshot().gain
+    assert (again.answers_today, again.short_n) == (7, gain.short_n)
+    assert again.saved_today_s == pytest.approx(gain.saved_today_s)
+    assert again.short_fcfs_s == pytest.approx(gain.short_fcfs_s)
+
+
+async def test_a_pause_under_first_come_first_served_costs_and_saves_nothing(tmp_path: Path) -> None:
+    async with replay(decode=1000.0) as (_, url), daemon_on(tmp_path / "c.db", url, policy="fcfs") as daemon:
+        http = httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False)
+        async with http, asyncio.TaskGroup() as group:
+            for number in range(6):
+                group.create_task(ask(http, f"Name colour {number}.", 100))
+            await until(daemon, lambda state: len(state.queue) == 5)
+            daemon.operation.dispatcher.scheduler.pause()
+            paused = await until(daemon, lambda state: not state.running)
+            await until(daemon, lambda state: state.taken_at > paused.taken_at + 0.5)  # the pause itself
+            daemon.operation.resume()
+            daemon.operation.dispatcher.moved()
+        state = await until(daemon, lambda state: state.gain.answers_today == 6)
+    # Handing a slot over takes a moment; the pause and the waiting are far longer.
+    assert abs(state.gain.saved_today_s) < 0.05 * sum(each.waited_s for each in state.recent)

@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from clairvoyant_cli.proxy.observing.arrival_order import Gain
+from clairvoyant_cli.proxy.observing.gain import Gain, Waits
 from clairvoyant_cli.proxy.observing.queue_rows import why
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.research.simulator.engine import Run, simulate
@@ -219,7 +219,8 @@ class Scene:
             utilisation=min(1.0, float(np.clip(busy_s, 0.0, None).sum()) / 300.0 / SLOTS),
             log=tuple(LogEvent(STARTED_AT + at, level, text) for at, level, text in log[-60:]),
             clients=self._clients(arrived & ~started, started & ~ended, done),
-            stats_fcfs=self._stats_by_arrival(t),
+            stats_paired=self._paired(t, self.served),
+            stats_fcfs=self._paired(t, self.by_arrival),
         )
         return judged(state)
 
@@ -341,12 +342,12 @@ class Scene:
                 break
             clock[0] = STARTED_AT + float(self.served.finish_s[number])
             kind = LengthClass.of(self.asked[number].tokens)
-            gain.enter(kind, float(self.served.wait_s[number]), float(self.by_arrival.wait_s[number]))
+            waited_s, in_order_s = float(self.served.wait_s[number]), float(self.by_arrival.wait_s[number])
+            gain.enter(kind, Waits(clock[0], waited_s, in_order_s - waited_s))
         return gain.state()
 
-    def _stats_by_arrival(self, t: float) -> tuple[ClassStats, ...]:
-        run = self.by_arrival
-        newest = np.flatnonzero(run.finish_s <= t)[-240:]
+    def _paired(self, t: float, run: Run) -> tuple[ClassStats, ...]:
+        newest = np.flatnonzero(self.served.finish_s <= t)[-240:]
         kinds, waits = run.workload.kind[newest], run.wait_s[newest]
         return tuple(
             ClassStats(name, _percentiles(waits[kinds == kind].tolist()), Percentiles(), Percentiles())

@@ -121,27 +121,43 @@ def regime(rho: float | None) -> str:
 
 
 def worth(view: ViewState, width: int) -> Line:
-    """What scheduling gains Short requests, costs Long ones, and has saved all today."""
+    """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
     gain = view.snapshot.gain if view.snapshot else GainState()
-    if gain.short_s is None or gain.short_fcfs_s is None:
-        none = " No short answer yet to compare with first-come-first-served."
-        return Line(none if view.snapshot else "", "faint")
-    behind = gain.short_fcfs_s - gain.short_s < _BEHIND
-    tone: Tone = "warn" if behind else "good"
-    lead = Line(" ").add("S", "short").add(" waited ", "faint").add(duration(gain.short_s), tone)
-    lead.add(" this hour, by arrival ", "faint").add(duration(gain.short_fcfs_s), "strong")
-    lead.add(f" {change(gain.short_s, gain.short_fcfs_s)}" if gain.short_fcfs_s else " ", tone)
-    saved = gain.saved_today_s
-    today = Line(duration(abs(saved)), "good" if saved >= 0 else "warn")
-    today.add(" saved today" if saved >= 0 else " lost today", "faint")
-    pieces = [lead, today] if abs(saved) >= 1.0 else [lead]
+    pieces = [_today(gain)] if gain.answers_today else []
+    if gain.behind:
+        pieces.append(Line("provisional", "warn").add(f", {count(gain.behind)} to compare", "faint"))
+    tone: Tone = "good"
+    if gain.short_s is not None and gain.short_fcfs_s is not None:
+        tone = "warn" if gain.short_fcfs_s - gain.short_s < _BEHIND else "good"
+        short = Line("S ", "short").add(duration(gain.short_s), tone)
+        short.add(" this hour, by arrival ", "faint").add(duration(gain.short_fcfs_s), "strong")
+        short.add(f" {change(gain.short_s, gain.short_fcfs_s)}" if gain.short_fcfs_s else "", tone)
+        pieces.append(short.add(f" ({count(gain.short_n)})", "faint"))
     if gain.long_paid_s is not None:
-        paid = gain.long_paid_s
-        pieces.append(Line("L ", "long").add("paid " if paid >= 0 else "gained ", "faint"))
-        pieces[-1].add(duration(abs(paid)))
-    line = flow(pieces, width, gap=3)
+        word = " longer" if gain.long_paid_s >= 0 else " less"
+        pieces.append(Line("L ", "long").add(duration(abs(gain.long_paid_s))).add(word, "faint"))
+        pieces[-1].add(f" ({count(gain.long_n)})", "faint")
+    if not pieces:
+        none = "No answer yet to compare with order of arrival."
+        return Line(f" {none}" if view.snapshot else "", "faint")
+    line = Line(" ").join(flow(pieces, width - 1, gap=3))
     room = (width - line.width - 26) // 2
     return ends(line, _twins(gain, min(30, room), tone), width) if room >= 5 else line
+
+
+def _today(gain: GainState) -> Line:
+    saved_s, answers = gain.saved_today_s, gain.answers_today
+    line = Line(duration(abs(saved_s)), "warn" if saved_s / answers < _BEHIND else "good")
+    line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")
+    plural = "answer" if answers == 1 else "answers"
+    line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each", "faint")
+    line.add(f", {count(gain.estimated_today)} estimated" if gain.estimated_today else "", "faint").add(
+        ")", "faint"
+    )
+    if abs(gain.spared_tokens_today) < 1.0:
+        return line
+    word = "fewer" if gain.spared_tokens_today > 0 else "more"
+    return line.add(f", about {count(abs(gain.spared_tokens_today))} {word} tokens read", "faint")
 
 
 def _twins(gain: GainState, width: int, tone: Tone) -> Line:

@@ -1,8 +1,9 @@
-"""Draws waits by class, compared with first-come-first-served, and the quality of predictions."""
+"""Draws waits by class, compared with order of arrival, and the quality of predictions."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from clairvoyant_cli.state.snapshot import Percentiles, Snapshot
+from clairvoyant_cli.state.snapshot import ClassStats, Percentiles, Snapshot
 from tui.formatting import change, class_letter, class_tone, count, duration, ratio, share
 from tui.panels.header import LIGHT, load_gauge, regime
 from tui.styled_text import Line, cell, columns
@@ -23,7 +24,7 @@ def of(view: ViewState) -> object:
     state = view.snapshot
     if state is None:
         return ()
-    told = (state.stats, state.stats_fcfs, state.predictor, state.service_level)
+    told = (state.stats, state.stats_paired, state.stats_fcfs, state.predictor, state.service_level)
     return told, replace(state.counters, submitted=0), ratio(state.utilisation)
 
 
@@ -43,18 +44,22 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def _waits(snapshot: Snapshot) -> list[Line]:
-    """Wait percentiles, each with the median of first-come-first-served."""
-    shadow = {each.length_class: each.wait.p50 for each in snapshot.stats_fcfs}
+    """Wait percentiles, each with the median in order of arrival and the change, of the compared answers."""
+    pairs = {ours.length_class: (ours.wait, other.wait.p50) for ours, other in _pairs(snapshot)}
     lines = _block("wait", [(each.length_class, each.wait) for each in snapshot.stats])
-    if not shadow:
+    if not pairs:
         return lines
     lines[0].add(cell("by arrival", 12, right=True), "faint")
     for line, stats in zip(lines[1:], snapshot.stats, strict=True):
-        ours_s, fcfs_s = stats.wait.p50, shadow.get(stats.length_class)
+        ours, fcfs_s = pairs.get(stats.length_class, (Percentiles(), None))
         line.add(cell(duration(fcfs_s), 7, right=True), "soft")
-        if fcfs_s and ours_s is not None:
-            line.add(cell(change(ours_s, fcfs_s), 6, right=True), "good" if ours_s < fcfs_s else "warn")
+        if fcfs_s and ours.p50 is not None:
+            line.add(cell(change(ours.p50, fcfs_s), 6, right=True), "good" if ours.p50 < fcfs_s else "warn")
     return lines
+
+
+def _pairs(snapshot: Snapshot) -> Iterator[tuple[ClassStats, ClassStats]]:
+    return zip(snapshot.stats_paired, snapshot.stats_fcfs, strict=False)
 
 
 def _block(name: str, rows: list[tuple[str, Percentiles]]) -> list[Line]:

@@ -23,25 +23,26 @@ from clairvoyant_cli.proxy.learning.tau_learning import (
     learned_of,
     state_name,
 )
-from clairvoyant_cli.proxy.observing.arrival_order import ShadowRun
+from clairvoyant_cli.proxy.observing.gain import Gain, Waits
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.starvation import mean_over_slots, tau_from_sojourn
 from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
-from profiles.records import Finished, Profile, place_of
+from profiles.records import Comparison, Finished, Profile, place_of
 
 SAVE_EVERY_S = 20.0
 FOLLOW_EVERY_S = 2.0
 
 
 class Persistence(Protocol):
-    """A daemon's storage. Only `profiles`, `load` and `answered_since` wait for a disk; they are called at
-    the start or on a thread.
+    """A daemon's storage. Only `profiles`, `load` and what is `since` a time wait for a disk; they are called
+    at the start or on a thread.
     """
 
     def profiles(self, backend: str, url: str) -> Sequence[Profile]:
@@ -54,6 +55,14 @@ class Persistence(Protocol):
 
     def finished(self, record: Finished) -> None:
         """Record an ended request."""
+        ...
+
+    def compared(self, comparison: Comparison) -> None:
+        """Record what an ended request gained over order of arrival."""
+        ...
+
+    def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]:
+        """Return (end, class, wait, saved seconds, spared tokens) of the compared requests since a time."""
         ...
 
     def answered_since(self, at: float) -> Callable[[str], int]:
@@ -117,6 +126,7 @@ class StateSaver:
         stats: RequestStats,
         predictor: Predictor,
         learn_queue: LearnQueue,
+        gain: Gain,
         *,
         freeze: bool,
         record_prompts: bool,
@@ -128,6 +138,7 @@ class StateSaver:
         self._stats = stats
         self._predictor = predictor
         self._learn_queue = learn_queue
+        self._gain = gain
         self._freeze = freeze
         self._record_prompts = record_prompts
         self._memories = {worker.name: self._memory_of(worker) for worker in self._pool}
@@ -151,11 +162,14 @@ class StateSaver:
         for memory in self._memories.values():
             self._take_up(memory)
         today = self._stats.today
-        today.take_up(self._persistence.answered_since(midnight_before(today.clock())))
+        midnight = midnight_before(today.clock())
+        today.take_up(self._persistence.answered_since(midnight))
+        for at, kind, waited_s, saved_s, tokens in self._persistence.compared_since(midnight):
+            self._gain.enter(LengthClass(kind), Waits(at, waited_s, saved_s), tokens)
         self._unlearned = self._predictor.export_state()
         self._restore_predictor()
         self._operation.dispatcher.ended.append(self.ended)
-        self._stats.shadow_ran.append(self.in_order_of_arrival)
+        self._stats.compared.append(self.compared)
 
     def take_in(self, worker: Server) -> None:
         """Load the profiles and learned state of a worker that was added. Those of a removed one stay."""
@@ -197,6 +211,7 @@ class StateSaver:
     def save(self) -> None:
         """Store everything that was learned."""
         self._saved_ago_s = 0.0
+        self._stats.compare()
         if self._freeze:
             return
         for memory in self._memories.values():
@@ -236,15 +251,18 @@ class StateSaver:
             learner.learn_speed(model, totals.tokens, rate)
         self._set_tau(memory, model)
 
-    def in_order_of_arrival(self, run: ShadowRun) -> None:
-        """Learn mu_short from the sojourn time of a request under first-come-first-served.
+    def compared(self, exchange: Exchange, pair: Compared) -> None:
+        """Record what a request gained, and learn mu_short from its sojourn time in order of arrival.
 
         Profiles are measured that way; under shortest-first, short requests hardly queue.
         """
-        exchange = run.exchange
+        at = self._stats.journal.at(exchange.ended_s or 0.0)
+        self._persistence.compared(Comparison(pair.saved_s, pair.spared_tokens, at, exchange.id))
         if not self._freeze and LengthClass.of(exchange.totals.tokens or 0) is LengthClass.SHORT:
-            learner = self._memories[_worker_of(exchange)].learner
-            learner.learn_short(exchange.asked.parsed.model, run.wait_s, run.wait_s + run.service_s)
+            memory, model = self._memories[_worker_of(exchange)], exchange.asked.parsed.model
+            sojourn_s = pair.wait_s + exchange.service_s(exchange.ended_s or 0.0)
+            memory.learner.learn_short(model, pair.wait_s, sojourn_s)
+            self._set_tau(memory, model)
 
     # -- profiles ---------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from clairvoyant_cli.protocols import printable as plain
 from clairvoyant_cli.proxy.access.daily_quota import DailyTokens
 from clairvoyant_cli.proxy.journal import Journal
-from clairvoyant_cli.proxy.observing.arrival_order import Shadow, ShadowRun
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Outcome, RequestEnd
+from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder, Compared
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.state.snapshot import (
     MAX_RECENT,
@@ -47,7 +47,7 @@ class RequestStats:
 
     journal: Journal
     model_of: Callable[[Exchange], str] = lambda exchange: exchange.asked.parsed.model
-    shadow_ran: list[Callable[[ShadowRun], None]] = field(default_factory=list)
+    compared: list[Callable[[Exchange, Compared], None]] = field(default_factory=list)
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     submitted: int = 0
     passed_through: int = 0
@@ -57,12 +57,13 @@ class RequestStats:
     repeats: int = 0
     recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     times: dict[LengthClass, deque[Times]] = field(default_factory=_windows)
-    shadow: Shadow = field(default_factory=lambda: Shadow(1))
+    books: ArrivalOrder = field(default_factory=ArrivalOrder)
+    times_paired: dict[LengthClass, deque[Times]] = field(default_factory=_windows)
     times_fcfs: dict[LengthClass, deque[Times]] = field(default_factory=_windows)
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     today: DailyTokens = field(default_factory=DailyTokens)
-    _stats: tuple[float, tuple[ClassStats, ...], tuple[ClassStats, ...]] | None = None
+    _stats: tuple[float, tuple[tuple[ClassStats, ...], ...]] | None = None
 
     def repeated(self, exchange: Exchange, why: str) -> None:
         """Count an answer that broke off and is asked for again, unnoticed by its client."""
@@ -76,7 +77,6 @@ class RequestStats:
     def arrived(self, exchange: Exchange) -> None:
         """Count a request that has joined the queue."""
         self.submitted += 1
-        self.shadow.arrived(exchange)
         self.today.begun(exchange.job.client, round(exchange.job.tokens))
 
     def reestimated(self, exchange: Exchange, before: Job) -> None:
@@ -98,7 +98,8 @@ class RequestStats:
             self.busy.extend((each.granted_s, each.ended_s or now) for each in exchange.held_slots)
         if _counts(exchange):
             self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s, ttft_s))
-        self._run_shadow()
+        is_compared = _counts(exchange) and not exchange.job.stands_back  # those are meant to wait
+        self.books.ended(exchange.id, exchange if is_compared else None, exchange.resumed_s)
         self.recent.append(
             FinishedRequest(
                 id=exchange.id,
@@ -157,17 +158,21 @@ class RequestStats:
         ended_at = None if ended_s is None else self.journal.at(ended_s)
         return AnswerPart(self.journal.at(of.granted_s), ended_at, of.tokens, of.worker, of.slot)
 
-    def _run_shadow(self) -> None:
-        for run in self.shadow.ended():
-            exchange = run.exchange
-            if not _counts(exchange):
-                continue
-            begun_s = exchange.answer_begun_s
-            ttft_s = None if begun_s is None else run.wait_s + begun_s
-            for listener in self.shadow_ran:
-                listener(run)
-            times = Times(run.wait_s, run.wait_s + run.service_s, ttft_s)
-            self.times_fcfs[LengthClass.of(exchange.totals.tokens or 0)].append(times)
+    def compare(self) -> None:
+        """Compare the waits that have become known with those in order of arrival."""
+        for pair in self.books.settle(self.journal.clock()):
+            exchange: Exchange = pair.of
+            ended_s, kind = exchange.ended_s or 0.0, LengthClass.of(exchange.totals.tokens or 0)
+            ours = Times(exchange.waited_s(ended_s), exchange.sojourn_s(ended_s), exchange.ttft_s)
+            later_s = pair.saved_s + pair.reads_s
+            ttft_s = None if ours.ttft_s is None else ours.ttft_s + later_s
+            in_order = Times(
+                ours.wait_s + pair.saved_s, ours.sojourn_s + later_s - exchange.resumed_s, ttft_s
+            )
+            self.times_paired[kind].append(ours)
+            self.times_fcfs[kind].append(in_order)
+            for listener in self.compared:
+                listener(exchange, pair)
 
     def rejected_at_the_door(self, endpoint: str, status: int) -> None:
         """Count a request that was rejected before it joined the queue."""
@@ -188,12 +193,14 @@ class RequestStats:
             **counts,
         )
 
-    def stats(self) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
-        """Return percentiles by class of the answer, real and first-come-first-served; at most 1 s old."""
+    def stats(self) -> tuple[tuple[ClassStats, ...], ...]:
+        """Return percentiles by class of the answer: of all; of those that are compared; and of the same in
+        order of arrival. At most 1 s old.
+        """
         now = self.journal.clock()
         if self._stats is None or now - self._stats[0] > STATS_EVERY_S:
-            self._stats = (now, class_stats(self.times), class_stats(self.times_fcfs))
-        return self._stats[1:]
+            self._stats = (now, tuple(map(class_stats, (self.times, self.times_paired, self.times_fcfs))))
+        return self._stats[1]
 
     def mu_short_s(self) -> float | None:
         """Return the mean sojourn time of recent Short answers (Clairvoyant, section 3.4)."""

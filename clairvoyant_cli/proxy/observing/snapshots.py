@@ -15,7 +15,7 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
-from clairvoyant_cli.proxy.observing.arrival_order import Gain
+from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, WaitingRows, moves
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
@@ -96,7 +96,8 @@ class SnapshotBuilder:
         waiting = WaitingRows(operation, self.pool, stats, now)
         for exchange in waiting.explained(EXPLAINED) if explains else ():
             self._explain(exchange, now)
-        by_class, by_class_fcfs = stats.stats()
+        stats.compare()
+        by_class, by_class_paired, by_class_fcfs = stats.stats()
         alone = Counter[str]()
         for lane in scheduler.line.lanes.values():
             alone[lane.id.pinned_to] += lane.live
@@ -117,6 +118,7 @@ class SnapshotBuilder:
             recent=tuple(stats.recent),
             stats=by_class,
             stats_fcfs=by_class_fcfs,
+            stats_paired=by_class_paired,
             clients=self._clients(),
             counters=stats.counters(),
             queue_capacity=scheduler.capacity,
@@ -125,7 +127,7 @@ class SnapshotBuilder:
             service_level=None if self.service_level is None else self.service_level.state(),
             urgency=self._urgency(now),
             waiting=waiting.summed(),
-            gain=self.gain.state(),
+            gain=self.gain.state(stats.books.behind),
             sessions=self._sessions(waiting.standings.entries, now),
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
             displaced_policy=operation.fallback.displaced or "",

@@ -248,6 +248,16 @@ class Exchange:
         return None
 
     @property
+    def resumed_s(self) -> float:
+        """Seconds for which its prompt was read again after cuts."""
+        resumed_s, begun = 0.0, False
+        for each in self.held_slots:
+            if begun and each.first_byte_s is not None:
+                resumed_s += each.first_byte_s - each.granted_s
+            begun = begun or each.first_byte_s is not None
+        return resumed_s
+
+    @property
     def ended_s(self) -> float | None:
         """When it ended."""
         return None if self.end is None else self.end.at_s

@@ -37,8 +37,8 @@ OVERFLOW = b"Context size has been exceeded"  # llama.cpp's error to all slots (
 class ServerLifecycle:
     """Lets servers join and leave a pool, and keeps the scheduler's slots in step with their states.
 
-    `joined` listeners are called with each server that joins while the pool runs, `slots_changed` with the
-    number of slots of all. `listen_port` is the proxy's own.
+    `joined` listeners are called with each server that joins while the pool runs. `listen_port` is the
+    proxy's own.
     """
 
     config: ServeConfig
@@ -47,7 +47,6 @@ class ServerLifecycle:
     journal: Journal
     spawn: Spawn
     listen_port: int
-    slots_changed: Callable[[int], None] = lambda slots: None
     joined: list[Callable[[Server], None]] = field(default_factory=list)
     _watching: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
 
@@ -106,7 +105,6 @@ class ServerLifecycle:
         self._note_whether_it_swaps(server)
         scheduler.set_slots(server.name, server.room, weight=server.weight)
         scheduler.set_speed(server.name, server.speeds)
-        self.slots_changed(self.pool.slots)
 
     def start(self, server: Server) -> None:
         """Begin to watch a server."""
@@ -122,7 +120,6 @@ class ServerLifecycle:
             server.kv_cache = KvCache()
         self._match_waiting()
         self._open_slots()
-        self.slots_changed(self.pool.slots)
         why = f" ({server.detail})" if server.detail else ""
         news = f"{server.name} is {server.state}{why}, {plural(server.room, 'slot')}"
         if news != server.news:  # models come and go far more often, and have a panel of their own
@@ -268,7 +265,6 @@ class ServerLifecycle:
         server.health.forget()
         self._match_waiting()
         self._open_slots()
-        self.slots_changed(self.pool.slots)
         self.journal.event(logging.INFO, f"{server.name} removed")
         watching = self._watching.pop(server.name, None)
         if watching is not None:

@@ -1,0 +1,115 @@
+"""What the order of service gained over order of arrival, from the pairs of `scheduler.arrival_order`."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import NamedTuple
+
+from clairvoyant_cli.proxy.access.daily_quota import LONGEST_DAY_S, midnight_after
+from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.scheduler.arrival_order import Compared
+from clairvoyant_cli.state.snapshot import GainState
+from predictor.record import LengthClass
+
+WINDOW_S = 3600.0
+MINUTES = 60
+MAX_PAIRS = 2000
+"""Pairs of each class that are looked at; of more in an hour, the newest."""
+
+STATE_EVERY_S = 1.0
+
+
+class Waits(NamedTuple):
+    """When a request ended on the wall clock, its wait, and how much longer it waits in order of arrival."""
+
+    at: float
+    waited_s: float
+    saved_s: float
+
+    @property
+    def in_order_s(self) -> float:
+        """Its wait in order of arrival."""
+        return max(self.waited_s + self.saved_s, 0.0)
+
+
+@dataclass(slots=True)
+class Gain:
+    """The pairs of the last hour, and the sums since midnight. `clock` is the wall clock."""
+
+    clock: Callable[[], float] = time.time
+    _by_class: Mapping[LengthClass, deque[Waits]] = field(
+        default_factory=lambda: {each: deque(maxlen=MAX_PAIRS) for each in LengthClass}
+    )
+    _answers: int = 0
+    _estimated: int = 0
+    _saved_s: float = 0.0
+    _spared_tokens: float = 0.0
+    _until: float = 0.0
+    _state: tuple[float, GainState] = (float("-inf"), GainState())
+
+    def ran(self, exchange: Exchange, pair: Compared) -> None:
+        """Add a request that was compared."""
+        ended_s = exchange.ended_s or 0.0
+        waits = Waits(self.clock(), exchange.waited_s(ended_s), pair.saved_s)
+        kind = LengthClass.of(exchange.totals.tokens or 0)
+        self.enter(kind, waits, pair.spared_tokens, estimated=pair.estimated)
+
+    def enter(
+        self, kind: LengthClass, waits: Waits, spared_tokens: float = 0.0, *, estimated: bool = False
+    ) -> None:
+        """Add a pair of a request that ended today."""
+        self._turn_over()
+        self._by_class[kind].append(waits)
+        self._answers += 1
+        self._estimated += estimated
+        self._saved_s += waits.saved_s
+        self._spared_tokens += spared_tokens
+        self._state = (float("-inf"), self._state[1])
+
+    def state(self, behind: int = 0) -> GainState:
+        """Return the comparison, at most a second old; `behind` answers are not compared yet."""
+        self._turn_over()
+        now = self.clock()
+        if not 0.0 <= now - self._state[0] < STATE_EVERY_S or behind != self._state[1].behind:
+            self._state = (now, self._compared(now, behind))
+        return self._state[1]
+
+    def _compared(self, now: float, behind: int) -> GainState:
+        for pairs in self._by_class.values():
+            while pairs and not now - WINDOW_S <= pairs[0].at <= now:
+                pairs.popleft()
+        short, long = self._by_class[LengthClass.SHORT], self._by_class[LengthClass.LONG]
+        return GainState(
+            short_s=median(each.waited_s for each in short) if short else None,
+            short_fcfs_s=median(each.in_order_s for each in short) if short else None,
+            short_n=len(short),
+            long_paid_s=median(-each.saved_s for each in long) if long else None,
+            long_n=len(long),
+            saved_today_s=self._saved_s,
+            answers_today=self._answers,
+            estimated_today=self._estimated,
+            spared_tokens_today=self._spared_tokens,
+            behind=behind,
+            minutes=_by_minute(short, now) if short else (),
+        )
+
+    def _turn_over(self) -> None:
+        now = self.clock()
+        if now >= self._until or now < self._until - LONGEST_DAY_S:
+            self._answers, self._estimated, self._saved_s, self._spared_tokens = 0, 0, 0.0, 0.0
+            self._until = midnight_after(now)
+
+
+def _by_minute(pairs: Iterable[Waits], now: float) -> tuple[tuple[float, float] | None, ...]:
+    """Return the mean waits, ours and in order of arrival, of each minute, the newest last."""
+    minutes: list[list[Waits]] = [[] for _ in range(MINUTES)]
+    for each in pairs:
+        age = int((now - each.at) / 60.0)
+        if age < MINUTES:
+            minutes[-1 - age].append(each)
+    return tuple(
+        (fmean(each.waited_s for each in of), fmean(each.in_order_s for each in of)) if of else None
+        for of in minutes
+    )

@@ -1,0 +1,394 @@
+"""Replays the requests that were served in order of arrival, and compares each one's wait with the real one.
+
+Rule 1: only pairs count: the same request, served whole, with both waits known.
+Rule 2: the clock of a worker stands still while it may start nothing (paused, down): that time is nobody's.
+Rule 3: a request takes its slot in the replay for as long as it really did, also while its server was still
+busy with it after its client had left. An answer is not cut there, so its prompt is not read again.
+Rule 4: a start is final once everything before it is known. Where that takes longer than `PATIENCE_S`, what
+is not known is predicted, and the pairs that depend on it are marked as estimated.
+Rule 5: where the KV cache is shared by conversations, a second cache sees the prompts in order of arrival.
+The difference between what the two are expected to hold is the prefill that the real order saved.
+
+A request that is held, or whose client has a limit of running requests, joins when it is released or started:
+its wait is the operator's doing. It takes a slot, but is not compared. Under first-come-first-served, all
+differences are 0 by construction.
+"""
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
+from clairvoyant_cli.scheduler.conversation_cache import ConversationCache
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.placement import Station
+
+PATIENCE_S = 180.0
+"""How long an ended request waits for the real length of one before it."""
+
+MAX_PENDING = 10_000
+"""Requests whose start in order of arrival is not known; beyond that, the oldest are left out."""
+
+SAME_S = 1e-6
+"""Sums of seconds that differ by less are equal. Starts of this moment have to wait for what else happens in
+it: a server that goes down frees its slots one by one.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A request with the seconds that it would have waited longer in order of arrival, negative if less, and
+    the tokens of its prompt that would have been read again. `wait_s` is its wait in order of arrival,
+    `reads_s` the time of those tokens. `estimated`: a length before it was predicted.
+    """
+
+    of: Any
+    saved_s: float
+    wait_s: float
+    spared_tokens: float = 0.0
+    reads_s: float = 0.0
+    estimated: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A request in the replay. Seconds are open time of its worker, but `arrived_s` is real time.
+
+    `start_s` is None until it has its place. `work_s` is the slot time so far, `granted_s` when it was last
+    granted a slot, None while it has none. `over`: it will not run again. `taken_s` is the predicted slot
+    time that others went by, `less_s` what it read again after cuts. `of` is what the pair is about, None if
+    it is not compared. `answer` has the real tokens of prompt and answer; `cached_tokens` and
+    `cached_in_order` are those to be expected in the cache, really and in the replay, and `read_s` is the
+    time of a token's prefill. `again` has (slot time so far, real time) of each start after a cut.
+    """
+
+    id: str
+    arrived_s: float
+    order: tuple[float, int] = (0.0, 0)
+    cost_s: float = 0.0
+    worker: str = ""
+    able: frozenset[str] = frozenset()
+    start_s: float | None = None
+    work_s: float = 0.0
+    granted_s: float | None = None
+    freed_s: float = 0.0
+    waited_s: float = 0.0
+    over: bool = False
+    dropped: bool = False
+    over_s: float = inf
+    taken_s: float | None = None
+    less_s: float = 0.0
+    estimated: bool = False
+    counts: bool = True
+    of: Any = None
+    chain: Chain = NO_CHAIN
+    session: str = ""
+    prompt_tokens: float = 0.0
+    answer: tuple[float, float] | None = None
+    cached_tokens: float | None = None
+    cached_in_order: float | None = None
+    read_s: float = 0.0
+    again: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def spared_tokens(self) -> float:
+        """The tokens of its prompt that would be read again in order of arrival."""
+        if self.cached_tokens is None or self.cached_in_order is None:
+            return 0.0
+        return self.cached_tokens - self.cached_in_order
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its slot time is final, for those after it."""
+        return self.over or self.taken_s is not None
+
+    def ends_s(self, now: float) -> float:
+        """Return when it ends in the replay, at the open time `now`; if not known, the earliest time."""
+        running_s = 0.0 if self.granted_s is None else now - self.granted_s
+        took_s = self.work_s + running_s - self.less_s + self.spared_tokens * self.read_s
+        return (self.start_s or 0.0) + max(took_s if self.taken_s is None else self.taken_s, 0.0)
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A worker in the replay: its clock of open time, its slots with the last request of each, and its cache.
+
+    `marks` are (real time, open time then, whether it runs from there).
+    """
+
+    marks: list[tuple[float, float, bool]]
+    slots: list[_Run] = field(default_factory=list)
+    removed: list[_Run] = field(default_factory=list)
+    resizes: deque[tuple[float, int]] = field(default_factory=deque)
+    size: int = 0
+    is_up: bool = False
+    cache: ConversationCache = field(default_factory=ConversationCache)
+    in_cache: list[_Run] = field(default_factory=list)
+
+    def at(self, real_s: float) -> float:
+        """Return the open time at a real time."""
+        index = max(0, bisect_right(self.marks, real_s, key=lambda mark: mark[0]) - 1)
+        since_s, open_s, runs = self.marks[index]
+        return open_s + max(real_s - since_s, 0.0) if runs else open_s
+
+    def note(self, slots: int, *, is_open: bool, now: float) -> None:
+        """Follow the worker's slots, and whether it may start anything."""
+        if is_open != self.marks[-1][2]:
+            self.marks.append((now, self.at(now), is_open))
+        if slots and slots != self.size:
+            self.size = slots
+            self.resizes.append((self.at(now), slots))
+
+    def grow(self) -> None:
+        """Add the slots that came before any went; what still runs in one that had gone has it back."""
+        while self.resizes and self.resizes[0][1] >= len(self.slots):
+            at_s, slots = self.resizes.popleft()
+            while len(self.slots) < slots:
+                last = max(self.removed, key=lambda run: run.ends_s(at_s), default=None)
+                if last is None or last.ends_s(at_s) <= at_s:
+                    self.slots.append(_Run("", at_s, start_s=at_s, over=True))
+                else:
+                    self.removed.remove(last)
+                    self.slots.append(last)
+
+    def shrinks(self, first: _Run, by_s: float) -> bool:
+        """Take the slot that falls free first away, if it had to go by a time; return whether it had."""
+        if not self.resizes or self.resizes[0][0] > by_s:
+            return False
+        self.slots.remove(first)
+        self.removed.append(first)
+        return True
+
+
+class ArrivalOrder:
+    """The replay of a daemon's requests. Times are the scheduler's, in seconds."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, _Worker] = {}
+        self._runs: dict[str, _Run] = {}
+        self._pending: list[_Run] = []  # those without a start, in order of arrival
+        self._placed: list[_Run] = []  # those with a start that are not over
+        self._ready: list[Compared] = []
+        self._seq = 0
+
+    @property
+    def behind(self) -> int:
+        """The number of requests that have been served, and are not compared yet."""
+        return sum(run.over and run.of is not None for run in self._pending)
+
+    def look(self, slots: Mapping[str, int], now: float, *, paused: bool) -> None:
+        """Follow the workers' slots, 0 for one that is down."""
+        for name, number in slots.items():
+            worker, is_open = self._workers.get(name), bool(number) and not paused
+            if worker is None:
+                worker = self._workers[name] = _Worker([(now, now, is_open)])
+            elif not number and worker.is_up:
+                self._ready = self.settle(now)
+                worker.cache = ConversationCache()  # as that of the server
+            worker.is_up = bool(number)
+            worker.note(number, is_open=is_open, now=now)
+
+    def arrived(self, job: Job, *, at_grant: bool) -> None:
+        """Add a job that joins the queue; `at_grant`: it joins the replay when it starts."""
+        able = job.able or frozenset(self._workers)
+        worker = job.worker or (next(iter(able)) if len(able) == 1 else "")
+        run = _Run(job.id, job.arrival_s, (job.arrival_s, self._seq), job.cost_s, worker, able)
+        run.chain, run.session, run.prompt_tokens = job.prefix, job.session, job.prompt_tokens
+        self._seq += 1
+        self._runs[job.id] = run
+        if at_grant:
+            run.counts, run.arrived_s = False, inf
+        else:
+            self._join(run)
+
+    def _join(self, run: _Run) -> None:
+        insort(self._pending, run, key=attrgetter("order"))
+        if len(self._pending) > MAX_PENDING:
+            self._pending.pop(0).counts = False
+
+    def held(self, job_id: str, now: float) -> None:
+        """Take a job that is held out of the replay, until it starts."""
+        run = self._runs.get(job_id)
+        if run is not None and run.start_s is None and run in self._pending:
+            self._ready = self.settle(now)
+            if run in self._pending:
+                self._pending.remove(run)
+                run.counts, run.arrived_s = False, inf
+
+    def granted(self, job_id: str, station: Station, now: float, cached_tokens: float) -> None:
+        """Record that a job starts on a worker, which should have so many tokens of its prompt cached."""
+        run = self._runs.get(job_id)
+        if run is None or station.name not in self._workers:
+            return
+        if run.worker not in ("", station.name) and (run.work_s or run.start_s is not None):
+            run = self._joins_again(run, run.freed_s)
+        worker = self._workers[station.name]
+        run.worker = station.name
+        if run.arrived_s == inf:
+            run.arrived_s, run.order = now, (now, run.order[1])
+            self._join(run)
+        if run.cached_tokens is not None:
+            run.again.append((run.work_s, now))
+        run.granted_s = worker.at(now)
+        run.waited_s = run.granted_s - worker.at(run.arrived_s) - run.work_s
+        if run.cached_tokens is None and run.chain:
+            run.cached_tokens = cached_tokens
+            run.read_s = 0.0 if station.speed is None else station.speed.seconds(1.0, 0.0)
+            worker.cache.slots, worker.cache.reuse = station.cache.slots, station.cache.reuse
+            worker.cache.room_tokens = station.cache.room_tokens
+
+    def answered(self, job_id: str, prompt_tokens: float, tokens: float) -> None:
+        """Record the real tokens of a running job's prompt and answer."""
+        run = self._runs.get(job_id)
+        if run is not None:
+            run.answer = prompt_tokens, tokens
+
+    def freed(self, job_id: str, now: float, *, over: bool, served: bool, returned: bool = False) -> None:
+        """Record that a job has left its slot; `over`: for good. `served`: its prompt was read. One that is
+        `returned` goes back to the queue with nothing done, and is not compared.
+        """
+        run = self._runs.get(job_id)
+        if run is None or run.granted_s is None:
+            return
+        run.work_s += self._workers[run.worker].at(now) - run.granted_s
+        run.granted_s, run.freed_s, run.dropped = None, now, not served
+        if returned:
+            self._joins_again(run, now)
+        elif over:
+            del self._runs[job_id]
+            self._over(run, now)
+
+    def _joins_again(self, run: _Run, now: float) -> _Run:
+        """End a run that did not end its request, which takes its place in the order once more."""
+        self._over(run, now)
+        run.of = None
+        self._ready = self.settle(now)  # those that had their slots before come first
+        again = self._runs[run.id] = replace(
+            run, arrived_s=now, worker="", start_s=None, work_s=0.0, counts=False, over=False, over_s=inf
+        )
+        again.taken_s = again.cached_tokens = again.cached_in_order = None
+        again.dropped, again.again = False, []
+        self._join(again)
+        return again
+
+    def left(self, job_id: str, now: float) -> None:
+        """Record that a job has left the queue."""
+        run = self._runs.pop(job_id, None)
+        if run is not None:
+            run.of = None
+            self._over(run, now)
+            if not run.work_s and run in self._pending:
+                self._pending.remove(run)
+
+    def ended(self, job_id: str, of: object | None, less_s: float = 0.0) -> None:
+        """Record that a job has ended, before `freed` or `left`. `of` is what its pair is about, None if it
+        is not to be compared; `less_s` is the time for which it read its prompt again after cuts.
+        """
+        run = self._runs.get(job_id)
+        if run is not None:
+            run.of, run.less_s = of if run.counts else None, less_s
+
+    def _over(self, run: _Run, now: float) -> None:
+        run.over, run.over_s = True, now
+        if not run.counts:
+            run.of = None
+
+    def settle(self, now: float) -> list[Compared]:
+        """Return the pairs that have become known since the last call."""
+        late = [
+            i for i, run in enumerate(self._pending) if run.of is not None and run.over_s < now - PATIENCE_S
+        ]
+        guess_until, blocked, left = late[-1] if late else -1, set[str](), list[_Run]()
+        for index, run in enumerate(self._pending):
+            if len(blocked) >= len(self._workers):
+                left += self._pending[index:]
+                break
+            if not run.worker and index <= guess_until:
+                run.worker = min(
+                    run.able & self._workers.keys(), default="", key=lambda name: self._free_s(name, now)
+                )
+            if run.worker and run.worker not in blocked and self._place(run, now, guess=index <= guess_until):
+                self._placed.append(run)
+            else:
+                blocked |= {run.worker} if run.worker else run.able & self._workers.keys()
+                left.append(run)
+        self._pending = left
+        found = [*self._ready, *(self._pair(run) for run in self._placed if run.over and run.of is not None)]
+        self._ready = []
+        self._placed = [run for run in self._placed if not run.over]
+        if not self._runs and not self._pending:
+            for worker in self._workers.values():
+                del worker.marks[:-1]
+                worker.removed.clear()
+        return found
+
+    def _free_s(self, name: str, now: float) -> float:
+        worker = self._workers[name]
+        return min((run.ends_s(worker.at(now)) for run in worker.slots), default=inf)
+
+    def _place(self, run: _Run, now: float, *, guess: bool) -> bool:
+        """Give a request its start; False if that is not known yet."""
+        worker = self._workers.get(run.worker)
+        if worker is None:
+            return False
+        open_s, arrived_s = worker.at(now), worker.at(run.arrived_s)
+        while True:
+            worker.grow()
+            first = min(worker.slots, key=lambda each: each.ends_s(open_s), default=None)
+            if first is None:
+                return False
+            if not first.is_known:
+                if not guess:
+                    return False
+                first.taken_s = max(first.ends_s(open_s) - (first.start_s or 0.0), first.cost_s)
+                first.estimated = True
+                continue
+            start_s = max(arrived_s, first.ends_s(open_s))
+            if start_s >= open_s - SAME_S:
+                return False
+            if not worker.shrinks(first, start_s):
+                break
+        run.start_s = start_s
+        run.estimated = first.estimated and start_s > arrived_s
+        worker.slots[worker.slots.index(first)] = run
+        if run.chain:
+            self._read(worker, run)
+        return True
+
+    def _read(self, worker: _Worker, run: _Run) -> None:
+        """Have the replay's cache see a prompt, once the answers before it are there."""
+        start_s, due = run.start_s or 0.0, list[tuple[float, float, _Run, bool]]()
+        for each in worker.in_cache:
+            began_s = each.start_s or 0.0
+            due += [(round(began_s + after_s, 6), at_s, each, False) for after_s, at_s in each.again]
+            due += [(round(each.ends_s(0.0), 6), each.over_s, each, True)] if each.over else []
+        for at_s, _, each, ended in sorted(due, key=itemgetter(0, 1)):  # sums of floats that should be equal
+            if at_s > round(start_s, 6):
+                break
+            if not ended:
+                worker.cache.started(each.id, each.chain, each.prompt_tokens, each.session)
+                del each.again[0]
+                continue
+            if each.dropped:
+                worker.cache.dropped(each.id)
+            elif each.answer is not None:
+                worker.cache.answered(each.id, *each.answer)
+            worker.in_cache.remove(each)
+        run.cached_in_order = worker.cache.expected(run.chain).tokens
+        worker.cache.started(run.id, run.chain, run.prompt_tokens, run.session)
+        worker.in_cache.append(run)
+
+    def _pair(self, run: _Run) -> Compared:
+        wait_s = (run.start_s or 0.0) - self._workers[run.worker].at(run.arrived_s)
+        return Compared(
+            run.of,
+            wait_s - run.waited_s,
+            wait_s,
+            run.spared_tokens,
+            run.spared_tokens * run.read_s,
+            run.estimated,
+        )

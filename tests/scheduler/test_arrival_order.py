@@ -1,0 +1,237 @@
+"""The books of the gain: each request's wait, and its wait in order of arrival."""
+
+from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+import pytest
+
+from clairvoyant_cli.scheduler.arrival_order import MAX_PENDING, PATIENCE_S, ArrivalOrder, Compared
+from clairvoyant_cli.scheduler.chain import Chain
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+
+
+class Server:
+    """A scheduler with workers that take a known time for each job, in virtual time."""
+
+    def __init__(self, policy: str, workers: dict[str, int], seed: int = 0) -> None:
+        self.scheduler = Scheduler(POLICIES[policy], workers=workers, tau_s=60.0)
+        self.books = self.scheduler.books = ArrivalOrder()
+        self.slots = dict(workers)
+        self.random = Random(seed)
+        self.now = 0.0
+        self.service_s: dict[str, float] = {}
+        self.done_s: dict[str, float] = {}
+        self.started_s: dict[str, float] = {}
+        self.waited_s: dict[str, float] = {}
+        self.compared: dict[str, Compared] = {}
+        self.leaves: set[str] = set()
+        self._events: list[tuple[float, int, str, str, str]] = []
+        self._number = count()
+        self.scheduler.next(0.0)
+
+    def at(self, at_s: float, what: str, which: str = "", of: str = "") -> None:
+        heappush(self._events, (at_s, next(self._number), what, which, of))
+
+    def submit(self, job: Job, service_s: float) -> None:
+        self.service_s[job.id] = service_s
+        self._jobs = {**getattr(self, "_jobs", {}), job.id: job}
+        self.at(job.arrival_s, "arrive", job.id)
+
+    def run(self) -> "Server":
+        while self._events:
+            self.now, _, what, which, of = heappop(self._events)
+            getattr(self, f"_{what}")(which, of)
+            self._fill()
+        self._note()
+        return self
+
+    def _fill(self) -> None:
+        while (dispatch := self.scheduler.next(self.now)) is not None:
+            job_id = dispatch.job.id
+            self.started_s[job_id] = self.now
+            self.waited_s[job_id] = self.now - dispatch.job.arrival_s - self.done_s.get(job_id, 0.0)
+            left_s = self.service_s[job_id] - self.done_s.get(job_id, 0.0)
+            self.at(self.now + left_s, "end", job_id, str(self.now))
+        self._note()
+
+    def _note(self) -> None:
+        for each in self.books.settle(self.now):
+            assert each.of not in self.compared
+            self.compared[each.of] = each
+
+    def _arrive(self, job_id: str, _: str) -> None:
+        self.scheduler.submit(self._jobs[job_id], self.now)
+
+    def _end(self, job_id: str, since: str) -> None:
+        if job_id in self.scheduler.running and str(self.started_s[job_id]) == since:
+            answered = job_id not in self.leaves
+            if answered and self._jobs[job_id].prefix:
+                self.scheduler.answered(job_id, 100.0, 50.0, None, calls_tool=False, now=self.now)
+            self.books.ended(job_id, job_id if answered else None)
+            self.scheduler.finish(job_id, self.now)
+
+    def _pause(self, _: str, __: str) -> None:
+        self.scheduler.pause()
+
+    def _resume(self, _: str, __: str) -> None:
+        self.scheduler.resume()
+
+    def _slots(self, worker: str, number: str) -> None:
+        self.scheduler.set_slots(worker, int(number))
+
+    def _fail(self, worker: str, _: str) -> None:
+        """Fail what runs on a worker, which is down from now on: it is asked for again, or given up."""
+        for job_id in [each for each, entry in self.scheduler.running.items() if entry.worker == worker]:
+            if self.random.random() < 0.7:
+                self.scheduler.requeue(job_id, self.now, served=False)
+            else:
+                self.books.ended(job_id, None)
+                self.scheduler.finish(job_id, self.now, served=False)
+        self.scheduler.set_slots(worker, 0)
+
+    def _cut(self, worker: str, _: str) -> None:
+        for job_id in [each for each, entry in self.scheduler.running.items() if entry.worker == worker]:
+            self.done_s[job_id] = self.done_s.get(job_id, 0.0) + self.now - self.started_s[job_id]
+            self.scheduler.progress(job_id, 1.0)
+            self.scheduler.requeue(job_id, self.now, worker=worker)
+
+    def _cancel(self, job_id: str, _: str) -> None:
+        if self.scheduler.cancel(job_id, self.now):
+            self.service_s.pop(job_id)
+
+
+def job(number: int, arrival_s: float, cost_s: float = 1.0, **more: object) -> Job:
+    return replace(Job(f"r{number}", arrival_s, cost_s=cost_s, p_long=min(cost_s / 60.0, 1.0)), **more)  # type: ignore[arg-type]
+
+
+def loaded(server: Server, requests: int, rho: float = 0.9, *, sessions: int = 0) -> Server:
+    """Add a random load, with answers of very different lengths."""
+    random, now = server.random, 0.0
+    for number in range(requests):
+        service_s = random.choice((0.5, 1.0, 2.0, 30.0)) * random.uniform(0.8, 1.2)
+        now += random.expovariate(rho * sum(server.slots.values()) / 8.4)
+        more: dict[str, object] = {}
+        if sessions:
+            session = random.randrange(sessions)
+            hashes = tuple(1000 * session + piece for piece in range(1 + number // 10))
+            chain = Chain(hashes, tuple(400 * (piece + 1) for piece in range(len(hashes))))
+            more = {"prefix": chain, "prompt_tokens": 100.0, "client": f"c{session}"}
+        server.submit(job(number, now, service_s, **more), service_s)
+    return server
+
+
+def troubled(server: Server, until_s: float) -> Server:
+    """Add pauses, outages, other numbers of slots, cuts, cancellations and clients that leave."""
+    random, now = server.random, 0.0
+    while (now := now + random.expovariate(1 / 40)) < until_s:
+        worker, lasts_s = random.choice(list(server.slots)), random.uniform(0.1, 60.0)
+        match random.choice(("pause", "fail", "slots", "cut", "cancel", "leave")):
+            case "pause":
+                server.at(now, "pause")
+                server.at(now + lasts_s, "resume")
+            case "fail":
+                server.at(now, "fail", worker)
+                server.at(now + lasts_s, "slots", worker, str(server.slots[worker]))
+            case "slots":
+                server.at(now, "slots", worker, str(random.randint(1, 4)))
+            case "cut":
+                server.at(now, "cut", worker)
+            case "cancel":
+                server.at(now, "cancel", random.choice(list(server.service_s)))
+            case _:
+                server.leaves.add(random.choice(list(server.service_s)))
+    return server
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_first_come_first_served_gains_nothing_whatever_happens(seed: int) -> None:
+    workers = {"a": 1 + seed % 3} | ({"b": 1} if seed % 2 else {})
+    server = troubled(loaded(Server("fcfs", workers, seed), 60, sessions=seed % 3), 600.0).run()
+    assert len(server.compared) > 20
+    assert all(abs(each.saved_s) < 1e-6 for each in server.compared.values())
+    assert not any(each.estimated or each.spared_tokens for each in server.compared.values())
+    assert server.books.behind == 0
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("policy", ["sjf", "bounded", "fcfs"])
+def test_the_waits_in_order_of_arrival_are_those_of_that_order(policy: str, slots: int) -> None:
+    ours = loaded(Server(policy, {"a": slots}), 300).run()
+    in_order = loaded(Server("fcfs", {"a": slots}), 300).run()
+    exact = [each for each in ours.compared.values() if not each.estimated]
+    assert len(ours.compared) == 300
+    assert len(exact) > 200
+    for each in exact:
+        assert each.wait_s == pytest.approx(in_order.waited_s[each.of], abs=1e-6)
+        assert each.saved_s == pytest.approx(in_order.waited_s[each.of] - ours.waited_s[each.of], abs=1e-6)
+
+
+def test_shortest_first_saves_what_the_longest_pays() -> None:
+    server = Server("sjf", {"a": 1})
+    server.submit(job(0, 0.0, 5.0), 5.0)
+    server.submit(job(1, 1.0, 30.0), 30.0)
+    server.submit(job(2, 2.0, 1.0), 1.0)
+    server.run()
+    assert {name: each.saved_s for name, each in server.compared.items()} == {"r0": 0, "r1": -1, "r2": 30}
+
+
+def test_nothing_is_compared_before_the_requests_ahead_of_it_have_ended() -> None:
+    server = Server("sjf", {"a": 1})
+    for number, service_s in enumerate((5.0, 30.0, 1.0)):
+        server.submit(job(number, float(number), service_s), service_s)
+    server.at(6.5, "look")
+    seen = []
+    server._look = lambda *_: seen.append((set(server.compared), server.books.behind))  # type: ignore[attr-defined]
+    server.run()
+    assert seen == [({"r0"}, 1)]
+    assert len(server.compared) == 3
+
+
+def test_a_request_that_does_not_end_holds_the_books_up_for_a_while_only() -> None:
+    server = Server("sjf", {"a": 2})
+    server.submit(job(0, 0.0, 1.0), 10 * PATIENCE_S)
+    for number in range(1, 100):
+        server.submit(job(number, float(number), 3.0), 3.0)
+    server.at(3 * PATIENCE_S, "look")
+    seen = []
+    server._look = lambda *_: seen.append(server.books.behind)  # type: ignore[attr-defined]
+    server.run()
+    assert seen[0] < 40
+    assert len(server.compared) == 100
+
+
+def test_a_request_on_hold_is_not_compared_and_holds_nothing_up() -> None:
+    server = Server("fcfs", {"a": 1})
+    for number in range(4):
+        server.submit(job(number, 0.0), 1.0)
+    server.at(0.5, "hold", "r1")
+    server.at(50.0, "release", "r1")
+    server._hold = lambda which, _: server.scheduler.hold(which, server.now)  # type: ignore[attr-defined]
+    server._release = lambda which, _: server.scheduler.release(which, server.now)  # type: ignore[attr-defined]
+    server.run()
+    assert {name: each.saved_s for name, each in server.compared.items()} == {"r0": 0, "r2": 0, "r3": 0}
+
+
+def test_the_prefill_that_an_order_spares_is_told_apart() -> None:
+    """Two conversations take turns in one slot; served one after the other, each finds its own."""
+    server = Server("sjf", {"a": 1})
+    server.scheduler.fleet.stations["a"].cache.size = (0.0, 1.0)  # nothing is kept behind the slot
+    chains = [Chain((10 * at, 10 * at + 1), (400, 800)) for at in range(2)]
+    for number in range(8):
+        cost_s = 1.0 if number % 2 else 2.0
+        server.submit(
+            job(number, 0.1 * number, cost_s, prefix=chains[number % 2], prompt_tokens=100.0), cost_s
+        )
+    server.run()
+    assert sum(each.spared_tokens for each in server.compared.values()) > 100
+
+
+def test_the_books_are_bounded() -> None:
+    books = ArrivalOrder()
+    for number in range(MAX_PENDING + 50):
+        books.arrived(job(number, float(number)), at_grant=False)
+    assert len(books._pending) == MAX_PENDING

@@ -141,6 +141,7 @@ class StateSaver:
         self._gain = gain
         self._freeze = freeze
         self._record_prompts = record_prompts
+        self._forgot_s = -inf
         self._memories = {worker.name: self._memory_of(worker) for worker in self._pool}
         self.took_over: list[Callable[[Server], None]] = []
         self._announced = ""
@@ -227,6 +228,7 @@ class StateSaver:
 
     def forget(self) -> None:
         """Drop the learned state: it was erased from the database and must not be written again."""
+        self._forgot_s = self._stats.journal.clock()
         self._learn_queue.clear()
         self._predictor.import_state(self._unlearned)
         self._operation.review_predictor()
@@ -256,11 +258,14 @@ class StateSaver:
 
         Profiles are measured that way; under shortest-first, short requests hardly queue.
         """
-        at = self._stats.journal.at(exchange.ended_s or 0.0)
+        ended_s = exchange.ended_s or 0.0
+        at = self._stats.journal.at(ended_s)
         self._persistence.compared(Comparison(pair.saved_s, pair.spared_tokens, at, exchange.id))
-        if not self._freeze and LengthClass.of(exchange.totals.tokens or 0) is LengthClass.SHORT:
+        if self._freeze or ended_s < self._forgot_s:  # compared late: what it teaches was erased
+            return
+        if LengthClass.of(exchange.totals.tokens or 0) is LengthClass.SHORT:
             memory, model = self._memories[_worker_of(exchange)], exchange.asked.parsed.model
-            sojourn_s = pair.wait_s + exchange.service_s(exchange.ended_s or 0.0)
+            sojourn_s = pair.wait_s + exchange.service_s(ended_s)
             memory.learner.learn_short(model, pair.wait_s, sojourn_s)
             self._set_tau(memory, model)
 

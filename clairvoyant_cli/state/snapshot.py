@@ -49,12 +49,15 @@ class AnswerPart:
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A queued request. `rank` counts from 1 in scheduling order, `eta_s` is the predicted wait; `rank_fcfs`
-    and `eta_fcfs_s` are the same under first-come-first-served. One that was cut `cuts` times has `tokens` of
+    """A queued request. `rank` counts from 1 in scheduling order, `eta_s` is the predicted wait, None if no
+    server can take it or it is held; four of five start between `eta_low_s` and `eta_high_s`. `ahead` are
+    those that are expected to start before it, with requests that have yet to come. `refused_in_s`: it is
+    refused then unless a server returns. `rank_fcfs` and `eta_fcfs_s` are rank and wait under
+    first-come-first-served. One that was cut `cuts` times has `tokens` of
     its answer in as many `parts`. `urgency` is its level, 0 (immediate) to 4, None if nobody set one;
     `urgency_by` is who did: operator, rule, client, predictor, or share if its client has used up its share
-    of urgency. `backends` are those that can serve it, none if all can. `cause` is what decides its place
-    (held, session, cannot, promoted, guard, overdue, priority or policy), `why` explains it.
+    of urgency. `backends` are those that can serve it, none if all can. `cause` is one word for what decides
+    its place (`scheduler.explain.Cause`), `why` explains it.
     """
 
     id: str
@@ -83,6 +86,11 @@ class QueuedRequest:
     why: str = ""
     rank_fcfs: int | None = None
     eta_fcfs_s: float | None = None
+    eta_low_s: float | None = None
+    eta_high_s: float | None = None
+    ahead: float | None = None
+    refused_in_s: float | None = None
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,9 @@ class RunningRequest:
     or its answer was cut, and the slot is not free yet). `tokens` are those of all `parts`; `uncut` says why
     its answer will not be cut. `stamp` is the priority it was sent with, by which the engine orders it.
     `estimated`: state and tokens follow from the server's speeds, as an answer that is not streamed shows
-    nothing before its end. `remark`: what is wrong with it, such as an answer that repeats itself.
+    nothing before its end. `remark`: what is wrong with it, such as an answer that repeats itself. `eta_s` is
+    the predicted time left; four of five end between `eta_low_s` and `eta_high_s`. `answer` is the end of
+    what was streamed so far, None unless the daemon shows prompts.
     """
 
     id: str
@@ -120,6 +130,9 @@ class RunningRequest:
     urgency_by: str = ""
     estimated: bool = False
     remark: str = ""
+    eta_low_s: float | None = None
+    eta_high_s: float | None = None
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

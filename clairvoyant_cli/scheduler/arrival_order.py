@@ -9,8 +9,8 @@ is not known is predicted, and the pairs that depend on it are marked as estimat
 Rule 5: where the KV cache is shared by conversations, a second cache sees the prompts in order of arrival.
 The difference between what the two are expected to hold is the prefill that the real order saved.
 
-A request that is held, or whose client has a limit of running requests, joins when it is released or started:
-its wait is the operator's doing. It takes a slot, but is not compared. Under first-come-first-served, all
+A request that is held joins when it is released, one whose client has a limit of running requests when it is
+started: its wait is the operator's doing. It takes a slot, but is not compared. Under first-come-first-served, all
 differences are 0 by construction.
 """
 
@@ -173,6 +173,7 @@ class ArrivalOrder:
         self._pending: list[_Run] = []  # those without a start, in order of arrival
         self._placed: list[_Run] = []  # those with a start that are not over
         self._ready: list[Compared] = []
+        self._held = set[str]()
         self._seq = 0
 
     @property
@@ -211,13 +212,24 @@ class ArrivalOrder:
             self._pending.pop(0).counts = False
 
     def held(self, job_id: str, now: float) -> None:
-        """Take a job that is held out of the replay, until it starts."""
+        """Take a job that is held out of the replay, until it is released."""
         run = self._runs.get(job_id)
-        if run is not None and run.start_s is None and run in self._pending:
-            self._ready = self.settle(now)
-            if run in self._pending:
-                self._pending.remove(run)
-                run.counts, run.arrived_s = False, inf
+        if run is None:
+            return
+        self._ready = self.settle(now)
+        run.counts = False
+        if run in self._pending:
+            self._pending.remove(run)
+            self._held.add(job_id)
+            run.arrived_s = inf
+
+    def released(self, job_id: str, now: float) -> None:
+        """Have a job that was held join the replay, at its place in the order of arrival."""
+        if job_id in self._held and job_id in self._runs:
+            self._ready = self.settle(now)  # those that had their slots before come first
+            self._held.remove(job_id)
+            self._runs[job_id].arrived_s = now
+            self._join(self._runs[job_id])
 
     def granted(self, job_id: str, station: Station, now: float, cached_tokens: float) -> None:
         """Record that a job starts on a worker, which should have so many tokens of its prompt cached."""
@@ -278,6 +290,7 @@ class ArrivalOrder:
     def left(self, job_id: str, now: float) -> None:
         """Record that a job has left the queue."""
         run = self._runs.pop(job_id, None)
+        self._held.discard(job_id)
         if run is not None:
             run.of = None
             self._over(run, now)

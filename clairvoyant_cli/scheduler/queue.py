@@ -293,6 +293,8 @@ class Scheduler(QueueState):
         if entry is None or not entry.held:
             return False
         entry.held = False
+        if self.books is not None:
+            self.books.released(job_id, now)
         entry.moves.append(Move(now, MoveKind.RELEASED))
         self._place(entry)
         return True

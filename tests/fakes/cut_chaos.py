@@ -128,7 +128,8 @@ class Visitor:
 
     def _read(self, body: bytes) -> str:
         if not self.stream:
-            return ROUTES[self.route](json.loads(body)) if body else ""
+            event = json.loads(body) if body else {"error": ""}
+            return "" if "error" in event else ROUTES[self.route](event)
         lines = [line.removeprefix(b"data: ") for line in body.split(b"\n")[:-1]]
         events = [json.loads(line) for line in lines if line.strip() and line != b"[DONE]"]
         return "".join(ROUTES[self.route](event) for event in events if "error" not in event)

@@ -80,6 +80,13 @@ class Server:
     def _resume(self, _: str, __: str) -> None:
         self.scheduler.resume()
 
+    def _hold(self, job_id: str, until_s: str) -> None:
+        if self.scheduler.hold(job_id, self.now):
+            self.at(float(until_s), "release", job_id)
+
+    def _release(self, job_id: str, _: str) -> None:
+        self.scheduler.release(job_id, self.now)
+
     def _slots(self, worker: str, number: str) -> None:
         self.scheduler.set_slots(worker, int(number))
 
@@ -94,7 +101,13 @@ class Server:
         self.scheduler.set_slots(worker, 0)
 
     def _cut(self, worker: str, _: str) -> None:
-        for job_id in [each for each, entry in self.scheduler.running.items() if entry.worker == worker]:
+        """Cut what runs on a worker, unless another would take its slot: that changes the order."""
+        running = [each for each, entry in self.scheduler.running.items() if entry.worker == worker]
+        waiting = [entry.job.arrival_s for entry in self.scheduler.waiting()]
+        latest_s = max((self._jobs[each].arrival_s for each in running), default=0.0)
+        if len(running) > self.scheduler.fleet.slots[worker] or min(waiting, default=latest_s) < latest_s:
+            return
+        for job_id in running:
             self.done_s[job_id] = self.done_s.get(job_id, 0.0) + self.now - self.started_s[job_id]
             self.scheduler.progress(job_id, 1.0)
             self.scheduler.requeue(job_id, self.now, worker=worker)
@@ -125,11 +138,11 @@ def loaded(server: Server, requests: int, rho: float = 0.9, *, sessions: int = 0
 
 
 def troubled(server: Server, until_s: float) -> Server:
-    """Add pauses, outages, other numbers of slots, cuts, cancellations and clients that leave."""
+    """Add pauses, outages, other numbers of slots, cuts, holds, cancellations and clients that leave."""
     random, now = server.random, 0.0
     while (now := now + random.expovariate(1 / 40)) < until_s:
         worker, lasts_s = random.choice(list(server.slots)), random.uniform(0.1, 60.0)
-        match random.choice(("pause", "fail", "slots", "cut", "cancel", "leave")):
+        match random.choice(("pause", "fail", "slots", "cut", "cancel", "leave", "hold")):
             case "pause":
                 server.at(now, "pause")
                 server.at(now + lasts_s, "resume")
@@ -142,6 +155,8 @@ def troubled(server: Server, until_s: float) -> Server:
                 server.at(now, "cut", worker)
             case "cancel":
                 server.at(now, "cancel", random.choice(list(server.service_s)))
+            case "hold":
+                server.at(now, "hold", random.choice(list(server.service_s)), str(now + lasts_s))
             case _:
                 server.leaves.add(random.choice(list(server.service_s)))
     return server

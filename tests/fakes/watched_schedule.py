@@ -1,0 +1,325 @@
+"""A random schedule that is watched: what the daemon publishes beside what servers and clients know.
+
+Virtual time makes both exact. The servers' journals say what runs and how many tokens were sent; the clients
+say when they asked and when their answer ended. Each look compares all of it with the state that `status
+--json` prints.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from heapq import heapreplace
+from typing import Any
+
+from clairvoyant_cli.config import BackendConfig
+from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.observing.request_stats import STATS_EVERY_S
+from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
+from clairvoyant_cli.research.replay import Engine, Speed
+from clairvoyant_cli.research.replay.engine import Outcome, Service
+from clairvoyant_cli.research.replay.lengths import digest
+from clairvoyant_cli.research.replay.proof import proven
+from clairvoyant_cli.state.encoding import decode, encode
+from clairvoyant_cli.state.snapshot import GainState, QueuedRequest, RunningRequest, Snapshot
+from predictor.record import LengthClass
+from profiles.percentiles import percentile
+from profiles.records import Served
+from tests.fakes.cut_chaos import Backend, Visitor
+from tests.fakes.serving import believe, serving, until
+
+DEEDS = ("pause", "hold", "cancel", "leave")
+"""What happens meanwhile. A promotion is left out: it is a change of the order."""
+
+SPEED = Speed(prefill_tokens_per_s=2_000.0, decode_tokens_per_s=50.0)
+RESUME_S = 0.05
+GRACE_S = 15.0
+TAU_S = 20.0
+LENGTHS = ((5, 60), (60, 199), (200, 700), (800, 1500))
+CLOSE_S = 1e-3
+"""Virtual time passes only between events, but a request has a handful of events."""
+
+ENDED = {"whole": "completed", "left": "client_cancelled"}
+
+
+@dataclass(eq=False)
+class Client(Visitor):
+    """A request, when it was sent, and when its answer ended."""
+
+    sent_s: float = 0.0
+    ended_s: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.tokens = self.rng.randint(*self.rng.choice(LENGTHS))
+        self.stream = self.rng.random() < 0.8
+        guess = min(0.99, max(0.0, self.rng.gauss(self.tokens / 1200, 0.2)))
+        self.prompt = f"{guess:.2f} number {self.number}"
+
+    async def visit(self, url: str) -> None:
+        """Ask, and keep both times."""
+        self.sent_s = asyncio.get_running_loop().time()
+        await super().visit(url)
+        if self.became == "whole" and self.text != self.whole_text:
+            self.became = "failed"
+        self.ended_s = asyncio.get_running_loop().time()
+
+
+@dataclass(eq=False)
+class Watched:
+    """The schedule: servers, a daemon, clients, and the differences that were seen."""
+
+    daemon: Daemon
+    backends: dict[str, Backend]
+    rng: random.Random
+    deeds: tuple[str, ...] = ()
+    clients: dict[str, Client] = field(default_factory=dict)
+    looks: list[Snapshot] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    ended: dict[str, tuple[Exchange, RequestEnd]] = field(default_factory=dict)
+    done: Counter[str] = field(default_factory=Counter)
+    _over: bool = False
+
+    async def run(self, requests: int, rho: float) -> None:
+        """Have clients come at a utilisation, make trouble, and look at random moments."""
+        trouble = [self._operator(), *map(self._outages, self.backends.values())] if self.deeds else []
+        others = asyncio.gather(self._watch(), *trouble)
+        tokens = sum(sum(each) / 2 for each in LENGTHS) / len(LENGTHS)
+        slots = sum(each.engine.slots for each in self.backends.values())
+        rate = rho * slots * SPEED.decode_tokens_per_s / tokens
+        visits = []
+        async with asyncio.timeout(24 * 3600.0):
+            for number in range(requests):
+                client = Client(number, random.Random(f"{self.rng.random()}"))
+                self.clients[client.prompt] = client
+                visits.append(asyncio.create_task(client.visit(self.daemon.base_url)))
+                await asyncio.sleep(self.rng.expovariate(rate) * self.rng.choice((0.1, 1.9)))
+            await asyncio.gather(*visits)
+            self._over = True
+            await others
+            await asyncio.sleep(200.0)  # until all is compared, or predicted
+            self.look()
+
+    # -- trouble ----------------------------------------------------------------------------------------
+
+    async def _operator(self) -> None:
+        """Pause, hold, promote, cancel, change the policy; and let clients leave."""
+        daemon, rng = self.daemon, self.rng
+        scheduler = daemon.dispatcher.scheduler
+        while not self._over:
+            await asyncio.sleep(rng.expovariate(1 / 15.0))
+            live = [each for each in daemon.dispatcher.live.values() if each.end is None]
+            deed = rng.choice(self.deeds)
+            self.done[deed] += 1
+            if deed == "pause":
+                scheduler.pause()
+                await asyncio.sleep(rng.uniform(0.5, 20.0))
+                daemon.operation.resume()
+            elif not live:
+                continue
+            elif deed == "hold":
+                held = rng.choice(live).id
+                scheduler.hold(held, self._now())
+                await asyncio.sleep(rng.uniform(0.5, 10.0))
+                scheduler.release(held, self._now())
+                daemon.dispatcher.moved()
+            elif deed == "promote":
+                scheduler.promote(rng.choice(live).id, self._now())
+                daemon.dispatcher.moved()
+            elif deed == "cancel":
+                daemon.dispatcher.cancel(rng.choice(live).id)
+            elif (client := self._client(rng.choice(live))) is not None:
+                client.leave(asyncio.get_running_loop().time())
+        for entry in list(scheduler.waiting()):
+            scheduler.release(entry.job.id, self._now())
+        daemon.dispatcher.moved()
+
+    async def _outages(self, backend: Backend) -> None:
+        while not self._over:
+            await asyncio.sleep(self.rng.expovariate(1 / 60.0))
+            self.done["killed"] += 1
+            await backend.kill()
+            await asyncio.sleep(self.rng.choice((0.5, 3.0, 6.0, GRACE_S + 5.0)))
+            await backend.start()
+
+    # -- looking ----------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while not self._over:
+            await asyncio.sleep(self.rng.expovariate(1 / 4.0))
+            self.look()
+
+    def look(self) -> None:
+        """Compare the state as it is printed with what servers and clients know."""
+        published = decode(encode(self.daemon.snapshot()))
+        self.looks.append(published)
+        now = asyncio.get_running_loop().time()
+        self.faults += [f"at {now:.3f} s: {fault}" for fault in self._differences(published, now)]
+
+    def _differences(self, state: Snapshot, now: float) -> Iterator[str]:
+        known = {client.prompt: client for client in self.clients.values()}
+        if state.counters.submitted != len(known):
+            yield f"{state.counters.submitted} submitted, {len(known)} were sent"
+        yield from self._slots(state)
+        for row in (*state.queue, *state.running):
+            exchange = self.daemon.dispatcher.live[row.id]
+            client = self._client(exchange)
+            if client is not None:
+                yield from self._live(row, exchange, client, now)
+        yield from self._totals(state)
+        yield from self._ended(state, now)
+
+    def _slots(self, state: Snapshot) -> Iterator[str]:
+        for server in state.backends:
+            backend = self.backends[server.name]
+            here = [row for row in state.running if row.backend == server.name]
+            if server.busy != len(here):
+                yield f"{server.name}: {server.busy} busy, {len(here)} running"
+            if len(here) > server.slots and not self._was_killed:
+                yield f"{server.name}: {len(here)} running on {server.slots} slots"
+            working = [each for each in backend.engine.journal if each.outcome is Outcome.RUNNING]
+            served = [row for row in here if row.state in ("prefill", "decoding")]
+            if backend.up and len(working) != len(here) and all(row in served for row in here):
+                yield f"{server.name} works on {len(working)}, published as running: {len(here)}"
+        if state.mode == "paused" and "Paused" not in state.verdict.text:
+            yield f"paused, and the sentence is {state.verdict.text!r}"
+        if "All well" in state.verdict.text and all(each.state == "down" for each in state.backends):
+            yield "all well without a server"
+
+    @property
+    def _was_killed(self) -> bool:
+        return bool(self.done["killed"])
+
+    def _live(
+        self, row: QueuedRequest | RunningRequest, exchange: Exchange, client: Client, now: float
+    ) -> Iterator[str]:
+        here_s = row.age_s if isinstance(row, QueuedRequest) else row.waited_s + row.elapsed_s
+        whole = isinstance(row, QueuedRequest) or not exchange.parts
+        if whole and abs(here_s - (now - client.sent_s)) > CLOSE_S:
+            yield f"{row.id} is here for {here_s:.3f} s, sent {now - client.sent_s:.3f} s ago"
+        if isinstance(row, RunningRequest) and not row.estimated and row.state == "decoding":
+            services = self._services(client)
+            sent = services[-1].said_tokens + services[-1].tokens if services else 0
+            if client.stream and row.tokens != sent:
+                yield f"{row.id} has {row.tokens} tokens, {sent} were sent on {client.route}"
+        if row.eta_s is not None and row.eta_s < 0:
+            yield f"{row.id}: {row.eta_s} s left"
+
+    def _totals(self, state: Snapshot) -> Iterator[str]:
+        waiting, counters = state.waiting, state.counters
+        if not len(state.queue) == waiting.total == waiting.short + waiting.medium + waiting.long:
+            yield f"{len(state.queue)} rows, {waiting}"
+        ended = counters.completed + counters.client_cancelled + counters.upstream_error
+        ended += counters.rejected + counters.timeout + getattr(counters, "operator_cancelled", 0)
+        if counters.submitted != ended + waiting.total + len(state.running):
+            yield f"{counters} beside {waiting.total} waiting and {len(state.running)} running"
+        fired = sum(each.dispatched_by == "tau" for each, _ in self.ended.values())
+        fired += sum(row.dispatched_by == "tau" for row in state.running)
+        if state.tau.firings_total < fired:
+            yield f"{state.tau.firings_total} firings of tau, {fired} requests started by it"
+
+    def _ended(self, state: Snapshot, now: float) -> Iterator[str]:
+        answered: dict[str, list[tuple[float, float]]] = {each.value: [] for each in LengthClass}
+        for client in self.clients.values():
+            if client.became == "whole":
+                ended_s = client.ended_s or 0.0
+                answered[LengthClass.of(client.tokens).value].append((ended_s, ended_s - client.sent_s))
+        for stats in state.stats:
+            known = sorted(answered[stats.length_class])
+            least = sum(ended_s < now - STATS_EVERY_S for ended_s, _ in known)
+            took = sorted(each for _, each in known[: stats.sojourn.n])
+            if not least <= stats.sojourn.n <= len(known):
+                yield f"{stats.sojourn.n} of class {stats.length_class}, {len(known)} were answered"
+            elif took and abs((stats.sojourn.p50 or 0.0) - percentile(took, 0.5)) > CLOSE_S:
+                yield f"median of {stats.length_class} {stats.sojourn.p50}, really {percentile(took, 0.5)}"
+        by_prompt = {client.prompt: client for client in self.clients.values()}
+        for row in state.recent:
+            known = self.ended.get(row.id)
+            client = by_prompt.get(self._prompts.get(row.id, ""))
+            if known is None or client is None or client.ended_s is None:
+                continue
+            took_s = client.ended_s - client.sent_s
+            if client.became == "whole" and abs(row.sojourn_s - took_s) > CLOSE_S:
+                yield f"{row.id} took {row.sojourn_s:.3f} s, really {took_s:.3f} s"
+            if client.became == "whole" and (row.tokens, row.outcome) != (client.tokens, "completed"):
+                yield f"{row.id}: {row.outcome}, {row.tokens} tokens on {client.route}, really {client.tokens}"
+            if client.became != "whole" and row.outcome == "completed":
+                yield f"{row.id}: completed, and its client had {client.became}"
+
+    # -- what is known ----------------------------------------------------------------------------------
+
+    def note(self, exchange: Exchange, end: RequestEnd) -> None:
+        """Keep an ended exchange."""
+        self.ended[exchange.id] = exchange, end
+
+    def arrived(self, exchange: Exchange) -> None:
+        """Keep the prompt of a request: it is dropped with its text."""
+        view = exchange.asked.parsed.view
+        self._prompts[exchange.id] = view.prompt if view is not None else ""
+
+    def __post_init__(self) -> None:
+        self._prompts: dict[str, str] = {}
+
+    def _client(self, exchange: Exchange) -> Client | None:
+        return self.clients.get(self._prompts.get(exchange.id, ""))
+
+    def _services(self, client: Client) -> list[Service]:
+        every = [each for backend in self.backends.values() for each in backend.engine.journal]
+        return [each for each in every if each.digest == digest(client.prompt)]
+
+    def _now(self) -> float:
+        return self.daemon.stats.journal.clock()
+
+    @property
+    def gain(self) -> GainState:
+        """The last published gain."""
+        return self.looks[-1].gain
+
+    def saved_s(self) -> float:
+        """Return what the real order saved over order of arrival, from the clients' times and the journals
+        alone. Only of one server without trouble.
+        """
+        (backend,) = self.backends.values()
+        free = [0.0] * backend.engine.slots
+        saved_s = 0.0
+        for client in sorted(self.clients.values(), key=lambda each: each.sent_s):
+            (service,) = self._services(client)
+            start_s = max(client.sent_s, free[0])
+            heapreplace(free, start_s + (service.ended_s or 0.0) - (service.started_s or 0.0))
+            saved_s += start_s - (service.started_s or 0.0)
+        return saved_s
+
+
+@asynccontextmanager
+async def watched(
+    policy: str, seed: int, *, servers: int = 1, slots: int = 1, deeds: tuple[str, ...] = (), cuts: bool = False
+) -> AsyncIterator[Watched]:
+    """Set the scene, in the virtual time of the running loop. `deeds` are the trouble, beside outages; none
+    without any. `cuts` with proven continuations.
+    """
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as stack:
+        backends: dict[str, Backend] = {}
+        for number in range(servers):
+            engine = Engine(slots, SPEED, answer_tokens=lambda prompt, rng: 100_000, resume_s=RESUME_S, stride=8)
+            backends[f"w{number}"] = backend = Backend(engine)
+            stack.push_async_callback(backend.kill)
+            await backend.start()
+        named = tuple(BackendConfig(name, each.url, slots=slots) for name, each in backends.items())
+        settings: dict[str, Any] = {"policy": policy, "outage_grace": GRACE_S, "tau": TAU_S}
+        daemon = await stack.enter_async_context(serving(None, backends=named, clock=loop.time, **settings))
+        await until(daemon, lambda s: all(each.state == "up" for each in s.backends))
+        await asyncio.sleep(1.0)  # at 0, a time is false
+        for worker in daemon.pool:
+            worker.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
+            if cuts:
+                offered = await worker.adapter.offered_models(worker.ask) or ()
+                served = Served(worker.adapter.name, "replay", version=worker.version, digest=offered[0].digest)
+                await believe(worker, proven(served, RESUME_S, slots))
+        scene = Watched(daemon, backends, random.Random(f"{policy} {seed}"), deeds)
+        daemon.dispatcher.ended.append(scene.note)
+        daemon.gateway.admission.admitted.append(scene.arrived)
+        yield scene
+

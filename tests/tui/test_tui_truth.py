@@ -1,0 +1,56 @@
+"""What `status --json` prints, and so `top` shows, beside what servers and clients know: random schedules.
+
+The default run looks at a few; `python -m tests.perf.perf_truth` at two hundred.
+"""
+
+import pytest
+
+from clairvoyant_cli.research.bench.virtual_time import run_virtually
+from tests.fakes.watched_schedule import DEEDS, Watched, watched
+
+REQUESTS, RHO = 24, 0.9
+WITHOUT_TROUBLE = (("bounded", 1), ("bounded", 2), ("sjf", 1))
+WITH_TROUBLE = (("fcfs", 1, 1), ("fcfs", 2, 2), ("bounded", 1, 2), ("bounded", 2, 1), ("srpt", 1, 2))
+
+
+def seen(policy: str, seed: int, **how: object) -> Watched:
+    """Run a schedule to its end."""
+
+    async def run() -> Watched:
+        async with watched(policy, seed, **how) as schedule:  # type: ignore[arg-type]
+            await schedule.run(REQUESTS, RHO)
+        return schedule
+
+    schedule = run_virtually(run())
+    assert not schedule.faults, schedule.faults[:10]
+    return schedule
+
+
+def check_calm(policy: str, slots: int, seed: int) -> None:
+    """The published saving is that of the clients' times and the server's journal."""
+    schedule = seen(policy, seed, slots=slots)
+    gain = schedule.gain
+    assert gain.answers_today == REQUESTS
+    assert gain.behind == 0
+    assert gain.saved_today_s == pytest.approx(schedule.saved_s(), abs=0.05)
+
+
+def check_trouble(policy: str, servers: int, slots: int, seed: int) -> None:
+    """Order of arrival gains nothing whatever happens, and the books are never ahead of the answers."""
+    schedule = seen(policy, seed, servers=servers, slots=slots, deeds=DEEDS, cuts=policy == "srpt")
+    assert schedule.done["killed"] or schedule.done["pause"]
+    for look in schedule.looks:
+        assert look.gain.answers_today + look.gain.behind <= look.counters.completed
+        if policy == "fcfs":
+            assert abs(look.gain.saved_today_s) < 1e-3
+            assert all(abs(ours - other) < 1e-3 for ours, other in filter(None, look.gain.minutes))
+
+
+@pytest.mark.parametrize(("policy", "slots"), WITHOUT_TROUBLE)
+def test_the_saving_is_that_of_the_clients_times(policy: str, slots: int) -> None:
+    check_calm(policy, slots, seed=1)
+
+
+@pytest.mark.parametrize(("policy", "servers", "slots"), WITH_TROUBLE)
+def test_the_state_agrees_with_servers_and_clients_in_trouble(policy: str, servers: int, slots: int) -> None:
+    check_trouble(policy, servers, slots, seed=1)

@@ -296,7 +296,8 @@ class BackendState:
     lists; None if it was not asked. `stamped`: its requests do not wait here, but carry a priority by which
     it orders its own queue, `engine`; `heeded` is the share of recent starts there that followed the
     priority. `prompt_stop_s` is how long it goes on reading a prompt after a cut, None before any. It cut
-    `truncated` prompts to its context; `cut_to` are the tokens of the last one and that context.
+    `truncated` prompts to its context; `cut_to` are the tokens of the last one and that context. While it is
+    away, requests are kept for it for `kept_for_s` more; None if it is there or never was, 0.0: not any more.
     """
 
     name: str
@@ -321,6 +322,7 @@ class BackendState:
     prompt_stop_s: float | None = None
     truncated: int = 0
     cut_to: tuple[int, int] = (0, 0)
+    kept_for_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +396,9 @@ class LogEvent:
 @dataclass(frozen=True, slots=True)
 class WaitingState:
     """Totals of the whole queue: requests, held and suspended ones, those of each predicted class, and the
-    predicted seconds until it and all running requests are done.
+    predicted seconds until it and all running requests are done. No server that is up can take the `stranded`
+    ones, the first of which is refused in `refused_in_s`. The queue has had waiting requests for `backlog_s`
+    and does not get shorter, None if it does.
     """
 
     total: int = 0
@@ -404,6 +408,9 @@ class WaitingState:
     medium: int = 0
     long: int = 0
     clear_s: float = 0.0
+    stranded: int = 0
+    refused_in_s: float | None = None
+    backlog_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.predictor_trust import whose
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
+from clairvoyant_cli.proxy.servers.matching import refused_in_s
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.placement import left_s
@@ -43,6 +44,7 @@ from clairvoyant_cli.state.snapshot import (
     Snapshot,
     TauState,
     UrgencyState,
+    WaitingState,
 )
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from predictor.record import Predictor
@@ -126,7 +128,7 @@ class SnapshotBuilder:
             log=tuple(stats.journal.events),
             service_level=None if self.service_level is None else self.service_level.state(),
             urgency=self._urgency(now),
-            waiting=waiting.summed(),
+            waiting=self._with_refusals(waiting.summed()),
             gain=self.gain.state(stats.books.behind),
             sessions=self._sessions(waiting.standings.entries, now),
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
@@ -164,7 +166,17 @@ class SnapshotBuilder:
             prompt_stop_s=worker.prompt_cuts.stop_s,
             truncated=worker.truncated,
             cut_to=worker.cut_to,
+            kept_for_s=worker.outage.left_s,
         )
+
+    def _with_refusals(self, waiting: WaitingState) -> WaitingState:
+        """Add how many requests wait for servers that are away, and when the first of them is refused."""
+        if all(server.outage.left_s is None for server in self.pool):
+            return waiting
+        idle = [each for each in self.operation.dispatcher.live.values() if each.attempt is None]
+        ends_s = [refused_in_s(self.pool, each, self.operation.patience_s(each)) for each in idle]
+        known_s = [each for each in ends_s if each is not None]
+        return replace(waiting, stranded=len(known_s), refused_in_s=min(known_s, default=None))
 
     def _tau(self, now: float) -> TauState:
         operation = self.operation

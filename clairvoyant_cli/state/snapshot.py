@@ -137,8 +137,8 @@ class RunningRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """A request that has ended. `outcome`: completed, client_cancelled, upstream_error, rejected, timeout.
-    `backend` is the one it was last sent to, "" if none. `real_class` is the class of the answer, "" if its
+    """A request that has ended. `outcome`: completed, client_cancelled, operator_cancelled, upstream_error (its
+    server failed, or refused it with a status from 400), rejected, timeout. `backend` is the one it was last sent to, "" if none. `real_class` is the class of the answer, "" if its
     length is unknown; `slot` is the last it had, in which it was predicted to take `expected_s`. `remark`:
     what was wrong with it, such as a prompt that the server truncated.
     """
@@ -344,7 +344,8 @@ class PredictorState:
 class Counters:
     """Requests by outcome since the start; `submitted` includes those still here. `cuts` counts requests that
     were cut, `resumes` those that went on, `recomputed_tokens` the tokens read again for it where the server
-    tells, `repeats` answers that broke off and were asked for again.
+    tells, `repeats` answers that broke off and were asked for again. `upstream_error` counts those that a
+    server refused, too.
     """
 
     submitted: int = 0
@@ -358,6 +359,7 @@ class Counters:
     resumes: int = 0
     recomputed_tokens: int = 0
     repeats: int = 0
+    operator_cancelled: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,7 +252,8 @@ class ServiceLevelState:
 @dataclass(frozen=True, slots=True)
 class TauState:
     """The starvation guard. `recent` holds the times of the last promotions, the oldest first; `guards` says
-    whether the policy uses tau.
+    whether the policy uses tau. `mu_short_s` is what tau was computed from, the mean sojourn time of short
+    requests in order of arrival, None if tau was not computed; `short_s` is what recent ones really took.
     """
 
     tau_s: float | None = None
@@ -262,6 +263,7 @@ class TauState:
     firings_last_minute: int = 0
     recent: tuple[float, ...] = ()
     guards: bool = True
+    short_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,12 +326,18 @@ class BackendState:
     cut_to: tuple[int, int] = (0, 0)
     kept_for_s: float | None = None
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it takes requests: it is neither down nor loading its model."""
+        return self.state not in ("down", "loading")
+
 
 @dataclass(frozen=True, slots=True)
 class PredictorState:
     """How well the predictor does on this traffic. `ranking_accuracy` is over (Short, Long) pairs, ties count
     half. The clients whose answers it cannot rank are `distrusted`, the latest first; if there are no others
-    it is not `trusted`.
+    it is not `trusted`. `evidence` is what each of these verdicts rests on: the number of answers, and the
+    share of their pairs ranked right (0.5 is chance), of answers that differ by a factor of two.
     """
 
     name: str
@@ -338,6 +346,7 @@ class PredictorState:
     q90_coverage: float | None = None
     trusted: bool = True
     distrusted: tuple[str, ...] = ()
+    evidence: tuple[tuple[int, float | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,8 +524,8 @@ class SessionsState:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The whole state. `mode`: serving, paused, draining. `stats_paired` and `stats_fcfs` are of the same
-    requests: what they took, and what they would have taken in order of arrival. `clients` are the
-    busiest. `queue` holds the first rows in scheduling order, `waiting` the totals of the whole queue.
+    requests: what they took, and what they would have taken in order of arrival. `utilisation` is the share of
+    the slots' time in use over the last `utilisation_s`. `clients` are the busiest. `queue` holds the first rows in scheduling order, `waiting` the totals of the whole queue.
     `summaries` describe each of `policies`; `displaced_policy` is the one that is suspended while its
     upper bounds do not hold, "" if none is.
     """
@@ -552,6 +561,13 @@ class Snapshot:
     verdict: StatusLine = StatusLine()
     gain: GainState = GainState()
     sessions: SessionsState = SessionsState()
+    utilisation_s: float = 300.0
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """The busy slots, and all slots of the servers that are there."""
+        there = sum(server.slots for server in self.backends if server.is_there)
+        return sum(server.busy for server in self.backends), there
 
     @property
     def waits(self) -> int:

@@ -81,7 +81,9 @@ class Operation:
         live, kinds = self.dispatcher.live, defaultdict[str, list[float]](list)
         policy = in_turns_of(POLICIES[name], self.quantum_tokens)
         for job_id, start_s in starts(self.dispatcher.scheduler, policy, self.clock()):
-            kinds[live[job_id].asked.prediction.length_class.value].append(start_s)
+            exchange = live[job_id]
+            if not exchange.job.stands_back:  # background requests are meant to wait
+                kinds[exchange.asked.prediction.length_class.value].append(start_s)
         short_s, long_s = (median(of) if of else None for of in (kinds["short"], kinds["long"]))
         return PolicyOutlook(name, short_s, long_s, policy.interrupts)
 

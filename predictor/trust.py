@@ -41,12 +41,15 @@ class Usual(NamedTuple):
 
 
 class Trust:
-    """The verdict over the last answers; `usual` summarises them while the predictor is not trusted."""
+    """The verdict over the last answers; `usual` summarises them while the predictor is not trusted.
+    `evidence` is how many answers it rests on, and the share of their telling pairs ranked right.
+    """
 
     def __init__(self) -> None:
         """Start trusting, until `MIN_JUDGED` answers show otherwise."""
         self._begin()
         self.usual: Usual | None = None
+        self.evidence: tuple[int, float | None] = (0, None)
         self._verdict_fell = False
 
     def _begin(self) -> None:
@@ -73,11 +76,6 @@ class Trust:
         """The verdict."""
         return self.usual is None
 
-    @property
-    def evidence(self) -> tuple[int, float | None]:
-        """The number of answers behind the verdict, and the share of their telling pairs ranked right."""
-        return min(self._judged, WINDOW), float(self._right / self._pairs) if self._pairs else None
-
     def quality(self) -> Quality:
         """Return how the predictor does; accuracies are None while there is nothing to count."""
         if not self._judged:
@@ -100,7 +98,8 @@ class Trust:
     def _decide(self) -> None:
         if self._pairs < MIN_PAIRS:
             return
-        accuracy = self._right / self._pairs
+        accuracy = float(self._right / self._pairs)
+        self.evidence = min(self._judged, WINDOW), accuracy
         if self.trusted and accuracy < LOST_BELOW:
             self.usual, self._verdict_fell = self._usual(), True
         elif accuracy >= (REGAINED_FROM if self._judged >= 2 * MIN_JUDGED else REGAINED_SOON_FROM):

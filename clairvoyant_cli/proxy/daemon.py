@@ -18,10 +18,12 @@ from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.run_file import announced as run_file
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
-from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.protocols.printable import plural
+from clairvoyant_cli.proxy.journal import Journal, Tally
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.listening_socket import BACKLOG, listen, max_connections
+from clairvoyant_cli.proxy.observing.backlog import Backlog
 from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
@@ -291,7 +293,7 @@ def _compose(
         say,
         "default" if config.tau is None else "flag",
     )
-    operation.quantum_tokens = config.quantum
+    operation.quantum_tokens, operation.max_wait_s = config.quantum, config.max_wait
     learn_queue = LearnQueue(predictor, operation.review_predictor)
     level = None if config.slo is None else ServiceLevel(config.slo, scheduler, clock, say)
 
@@ -303,7 +305,7 @@ def _compose(
         return clients_file.read_again(access.clients, take_clients, journal)
 
     # What is observed.
-    metrics, changes, gain = Metrics(), Changes(), Gain(journal.wall)
+    metrics, changes, gain, backlog = Metrics(), Changes(), Gain(journal.wall), Backlog(scheduler, clock)
     urgency_stats = UrgencyStats(clock, say, config.urgency_target)
     engines = EngineQueues(dispatcher, pool, say)
     levels = UrgencyLevels(access, urgency)
@@ -319,6 +321,7 @@ def _compose(
         _place(host, port),
         clock(),
         gain,
+        backlog,
         config.show_prompts,
         level,
     )
@@ -345,7 +348,7 @@ def _compose(
         pool,
         dispatcher,
         refusals,
-        ServingRules(pool, operation, refusals, config.max_wait),
+        ServingRules(pool, operation, refusals),
         preemption,
         annotation,
         engines,
@@ -363,7 +366,7 @@ def _compose(
         opinions = SecondOpinions(encode, predictor, times, dispatcher, levels)
 
     # Who listens to whom, in the order in which they are called.
-    dispatcher.changed += [lifecycle.remove_idle, changes.note, preemption.look, annotation.tell]
+    dispatcher.changed += [lifecycle.remove_idle, changes.note, preemption.look, annotation.tell, backlog.look]
     dispatcher.ended += [
         truncations.ended,
         runaways.ended,
@@ -374,6 +377,9 @@ def _compose(
         learn_queue.ended,
     ]
     dispatcher.ended += [urgency_stats.ended, preemption.ended, resubmissions.ended]
+    dispatcher.fired.append(
+        Tally(lambda n: say(logging.INFO, f"tau promoted {plural(n, 'request')} in the last minute")).add
+    )
     dispatcher.reestimated.append(stats.reestimated)
     dispatcher.urgency_set.append(urgency_stats.watch)
     admission.admitted += [stats.arrived, urgency_stats.watch]

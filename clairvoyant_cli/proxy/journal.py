@@ -1,5 +1,6 @@
 """The daemon's clocks and its log of events, which front ends show too."""
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -9,6 +10,10 @@ from dataclasses import dataclass, field
 from clairvoyant_cli.state.snapshot import MAX_LOG, LogEvent
 
 log = logging.getLogger("clairvoyant")
+
+
+COALESCE_S = 60.0
+"""Frequent events of one kind are logged as often as this, with their number."""
 
 
 @dataclass(slots=True)
@@ -31,3 +36,21 @@ class Journal:
         """Log a line and keep it for the dashboards. It must not contain prompt text."""
         log.log(level, text)
         self.events.append(LogEvent(self.wall(), logging.getLevelName(level).lower(), text))
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts events and tells their number a minute after the first."""
+
+    tell: Callable[[int], None]
+    count: int = 0
+
+    def add(self) -> None:
+        """Count one."""
+        self.count += 1
+        if self.count == 1:
+            asyncio.get_running_loop().call_later(COALESCE_S, self._tell)
+
+    def _tell(self) -> None:
+        count, self.count = self.count, 0
+        self.tell(count)

@@ -143,6 +143,11 @@ class QueueState:
         return self._line.in_order(self._waiting.values())
 
     @property
+    def waited_for(self) -> int:
+        """The number of waiting jobs that are not in the background, held ones among them."""
+        return self._waited_for
+
+    @property
     def line(self) -> WaitingLine:
         """The waiting jobs, lane by lane. Read only."""
         return self._line

@@ -137,8 +137,8 @@ class RunningRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """A request that has ended. `outcome`: completed, client_cancelled, upstream_error, rejected, timeout.
-    `backend` is the one it was last sent to, "" if none. `real_class` is the class of the answer, "" if its
+    """A request that has ended. `outcome`: completed, client_cancelled, operator_cancelled, upstream_error (its
+    server failed, or refused it with a status from 400), rejected, timeout. `backend` is the one it was last sent to, "" if none. `real_class` is the class of the answer, "" if its
     length is unknown; `slot` is the last it had, in which it was predicted to take `expected_s`. `remark`:
     what was wrong with it, such as a prompt that the server truncated.
     """
@@ -252,7 +252,8 @@ class ServiceLevelState:
 @dataclass(frozen=True, slots=True)
 class TauState:
     """The starvation guard. `recent` holds the times of the last promotions, the oldest first; `guards` says
-    whether the policy uses tau.
+    whether the policy uses tau. `mu_short_s` is what tau was computed from, the mean sojourn time of short
+    requests in order of arrival, None if tau was not computed; `short_s` is what recent ones really took.
     """
 
     tau_s: float | None = None
@@ -262,6 +263,7 @@ class TauState:
     firings_last_minute: int = 0
     recent: tuple[float, ...] = ()
     guards: bool = True
+    short_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +298,8 @@ class BackendState:
     lists; None if it was not asked. `stamped`: its requests do not wait here, but carry a priority by which
     it orders its own queue, `engine`; `heeded` is the share of recent starts there that followed the
     priority. `prompt_stop_s` is how long it goes on reading a prompt after a cut, None before any. It cut
-    `truncated` prompts to its context; `cut_to` are the tokens of the last one and that context.
+    `truncated` prompts to its context; `cut_to` are the tokens of the last one and that context. While it is
+    away, requests are kept for it for `kept_for_s` more; None if it is there or never was, 0.0: not any more.
     """
 
     name: str
@@ -321,13 +324,20 @@ class BackendState:
     prompt_stop_s: float | None = None
     truncated: int = 0
     cut_to: tuple[int, int] = (0, 0)
+    kept_for_s: float | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it takes requests: it is neither down nor loading its model."""
+        return self.state not in ("down", "loading")
 
 
 @dataclass(frozen=True, slots=True)
 class PredictorState:
     """How well the predictor does on this traffic. `ranking_accuracy` is over (Short, Long) pairs, ties count
     half. The clients whose answers it cannot rank are `distrusted`, the latest first; if there are no others
-    it is not `trusted`.
+    it is not `trusted`. `evidence` is what each of these verdicts rests on: the number of answers, and the
+    share of their pairs ranked right (0.5 is chance), of answers that differ by a factor of two.
     """
 
     name: str
@@ -336,13 +346,15 @@ class PredictorState:
     q90_coverage: float | None = None
     trusted: bool = True
     distrusted: tuple[str, ...] = ()
+    evidence: tuple[tuple[int, float | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
     """Requests by outcome since the start; `submitted` includes those still here. `cuts` counts requests that
     were cut, `resumes` those that went on, `recomputed_tokens` the tokens read again for it where the server
-    tells, `repeats` answers that broke off and were asked for again.
+    tells, `repeats` answers that broke off and were asked for again. `upstream_error` counts those that a
+    server refused, too.
     """
 
     submitted: int = 0
@@ -356,6 +368,7 @@ class Counters:
     resumes: int = 0
     recomputed_tokens: int = 0
     repeats: int = 0
+    operator_cancelled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +407,9 @@ class LogEvent:
 @dataclass(frozen=True, slots=True)
 class WaitingState:
     """Totals of the whole queue: requests, held and suspended ones, those of each predicted class, and the
-    predicted seconds until it and all running requests are done.
+    predicted seconds until it and all running requests are done. No server that is up can take the `stranded`
+    ones, the first of which is refused in `refused_in_s`. The queue has had waiting requests for `backlog_s`
+    and does not get shorter, None if it does.
     """
 
     total: int = 0
@@ -404,6 +419,9 @@ class WaitingState:
     medium: int = 0
     long: int = 0
     clear_s: float = 0.0
+    stranded: int = 0
+    refused_in_s: float | None = None
+    backlog_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,8 +524,8 @@ class SessionsState:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The whole state. `mode`: serving, paused, draining. `stats_paired` and `stats_fcfs` are of the same
-    requests: what they took, and what they would have taken in order of arrival. `clients` are the
-    busiest. `queue` holds the first rows in scheduling order, `waiting` the totals of the whole queue.
+    requests: what they took, and what they would have taken in order of arrival. `utilisation` is the share of
+    the slots' time in use over the last `utilisation_s`. `clients` are the busiest. `queue` holds the first rows in scheduling order, `waiting` the totals of the whole queue.
     `summaries` describe each of `policies`; `displaced_policy` is the one that is suspended while its
     upper bounds do not hold, "" if none is.
     """
@@ -543,6 +561,13 @@ class Snapshot:
     verdict: StatusLine = StatusLine()
     gain: GainState = GainState()
     sessions: SessionsState = SessionsState()
+    utilisation_s: float = 300.0
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """The busy slots, and all slots of the servers that are there."""
+        there = sum(server.slots for server in self.backends if server.is_there)
+        return sum(server.busy for server in self.backends), there
 
     @property
     def waits(self) -> int:

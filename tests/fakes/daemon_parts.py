@@ -145,7 +145,8 @@ def daemon_parts(
         annotation,
         admitted=[stats.arrived, urgency.watch],
     )
-    rules = ServingRules(pool, operation, refusals, max_wait_s)
+    operation.max_wait_s = max_wait_s
+    rules = ServingRules(pool, operation, refusals)
     return DaemonParts(dispatcher, pool, lifecycle, operation, stats, admission, rules, now, tasks)
 
 

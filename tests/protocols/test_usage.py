@@ -34,6 +34,8 @@ def events(*each: object, named: bool = False) -> bytes:
 
 
 DELTA = {"choices": [{"delta": {"content": "river"}}]}
+ROLE = {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+FINISH = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
 OLLAMA_END = {"done": True, "eval_count": 9, "eval_duration": 3_000_000_000, "prompt_eval_count": 5}
 TIMINGS = {"timings": {"predicted_n": 9, "predicted_ms": 3000.0, "prompt_n": 5, "prompt_ms": 500.0}}
 
@@ -46,7 +48,9 @@ TIMINGS = {"timings": {"predicted_n": 9, "predicted_ms": 3000.0, "prompt_n": 5, 
         (NDJSON, b'{"done": false}\n{"error": "out of memory"}\n', None, False),
         (NDJSON, b'{"done": false}\n{"done": fal', None, False),
         (SSE, events(DELTA, DELTA | {"usage": {"completion_tokens": 9}}, "[DONE]"), 9, True),
-        (SSE, events(*[DELTA] * 12, "[DONE]"), None, True),
+        (SSE, events(*[DELTA] * 12, "[DONE]"), 12, True),
+        (SSE, events(ROLE, *[DELTA] * 12, FINISH, "[DONE]"), 12, True),
+        (SSE, events(*[DELTA] * 12, FINISH, "[DONE]"), 12, True),
         (SSE, events(DELTA, DELTA), None, False),
         (SSE, events(DELTA, {"error": {"message": "no"}}), None, False),
         (
@@ -72,6 +76,38 @@ def test_totals(kind: str, body: bytes, tokens: int | None, complete: bool) -> N
             assert got.tokens == tokens
 
 
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 50, 10_000])
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (SSE, events(ROLE, *[DELTA] * 5, FINISH, {"choices": [], "usage": {"completion_tokens": 5}}, "[DONE]")),
+        (SSE, events(ROLE, *[DELTA] * 4, DELTA | {"x": '"content":"a"'}, "[DONE]").replace(b"\n", b"\r\n")),
+        (SSE, b": still reading\n\n" + events(*[{"choices": [{"text": "\n"}]}] * 5, FINISH)),
+        (
+            SSE,
+            events(
+                {"type": "message_start", "message": {"role": "assistant", "content": []}},
+                {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+                {"type": "ping"},
+                {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "hm"}},
+                *[{"type": "content_block_delta", "delta": {"type": "text_delta", "text": "river"}}] * 4,
+                {"type": "content_block_stop", "index": 0},
+                {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}},
+                {"type": "message_stop"},
+                named=True,
+            ),
+        ),
+        (NDJSON, b'{"message":{"role":"assistant","content":"a"},"done":false}\n' * 5 + b'{"done":true}\n'),
+        (NDJSON, b'{"response":"a","done":false}\n' * 5 + b'{"response":"","done":true}\n'),
+    ],
+)
+def test_the_tokens_so_far_are_the_events_that_bring_text(kind: str, body: bytes, piece: int) -> None:
+    watch = UsageReader(ResponseHead(200, b"OK", [(b"Content-Type", kind.encode())]))
+    for start in range(0, len(body), piece):
+        watch.feed(body[start : start + piece])
+    assert watch.events == 5
+
+
 def test_the_first_event_counts_the_prompt_and_the_last_ones_the_answer() -> None:
     start = {"type": "message_start", "message": {}, "usage": {"input_tokens": 5}}
     end = ({"type": "message_delta", "usage": {"output_tokens": 9}}, {"type": "message_stop"})
@@ -82,7 +118,7 @@ def test_the_first_event_counts_the_prompt_and_the_last_ones_the_answer() -> Non
 
 def test_what_stands_far_before_the_end_of_a_stream_is_not_read() -> None:
     body = events(*[DELTA] * 10, {"usage": {"completion_tokens": 9}}, *[DELTA] * (LAST_LINES // 2), "[DONE]")
-    assert totals(SSE, body, piece=100_000).tokens == 10 + 1 + LAST_LINES // 2 + 1 - 3
+    assert totals(SSE, body, piece=100_000).tokens == 10 + LAST_LINES // 2
 
 
 @pytest.mark.parametrize(("cached", "read"), [(None, 5), (3, 2), (5, 1), ("x", 5)])
@@ -163,10 +199,10 @@ def test_a_long_answer_that_is_read_may_hold_anything() -> None:
 def test_of_an_endless_stream_the_end_is_held() -> None:
     watch = UsageReader(ResponseHead(200, b"OK", [(b"Content-Type", NDJSON.encode())]))
     for _ in range(100):
-        watch.feed(b"{}\n" * 20_000)
+        watch.feed(b'{"response":"a"}\n' * 20_000)
         assert len(watch._tail) <= 3 * TAIL_BYTES
     watch.feed(json.dumps(OLLAMA_END).encode() + b"\n")
-    assert (watch.totals().tokens, watch.events) == (9, 2_000_001)
+    assert (watch.totals().tokens, watch.events) == (9, 2_000_000)
     assert len(list(watch._last_events())) <= FIRST_LINES + LAST_LINES + 1
 
 

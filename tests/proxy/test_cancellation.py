@@ -173,7 +173,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
         backend.engine.thaw()
         await until(daemon, lambda s: not s.running and not s.queue)
         counts = daemon.snapshot().counters
-        assert counts.submitted == counts.completed + counts.client_cancelled + counts.upstream_error
+        assert counts.submitted == counts.completed + counts.client_cancelled + counts.upstream_error + counts.operator_cancelled
         await backend.engine.wait_until(lambda c: c.ended == c.arrived)
         assert not daemon.dispatcher.scheduler.running
 
@@ -215,6 +215,8 @@ async def test_operator_cancels_a_waiting_request(bench: Bench) -> None:
     got = await waiting.response(b"POST")
     assert got.status == 499
     assert json.loads(got.body) == {"error": "request canceled by the operator"}
+    state = bench.daemon.snapshot()
+    assert (state.recent[-1].outcome, state.counters.client_cancelled) == ("operator_cancelled", 0)
     assert bench.engine.counts.arrived <= slots
     for client in running:
         client.leave()

@@ -345,7 +345,7 @@ async def test_the_operator_may_stop_one_that_is_suspended() -> None:
     async with suspended() as it:
         row = next(each for each in it.daemon.snapshot().queue if each.cuts)
         assert it.daemon.dispatcher.cancel(row.id)
-        await until(it.daemon, lambda s: s.counters.client_cancelled == 1)
+        await until(it.daemon, lambda s: s.counters.operator_cancelled == 1)
         assert not (await it.long.response()).whole
 
 
@@ -398,7 +398,7 @@ async def test_a_server_that_comes_back_without_the_model_is_no_faked_ending(way
         it.daemon.pool.first.watch.look_now()
         assert not (await it.long.response()).whole
         assert (await it.short.response()).status == 404
-        await until(it.daemon, lambda s: s.counters.upstream_error == 1 and not s.queue and not s.running)
+        await until(it.daemon, lambda s: s.counters.upstream_error == 2 and not s.queue and not s.running)
 
 
 @pytest.mark.parametrize("fingerprint", ["", "build:1 model:2 template:3 settings:4"])

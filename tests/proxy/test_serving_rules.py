@@ -42,7 +42,7 @@ NOT_READY = NotTaken(AttemptEnd.NOT_READY)
     ("event", "outcome"),
     [
         (Answered(200), Outcome.COMPLETED),
-        (Answered(404), Outcome.COMPLETED),
+        (Answered(404), Outcome.UPSTREAM_ERROR),
         (Answered(500), Outcome.UPSTREAM_ERROR),
         (Answered(200, failed=True), Outcome.UPSTREAM_ERROR),
     ],
@@ -190,12 +190,26 @@ async def test_what_we_end_as_we_go_down_is_not_its_clients_doing() -> None:
     await parts.tasks[0]
 
 
+@pytest.mark.parametrize(("status", "failures"), [(404, 0), (400, 0), (500, 2)])
+async def test_an_answer_that_refuses_is_no_success_and_only_a_servers_error_counts_against_it(
+    status: int, failures: int
+) -> None:
+    parts = daemon_parts()
+    for number in range(2):
+        exchange = parts.queued(f"x{number}")
+        command = parts.after(exchange, Answered(status))
+        assert command == Finish(Outcome.UPSTREAM_ERROR, status)
+    assert parts.pool["mac"].health.failures == failures
+    counts = parts.stats.counters()
+    assert (counts.completed, counts.upstream_error) == (0, 2)
+
+
 async def test_what_the_operator_stops_is_told_so() -> None:
     parts = daemon_parts()
     exchange = parts.queued("x")
     exchange.stopped_by_operator = True
     command = parts.after(exchange, ClientLeft(at_work=True))
-    assert command == Abandon(Outcome.CLIENT_CANCELLED, 499, STOPPED)
+    assert command == Abandon(Outcome.OPERATOR_CANCELLED, 499, STOPPED)
     await parts.tasks[0]
 
 
@@ -206,7 +220,7 @@ async def test_what_the_operator_stops_is_told_so() -> None:
         (DisplacedError(), Outcome.REJECTED, "the queue is full"),
         (DrainingError(), Outcome.REJECTED, "shutting down"),
         (OutageError(), Outcome.UPSTREAM_ERROR, "is not reachable"),
-        (OperatorCancelledError(), Outcome.CLIENT_CANCELLED, "canceled by the operator"),
+        (OperatorCancelledError(), Outcome.OPERATOR_CANCELLED, "canceled by the operator"),
     ],
 )
 async def test_who_gets_no_slot_is_told_why(why: Exception, outcome: Outcome, words: str) -> None:

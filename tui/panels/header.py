@@ -73,7 +73,7 @@ def _state(view: ViewState, width: int) -> Line:
         _tau(view, snapshot),
         _slots(snapshot),
         Line("waiting ", "faint").add(count(snapshot.waits), _queue_tone(snapshot)),
-        Line("load ", "faint").add(share(snapshot.utilisation)),
+        Line("load ", "faint").add(share(snapshot.utilisation)).add(f"/{_window(snapshot)}", "faint"),
     ]
     per_minute = view.history.per_minute()
     if per_minute is not None:
@@ -81,6 +81,12 @@ def _state(view: ViewState, width: int) -> Line:
     line = flow(pieces, width, gap=4 if width > 100 else 2)
     where = Line(f"{view.link.where}", "faint")
     return ends(line, where, width) if line.width + where.width + 4 <= width else line
+
+
+def _window(snapshot: Snapshot) -> str:
+    """The time over which the load is the mean."""
+    over_s = snapshot.utilisation_s
+    return f"{over_s / 60:.0f} min" if over_s >= 60 else f"{over_s:.0f} s"
 
 
 def _policy(snapshot: Snapshot) -> Line:
@@ -98,8 +104,7 @@ def _tau(view: ViewState, snapshot: Snapshot) -> Line:
 
 
 def _slots(snapshot: Snapshot) -> Line:
-    slots = sum(backend.slots for backend in snapshot.backends)
-    busy = sum(backend.busy for backend in snapshot.backends)
+    busy, slots = snapshot.slots
     line = Line("slots ", "faint")
     if 0 < slots <= 8:
         line.add("■" * busy, "accent").add("□" * max(0, slots - busy), "faint").add(" ")

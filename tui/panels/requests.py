@@ -46,6 +46,7 @@ _CLASS_ORDER = {"short": 0, "medium": 1, "long": 2}
 _OUTCOME: dict[str, tuple[str, Tone]] = {
     "completed": ("✓ done", "good"),
     "client_cancelled": ("← left", "soft"),
+    "operator_cancelled": ("cancelled", "soft"),
     "upstream_error": ("✗ failed", "alert"),
     "rejected": ("⊘ refused", "warn"),
     "timeout": ("✗ timeout", "alert"),

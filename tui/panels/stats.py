@@ -112,6 +112,7 @@ def _counters(snapshot: Snapshot) -> Line:
     line = Line("ended ", "faint").add(count(counters.completed), "strong").add(" done", "soft")
     for value, name in (
         (counters.client_cancelled, "left"),
+        (counters.operator_cancelled, "cancelled"),
         (counters.upstream_error + counters.timeout, "failed"),
         (counters.rejected, "refused"),
     ):

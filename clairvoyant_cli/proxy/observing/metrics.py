@@ -45,7 +45,7 @@ def _of_state(s: Snapshot) -> Told:
     waiting = {name: getattr(s.waiting, name) for name in ("short", "medium", "long")}
     yield gauge, "Requests in the queue", "requests_waiting class", waiting
     slots = {("busy", each.name): each.busy for each in s.backends}
-    slots |= {("free", each.name): max(0, each.slots - each.busy) for each in s.backends}
+    slots |= {("free", each.name): max(0, each.is_there * each.slots - each.busy) for each in s.backends}
     yield gauge, "Slots of each backend", "slots state backend", slots
     up = {each.name: each.state == "up" for each in s.backends}
     yield gauge, "Whether the backend answers", "backend_up backend", up

@@ -15,16 +15,18 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
+from clairvoyant_cli.proxy.observing.backlog import Backlog
 from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, WaitingRows, moves
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
-from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
 from clairvoyant_cli.proxy.queue.predictor_trust import whose
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
+from clairvoyant_cli.proxy.servers.matching import refused_in_s
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.placement import left_s
@@ -43,6 +45,7 @@ from clairvoyant_cli.state.snapshot import (
     Snapshot,
     TauState,
     UrgencyState,
+    WaitingState,
 )
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from predictor.record import Predictor
@@ -58,6 +61,7 @@ CLIENTS_SHOWN = 50
 RESTED_S = 300.0
 """A session that has rested for longer is not shown."""
 
+UTILISATION_S = 300.0
 EXPLAINED = 8
 EXPLAINED_AFTER_S = 0.25
 """Nobody reads the reasons of a request that is gone at once, and they take a millisecond."""
@@ -83,6 +87,7 @@ class SnapshotBuilder:
     listen: str
     started_s: float
     gain: Gain
+    backlog: Backlog
     show_prompts: bool = False
     service_level: ServiceLevel | None = None
 
@@ -93,10 +98,12 @@ class SnapshotBuilder:
         operation, stats = self.operation, self.stats
         scheduler = operation.dispatcher.scheduler
         now = stats.journal.clock()
+        utilisation_s = min(UTILISATION_S, max(1.0, now - self.started_s))
         waiting = WaitingRows(operation, self.pool, stats, now)
         for exchange in waiting.explained(EXPLAINED) if explains else ():
             self._explain(exchange, now)
         stats.compare()
+        self.backlog.look()
         by_class, by_class_paired, by_class_fcfs = stats.stats()
         alone = Counter[str]()
         for lane in scheduler.line.lanes.values():
@@ -122,11 +129,12 @@ class SnapshotBuilder:
             clients=self._clients(),
             counters=stats.counters(),
             queue_capacity=scheduler.capacity,
-            utilisation=self._utilisation(now),
+            utilisation=self._utilisation(now, utilisation_s),
+            utilisation_s=utilisation_s,
             log=tuple(stats.journal.events),
             service_level=None if self.service_level is None else self.service_level.state(),
             urgency=self._urgency(now),
-            waiting=waiting.summed(),
+            waiting=self._with_refusals(replace(waiting.summed(), backlog_s=self.backlog.stands_for_s)),
             gain=self.gain.state(stats.books.behind),
             sessions=self._sessions(waiting.standings.entries, now),
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
@@ -134,8 +142,7 @@ class SnapshotBuilder:
         )
         return replace(state, verdict=verdict(state, stopping=operation.stopping))
 
-    def _utilisation(self, now: float) -> float:
-        over_s = min(300.0, max(1.0, now - self.started_s))
+    def _utilisation(self, now: float, over_s: float) -> float:
         live = self.operation.dispatcher.live.values()
         running = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]
         return self.stats.utilisation(self.pool.slots, over_s, running)
@@ -164,14 +171,25 @@ class SnapshotBuilder:
             prompt_stop_s=worker.prompt_cuts.stop_s,
             truncated=worker.truncated,
             cut_to=worker.cut_to,
+            kept_for_s=worker.outage.left_s,
         )
+
+    def _with_refusals(self, waiting: WaitingState) -> WaitingState:
+        """Add how many requests wait for servers that are away, and when the first of them is refused."""
+        if all(server.outage.left_s is None for server in self.pool):
+            return waiting
+        idle = [each for each in self.operation.dispatcher.live.values() if each.attempt is None]
+        ends_s = [refused_in_s(self.pool, each, self.operation.patience_s(each)) for each in idle]
+        known_s = [each for each in ends_s if each is not None]
+        return replace(waiting, stranded=len(known_s), refused_in_s=min(known_s, default=None))
 
     def _tau(self, now: float) -> TauState:
         operation = self.operation
         firings = operation.dispatcher.firings
         return TauState(
             tau_s=operation.tau_s,
-            mu_short_s=operation.mu_short_s or self.stats.mu_short_s(),
+            mu_short_s=None if operation.tau_source in CHOSEN else operation.mu_short_s,
+            short_s=self.stats.mu_short_s(),
             source=operation.tau_source,
             firings_total=operation.dispatcher.scheduler.tau_firings,
             firings_last_minute=sum(now - at <= 60 for at in firings),
@@ -245,9 +263,16 @@ class SnapshotBuilder:
 
     def _predictor(self) -> PredictorState:
         name, quality = self.predictor.name, self.predictor.quality()
-        distrusted = tuple(map(whose, quality.distrusted[:CLIENTS_SHOWN]))
-        accuracy, coverage = quality.ranking_accuracy, quality.q90_coverage
-        return PredictorState(name, quality.judged, accuracy, coverage, quality.trusted, distrusted)
+        shown = quality.distrusted[:CLIENTS_SHOWN]
+        return PredictorState(
+            name,
+            quality.judged,
+            quality.ranking_accuracy,
+            quality.q90_coverage,
+            quality.trusted,
+            tuple(map(whose, shown)),
+            tuple((each.judged, each.ranking_accuracy) for each in shown),
+        )
 
     def _clients(self) -> tuple[ClientState, ...]:
         """Return the busiest clients of those with requests here or today, or with rules."""

@@ -1,5 +1,6 @@
-"""Sums the state up in one sentence: what an operator must know first."""
+"""Sums the state up in one sentence of at most 80 characters: what an operator must know first."""
 
+from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.state.snapshot import Snapshot, StatusLine
 
 LONG_BACKLOG_S = 600.0
@@ -11,11 +12,14 @@ BUSY_SHARE = 0.95
 
 FULL_SHARE = 0.9
 
+OFTEN, OFTEN_S = 3, 60.0
+"""So many promotions by tau within so many seconds are said, for as many seconds after the last of them."""
+
 
 def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
     """Return the first that holds: stopped or paused, no server, an urgent request late, overload, service
-    level missed, a server or the predictor impaired, too many urgency claims, sessions that take turns, all
-    well.
+    level missed, a server or the predictor impaired, tau promotes many, the queue does not get shorter, too
+    many urgency claims, sessions that take turns, all well.
     """
     return (
         _stopped(state, stopping)
@@ -24,6 +28,8 @@ def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
         or _overloaded(state)
         or _promise_broken(state)
         or _impaired(state)
+        or _guarded(state)
+        or _standing(state)
         or _shouted(state)
         or _in_turns(state)
         or _well(state)
@@ -42,15 +48,31 @@ def _stopped(state: Snapshot, stopping: bool) -> StatusLine | None:
 
 def _without_server(state: Snapshot) -> StatusLine | None:
     servers = state.backends
-    if not servers or any(server.state not in ("down", "loading") for server in servers):
+    if not servers or any(server.is_there for server in servers):
         return None
     loading = next((server for server in servers if server.state == "loading"), None)
-    rest = f", {state.waits:,} waiting" if state.waits else ""
     if loading is not None:
-        return StatusLine("warn", f"{loading.name} is loading its model{rest}")
+        return StatusLine("warn", f"{loading.name} is loading its model{_kept(state, 'unless it is ready')}")
     if len(servers) > 1:
-        return StatusLine("alert", f"None of the {len(servers)} servers answers{rest}")
-    return StatusLine("alert", f"{servers[0].name} does not answer{rest}")
+        head, unless = f"None of the {len(servers)} servers answers", "unless one returns"
+    else:
+        head, unless = f"{servers[0].name} does not answer", "unless it returns"
+    return StatusLine("alert", head + _kept(state, unless))
+
+
+def _kept(state: Snapshot, unless: str) -> str:
+    """Say until when requests are kept while no server is there."""
+    if state.waits:
+        return f", {state.waits:,} waiting{_refused(state, '; refused in', unless)}"
+    kept_s = [server.kept_for_s for server in state.backends if server.kept_for_s is not None]
+    if not kept_s:
+        return ""
+    return f": new requests wait up to {span(max(kept_s))}" if any(kept_s) else ": new requests are refused"
+
+
+def _refused(state: Snapshot, text: str, unless: str) -> str:
+    within_s = state.waiting.refused_in_s
+    return "" if within_s is None else f"{text} {span(within_s)} {unless}"
 
 
 def _overloaded(state: Snapshot) -> StatusLine | None:
@@ -59,7 +81,7 @@ def _overloaded(state: Snapshot) -> StatusLine | None:
     full = state.waits >= FULL_SHARE * state.queue_capacity
     if not state.waits or not (full or stays or clear_s >= LONG_BACKLOG_S):
         return None
-    text = f"Overloaded: {state.waits:,} waiting, {span(clear_s)} to clear"
+    text = f"Overloaded: {state.waits:,} waiting{_clears(state)}"
     return StatusLine("alert", f"{text}, the queue is full" if state.waits >= state.queue_capacity else text)
 
 
@@ -81,11 +103,17 @@ def _promise_broken(state: Snapshot) -> StatusLine | None:
 
 
 def _impaired(state: Snapshot) -> StatusLine | None:
-    away = [server for server in state.backends if server.state in ("down", "loading")]
+    away = [server for server in state.backends if not server.is_there]
     if away:
         others = f" (and {len(away) - 1} more)" if len(away) > 1 else ""
         how = "loading its model" if away[0].state == "loading" else "down"
-        return StatusLine("warn", f"{away[0].name} is {how}{others}: other servers take its requests")
+        needing = state.waiting.stranded
+        rest = "other servers take what they can"
+        if needing:
+            rest = f"{needing:,} waiting need{'s' if needing == 1 else ''} it" + _refused(
+                state, ", refused in", "unless it returns"
+            )
+        return StatusLine("warn", f"{away[0].name} is {how}{others}: {rest}")
     if state.displaced_policy:
         return StatusLine(
             "warn", "Upper bounds on lengths do not hold: first come, first served until they do"
@@ -93,9 +121,27 @@ def _impaired(state: Snapshot) -> StatusLine | None:
     distrusted = state.predictor.distrusted
     if distrusted:
         others = f" (and {len(distrusted) - 1} more)" if len(distrusted) > 1 else ""
-        text = f"Predictor not trusted for {distrusted[0]}{others}"
-        return StatusLine("warn", f"{text}: first come, first served until it ranks better")
+        accuracy = next((accuracy for _, accuracy in state.predictor.evidence), None)
+        ranks = "" if accuracy is None else f"ranks {accuracy:.2f} (chance 0.50), "
+        return StatusLine("warn", f"Predictor not trusted for {distrusted[0]}{others}: {ranks}arrival order")
     return None
+
+
+def _guarded(state: Snapshot) -> StatusLine | None:
+    recent, tau = state.tau.recent, state.tau
+    rows = zip(recent, recent[OFTEN - 1 :], strict=False)
+    if not any(last - first <= OFTEN_S and state.taken_at - last <= OFTEN_S for first, last in rows):
+        return None
+    started = plural(tau.firings_last_minute, "request")
+    return StatusLine("warn", f"Starvation guard active: it promoted {started} in the last minute")
+
+
+def _standing(state: Snapshot) -> StatusLine | None:
+    stands_s = state.waiting.backlog_s
+    if stands_s is None:
+        return None
+    text = f"Backlog for {span(stands_s)}: {state.waits:,} waiting and not getting fewer{_clears(state)}"
+    return StatusLine("warn", text)
 
 
 def _shouted(state: Snapshot) -> StatusLine | None:
@@ -116,8 +162,11 @@ def _well(state: Snapshot) -> StatusLine:
     if not state.waits:
         return StatusLine("good", "All well: none waiting")
     held = f", {state.waiting.held:,} of them held" if state.waiting.held else ""
-    clears = f"{span(state.waiting.clear_s)} to clear"
-    return StatusLine("good", f"All well: {state.waits:,} waiting{held}, {clears}")
+    return StatusLine("good", f"All well: {state.waits:,} waiting{held}{_clears(state)}")
+
+
+def _clears(state: Snapshot) -> str:
+    return "" if state.waiting.stranded else f", {span(state.waiting.clear_s)} to clear"
 
 
 def span(seconds: float) -> str:

@@ -38,7 +38,7 @@ LOOK_AGAIN_S = 0.25
 class Dispatcher:
     """Grants slots to waiting exchanges in the scheduler's order.
 
-    Listeners: `ended` of each exchange that ends, `changed` after each change of the queue, `reestimated` of
+    Listeners: `fired` of each start by tau, `ended` of each exchange that ends, `changed` after each change of the queue, `reestimated` of
     each exchange with a new prediction and its job before, `urgency_set` of each new urgency level.
     """
 
@@ -52,6 +52,7 @@ class Dispatcher:
         self.scheduler = scheduler
         self.live: dict[str, Exchange] = {}
         self.firings: list[float] = []
+        self.fired: list[Callable[[], None]] = []
         self.ended: list[Ended] = []
         self.changed: list[Callable[[], None]] = []
         self.reestimated: list[Callable[[Exchange, Job], None]] = []
@@ -103,6 +104,8 @@ class Dispatcher:
         if dispatch.reason is Reason.TAU:
             self.firings.append(now)
             del self.firings[:-MAX_FIRINGS]
+            for listener in self.fired:
+                listener()
 
     def _free_slot(self, worker: str) -> int:
         # Backends do not name their slots. The lowest free number keeps a dashboard's rows stable.

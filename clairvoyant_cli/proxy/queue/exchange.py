@@ -32,6 +32,7 @@ class Outcome(StrEnum):
 
     COMPLETED = "completed"
     CLIENT_CANCELLED = "client_cancelled"
+    OPERATOR_CANCELLED = "operator_cancelled"
     UPSTREAM_ERROR = "upstream_error"
     REJECTED = "rejected"
     TIMEOUT = "timeout"
@@ -359,7 +360,7 @@ class Exchange:
             return counted
         share = (now - attempt.granted_s) / job.cost_s if job.cost_s > 0 else 1.0
         outcome = None if self.end is None else self.end.outcome
-        if outcome is Outcome.CLIENT_CANCELLED:
+        if outcome in (Outcome.CLIENT_CANCELLED, Outcome.OPERATOR_CANCELLED):
             share = min(1.0, share)  # at most the predicted length: the backend may have been slow
         elif outcome is not Outcome.COMPLETED:
             return 0

@@ -10,6 +10,7 @@ from statistics import median
 
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, in_turns_of
@@ -25,7 +26,8 @@ class Operation:
     """What an operator sees and changes.
 
     `tau_source` describes where tau is from; `mu_short_s` is the value behind it, None if unknown.
-    `quantum_tokens` is the turn of round-robin policies. `policy_chosen`: the operator chose the policy.
+    `quantum_tokens` is the turn of round-robin policies, `max_wait_s` how long a request may wait for a slot,
+    None if without limit. `policy_chosen`: the operator chose the policy.
     While `draining`, new requests are rejected; when `stopping`, the daemon ends after its last request, and
     once `stopped`, it ends running ones.
     """
@@ -37,6 +39,7 @@ class Operation:
     tau_source: str = "default"
     mu_short_s: float | None = None
     quantum_tokens: float = QUANTUM_TOKENS
+    max_wait_s: float | None = None
     draining: bool = False
     stopping: bool = False
     stopped: bool = False
@@ -78,7 +81,9 @@ class Operation:
         live, kinds = self.dispatcher.live, defaultdict[str, list[float]](list)
         policy = in_turns_of(POLICIES[name], self.quantum_tokens)
         for job_id, start_s in starts(self.dispatcher.scheduler, policy, self.clock()):
-            kinds[live[job_id].asked.prediction.length_class.value].append(start_s)
+            exchange = live[job_id]
+            if not exchange.job.stands_back:  # background requests are meant to wait
+                kinds[exchange.asked.prediction.length_class.value].append(start_s)
         short_s, long_s = (median(of) if of else None for of in (kinds["short"], kinds["long"]))
         return PolicyOutlook(name, short_s, long_s, policy.interrupts)
 
@@ -105,6 +110,12 @@ class Operation:
         self.tau_source = source
         self.mu_short_s = mu_short_s
         return True
+
+    def patience_s(self, exchange: Exchange) -> float | None:
+        """Return how much longer a waiting exchange may wait; None if there is no limit for it."""
+        if self.max_wait_s is None or exchange.is_put_off:
+            return None
+        return self.max_wait_s - (self.clock() - exchange.job.arrival_s)
 
     def resume(self) -> None:
         """Take work, and start it."""

@@ -45,8 +45,8 @@ class Resubmissions:
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Remember a request whose client left it."""
         job = exchange.job
-        gave_up = end.outcome is Outcome.CLIENT_CANCELLED and not exchange.stopped_by_operator
-        if not (self.enabled and gave_up and job.prefix) or exchange.first_byte_s is not None:
+        gave_up = end.outcome is Outcome.CLIENT_CANCELLED and exchange.first_byte_s is None
+        if not (self.enabled and gave_up and job.prefix):
             return
         key = job.client, job.claimed, job.prefix.hashes[-1]
         self._left.pop(key, None)

@@ -114,12 +114,11 @@ Command = WaitAgain | Finish | Abandon
 
 @dataclass(frozen=True, slots=True)
 class ServingRules:
-    """Decides. `max_wait_s` is how long a request may wait for a slot; None: as long as it takes."""
+    """Decides."""
 
     pool: ServerPool
     operation: Operation
     refusals: Refusals
-    max_wait_s: float | None = None
 
     def after(self, exchange: Exchange, event: ServingEvent) -> Command:
         """Return what is to be done after an event."""
@@ -133,7 +132,7 @@ class ServingRules:
             case BrokenOff():
                 return self._broken_off(exchange, event)
             case Answered(status, failed):
-                good = not failed and status < 500
+                good = not failed and status < 400
                 return Finish(Outcome.COMPLETED if good else Outcome.UPSTREAM_ERROR, status)
             case ClientLeft():
                 return self._left(exchange, event)
@@ -144,8 +143,9 @@ class ServingRules:
             return end(Outcome.COMPLETED, event.status)
         if self.operation.stopped:  # it was us who hung up
             return end(Outcome.REJECTED, event.status or SHUTTING_DOWN.status)
-        refusal = STOPPED if exchange.stopped_by_operator else None
-        return end(Outcome.CLIENT_CANCELLED, event.status or CLIENT_CLOSED, refusal)
+        if exchange.stopped_by_operator:
+            return end(Outcome.OPERATOR_CANCELLED, event.status or CLIENT_CLOSED, STOPPED)
+        return end(Outcome.CLIENT_CANCELLED, event.status or CLIENT_CLOSED)
 
     def _not_granted(self, exchange: Exchange, why: Exception) -> Finish:
         outcome = Outcome.REJECTED
@@ -159,11 +159,11 @@ class ServingRules:
                 self.refusals.away(next(iter(able_for(self.pool, exchange)), None)),
             )
         elif isinstance(why, OperatorCancelledError):
-            outcome, refusal = Outcome.CLIENT_CANCELLED, STOPPED
+            outcome, refusal = Outcome.OPERATOR_CANCELLED, STOPPED
         else:
             outcome, refusal = (
                 Outcome.TIMEOUT,
-                self.refusals.waited_too_long(self.max_wait_s or 0.0, exchange),
+                self.refusals.waited_too_long(self.operation.max_wait_s or 0.0, exchange),
             )
         return Finish(outcome, refusal.status, refusal)
 

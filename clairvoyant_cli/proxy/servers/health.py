@@ -91,6 +91,13 @@ class Outage:
         """Whether the server is away and requests wait for it."""
         return self._ends is not None
 
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until it is given up, 0.0 once it was; None while the server is there."""
+        if self._ends is None:
+            return 0.0 if self.over else None
+        return max(0.0, self._ends.when() - asyncio.get_running_loop().time())
+
     def note(self, *, away: bool) -> None:
         """Record whether the server is away now."""
         if away and self._ends is None and not self.over:

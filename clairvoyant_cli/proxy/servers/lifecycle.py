@@ -195,18 +195,19 @@ class ServerLifecycle:
         """
         if exchange.attempt is not None:
             server, usage = self.pool.server_of(exchange), exchange.attempt.usage
-            overflow = end.outcome is Outcome.UPSTREAM_ERROR and usage is not None and usage.holds(OVERFLOW)
+            refused = 400 <= end.status < 500  # the request's fault, not the server's
+            failed = end.outcome is Outcome.UPSTREAM_ERROR and not refused
+            overflow = failed and usage is not None and usage.holds(OVERFLOW)
             if overflow and not server.shares_cache and len(self.dispatcher.attempts_on(server.name)) > 1:
                 server.shares_cache = True
                 self._open_slots()
                 news = f"the KV cache that its slots share overflowed ({server.shared_tokens:,.0f} tokens)"
                 news += "; requests that do not fit together run one after the other from now on"
                 self.journal.event(logging.WARNING, f"{server.name}: {news}")
-            health = server.health
-            if end.outcome is Outcome.UPSTREAM_ERROR:
-                health.failed()
-            elif end.outcome is Outcome.COMPLETED:
-                health.answered()
+            if failed:
+                server.health.failed()
+            elif end.outcome in (Outcome.COMPLETED, Outcome.UPSTREAM_ERROR):
+                server.health.answered()
 
     def outlasted(self, server: Server) -> None:
         """Refuse the requests that wait for a server which is away for longer than the outage grace."""

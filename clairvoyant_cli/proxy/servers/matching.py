@@ -65,6 +65,17 @@ def has_given_up(pool: ServerPool, exchange: Exchange) -> bool:
     return given_up(able_for(pool, exchange))
 
 
+def refused_in_s(pool: ServerPool, exchange: Exchange, patience_s: float | None = None) -> float | None:
+    """Return the seconds until a waiting exchange is refused unless a server returns; None if a server that
+    can serve it is there, or none ever was. `patience_s` is the time it may wait at most.
+    """
+    left_s = [server.outage.left_s for server in able_for(pool, exchange) if server.seen]
+    known_s = [each for each in left_s if each is not None]
+    if not known_s or len(known_s) < len(left_s):
+        return None
+    return max(known_s) if patience_s is None else max(0.0, min(max(known_s), patience_s))
+
+
 def waits_for(pool: ServerPool, exchange: Exchange) -> bool:
     """Whether an exchange is kept until a server that can serve it is back."""
     return any(server.waited_for for server in able_for(pool, exchange))

@@ -283,9 +283,11 @@ class Exchange:
         if attempt is not None:
             attempt.end, attempt.ended_s = why, now
             attempt.connection = attempt.stop_reading = None
-            attempt.cut_tokens, attempt.usage = attempt.tokens, None
-            if not self.has_begun:
-                attempt.cut_tokens, attempt.first_byte_s = 0, None
+            attempt.usage = None
+            if self.splice is not None and self.has_begun:  # what came after the place of the cut is dropped
+                attempt.cut_tokens = self.splice.tokens - sum(each.cut_tokens for each in self.attempts)
+            else:
+                attempt.first_byte_s = None
         self.attempt = None
         self.granted = asyncio.get_running_loop().create_future()
         self.phase = Phase.QUEUED

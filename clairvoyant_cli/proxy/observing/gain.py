@@ -4,13 +4,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from statistics import fmean, median
 from typing import NamedTuple
 
 from clairvoyant_cli.proxy.access.daily_quota import LONGEST_DAY_S, midnight_after
+from clairvoyant_cli.proxy.observing.request_stats import percentiles
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.arrival_order import Compared
-from clairvoyant_cli.state.snapshot import GainState
+from clairvoyant_cli.state.snapshot import ClassStats, GainState, Percentiles
 from predictor.record import LengthClass
 
 WINDOW_S = 3600.0
@@ -48,6 +50,7 @@ class Gain:
     _spared_tokens: float = 0.0
     _until: float = 0.0
     _state: tuple[float, GainState] = (float("-inf"), GainState())
+    _stats: tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]] = ((), ())
 
     def ran(self, exchange: Exchange, pair: Compared) -> None:
         """Add a request that was compared."""
@@ -76,10 +79,15 @@ class Gain:
             self._state = (now, self._compared(now, behind))
         return self._state[1]
 
+    def stats(self) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
+        """Return the waits of the last hour by class, ours and in order of arrival, as of the last `state`."""
+        return self._stats
+
     def _compared(self, now: float, behind: int) -> GainState:
         for pairs in self._by_class.values():
             while pairs and not now - WINDOW_S <= pairs[0].at <= now:
                 pairs.popleft()
+        self._stats = self._waits(attrgetter("waited_s")), self._waits(attrgetter("in_order_s"))
         short, long = self._by_class[LengthClass.SHORT], self._by_class[LengthClass.LONG]
         return GainState(
             short_s=median(each.waited_s for each in short) if short else None,
@@ -93,6 +101,12 @@ class Gain:
             spared_tokens_today=self._spared_tokens,
             behind=behind,
             minutes=_by_minute(short, now) if short else (),
+        )
+
+    def _waits(self, of: Callable[[Waits], float]) -> tuple[ClassStats, ...]:
+        return tuple(
+            ClassStats(kind.value, percentiles([of(each) for each in pairs]), Percentiles(), Percentiles())
+            for kind, pairs in self._by_class.items()
         )
 
     def _turn_over(self) -> None:

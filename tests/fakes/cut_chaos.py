@@ -128,7 +128,7 @@ class Visitor:
 
     def _read(self, body: bytes) -> str:
         if not self.stream:
-            event = json.loads(body) if body else {"error": ""}
+            event = json.loads(body) if body.strip() else {"error": "it broke off"}  # after line feeds
             return "" if "error" in event else ROUTES[self.route](event)
         lines = [line.removeprefix(b"data: ") for line in body.split(b"\n")[:-1]]
         events = [json.loads(line) for line in lines if line.strip() and line != b"[DONE]"]

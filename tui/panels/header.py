@@ -36,6 +36,8 @@ def _verdict(view: ViewState) -> Line:
     line = Line(" ")
     if view.link.state is LinkState.LOST:
         line.add(" no daemon ", "siren").add(f"  {view.link.reason}", "soft")
+    elif view.silent_s:
+        line.add(f" no news for {view.silent_s:.0f} s ", "siren").add("  the daemon does not answer", "soft")
     elif view.snapshot is None:
         line.add("○ connecting", "soft")
     else:
@@ -73,7 +75,7 @@ def _state(view: ViewState, width: int) -> Line:
         _tau(view, snapshot),
         _slots(snapshot),
         Line("waiting ", "faint").add(count(snapshot.waits), _queue_tone(snapshot)),
-        Line("load ", "faint").add(share(snapshot.utilisation)).add(f"/{_window(snapshot)}", "faint"),
+        Line(f"load {window(snapshot)} ", "faint").add(share(snapshot.utilisation)),
     ]
     per_minute = view.history.per_minute()
     if per_minute is not None:
@@ -83,7 +85,7 @@ def _state(view: ViewState, width: int) -> Line:
     return ends(line, where, width) if line.width + where.width + 4 <= width else line
 
 
-def _window(snapshot: Snapshot) -> str:
+def window(snapshot: Snapshot) -> str:
     """The time over which the load is the mean."""
     over_s = snapshot.utilisation_s
     return f"{over_s / 60:.0f} min" if over_s >= 60 else f"{over_s:.0f} s"
@@ -128,7 +130,7 @@ def regime(rho: float | None) -> str:
 def worth(view: ViewState, width: int) -> Line:
     """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
     gain = view.snapshot.gain if view.snapshot else GainState()
-    pieces = [_today(gain)] if gain.answers_today else []
+    pieces = [today(gain)] if gain.answers_today else []
     if gain.behind:
         pieces.append(Line("provisional", "warn").add(f", {count(gain.behind)} to compare", "faint"))
     tone: Tone = "good"
@@ -150,7 +152,8 @@ def worth(view: ViewState, width: int) -> Line:
     return ends(line, _twins(gain, min(30, room), tone), width) if room >= 5 else line
 
 
-def _today(gain: GainState) -> Line:
+def today(gain: GainState) -> Line:
+    """How much less all waited today, and how many prompt tokens were not read again."""
     saved_s, answers = gain.saved_today_s, gain.answers_today
     line = Line(duration(abs(saved_s)), "warn" if saved_s / answers < _BEHIND else "good")
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")

@@ -106,7 +106,12 @@ UP = ("mac", "up", None)
             "warn",
             "ollama is down: 2 waiting need it, refused in 40 s unless it returns",
         ),
-        (WaitingState(3, clear_s=9.0), (GONE, UP), "warn", "ollama is down: other servers take what they can"),
+        (
+            WaitingState(3, clear_s=9.0),
+            (GONE, UP),
+            "warn",
+            "ollama is down: other servers take what they can",
+        ),
         (
             WaitingState(130, clear_s=9000.0, stranded=1, refused_in_s=40.0),
             (GONE, UP),

@@ -66,8 +66,8 @@ class Learned:
 
 @dataclass(slots=True)
 class ToldTau:
-    """The values of tau that were logged, by model. What differs by a tenth from the last one is news, at most
-    once a minute; the first one of a model is none unless it differs from `before_s`.
+    """The values of tau that were logged, by model. What differs by a tenth from the last one is news, at
+    most once a minute; the first one of a model is none unless it differs from `before_s`.
     """
 
     before_s: float | None = None

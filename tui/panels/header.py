@@ -20,6 +20,8 @@ _NARROW = 60
 _BEHIND = -0.05
 """A loss of less than this, in seconds, goes unnoticed."""
 
+_SAME_S = 0.005
+
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
     """Return up to three lines: the state, policy and load, the gain."""
@@ -155,9 +157,11 @@ def worth(view: ViewState, width: int) -> Line:
 def today(gain: GainState) -> Line:
     """How much less all waited today, and how many prompt tokens were not read again."""
     saved_s, answers = gain.saved_today_s, gain.answers_today
+    plural = "answer" if answers == 1 else "answers"
+    if abs(saved_s) / answers < _SAME_S:
+        return Line(f"as much waiting as by arrival today ({count(answers)} {plural})", "soft")
     line = Line(duration(abs(saved_s)), "warn" if saved_s / answers < _BEHIND else "good")
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")
-    plural = "answer" if answers == 1 else "answers"
     line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each", "faint")
     line.add(f", {count(gain.estimated_today)} estimated" if gain.estimated_today else "", "faint").add(
         ")", "faint"

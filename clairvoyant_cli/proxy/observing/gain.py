@@ -4,13 +4,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from statistics import fmean, median
 from typing import NamedTuple
 
 from clairvoyant_cli.proxy.access.daily_quota import LONGEST_DAY_S, midnight_after
+from clairvoyant_cli.proxy.observing.request_stats import percentiles
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.arrival_order import Compared
-from clairvoyant_cli.state.snapshot import GainState
+from clairvoyant_cli.state.snapshot import ClassStats, GainState, Percentiles
 from predictor.record import LengthClass
 
 WINDOW_S = 3600.0
@@ -36,9 +38,12 @@ class Waits(NamedTuple):
 
 @dataclass(slots=True)
 class Gain:
-    """The pairs of the last hour, and the sums since midnight. `clock` is the wall clock."""
+    """The pairs of the last hour, and the sums since midnight. `clock` is the wall clock. `by_class` are the
+    waits of the pairs of the state that was returned last: ours, and in order of arrival.
+    """
 
     clock: Callable[[], float] = time.time
+    by_class: tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]] = ((), ())
     _by_class: Mapping[LengthClass, deque[Waits]] = field(
         default_factory=lambda: {each: deque(maxlen=MAX_PAIRS) for each in LengthClass}
     )
@@ -81,9 +86,11 @@ class Gain:
             while pairs and not now - WINDOW_S <= pairs[0].at <= now:
                 pairs.popleft()
         short, long = self._by_class[LengthClass.SHORT], self._by_class[LengthClass.LONG]
+        self.by_class = self._waits(attrgetter("waited_s")), self._waits(attrgetter("in_order_s"))
+        ours, in_order = (stats[0].wait for stats in self.by_class)
         return GainState(
-            short_s=median(each.waited_s for each in short) if short else None,
-            short_fcfs_s=median(each.in_order_s for each in short) if short else None,
+            short_s=ours.p50,
+            short_fcfs_s=in_order.p50,
             short_n=len(short),
             long_paid_s=median(-each.saved_s for each in long) if long else None,
             long_n=len(long),
@@ -93,6 +100,12 @@ class Gain:
             spared_tokens_today=self._spared_tokens,
             behind=behind,
             minutes=_by_minute(short, now) if short else (),
+        )
+
+    def _waits(self, of: Callable[[Waits], float]) -> tuple[ClassStats, ...]:
+        return tuple(
+            ClassStats(kind.value, percentiles([*map(of, pairs)]), Percentiles(), Percentiles())
+            for kind, pairs in self._by_class.items()
         )
 
     def _turn_over(self) -> None:

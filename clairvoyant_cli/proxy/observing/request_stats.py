@@ -58,12 +58,10 @@ class RequestStats:
     recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     times: dict[LengthClass, deque[Times]] = field(default_factory=_windows)
     books: ArrivalOrder = field(default_factory=ArrivalOrder)
-    times_paired: dict[LengthClass, deque[Times]] = field(default_factory=_windows)
-    times_fcfs: dict[LengthClass, deque[Times]] = field(default_factory=_windows)
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     today: DailyTokens = field(default_factory=DailyTokens)
-    _stats: tuple[float, tuple[tuple[ClassStats, ...], ...]] | None = None
+    _stats: tuple[float, tuple[ClassStats, ...]] | None = None
 
     def repeated(self, exchange: Exchange, why: str) -> None:
         """Count an answer that broke off and is asked for again, unnoticed by its client."""
@@ -161,18 +159,8 @@ class RequestStats:
     def compare(self) -> None:
         """Compare the waits that have become known with those in order of arrival."""
         for pair in self.books.settle(self.journal.clock()):
-            exchange: Exchange = pair.of
-            ended_s, kind = exchange.ended_s or 0.0, LengthClass.of(exchange.totals.tokens or 0)
-            ours = Times(exchange.waited_s(ended_s), exchange.sojourn_s(ended_s), exchange.ttft_s)
-            later_s = pair.saved_s + pair.reads_s
-            ttft_s = None if ours.ttft_s is None else ours.ttft_s + later_s
-            in_order = Times(
-                ours.wait_s + pair.saved_s, ours.sojourn_s + later_s - exchange.resumed_s, ttft_s
-            )
-            self.times_paired[kind].append(ours)
-            self.times_fcfs[kind].append(in_order)
             for listener in self.compared:
-                listener(exchange, pair)
+                listener(pair.of, pair)
 
     def rejected_at_the_door(self, endpoint: str, status: int) -> None:
         """Count a request that was rejected before it joined the queue."""
@@ -193,13 +181,11 @@ class RequestStats:
             **counts,
         )
 
-    def stats(self) -> tuple[tuple[ClassStats, ...], ...]:
-        """Return percentiles by class of the answer: of all; of those that are compared; and of the same in
-        order of arrival. At most 1 s old.
-        """
+    def stats(self) -> tuple[ClassStats, ...]:
+        """Return percentiles by class of the answer, at most 1 s old."""
         now = self.journal.clock()
         if self._stats is None or now - self._stats[0] > STATS_EVERY_S:
-            self._stats = (now, tuple(map(class_stats, (self.times, self.times_paired, self.times_fcfs))))
+            self._stats = (now, class_stats(self.times))
         return self._stats[1]
 
     def mu_short_s(self) -> float | None:

@@ -104,7 +104,8 @@ class SnapshotBuilder:
             self._explain(exchange, now)
         stats.compare()
         self.backlog.look()
-        by_class, by_class_paired, by_class_fcfs = stats.stats()
+        gain = self.gain.state(stats.books.behind)
+        paired, in_order = self.gain.by_class
         alone = Counter[str]()
         for lane in scheduler.line.lanes.values():
             alone[lane.id.pinned_to] += lane.live
@@ -123,9 +124,9 @@ class SnapshotBuilder:
             running=tuple(self._running(now, explains=explains)),
             queue=waiting.state(rows),
             recent=tuple(stats.recent),
-            stats=by_class,
-            stats_fcfs=by_class_fcfs,
-            stats_paired=by_class_paired,
+            stats=stats.stats(),
+            stats_fcfs=in_order,
+            stats_paired=paired,
             clients=self._clients(),
             counters=stats.counters(),
             queue_capacity=scheduler.capacity,
@@ -135,7 +136,7 @@ class SnapshotBuilder:
             service_level=None if self.service_level is None else self.service_level.state(),
             urgency=self._urgency(now),
             waiting=self._with_refusals(replace(waiting.summed(), backlog_s=self.backlog.stands_for_s)),
-            gain=self.gain.state(stats.books.behind),
+            gain=gain,
             sessions=self._sessions(waiting.standings.entries, now),
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
             displaced_policy=operation.fallback.displaced or "",

@@ -1,6 +1,5 @@
 """Prints the state once, as plain text that fits the width."""
 
-import sys
 from collections.abc import AsyncGenerator, Iterator
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -28,7 +27,7 @@ PLAIN_WIDTH = 80
 
 def output_width() -> int:
     """Return the width of tables on standard output, in cells."""
-    return get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
+    return get_terminal_size((PIPE_WIDTH, 0)).columns
 
 
 async def first_snapshot(source: DaemonSource) -> Snapshot | Disconnected:

@@ -6,7 +6,14 @@ from typing import cast
 
 import pytest
 
-from clairvoyant_cli.state.snapshot import ClassStats, ClientState, EngineState, MoveRecord, Percentiles
+from clairvoyant_cli.state.snapshot import (
+    ClassStats,
+    ClientState,
+    EngineState,
+    MoveRecord,
+    Percentiles,
+    StatusLine,
+)
 from tests.tui.board import Script, busy, stage, view
 from tests.tui.scene import cancelled, promoted
 from tui import formatting as figures
@@ -505,3 +512,15 @@ def test_how_a_request_ended_says_by_whom() -> None:
         for of in ("completed", "client_cancelled", "operator_cancelled", "upstream_error")
     }
     assert list(told.values()) == ["✓ done", "← left", "cancelled", "✗ failed"]
+
+
+def test_the_sentence_goes_before_what_else_is_in_its_line() -> None:
+    base, said = view(), "ollama is down: 2 waiting need it, refused in 40 s unless it returns"
+    assert base.snapshot is not None
+    loud = replace(base, snapshot=replace(base.snapshot, verdict=StatusLine("warn", said)))
+    assert [text_of(header.header(loud, width, 1)).strip() for width in (80, 120)] == [
+        f"▲ {said}",
+        f"▲ {said}{' ' * 27}clairvoyant  up 16m45",
+    ]
+    badged = text_of(header.header(replace(loud, frozen=True), 80, 1))
+    assert "frozen" in badged

@@ -25,7 +25,8 @@ _SAME_S = 0.005
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
     """Return up to three lines: the state, policy and load, the gain."""
-    lines = [ends(_verdict(view), _right(view, width), width)]
+    verdict = _verdict(view)
+    lines = [ends(verdict, _right(view, width, width - verdict.width), width)]
     if height > 1:
         lines.append(ends(_state(view, width - 1), Line(), width))
     if height > 2:
@@ -51,7 +52,8 @@ def _verdict(view: ViewState) -> Line:
     return line
 
 
-def _right(view: ViewState, width: int) -> Line:
+def _right(view: ViewState, width: int, room: int) -> Line:
+    """Return the badges and, if there is room, how long the daemon is up."""
     line = Line()
     if width < _NARROW:
         return line
@@ -64,7 +66,8 @@ def _right(view: ViewState, width: int) -> Line:
     if view.snapshot is None:
         return line.add(f"{view.link.where} ", "soft")
     up_s = view.snapshot.uptime_s + view.drift_s
-    return line.add("clairvoyant ", "soft").add(" up ", "faint").add(duration(up_s), "soft").add(" ")
+    up = Line("clairvoyant ", "soft").add(" up ", "faint").add(duration(up_s), "soft").add(" ")
+    return line.join(up) if line.width + up.width < room else line
 
 
 def _state(view: ViewState, width: int) -> Line:

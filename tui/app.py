@@ -36,7 +36,7 @@ from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
 from tui.screens.pages import Clients, Help, PageScreen
 from tui.styled_text import Tone
-from tui.view_state import Link, LinkState, ViewState
+from tui.view_state import SILENT_S, Link, LinkState, ViewState
 from tui.widgets.canvas import Canvas
 
 INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
@@ -204,14 +204,16 @@ class Top(App[None]):
         if self._frozen is not None:
             return replace(self._frozen, **shown)
         lost = self._link.state is LinkState.LOST
-        stopped_at = self._lost_at if lost else now
+        age_s = (self._lost_at if lost else now) - self._received_at if self._snapshot else 0.0
+        known_s = SILENT_S if self._every_s < 1.0 else self._every_s + SILENT_S
         return ViewState(
             link=replace(self._link, lost_for_s=now - self._lost_at) if lost else self._link,
             snapshot=self._snapshot,
             hardware=self._hardware,
             hardware_age_s=now - self._read_at if self._hardware else 0.0,
             history=self._history,
-            drift_s=max(0.0, stopped_at - self._received_at) if self._snapshot else 0.0,
+            drift_s=min(max(0.0, age_s), known_s),
+            silent_s=age_s if age_s >= known_s and not lost else 0.0,
             readonly=self._readonly,
             badge=self._badge,
             **shown,

@@ -1,14 +1,15 @@
 """Prints the state once, as plain text that fits the width."""
 
-import sys
 from collections.abc import AsyncGenerator, Iterator
 from shutil import get_terminal_size
+from textwrap import wrap
 from typing import cast
 
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from tui.formatting import NOTHING, class_letter, count, duration, share
 from tui.panels.clients import CLIENTS
+from tui.panels.header import today, window
 from tui.panels.requests import QUEUE, RUNNING
 from tui.panels.sessions import SESSIONS
 from tui.styled_text import cell, clip
@@ -20,10 +21,13 @@ _MAX_ROWS = 50
 PIPE_WIDTH = 160
 """Width of tables printed into a pipe, in cells."""
 
+PLAIN_WIDTH = 80
+"""Width of sentences."""
+
 
 def output_width() -> int:
     """Return the width of tables on standard output, in cells."""
-    return get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
+    return get_terminal_size((PIPE_WIDTH, 0)).columns
 
 
 async def first_snapshot(source: DaemonSource) -> Snapshot | Disconnected:
@@ -39,11 +43,40 @@ async def first_snapshot(source: DaemonSource) -> Snapshot | Disconnected:
 
 def state(snapshot: Snapshot, width: int) -> Iterator[str]:
     """Yield the lines of all there is, at most `width` cells wide."""
-    yield clip(snapshot.verdict.text, width)
-    yield clip(_daemon(snapshot), width)
+    yield from summary(snapshot)
     yield from requests(snapshot, width)
     if snapshot.stats:
         yield from _stats(snapshot)
+
+
+def summary(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the state in a sentence, how the daemon is set, what it has done, and its servers."""
+    busy, slots = snapshot.slots
+    tau, counts = snapshot.tau, snapshot.counters
+    limit = f"{duration(tau.tau_s)} ({tau.source})" if tau.tau_s else "off"
+    unused = "" if tau.guards else "; this policy does not use it"
+    ended = {
+        "done": counts.completed,
+        "cancelled": counts.client_cancelled + counts.operator_cancelled,
+        "failed": counts.upstream_error,
+        "refused": counts.rejected + counts.timeout,
+    }
+    rest = "".join(f", {count(number)} {name}" for name, number in ended.items() if number)
+    lines = [
+        snapshot.verdict.text,
+        f"{snapshot.mode} on {snapshot.listen}, order {snapshot.policy}, up {duration(snapshot.uptime_s)}",
+        f"{busy} of {slots} slots busy, load {share(snapshot.utilisation)} in {window(snapshot)}",
+        f"{snapshot.waits:,} waiting, {len(snapshot.running)} running{rest}",
+        today(snapshot.gain).plain if snapshot.gain.answers_today else "",
+        f"tau {limit}, fired {count(tau.firings_total)} time{'' if tau.firings_total == 1 else 's'}{unused}",
+    ]
+    for each in snapshot.backends:
+        said = "".join(f", {words}" for words in (each.standing, each.detail) if words)
+        alone = f", {each.waiting} waiting for it alone" if each.waiting else ""
+        at_work = f"{each.busy} of {each.slots} slots busy" if each.is_there else f"{each.busy} at work"
+        lines.append(f"backend {each.name} {each.url} {each.state}{said}, {at_work}{alone}")
+    for line in lines:
+        yield from wrap(line, PLAIN_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def requests(snapshot: Snapshot, width: int) -> Iterator[str]:
@@ -72,17 +105,6 @@ def _table(title: str, grid: Grid[RowT], snapshot: Snapshot, width: int) -> Iter
     yield fitted.heading(Order()).plain.rstrip()
     for row in grid.rows(view)[:_MAX_ROWS]:
         yield fitted.draw(row, view).fit(width).plain.rstrip()
-
-
-def _daemon(snapshot: Snapshot) -> str:
-    slots = sum(backend.slots for backend in snapshot.backends)
-    busy = sum(backend.busy for backend in snapshot.backends)
-    tau = duration(snapshot.tau.tau_s) if snapshot.tau.tau_s and snapshot.tau.guards else "off"
-    return (
-        f"{snapshot.mode} on {snapshot.listen}, {snapshot.policy}, tau {tau}, {busy} of {slots} slots busy, "
-        f"load {share(snapshot.utilisation)}, up {duration(snapshot.uptime_s)}, "
-        f"{count(snapshot.counters.completed)} done"
-    )
 
 
 def _stats(snapshot: Snapshot) -> Iterator[str]:

@@ -8,6 +8,9 @@ from tui.hardware.reading import Hardware
 from tui.history import History
 from tui.styled_text import Tone
 
+SILENT_S = 2.0
+"""A daemon sends a state at least once a second. What it has not said for so long is not known."""
+
 FLASH_S = 3.0
 """How long a promotion by tau stays lit in the header."""
 
@@ -34,8 +37,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """What is drawn. `drift_s` is the time since the state arrived, by which ages grow. `past_s` is how long
-    ago a state of the history was taken, None for the newest. `message` is shown for some seconds.
+    """What is drawn. `drift_s` is the time since the state arrived, by which ages grow; from `SILENT_S` on it
+    stands still, and `silent_s` is the age of the state. `past_s` is how long ago a state of the history was
+    taken, None for the newest. `message` is shown for some seconds.
     """
 
     link: Link
@@ -43,6 +47,7 @@ class ViewState:
     hardware: Hardware | None = None
     history: History = field(default_factory=History)
     drift_s: float = 0.0
+    silent_s: float = 0.0
     hardware_age_s: float = 0.0
     frozen: bool = False
     past_s: float | None = None

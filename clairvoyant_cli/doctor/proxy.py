@@ -80,7 +80,7 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
         names = ", ".join(snapshot.predictor.distrusted)
         yield warning(
             "predictor",
-            f"ranks no better than chance, so arrival order is kept, for: {names}",
+            f"its ranking is not trusted, so arrival order is kept, for: {names}",
             "clairvoyant forget --all    # erase what it learned and start over",
         )
     yield from _check_sessions(snapshot)

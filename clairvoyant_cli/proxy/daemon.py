@@ -12,13 +12,13 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.limits import Budget, ConnectionTable
 from clairvoyant_cli.http.listener import ClientConnection
+from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.access.clients_file import ClientsFile, access_of, clients_file_of
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.run_file import announced as run_file
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
-from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.journal import Journal, Tally
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
@@ -366,7 +366,13 @@ def _compose(
         opinions = SecondOpinions(encode, predictor, times, dispatcher, levels)
 
     # Who listens to whom, in the order in which they are called.
-    dispatcher.changed += [lifecycle.remove_idle, changes.note, preemption.look, annotation.tell, backlog.look]
+    dispatcher.changed += [
+        lifecycle.remove_idle,
+        changes.note,
+        preemption.look,
+        annotation.tell,
+        backlog.look,
+    ]
     dispatcher.ended += [
         truncations.ended,
         runaways.ended,

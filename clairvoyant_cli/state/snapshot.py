@@ -137,10 +137,11 @@ class RunningRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """A request that has ended. `outcome`: completed, client_cancelled, operator_cancelled, upstream_error (its
-    server failed, or refused it with a status from 400), rejected, timeout. `backend` is the one it was last sent to, "" if none. `real_class` is the class of the answer, "" if its
-    length is unknown; `slot` is the last it had, in which it was predicted to take `expected_s`. `remark`:
-    what was wrong with it, such as a prompt that the server truncated.
+    """A request that has ended. `outcome`: completed, client_cancelled, operator_cancelled, upstream_error
+    (its server failed, or refused it with a status from 400), rejected, timeout. `backend` is the one it was
+    last sent to, "" if none. `real_class` is the class of the answer, "" if its length is unknown; `slot` is
+    the last it had, in which it was predicted to take `expected_s`. `remark`: what was wrong with it, such as
+    a prompt that the server truncated.
     """
 
     id: str
@@ -523,11 +524,12 @@ class SessionsState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state. `mode`: serving, paused, draining. `stats_paired` and `stats_fcfs` are waits of the
-    same requests of the last hour: what they waited, and what they would have waited in order of arrival. `utilisation` is the share of
-    the slots' time in use over the last `utilisation_s`. `clients` are the busiest. `queue` holds the first rows in scheduling order, `waiting` the totals of the whole queue.
-    `summaries` describe each of `policies`; `displaced_policy` is the one that is suspended while its
-    upper bounds do not hold, "" if none is.
+    """The whole state. `mode`: serving, paused, draining. `stats_paired` and `stats_fcfs` are waits of the same
+    requests of the last hour: what they waited, and what they would have waited in order of arrival.
+    `utilisation` is the share of the slots' time in use over the last `utilisation_s`. `clients` are the
+    busiest. `queue` holds the first rows in scheduling order, `waiting` the totals of the whole queue.
+    `summaries` describe each of `policies`; `displaced_policy` is the one that is suspended while its upper
+    bounds do not hold, "" if none is.
     """
 
     taken_at: float

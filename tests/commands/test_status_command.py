@@ -31,7 +31,7 @@ async def printed(rules: str, tmp_path: Path) -> str:
         token.write_text(daemon.access.run_token)
         token.chmod(0o600)
         args = ["--url", daemon.base_url, "--token-file", str(token)]
-        done = await asyncio.to_thread(CliRunner().invoke, command, args)
+        done = await asyncio.to_thread(CliRunner(env={"COLUMNS": "80"}).invoke, command, args)
     assert done.exception is None, done.output
     return done.output
 
@@ -50,3 +50,4 @@ async def test_clients_without_rules_are_not(tmp_path: Path) -> None:
     text = await printed("", tmp_path)
     assert "weight" not in text
     assert "1 running" in text
+    assert max(map(len, text.splitlines())) <= 80

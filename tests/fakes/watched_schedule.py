@@ -294,7 +294,13 @@ class Watched:
 
 @asynccontextmanager
 async def watched(
-    policy: str, seed: int, *, servers: int = 1, slots: int = 1, deeds: tuple[str, ...] = (), cuts: bool = False
+    policy: str,
+    seed: int,
+    *,
+    servers: int = 1,
+    slots: int = 1,
+    deeds: tuple[str, ...] = (),
+    cuts: bool = False,
 ) -> AsyncIterator[Watched]:
     """Set the scene, in the virtual time of the running loop. `deeds` are the trouble, beside outages; none
     without any. `cuts` with proven continuations.
@@ -303,7 +309,9 @@ async def watched(
     async with AsyncExitStack() as stack:
         backends: dict[str, Backend] = {}
         for number in range(servers):
-            engine = Engine(slots, SPEED, answer_tokens=lambda prompt, rng: 100_000, resume_s=RESUME_S, stride=8)
+            engine = Engine(
+                slots, SPEED, answer_tokens=lambda prompt, rng: 100_000, resume_s=RESUME_S, stride=8
+            )
             backends[f"w{number}"] = backend = Backend(engine)
             stack.push_async_callback(backend.kill)
             await backend.start()
@@ -316,10 +324,11 @@ async def watched(
             worker.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
             if cuts:
                 offered = await worker.adapter.offered_models(worker.ask) or ()
-                served = Served(worker.adapter.name, "replay", version=worker.version, digest=offered[0].digest)
+                served = Served(
+                    worker.adapter.name, "replay", version=worker.version, digest=offered[0].digest
+                )
                 await believe(worker, proven(served, RESUME_S, slots))
         scene = Watched(daemon, backends, random.Random(f"{policy} {seed}"), deeds)
         daemon.dispatcher.ended.append(scene.note)
         daemon.gateway.admission.admitted.append(scene.arrived)
         yield scene
-

@@ -15,12 +15,16 @@ from tests.tui.test_tui_truth import WITH_TROUBLE, WITHOUT_TROUBLE, check_calm, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--schedules", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1000)
     args = parser.parse_args()
     logging.getLogger("clairvoyant").setLevel(logging.CRITICAL)
-    kinds = [(check_calm, kind) for kind in WITHOUT_TROUBLE] + [(check_trouble, kind) for kind in WITH_TROUBLE]
+    kinds = [(check_calm, kind) for kind in WITHOUT_TROUBLE] + [
+        (check_trouble, kind) for kind in WITH_TROUBLE
+    ]
     failed = 0
     for number, (check, kind) in enumerate(islice(cycle(kinds), args.schedules)):
         try:

@@ -13,7 +13,7 @@ from predictor.errors import ModelError
 from predictor.lexical.online import Correction
 from predictor.ranking import ranking_accuracy
 from predictor.record import Predictor, PromptView, Quality
-from predictor.trust import MAX_CLIENTS, MIN_JUDGED, Trust, Trusts
+from predictor.trust import LOST_BELOW, MAX_CLIENTS, MIN_JUDGED, Trust, Trusts
 
 TOPICS = [f"topic{number}" for number in range(40)]
 
@@ -289,6 +289,18 @@ def test_trust_is_not_lost_before_there_is_evidence() -> None:
     for number in range(MIN_JUDGED - 1):
         trust.judge(-number, 1, number)
     assert trust.trusted
+
+
+def test_distrust_is_reported_with_the_evidence_for_it_while_new_answers_are_judged() -> None:
+    trusts = Trusts()
+    while not trusts.quality().distrusted:
+        trusts.judge("eve", "m", -trusts._judged, 1000, 2 ** min(trusts._judged, 60))
+    (before,) = trusts.quality().distrusted
+    assert before.ranking_accuracy is not None
+    assert before.ranking_accuracy < LOST_BELOW
+    for number in range(MIN_JUDGED - 1):  # ranked well, but too few to decide again
+        trusts.judge("eve", "m", number, 1000, 2**number)
+    assert trusts.quality().distrusted == (before,)
 
 
 def test_nothing_judged_is_nothing_counted() -> None:

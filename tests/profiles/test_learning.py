@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from clairvoyant_cli.proxy.learning.tau_learning import MIN_JUDGED, MIN_QUEUED, Learned, Learner
+from clairvoyant_cli.proxy.learning.tau_learning import MIN_JUDGED, MIN_QUEUED, Learned, Learner, ToldTau
 from tests.fakes.remembered import PROFILE
 
 MODEL = PROFILE.served.model
+FLIPS = (("big", 212.0), ("small", 120.0))
 MEASURED = replace(PROFILE, queued_decode_tokens_per_s=20.0)
 
 
@@ -114,3 +115,19 @@ def test_drift_is_said_once_when_it_begins() -> None:
     lines = list(found.drift())
     assert [line.split()[0] for line in lines] == ["short", "ranking"]
     assert list(found.drift()) == []
+
+
+def test_a_tau_is_news_if_it_differs_by_a_tenth_from_the_last_one_of_its_model_once_a_minute() -> None:
+    told = ToldTau()
+    flips = [told.is_news(model, tau_s, at) for at in range(0, 40, 6) for model, tau_s in FLIPS]
+    assert not any(flips)  # each is the first of its model, or the same again
+    assert not told.is_news("big", 225.0, 50.0)
+    assert told.is_news("big", 240.0, 51.0)
+    assert not told.is_news("small", 200.0, 100.0)
+    assert told.is_news("small", 200.0, 111.0)
+    assert not told.is_news("big", 240.0, 200.0)
+
+
+def test_after_a_profile_was_measured_the_first_tau_of_any_model_is_news() -> None:
+    assert ToldTau(before_s=120.0).is_news("big", 6.0, 0.0)
+    assert not ToldTau(before_s=120.0).is_news("big", 121.0, 0.0)

@@ -381,9 +381,8 @@ async def test_dashboard_report_and_the_next_daemon_have_the_same_books(tmp_path
             state = await until(daemon, lambda state: state.gain.answers_today == 7)
             gain = state.gain
             assert gain.behind == 0
-            assert gain.short_n == sum(
-                each.wait.n for each in state.stats_paired if each.length_class == "short"
-            )
+            short, in_order = state.stats_paired[0].wait, state.stats_fcfs[0].wait
+            assert (gain.short_n, gain.short_s, gain.short_fcfs_s) == (short.n, short.p50, in_order.p50)
             assert [each.wait.n for each in state.stats_paired] == [each.wait.n for each in state.stats_fcfs]
             # Each short one would have waited for the story, and the story waited for all of them.
             (story,) = (each for each in state.recent if each.predicted.length_class == "long")
@@ -395,7 +394,9 @@ async def test_dashboard_report_and_the_next_daemon_have_the_same_books(tmp_path
         found = group_by(compared(rows), lambda row: row.length_class)
         assert sum(each.saved_s for each in found) == pytest.approx(gain.saved_today_s)
         async with daemon_on(path, url) as daemon:
-            again = daemon.snapshot().gain
+            restarted = daemon.snapshot()
+            again = restarted.gain
+    assert [each.wait for each in restarted.stats_paired] == [each.wait for each in state.stats_paired]
     assert (again.answers_today, again.short_n) == (7, gain.short_n)
     assert again.saved_today_s == pytest.approx(gain.saved_today_s)
     assert again.short_fcfs_s == pytest.approx(gain.short_fcfs_s)

@@ -80,7 +80,10 @@ def test_totals(kind: str, body: bytes, tokens: int | None, complete: bool) -> N
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        (SSE, events(ROLE, *[DELTA] * 5, FINISH, {"choices": [], "usage": {"completion_tokens": 5}}, "[DONE]")),
+        (
+            SSE,
+            events(ROLE, *[DELTA] * 5, FINISH, {"choices": [], "usage": {"completion_tokens": 5}}, "[DONE]"),
+        ),
         (SSE, events(ROLE, *[DELTA] * 4, DELTA | {"x": '"content":"a"'}, "[DONE]").replace(b"\n", b"\r\n")),
         (SSE, b": still reading\n\n" + events(*[{"choices": [{"text": "\n"}]}] * 5, FINISH)),
         (
@@ -92,7 +95,11 @@ def test_totals(kind: str, body: bytes, tokens: int | None, complete: bool) -> N
                 {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "hm"}},
                 *[{"type": "content_block_delta", "delta": {"type": "text_delta", "text": "river"}}] * 4,
                 {"type": "content_block_stop", "index": 0},
-                {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}},
+                {
+                    "type": "message_delta",
+                    "delta": {"stop_reason": "end_turn"},
+                    "usage": {"output_tokens": 5},
+                },
                 {"type": "message_stop"},
                 named=True,
             ),

@@ -34,7 +34,12 @@ def idle(daemon: Daemon) -> None:
     assert (len(dispatcher.scheduler), dict(dispatcher.scheduler.running), dispatcher.live) == (0, {}, {})
     counts = daemon.snapshot().counters
     ended = (
-        counts.completed + counts.client_cancelled + counts.operator_cancelled + counts.upstream_error + counts.rejected + counts.timeout
+        counts.completed
+        + counts.client_cancelled
+        + counts.operator_cancelled
+        + counts.upstream_error
+        + counts.rejected
+        + counts.timeout
     )
     assert ended == counts.submitted
 

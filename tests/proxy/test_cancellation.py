@@ -173,7 +173,10 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
         backend.engine.thaw()
         await until(daemon, lambda s: not s.running and not s.queue)
         counts = daemon.snapshot().counters
-        assert counts.submitted == counts.completed + counts.client_cancelled + counts.upstream_error + counts.operator_cancelled
+        assert (
+            counts.submitted
+            == counts.completed + counts.client_cancelled + counts.upstream_error + counts.operator_cancelled
+        )
         await backend.engine.wait_until(lambda c: c.ended == c.arrived)
         assert not daemon.dispatcher.scheduler.running
 

@@ -8,7 +8,7 @@ import pytest
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import asked, serving, until
 
 TITLE = "### Task:\nGenerate a concise title summarizing the chat history.\n<chat_history>..."
 
@@ -43,3 +43,21 @@ async def test_a_title_stands_behind_a_longer_question(tmp_path: Path, rule: str
         assert [names[row.predicted.p_long] for row in state.queue] == order
         background = [row for row in state.queue if "Background request" in row.why]
         assert [names[row.predicted.p_long] for row in background] == (["title"] if not rule else [])
+
+
+async def test_a_policy_is_not_judged_by_background_requests() -> None:
+    engine = Engine(answer_tokens=tabled({"endless": 100_000, "###": 3}))
+    engine.freeze()
+    async with (
+        serve_app(Replay(engine).app) as url,
+        serving(url) as daemon,
+        asked(
+            daemon,
+            chat("0.5 endless"),
+            *[chat(f"0.1 {TITLE}", "X-Clairvoyant-Chore: title_generation")] * 3,
+        ),
+    ):
+        outlook = daemon.operation.outlook("sjf")
+        assert (outlook.short_s, outlook.long_s) == (None, None)
+        async with asked(daemon, chat("0.1 a question")):
+            assert daemon.operation.outlook("sjf").short_s is not None

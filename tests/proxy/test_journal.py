@@ -1,7 +1,10 @@
 """The journal converts times of the event loop to wall clock times."""
 
-from clairvoyant_cli.proxy.journal import Journal
+import asyncio
+
+from clairvoyant_cli.proxy.journal import COALESCE_S, Journal, Tally
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from tests.fakes.virtual_clock import run_virtually
 
 
 def test_times_follow_the_current_wall_clock() -> None:
@@ -12,3 +15,21 @@ def test_times_follow_the_current_wall_clock() -> None:
         loop_s += 5.0
         assert request_stats.journal.at(loop_s) == wall_s
         assert request_stats.journal.at(loop_s - 2.0) == wall_s - 2.0
+
+
+def test_frequent_events_are_told_by_their_number_once_a_minute() -> None:
+    told: list[int] = []
+
+    async def play() -> None:
+        tally = Tally(told.append)
+        for _ in range(16):
+            tally.add()
+            await asyncio.sleep(1.0)
+        assert told == []
+        await asyncio.sleep(COALESCE_S)
+        assert told == [16]
+        tally.add()
+        await asyncio.sleep(COALESCE_S + 1.0)
+
+    run_virtually(play())
+    assert told == [16, 1]

@@ -127,6 +127,30 @@ async def test_whoever_comes_during_an_outage_waits_too() -> None:
             assert (await late.response(b"POST")).status == 200
 
 
+@pytest.mark.parametrize(("max_wait", "within_s"), [(None, 60.0), (20.0, 20.0)])
+async def test_in_an_outage_it_is_said_when_a_request_will_be_refused(
+    max_wait: float | None, within_s: float
+) -> None:
+    async with before_a_server(slots=1, outage_grace=60.0, max_wait=max_wait) as (server, daemon):
+        await server.stop()
+        daemon.pool.first.watch.look_now()
+        state = await until(daemon, lambda s: s.backends[0].state == "down")
+        assert "new requests wait up to " in state.verdict.text
+        async with clients(daemon, "late") as [late]:
+            state = daemon.snapshot()
+            assert state.waiting.stranded == 1
+            assert state.waiting.refused_in_s is not None
+            assert within_s - 15.0 < state.waiting.refused_in_s <= within_s
+            assert "does not answer, 1 waiting; refused in" in state.verdict.text
+            assert state.slots == (0, 0)
+            await server.start()
+            daemon.pool.first.watch.look_now()
+            assert (await late.response(b"POST")).status == 200
+        state = await until(daemon, lambda s: s.counters.completed == 1)
+        assert (state.waiting.stranded, state.waiting.refused_in_s, state.slots) == (0, None, (0, 1))
+        assert state.backends[0].kept_for_s is None
+
+
 async def test_nobody_waits_longer_than_the_grace() -> None:
     async with (
         before_a_server(slots=1, outage_grace=0.05) as (server, daemon),
@@ -143,6 +167,8 @@ async def test_nobody_waits_longer_than_the_grace() -> None:
             assert (await late.ask(asks("late"))).status == 503
         state = await until(daemon, lambda s: not s.queue and not s.running)
         assert state.counters.completed == 0
+        assert state.backends[0].kept_for_s == 0.0
+        assert state.verdict.text == f"{state.backends[0].name} does not answer: new requests are refused"
         # And the time counts anew once it has been back.
         await server.start()
         daemon.pool.first.watch.look_now()

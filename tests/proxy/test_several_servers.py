@@ -178,6 +178,7 @@ async def test_what_cannot_be_done_is_said(arguments: dict[str, object], words: 
 async def test_the_command_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async with two() as daemon, serve_app(Ollama("attic", "tiny:latest").app) as attic:
         monkeypatch.setenv("CLAIRVOYANT_ADMIN_TOKEN", daemon.access.run_token)
+        monkeypatch.delenv("COLUMNS", raising=False)
 
         async def run(*words: str) -> str:
             arguments = ["backends", *words, "--url", daemon.base_url]

@@ -6,11 +6,14 @@ import pytest
 
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.state.snapshot import (
+    BackendState,
     LevelState,
     Percentiles,
+    PredictorState,
     ServiceLevelState,
     ShouterState,
     Snapshot,
+    TauState,
     UrgencyState,
     WaitingState,
 )
@@ -54,3 +57,104 @@ def test_the_first_thing_to_know_is_said(state: Snapshot, level: str, words: str
     said = verdict(state)
     assert said.level == level
     assert words in said.text
+
+
+def _servers(state: Snapshot, waiting: WaitingState, *servers: tuple[str, str, float | None]) -> Snapshot:
+    backends = tuple(
+        BackendState(name, "ollama", "http://x", how, 1, 0, kept_for_s=kept_for_s)
+        for name, how, kept_for_s in servers
+    )
+    return replace(state, backends=backends, waiting=waiting, queue=())
+
+
+GONE = ("ollama", "down", 48.0)
+UP = ("mac", "up", None)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "servers", "level", "text"),
+    [
+        (
+            WaitingState(4, clear_s=99.0, stranded=4, refused_in_s=48.2),
+            (GONE,),
+            "alert",
+            "ollama does not answer, 4 waiting; refused in 48 s unless it returns",
+        ),
+        (WaitingState(), (GONE,), "alert", "ollama does not answer: new requests wait up to 48 s"),
+        (
+            WaitingState(),
+            (("ollama", "down", 0.0),),
+            "alert",
+            "ollama does not answer: new requests are refused",
+        ),
+        (WaitingState(), (("ollama", "down", None),), "alert", "ollama does not answer"),
+        (
+            WaitingState(4, stranded=4, refused_in_s=9.0),
+            (GONE, ("mac", "down", 9.0)),
+            "alert",
+            "None of the 2 servers answers, 4 waiting; refused in 9 s unless one returns",
+        ),
+        (
+            WaitingState(2, stranded=2, refused_in_s=30.0),
+            (("ollama", "loading", 30.0),),
+            "warn",
+            "ollama is loading its model, 2 waiting; refused in 30 s unless it is ready",
+        ),
+        (
+            WaitingState(3, clear_s=9.0, stranded=2, refused_in_s=40.0),
+            (GONE, UP),
+            "warn",
+            "ollama is down: 2 waiting need it, refused in 40 s unless it returns",
+        ),
+        (
+            WaitingState(3, clear_s=9.0),
+            (GONE, UP),
+            "warn",
+            "ollama is down: other servers take what they can",
+        ),
+        (
+            WaitingState(130, clear_s=9000.0, stranded=1, refused_in_s=40.0),
+            (GONE, UP),
+            "alert",
+            "Overloaded: 130 waiting",
+        ),
+    ],
+)
+def test_an_outage_says_what_will_happen_and_when(
+    waiting: WaitingState, servers: tuple[tuple[str, str, float | None], ...], level: str, text: str
+) -> None:
+    said = verdict(_servers(busy(), waiting, *servers))
+    assert (said.level, said.text) == (level, text)
+    assert len(said.text) <= 80
+
+
+def test_distrust_names_the_ranking_that_it_rests_on() -> None:
+    doubted = PredictorState("p", 170, 1.0, 0.9, True, ("eve (llama3)",), ((57, 0.493),))
+    text = verdict(replace(busy(), predictor=doubted)).text
+    assert text == "Predictor not trusted for eve (llama3): ranks 0.49 (chance 0.50), arrival order"
+    assert len(text) <= 80
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "text"),
+    [
+        ((50.0, 30.0, 1.0), "Starvation guard active: it promoted 3 requests in the last minute"),
+        ((110.0, 80.0, 55.0), "Starvation guard active: it promoted 1 request in the last minute"),
+        ((150.0, 140.0, 65.0), "All well: 17 waiting, 55 s to clear"),
+        ((70.0, 30.0, 1.0), "All well: 17 waiting, 55 s to clear"),
+    ],
+)
+def test_all_is_not_well_for_a_minute_after_three_promotions_within_one(
+    ago_s: tuple[float, ...], text: str
+) -> None:
+    state = busy()
+    recent = tuple(state.taken_at - each for each in ago_s)
+    tau = TauState(120.0, firings_last_minute=sum(each <= 60.0 for each in ago_s), recent=recent)
+    assert verdict(replace(state, tau=tau)).text == text
+
+
+def test_a_standing_queue_is_not_well() -> None:
+    state = replace(busy(), waiting=WaitingState(12, clear_s=40.0, backlog_s=840.0), queue=())
+    said = verdict(state)
+    assert said.level == "warn"
+    assert said.text == "Backlog for 14 min: 12 waiting and not getting fewer, 40 s to clear"

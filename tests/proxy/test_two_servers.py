@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from clairvoyant_cli.config import BackendConfig
@@ -10,14 +11,14 @@ from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import asked, serving, until
 
 SLOW = Speed(decode_tokens_per_s=20.0)
 
 
-def chat(prompt: str, tokens: int = 400) -> bytes:
+def chat(prompt: str, tokens: int = 400, model: str = "replay") -> bytes:
     messages = [{"role": "user", "content": prompt}]
-    body = {"model": "replay", "messages": messages, "options": {"num_predict": tokens}, "stream": False}
+    body = {"model": model, "messages": messages, "options": {"num_predict": tokens}, "stream": False}
     return post("/api/chat", json.dumps(body).encode())
 
 
@@ -37,6 +38,27 @@ async def test_both_work_and_a_third_request_waits() -> None:
         assert {each.backend for each in state.running} == {"one", "two"}
         assert [(each.name, each.busy) for each in state.backends] == [("one", 1), ("two", 1)]
         await asyncio.gather(*(each.wait_until(lambda counts: counts.arrived == 1) for each in engines))
+
+
+async def test_of_two_servers_one_is_down_that_alone_has_the_model() -> None:
+    async with (
+        serve_app(Replay(Engine(), ("here",)).app) as here,
+        AsyncExitStack() as away,
+        AsyncExitStack() as stack,
+    ):
+        gone = await away.enter_async_context(serve_app(Replay(Engine(), ("there",)).app))
+        backends = (BackendConfig("here", here), BackendConfig("there", gone))
+        daemon = await stack.enter_async_context(serving(None, backends=backends))
+        await until(daemon, lambda s: all(each.offered for each in s.backends))
+        await away.aclose()
+        daemon.pool["there"].watch.look_now()
+        state = await until(daemon, lambda s: s.backends[1].state == "down")
+        assert state.verdict.text == "there is down: other servers take what they can"
+        assert state.slots == (0, state.backends[0].slots)
+        async with asked(daemon, chat("0.1 x", model="there"), chat("0.1 x", model="there")):
+            state = daemon.snapshot()
+            assert state.verdict.text.startswith("there is down: 2 waiting need it, refused in ")
+            assert (state.waiting.stranded, state.backends[1].waiting, state.running) == (2, 2, ())
 
 
 async def test_one_that_goes_leaves_the_work_to_the_other() -> None:

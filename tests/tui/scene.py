@@ -200,6 +200,7 @@ class Scene:
                 len(late),
                 sum(at > t - 60.0 for at in late),
                 tuple(STARTED_AT + at for at in late[-64:]),
+                short_s=2.1,
             ),
             predictor=_predictor(recent, len(done)),
             backends=(_backend(STARTED_AT + t, len(running)),),

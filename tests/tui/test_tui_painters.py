@@ -6,15 +6,23 @@ from typing import cast
 
 import pytest
 
-from clairvoyant_cli.state.snapshot import ClassStats, ClientState, EngineState, MoveRecord, Percentiles
-from tests.tui.board import busy, stage, view
+from clairvoyant_cli.state.snapshot import (
+    ClassStats,
+    ClientState,
+    EngineState,
+    MoveRecord,
+    Percentiles,
+    StatusLine,
+)
+from tests.tui.board import Script, busy, stage, view
 from tests.tui.scene import cancelled, promoted
 from tui import formatting as figures
+from tui.app import Top
 from tui.braille import Dots
 from tui.history import POINTS, SAMPLES, History
 from tui.keys import KEYS
 from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
-from tui.panels import clients, detail, models, plots, stats, tau, timeline
+from tui.panels import clients, detail, header, models, plots, requests, stats, tau, timeline
 from tui.panels.requests import QUEUE, RUNNING
 from tui.screens.pages import help_lines
 from tui.styled_text import Line, clip, ends, wrap
@@ -424,3 +432,95 @@ def test_an_engine_says_what_is_inside_it() -> None:
     lines = [line.plain for line in models.body(cast(ViewState, shown), 48, 5)]
     assert lines[1].startswith("  8 run, 40 wait inside, 2 preempted")
     assert lines[1].endswith("KV 50%")
+
+
+# -- what is not known ------------------------------------------------------------------------------------
+
+
+async def test_a_daemon_that_falls_silent_is_said_to_and_its_times_stand_still() -> None:
+    now = [0.0]
+    app = Top(Script(), clock=lambda: now[0])
+    async with app.run_test(size=(120, 40)):
+        app.take(busy())
+        told: list[tuple[float, str]] = []
+        for now[0] in (1.0, 1.9, 2.0, 4.2, 14.0):
+            seen = app.view()
+            told.append((seen.drift_s, text_of(header.header(seen, 120, 1)).strip()))
+        app.take(busy())
+        assert "no news" not in text_of(header.header(app.view(), 120, 1))
+    assert [drift_s for drift_s, _ in told] == [1.0, 1.9, 2.0, 2.0, 2.0]
+    assert all(text.startswith("● All well") for _, text in told[:2])
+    words = [text.split("  ")[0] for _, text in told[2:]]
+    assert words == ["no news for 2 s", "no news for 4 s", "no news for 14 s"]
+
+
+async def test_states_that_are_asked_for_seldom_are_waited_for_longer() -> None:
+    now = [0.0]
+    app = Top(Script(), clock=lambda: now[0])
+    async with app.run_test(size=(80, 24)):
+        app.take(busy())
+        while app._every_s < 2.0:
+            app.action_interval()
+        now[0] = 3.9
+        assert not app.view().silent_s
+        now[0] = 4.0
+        assert app.view().silent_s == 4.0
+
+
+def test_while_no_server_is_up_nothing_starts_at_once_and_no_slot_is_free() -> None:
+    base = view("empty")
+    assert base.snapshot is not None
+    up, down = (
+        base.snapshot.backends[0],
+        replace(base.snapshot.backends[0], name="gone", state="down", busy=0),
+    )
+    dark = replace(base, snapshot=replace(base.snapshot, backends=(down,), queue=()))
+    assert requests.QUEUE.empty(dark) == "The queue is empty, and no server is up."
+    assert requests.RUNNING.empty(dark) == "No server takes requests now."
+    half = replace(base, snapshot=replace(base.snapshot, backends=(replace(up, busy=0), down), queue=()))
+    assert requests.QUEUE.empty(half) == "The queue is empty: a new request starts at once."
+    assert f"0/{up.slots}" in text_of(header.header(half, 120, 2))
+    assert "gone" not in text_of(timeline.timeline(replace(half, history=History()), 120, 20))
+
+
+def test_what_short_answers_took_is_told_from_what_tau_was_computed_from() -> None:
+    base = view()
+    assert base.snapshot is not None
+    floored = replace(base.snapshot.tau, tau_s=120.0, mu_short_s=40.0, short_s=2.1)
+    text = text_of(tau.body(replace(base, snapshot=replace(base.snapshot, tau=floored)), 80, 4))
+    assert "mean short 2.1s" in text
+    assert "taken as 40s" in text
+
+
+def test_a_distrusted_client_is_shown_with_its_own_ranking() -> None:
+    base = view()
+    assert base.snapshot is not None
+    doubted = replace(
+        base.snapshot.predictor, ranking_accuracy=1.0, distrusted=("eve",), evidence=((57, 0.49),)
+    )
+    shown = replace(base, snapshot=replace(base.snapshot, predictor=doubted))
+    text = text_of(stats.body(shown, 80, 20))
+    assert "of all" in text
+    assert "not trusted for eve: 0.49 of 57" in text
+
+
+def test_how_a_request_ended_says_by_whom() -> None:
+    base, row = view(), busy().recent[-1]
+    outcome = next(each for each in requests.RECENT.columns if each.name == "outcome")
+    told = {
+        of: outcome.draw(replace(row, outcome=of), base, 9).plain
+        for of in ("completed", "client_cancelled", "operator_cancelled", "upstream_error")
+    }
+    assert list(told.values()) == ["✓ done", "← left", "cancelled", "✗ failed"]
+
+
+def test_the_sentence_goes_before_what_else_is_in_its_line() -> None:
+    base, said = view(), "ollama is down: 2 waiting need it, refused in 40 s unless it returns"
+    assert base.snapshot is not None
+    loud = replace(base, snapshot=replace(base.snapshot, verdict=StatusLine("warn", said)))
+    assert [text_of(header.header(loud, width, 1)).strip() for width in (80, 120)] == [
+        f"▲ {said}",
+        f"▲ {said}{' ' * 27}clairvoyant  up 16m45",
+    ]
+    badged = text_of(header.header(replace(loud, frozen=True), 80, 1))
+    assert "frozen" in badged

@@ -1,11 +1,13 @@
 """The encoding of states, the state printed once, and exports."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import SCHEMA_VERSION
@@ -40,6 +42,29 @@ def test_once_prints_what_there_is(scenario: str) -> None:
     assert all(row.id in text for row in snapshot.running)
     assert all(row.id in text for row in snapshot.queue[:50])
     assert ("the first 50 of" in text) == (len(snapshot.queue) > 50)
+
+
+@pytest.mark.parametrize("name", ["ollama", "llama-server-2"])
+def test_once_fits_80_columns_and_cuts_no_sentence(name: str) -> None:
+    snapshot = stage("overloaded").snapshot()
+    server = replace(
+        snapshot.backends[0], name=name, state="down", detail="connection refused", waiting=12, kept_for_s=9.0
+    )
+    said = verdict(replace(snapshot, backends=(server,), waiting=replace(snapshot.waiting, refused_in_s=9.0)))
+    tau = replace(snapshot.tau, source="profile gemma@ollama, decoding slower since, learned since")
+    hard = replace(
+        snapshot, verdict=said, backends=(server,), tau=tau, listen="127.0.0.1:11435", uptime_s=1e6
+    )
+    lines = list(state(hard, 80))
+    assert max(map(len, lines)) <= 80
+    text = " ".join(line.strip() for line in lines[: lines.index("")])
+    assert "…" not in text
+    assert said.text in text
+    assert "refused in 9 s unless it returns" in text
+    assert re.search(r"less waiting today \(\d+ answers, \S+ each\)", text)
+    assert "load 100% in 5 min" in text
+    assert f"backend {name} http://127.0.0.1:11434 down, connection refused, 4 at work, 12 waiting" in text
+    assert text.endswith("learned since), fired 289 times " + text[text.index("backend ") :])
 
 
 @pytest.mark.parametrize("width", [80, 160])

@@ -20,10 +20,13 @@ _NARROW = 60
 _BEHIND = -0.05
 """A loss of less than this, in seconds, goes unnoticed."""
 
+_SAME_S = 0.005
+
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
     """Return up to three lines: the state, policy and load, the gain."""
-    lines = [ends(_verdict(view), _right(view, width), width)]
+    verdict = _verdict(view)
+    lines = [ends(verdict, _right(view, width, width - verdict.width), width)]
     if height > 1:
         lines.append(ends(_state(view, width - 1), Line(), width))
     if height > 2:
@@ -36,6 +39,8 @@ def _verdict(view: ViewState) -> Line:
     line = Line(" ")
     if view.link.state is LinkState.LOST:
         line.add(" no daemon ", "siren").add(f"  {view.link.reason}", "soft")
+    elif view.silent_s:
+        line.add(f" no news for {view.silent_s:.0f} s ", "siren").add("  the daemon does not answer", "soft")
     elif view.snapshot is None:
         line.add("○ connecting", "soft")
     else:
@@ -47,7 +52,8 @@ def _verdict(view: ViewState) -> Line:
     return line
 
 
-def _right(view: ViewState, width: int) -> Line:
+def _right(view: ViewState, width: int, room: int) -> Line:
+    """Return the badges and, if there is room, how long the daemon is up."""
     line = Line()
     if width < _NARROW:
         return line
@@ -60,7 +66,8 @@ def _right(view: ViewState, width: int) -> Line:
     if view.snapshot is None:
         return line.add(f"{view.link.where} ", "soft")
     up_s = view.snapshot.uptime_s + view.drift_s
-    return line.add("clairvoyant ", "soft").add(" up ", "faint").add(duration(up_s), "soft").add(" ")
+    up = Line("clairvoyant ", "soft").add(" up ", "faint").add(duration(up_s), "soft").add(" ")
+    return line.join(up) if line.width + up.width < room else line
 
 
 def _state(view: ViewState, width: int) -> Line:
@@ -73,7 +80,7 @@ def _state(view: ViewState, width: int) -> Line:
         _tau(view, snapshot),
         _slots(snapshot),
         Line("waiting ", "faint").add(count(snapshot.waits), _queue_tone(snapshot)),
-        Line("load ", "faint").add(share(snapshot.utilisation)).add(f"/{_window(snapshot)}", "faint"),
+        Line(f"load {window(snapshot)} ", "faint").add(share(snapshot.utilisation)),
     ]
     per_minute = view.history.per_minute()
     if per_minute is not None:
@@ -83,7 +90,7 @@ def _state(view: ViewState, width: int) -> Line:
     return ends(line, where, width) if line.width + where.width + 4 <= width else line
 
 
-def _window(snapshot: Snapshot) -> str:
+def window(snapshot: Snapshot) -> str:
     """The time over which the load is the mean."""
     over_s = snapshot.utilisation_s
     return f"{over_s / 60:.0f} min" if over_s >= 60 else f"{over_s:.0f} s"
@@ -128,7 +135,7 @@ def regime(rho: float | None) -> str:
 def worth(view: ViewState, width: int) -> Line:
     """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
     gain = view.snapshot.gain if view.snapshot else GainState()
-    pieces = [_today(gain)] if gain.answers_today else []
+    pieces = [today(gain)] if gain.answers_today else []
     if gain.behind:
         pieces.append(Line("provisional", "warn").add(f", {count(gain.behind)} to compare", "faint"))
     tone: Tone = "good"
@@ -150,11 +157,14 @@ def worth(view: ViewState, width: int) -> Line:
     return ends(line, _twins(gain, min(30, room), tone), width) if room >= 5 else line
 
 
-def _today(gain: GainState) -> Line:
+def today(gain: GainState) -> Line:
+    """How much less all waited today, and how many prompt tokens were not read again."""
     saved_s, answers = gain.saved_today_s, gain.answers_today
+    plural = "answer" if answers == 1 else "answers"
+    if abs(saved_s) / answers < _SAME_S:
+        return Line(f"as much waiting as by arrival today ({count(answers)} {plural})", "soft")
     line = Line(duration(abs(saved_s)), "warn" if saved_s / answers < _BEHIND else "good")
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")
-    plural = "answer" if answers == 1 else "answers"
     line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each", "faint")
     line.add(f", {count(gain.estimated_today)} estimated" if gain.estimated_today else "", "faint").add(
         ")", "faint"

@@ -237,7 +237,9 @@ def _queue_empty(view: ViewState) -> str:
         return view.link.reason
     if view.snapshot is None:
         return f"Looking for a daemon at {view.link.where}"
-    return "The queue is empty: a new request starts at once."
+    if any(server.is_there for server in view.snapshot.backends):
+        return "The queue is empty: a new request starts at once."
+    return "The queue is empty, and no server is up."
 
 
 QUEUE: Grid[QueuedRequest] = Grid(
@@ -323,7 +325,7 @@ def _running_empty(view: ViewState) -> str:
         return ""
     if view.snapshot.mode == "paused":
         return "Paused. Press P to resume."
-    if view.snapshot.waits:
+    if view.snapshot.waits or not any(server.is_there for server in view.snapshot.backends):
         return "No server takes requests now."
     return f"Idle. Point a client at http://{view.snapshot.listen} instead of the server's own address."
 

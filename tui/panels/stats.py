@@ -81,7 +81,7 @@ def _regime(snapshot: Snapshot) -> Line:
     if rho is None:
         return Line("ρ not known yet", "faint")
     line = Line("load  ", "faint").join(load_gauge(rho, 13)).add(f" {ratio(rho)} ", "strong")
-    crowded = snapshot.waits > sum(backend.slots for backend in snapshot.backends)
+    crowded = snapshot.waits > snapshot.slots[1]
     word = regime(rho)
     return line.add("" if crowded and word == LIGHT else word, "soft")
 
@@ -89,9 +89,11 @@ def _regime(snapshot: Snapshot) -> Line:
 def _predictor(snapshot: Snapshot) -> Line:
     predictor = snapshot.predictor
     line = Line("rank  ", "faint").add(ratio(predictor.ranking_accuracy), "strong")
-    line.add(f" of {count(predictor.judged)} judged", "soft")
+    line.add(f" of {'all ' if predictor.distrusted else ''}{count(predictor.judged)} judged", "soft")
     if predictor.distrusted:
         line.add(f"  not trusted for {predictor.distrusted[0]}", "alert")
+        judged, accuracy = next(iter(predictor.evidence), (0, None))
+        line.add("" if accuracy is None else f": {ratio(accuracy)} of {count(judged)}", "soft")
     elif predictor.q90_coverage is not None:
         line.add("  q90 holds ", "faint").add(share(predictor.q90_coverage))
     return line

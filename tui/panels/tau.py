@@ -23,19 +23,20 @@ def of(view: ViewState) -> object:
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """Tau, its promotions, a strip of the last ten minutes, the last times."""
+    """Tau and what it was computed from, its promotions, a strip of the last ten minutes, the last times."""
     if view.snapshot is None:
         return []
     tau = view.snapshot.tau
     limit = Line("limit ", "faint").add(duration(tau.tau_s) if tau.tau_s else "off", "strong")
-    mean = Line("mean short ", "faint").add(duration(tau.mu_short_s))
+    mean = Line("mean short ", "faint").add(duration(tau.short_s))
+    basis = Line("taken as ", "faint").add(duration(tau.mu_short_s)) if tau.mu_short_s else Line()
     source = Line(tau.source if tau.guards else "not used by this policy", "soft")
     firings = Line("fired ", "faint").add(count(tau.firings_total), "strong").add(" times", "faint")
     if tau.recent:
         firings.add("  last ", "faint").add(clock(tau.recent[-1]), "alert")
         firings.add(f" {duration(view.now - tau.recent[-1])} ago", "soft")
     lines = [
-        ends(flow([limit, mean], width - source.width - 1), source, width),
+        ends(flow([limit, mean, basis], width - source.width - 1), source, width),
         firings,
         _strip(tau.recent, view.now, width),
         ends(Line("10 min ago", "faint"), Line("now", "faint"), width),

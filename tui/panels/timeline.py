@@ -63,7 +63,8 @@ def _lanes(view: ViewState, snapshot: Snapshot) -> dict[tuple[str, int], list[Sp
         for lane, span in _spans(request, view):
             if lane in lanes and span.until > -PAST_S and span.begins_at <= 0.0:
                 lanes[lane].append(span)
-    return lanes
+    there = {backend.name for backend in snapshot.backends if backend.is_there}
+    return {lane: spans for lane, spans in lanes.items() if spans or lane[0] in there}
 
 
 def _spans(

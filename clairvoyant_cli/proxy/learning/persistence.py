@@ -16,12 +16,11 @@ import msgspec
 
 from clairvoyant_cli.backends.speeds import decode_rate
 from clairvoyant_cli.proxy.access.daily_quota import midnight_before
-from clairvoyant_cli.proxy.journal import COALESCE_S
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.tau_learning import (
-    MAX_MODELS,
     Learned,
     Learner,
+    ToldTau,
     learned_of,
     state_name,
 )
@@ -40,8 +39,6 @@ from profiles.records import Comparison, Finished, Profile, place_of
 
 SAVE_EVERY_S = 20.0
 FOLLOW_EVERY_S = 2.0
-TOLD_FROM = 0.1
-"""Relative change of tau that is logged."""
 
 
 class Persistence(Protocol):
@@ -148,9 +145,7 @@ class StateSaver:
         self._forgot_s = -inf
         self._memories = {worker.name: self._memory_of(worker) for worker in self._pool}
         self.took_over: list[Callable[[Server], None]] = []
-        self._told_tau: dict[str, float] = {}
-        self._told_tau_s = -inf
-        self._tau_before: float | None = None
+        self._told_tau = ToldTau()
         self._saved_ago_s = 0.0
         self._unlearned = b""
 
@@ -198,8 +193,7 @@ class StateSaver:
 
     async def take_over(self) -> None:
         """Load the profiles again after `calibrate` or a choice of another profile."""
-        self._told_tau.clear()
-        self._told_tau_s, self._tau_before = -inf, self._operation.tau_s
+        self._told_tau = ToldTau(self._operation.tau_s)
         for worker in list(self._pool):
             profiles = await asyncio.to_thread(self._profiles_of, worker)
             memory = self._memories[worker.name]
@@ -215,7 +209,7 @@ class StateSaver:
                 self._use(memory, first)
             for listener in self.took_over:
                 listener(worker)
-        self._tau_before = None
+        self._told_tau.before_s = None
 
     def save(self) -> None:
         """Store everything that was learned."""
@@ -347,9 +341,7 @@ class StateSaver:
         self._say(memory, news, logging.WARNING)
 
     def _set_tau(self, memory: WorkerMemory, model: str) -> None:
-        """Set tau for a model: of this worker, or with several workers, the mean over all slots. Log what
-        differs by a tenth from the last one logged for this model, at most once a minute.
-        """
+        """Set tau for a model: of this worker, or with several workers, the mean over all slots."""
         tau_s, source = memory.learner.tau_of(model)
         mu_short_s = memory.learner.mu_short_of(model)
         if len(self._pool) > 1:
@@ -358,13 +350,8 @@ class StateSaver:
             tau_s = tau_from_sojourn(mu_short_s)
         if not self._operation.learn_tau(tau_s, mu_short_s, source):
             return
-        now, told = self._stats.journal.clock(), self._told_tau
-        before = told.setdefault(model, tau_s if self._tau_before is None else self._tau_before)
-        if abs(tau_s - before) >= TOLD_FROM * before and now - self._told_tau_s >= COALESCE_S:
+        if self._told_tau.is_news(model, tau_s, self._stats.journal.clock()):
             self._stats.journal.event(logging.INFO, f"tau is {tau_s:.3g} s, from {source}")
-            told[model], self._told_tau_s = tau_s, now
-        if len(told) > MAX_MODELS:  # clients choose the names
-            told.clear()
 
     def _restore_predictor(self) -> None:
         predictor = self._predictor

@@ -10,11 +10,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 
 import msgspec
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.speeds import near
+from clairvoyant_cli.proxy.journal import COALESCE_S
 from clairvoyant_cli.scheduler.starvation import DEFAULT_TAU_S, TAU_PER_MU_SHORT, tau_from_sojourn
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
@@ -32,7 +34,7 @@ MAX_FROM_DEFAULT = 8.0
 MAX_BY_SPEED = 4.0
 MAX_MODELS = 50
 WORTH_SAYING = 0.1
-"""Relative change of speed from which the source of tau mentions it."""
+"""Relative change of a speed that the source of tau mentions, and of tau that is logged."""
 
 JUDGED = 400
 MIN_JUDGED = 50
@@ -60,6 +62,28 @@ class Learned:
 
     models: dict[str, LearnedModel] = field(default_factory=dict)
     cache_tokens: tuple[float, float | None] = (0.0, None)
+
+
+@dataclass(slots=True)
+class ToldTau:
+    """The values of tau that were logged, by model. What differs by a tenth from the last one is news, at
+    most once a minute; the first one of a model is none unless it differs from `before_s`.
+    """
+
+    before_s: float | None = None
+    _by_model: dict[str, float] = field(default_factory=dict)
+    _at_s: float = -inf
+
+    def is_news(self, model: str, tau_s: float, now: float) -> bool:
+        """Whether to log a model's tau; it counts as logged then."""
+        told = self._by_model
+        before_s = told.setdefault(model, self.before_s or tau_s)
+        if len(told) > MAX_MODELS:  # clients choose the names
+            told.clear()
+        if abs(tau_s - before_s) < WORTH_SAYING * before_s or now - self._at_s < COALESCE_S:
+            return False
+        told[model], self._at_s = tau_s, now
+        return True
 
 
 def state_name(backend: str, url: str) -> str:

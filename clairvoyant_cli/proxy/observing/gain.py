@@ -38,9 +38,12 @@ class Waits(NamedTuple):
 
 @dataclass(slots=True)
 class Gain:
-    """The pairs of the last hour, and the sums since midnight. `clock` is the wall clock."""
+    """The pairs of the last hour, and the sums since midnight. `clock` is the wall clock. `by_class` are the
+    waits of the pairs of the state that was returned last: ours, and in order of arrival.
+    """
 
     clock: Callable[[], float] = time.time
+    by_class: tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]] = ((), ())
     _by_class: Mapping[LengthClass, deque[Waits]] = field(
         default_factory=lambda: {each: deque(maxlen=MAX_PAIRS) for each in LengthClass}
     )
@@ -50,7 +53,6 @@ class Gain:
     _spared_tokens: float = 0.0
     _until: float = 0.0
     _state: tuple[float, GainState] = (float("-inf"), GainState())
-    _stats: tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]] = ((), ())
 
     def ran(self, exchange: Exchange, pair: Compared) -> None:
         """Add a request that was compared."""
@@ -79,19 +81,16 @@ class Gain:
             self._state = (now, self._compared(now, behind))
         return self._state[1]
 
-    def stats(self) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
-        """Return the waits of the last hour by class, ours and in order of arrival, as of the last `state`."""
-        return self._stats
-
     def _compared(self, now: float, behind: int) -> GainState:
         for pairs in self._by_class.values():
             while pairs and not now - WINDOW_S <= pairs[0].at <= now:
                 pairs.popleft()
-        self._stats = self._waits(attrgetter("waited_s")), self._waits(attrgetter("in_order_s"))
         short, long = self._by_class[LengthClass.SHORT], self._by_class[LengthClass.LONG]
+        self.by_class = self._waits(attrgetter("waited_s")), self._waits(attrgetter("in_order_s"))
+        ours, in_order = (stats[0].wait for stats in self.by_class)
         return GainState(
-            short_s=median(each.waited_s for each in short) if short else None,
-            short_fcfs_s=median(each.in_order_s for each in short) if short else None,
+            short_s=ours.p50,
+            short_fcfs_s=in_order.p50,
             short_n=len(short),
             long_paid_s=median(-each.saved_s for each in long) if long else None,
             long_n=len(long),
@@ -105,7 +104,7 @@ class Gain:
 
     def _waits(self, of: Callable[[Waits], float]) -> tuple[ClassStats, ...]:
         return tuple(
-            ClassStats(kind.value, percentiles([of(each) for each in pairs]), Percentiles(), Percentiles())
+            ClassStats(kind.value, percentiles([*map(of, pairs)]), Percentiles(), Percentiles())
             for kind, pairs in self._by_class.items()
         )
 

@@ -105,10 +105,9 @@ class SnapshotBuilder:
         stats.compare()
         self.backlog.look()
         gain = self.gain.state(stats.books.behind)
-        paired, in_order = self.gain.stats()
-        alone = Counter[str]()
-        for lane in scheduler.line.lanes.values():
-            alone[lane.id.pinned_to] += lane.live
+        paired, in_order = self.gain.by_class
+        jobs = [entry.job for entry in waiting.standings.entries]
+        alone = Counter(job.worker or (*job.able, "")[0] for job in jobs if job.worker or len(job.able) == 1)
         state = Snapshot(
             taken_at=stats.journal.at(now),
             daemon_version=__version__,

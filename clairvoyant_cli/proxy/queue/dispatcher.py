@@ -38,8 +38,9 @@ LOOK_AGAIN_S = 0.25
 class Dispatcher:
     """Grants slots to waiting exchanges in the scheduler's order.
 
-    Listeners: `fired` of each start by tau, `ended` of each exchange that ends, `changed` after each change of the queue, `reestimated` of
-    each exchange with a new prediction and its job before, `urgency_set` of each new urgency level.
+    Listeners: `fired` of each start by tau, `ended` of each exchange that ends, `changed` after each change
+    of the queue, `reestimated` of each exchange with a new prediction and its job before, `urgency_set` of
+    each new urgency level.
     """
 
     def __init__(

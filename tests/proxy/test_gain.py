@@ -1,0 +1,67 @@
+"""What a living daemon says that its order gained: of a burst, over pauses and outages."""
+
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
+from clairvoyant_cli.state.snapshot import Snapshot
+from tests.fakes.serving import asked, serving, until
+from tests.proxy.test_two_servers import chat
+
+LENGTHS = tabled({"0.9 long": 300, "0.1 short": 20, "0.0 first": 20})
+BURST = (chat("0.0 first", 20), *[chat("0.9 long", 300)] * 3, *[chat("0.1 short", 20)] * 3)
+
+
+def engine() -> Engine:
+    return Engine(speed=Speed(decode_tokens_per_s=2000.0), answer_tokens=LENGTHS)
+
+
+def assert_books_agree(state: Snapshot) -> None:
+    ours, in_order = state.stats_paired[0].wait, state.stats_fcfs[0].wait
+    gain = state.gain
+    assert (gain.short_s, gain.short_fcfs_s, gain.short_n) == (ours.p50, in_order.p50, ours.n)
+    assert sum(each.wait.n for each in state.stats_paired) + gain.behind == state.counters.completed
+
+
+@pytest.mark.parametrize("policy", ["sjf", "fcfs"])
+async def test_a_pause_in_a_burst_of_seven_is_nobodys_gain_or_loss(policy: str) -> None:
+    late_s = [0.0]
+    async with (
+        serve_app(Replay(engine()).app) as url,
+        serving(url, slots=1, policy=policy, tau=0.0, clock=lambda: time.monotonic() + late_s[0]) as daemon,
+    ):
+        daemon.dispatcher.scheduler.pause()
+        daemon.dispatcher.moved()
+        async with asked(daemon, *BURST):
+            late_s[0] = 386.0
+            daemon.operation.resume()
+            daemon.dispatcher.moved()
+            state = await until(daemon, lambda s: s.counters.completed == 3)
+            assert_books_agree(state)
+            state = await until(daemon, lambda s: s.gain.answers_today == 7)
+        assert_books_agree(state)
+    saved_s = state.gain.saved_today_s
+    assert abs(saved_s) < 0.05 if policy == "fcfs" else 0.5 < saved_s < 5.0
+
+
+async def test_an_outage_in_which_nothing_is_served_changes_nothing() -> None:
+    late_s = [0.0]
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(AsyncExitStack())
+        url = await server.enter_async_context(serve_app(Replay(engine()).app))
+        clock = lambda: time.monotonic() + late_s[0]  # noqa: E731
+        daemon = await stack.enter_async_context(serving(url, slots=1, policy="sjf", clock=clock))
+        await stack.enter_async_context(asked(daemon, *BURST))
+        state = await until(daemon, lambda s: s.gain.answers_today >= 2)
+        await server.aclose()
+        daemon.pool.first.watch.look_now()
+        before = (await until(daemon, lambda s: s.backends[0].state == "down" and not s.running)).gain
+        late_s[0] = 5 * 3600.0
+        after = daemon.snapshot()
+        assert_books_agree(after)
+        assert after.queue
+        assert after.gain.saved_today_s == pytest.approx(before.saved_today_s, abs=0.05)
+        assert state.gain.answers_today >= 2

@@ -524,8 +524,8 @@ class SessionsState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state. `mode`: serving, paused, draining. `stats_paired` and `stats_fcfs` are waits of the same
-    requests of the last hour: what they waited, and what they would have waited in order of arrival.
+    """The whole state. `mode`: serving, paused, draining. `stats_paired` and `stats_fcfs` are waits of the
+    same requests of the last hour: what they waited, and what they would have in order of arrival.
     `utilisation` is the share of the slots' time in use over the last `utilisation_s`. `clients` are the
     busiest. `queue` holds the first rows in scheduling order, `waiting` the totals of the whole queue.
     `summaries` describe each of `policies`; `displaced_policy` is the one that is suspended while its upper

@@ -244,7 +244,8 @@ class Watched:
             if client.became == "whole" and abs(row.sojourn_s - took_s) > CLOSE_S:
                 yield f"{row.id} took {row.sojourn_s:.3f} s, really {took_s:.3f} s"
             if client.became == "whole" and (row.tokens, row.outcome) != (client.tokens, "completed"):
-                yield f"{row.id}: {row.outcome}, {row.tokens} tokens on {client.route}, really {client.tokens}"
+                told = f"{row.outcome}, {row.tokens} tokens on {client.route}"
+                yield f"{row.id}: {told}, really {client.tokens}"
             if client.became != "whole" and row.outcome == "completed":
                 yield f"{row.id}: completed, and its client had {client.became}"
 

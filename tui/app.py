@@ -321,7 +321,7 @@ class Top(App[None]):
             self.notify("The daemon does not send prompts.", severity="warning")
             return
         self._prompts = not self._prompts
-        shown = "shown on a request's page (Enter)" if self._prompts else "hidden"
+        shown = "shown; a request's page (Enter) shows its answer, too" if self._prompts else "hidden"
         self.notify(f"prompts {shown}", timeout=3)
         self.draw()
 

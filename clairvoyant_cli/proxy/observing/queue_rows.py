@@ -80,6 +80,7 @@ class WaitingRows:
             prompt=exchange.asked.prompt,
             tokens=exchange.tokens,
             cuts=len(exchange.cuts),
+            answer=exchange.answer.read() if exchange.answer is not None and exchange.has_begun else None,
             parts=self.stats.parts(exchange),
             cause=standing.cause.value,
             why=why(standing, self.operation.dispatcher.scheduler),

@@ -59,6 +59,9 @@ RESTED_S = 300.0
 """A session that has rested for longer is not shown."""
 
 EXPLAINED = 8
+ANSWERS_SHOWN = 16
+"""Running answers whose end is sent, where it may be shown: 2 KB each, several times a second."""
+
 EXPLAINED_AFTER_S = 0.25
 """Nobody reads the reasons of a request that is gone at once, and they take a millisecond."""
 
@@ -291,7 +294,11 @@ class SnapshotBuilder:
         for exchange, _ in running[:EXPLAINED] if explains else ():
             self._explain(exchange, now)
         inside_s = self.engines.ends_in_s(now)
-        return [self._one_running(*each, inside_s.get(each[0].id), now) for each in running]
+        states = [self._one_running(*each, inside_s.get(each[0].id), now) for each in running]
+        for number, (exchange, _) in enumerate(running[:ANSWERS_SHOWN] if explains else ()):
+            if exchange.answer is not None:
+                states[number] = replace(states[number], answer=exchange.answer.read())
+        return states
 
     def _one_running(
         self, exchange: Exchange, attempt: Attempt, inside_s: float | None, now: float

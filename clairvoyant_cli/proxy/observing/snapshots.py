@@ -212,6 +212,10 @@ class SnapshotBuilder:
         since = _earliest((each.job.session, each.job.arrival_s) for each in waiting)
         since |= _earliest((each.job.session, each.started_s) for each in scheduler.running.values())
 
+        speeds = [each.speeds.prefill_tokens_per_s for each in self.pool]
+        # Of several servers the fastest: the cache saves at least that.
+        token_s = min((1.0 / speed for speed in speeds if speed), default=None)
+
         def told(session: Session) -> SessionState:
             state, began_s, hold_left_s = "resting", session.last_end_s, None
             if session.running or session.waiting:
@@ -235,6 +239,7 @@ class SnapshotBuilder:
                 now - session.since_s,
                 session.calls_tool,
                 session.parent,
+                None if token_s is None else session.kept_tokens * token_s,
             )
 
         return SessionsState(
@@ -244,6 +249,7 @@ class SnapshotBuilder:
             cached_tokens=sessions.kept_tokens,
             room_tokens=sum(rooms) if rooms else None,
             listed=tuple(map(told, islice(_families(list(seen)), SESSIONS_SHOWN))),
+            saved_s=None if token_s is None else sessions.kept_tokens * token_s,
         )
 
     def _predictor(self) -> PredictorState:

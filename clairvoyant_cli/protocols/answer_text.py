@@ -36,18 +36,17 @@ class AnswerText:
         whole = self._fresh.rfind(b"\n") + 1
         said = [self._text]
         for line in bytes(self._fresh[:whole]).split(b"\n"):
-            if not _repeats(line):
-                # vLLM sends its reasoning under two names: of one kind the last counts.
-                for kind, text in {_kind(name, line): text for name, text in TEXTS.findall(line) if text}.items():
-                    if kind != self._kind:
-                        said.append(f"\n[{kind}]\n")
-                        self._kind = kind
-                    said.append(_unquoted(text))
+            texts = () if _repeats(line) else TEXTS.findall(line)
+            # vLLM sends its reasoning under two names: of one kind the last counts.
+            for kind, text in {_kind(name, line): text for name, text in texts if text}.items():
+                if kind != self._kind:
+                    said.append(f"\n[{kind}]\n")
+                    self._kind = kind
+                said.append(_unquoted(text))
         del self._fresh[: whole or max(0, len(self._fresh) - LOOK_BYTES)]
+        self._text = "".join(said)[-SHOWN_CHARS:]
         # The halves of a character may come in two events.
-        joined = "".join(said).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        self._text = joined[-SHOWN_CHARS:]
-        return self._text
+        return self._text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
     def go_back_to(self, text: str) -> None:
         """The answer was cut or broke off, and goes on after `text`."""

@@ -433,14 +433,16 @@ class GainState:
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutlook:
-    """When queued requests would start under a policy: medians of Short and Long, seconds from now, None if
-    there are none. If the policy `cuts` answers, before any cut.
+    """When queued requests would start under a policy, the same ones for all policies: medians of Short and
+    Long, seconds from now, None if there are none. `first` are the ids of those that would start first. If
+    the policy `cuts` answers, before any cut.
     """
 
     policy: str
     short_s: float | None = None
     long_s: float | None = None
     cuts: bool = False
+    first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

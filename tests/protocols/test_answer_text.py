@@ -7,25 +7,31 @@ from clairvoyant_cli.protocols.answer_text import LOOK_BYTES, SHOWN_CHARS, Answe
 STREAMS = {
     "ollama generate": (b'{"response":"Hello","done":false}\n{"response":" you","done":true}\n', "Hello you"),
     "ollama chat": (
-        b'{"message":{"role":"assistant","content":"","thinking":"Hm"},"done":false}\n'
-        b'{"message":{"role":"assistant","content":"Hi"},"done":false}\n',
+        (
+            b'{"message":{"role":"assistant","content":"","thinking":"Hm"},"done":false}\n'
+            b'{"message":{"role":"assistant","content":"Hi"},"done":false}\n'
+        ),
         "\n[thinking]\nHm\n[answer]\nHi",
     ),
     "chat": (
-        b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
-        b'data: {"choices":[{"index":0,"delta":{"reasoning":"Hm","reasoning_content":"Hm"}}]}\n\n'
-        b'data: {"choices":[{"index":0,"delta":{"content":"a \\"b\\"\\n"}}]}\n\ndata: [DONE]\n\n',
+        (
+            b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+            b'data: {"choices":[{"index":0,"delta":{"reasoning":"Hm","reasoning_content":"Hm"}}]}\n\n'
+            b'data: {"choices":[{"index":0,"delta":{"content":"a \\"b\\"\\n"}}]}\n\ndata: [DONE]\n\n'
+        ),
         '\n[thinking]\nHm\n[answer]\na "b"\n',
     ),
     "tool call": (
-        b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\\"a\\":1"}}]}}]}\n\n',
+        b'data: {"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"{\\"a\\":1"}}]}}]}\n\n',
         '\n[tool call]\n{"a":1',
     ),
     "completion": (b'data: {"choices":[{"text":"x = "}]}\n\ndata: {"choices":[{"text":"1"}]}\n\n', "x = 1"),
     "responses": (
-        b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"Yes"}\n\n'
-        b'data: {"type":"response.output_text.done","text":"Yes"}\n\n'
-        b'data: {"type":"response.completed","response":{"output":[{"content":[{"text":"Yes"}]}]}}\n\n',
+        (
+            b'data: {"type":"response.output_text.delta","item_id":"i","delta":"Yes"}\n\n'
+            b'data: {"type":"response.output_text.done","text":"Yes"}\n\n'
+            b'data: {"type":"response.completed","response":{"output":[{"content":[{"text":"Yes"}]}]}}\n\n'
+        ),
         "Yes",
     ),
     "reasoning of responses": (
@@ -33,9 +39,11 @@ STREAMS = {
         "\n[thinking]\nHm",
     ),
     "messages": (
-        b'data: {"type":"content_block_start","content_block":{"type":"text","text":""}}\n\n'
-        b'data: {"type":"content_block_delta","delta":{"type":"thinking_delta","thinking":"Hm"}}\n\n'
-        b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"Hi"}}\n\n',
+        (
+            b'data: {"type":"content_block_start","content_block":{"type":"text","text":""}}\n\n'
+            b'data: {"type":"content_block_delta","delta":{"type":"thinking_delta","thinking":"Hm"}}\n\n'
+            b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"Hi"}}\n\n'
+        ),
         "\n[thinking]\nHm\n[answer]\nHi",
     ),
 }
@@ -56,6 +64,10 @@ def test_a_character_that_comes_in_two_events_is_whole_and_an_invalid_one_is_rep
     text = AnswerText()
     text.feed(b'{"response":"\\ud83d"}\n{"response":"\\ude00"}\n{"response":"\xff \\ud83d."}\n')
     assert text.read() == "\U0001f600\ufffd \ufffd."
+    text.feed(b'{"response":"\\ud83d"}\n')
+    assert text.read().endswith("\ufffd"), "its other half is on its way"
+    text.feed(b'{"response":"\\ude00"}\n')
+    assert text.read().endswith("\U0001f600")
 
 
 def test_only_the_end_is_kept_and_an_unread_stream_does_not_grow() -> None:

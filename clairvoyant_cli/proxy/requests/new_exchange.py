@@ -39,7 +39,7 @@ EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
 
 @dataclass(slots=True)
 class ExchangeFactory:
-    """Makes exchanges. `show_prompts` keeps the beginning of prompts and the end of answers for dashboards."""
+    """Makes exchanges. `show_prompts` keeps a prompt's beginning and its answer's end for dashboards."""
 
     access: Access
     predictor: Predictor

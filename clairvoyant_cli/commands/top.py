@@ -54,6 +54,12 @@ class _Attachment:
     help="Serve the dashboard to a browser, by default at 127.0.0.1:7118. Needs the extra [web].",
 )
 @click.option("--ascii", "in_ascii", is_flag=True, help="Use only ASCII characters.")
+@click.option(
+    "--bell/--no-bell",
+    default=None,
+    help="Ring and notify when a server goes down, tau fires in a row or an alert begins, at most once a "
+    "minute.  [default: --bell, except with --demo]",
+)
 @click.option("--once", is_flag=True, help="Print the state once, as tables.")
 @json_option("Print the state once, as JSON.")
 @click.option("--demo", is_flag=True, help="Watch a built-in daemon with a simulated server.")
@@ -68,6 +74,7 @@ def command(
     plain: bool,
     web: str | None,
     in_ascii: bool,
+    bell: bool | None,
     once: bool,
     as_json: bool,
     demo: bool,
@@ -91,7 +98,8 @@ def command(
     if not once and os.environ.get("TERM") == "dumb":
         raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
     drawn = "ascii" if in_ascii else "plain" if plain else ""
-    news = asyncio.run(_watch(opened, once=once, readonly=readonly, drawn=drawn))
+    bell = not demo if bell is None else bell
+    news = asyncio.run(_watch(opened, once=once, readonly=readonly, drawn=drawn, bell=bell))
     if news is not None:
         _print(news, as_json)
 
@@ -133,7 +141,7 @@ def _live(url: str | None, token_file: Path | None) -> _Attachment:
 
 
 async def _watch(
-    opened: AbstractAsyncContextManager[_Attachment], *, once: bool, readonly: bool, drawn: str
+    opened: AbstractAsyncContextManager[_Attachment], *, once: bool, readonly: bool, drawn: str, bell: bool
 ) -> "Snapshot | Disconnected | None":
     """Return the first state if `once`; else run the dashboard."""
     async with opened as attachment:
@@ -143,13 +151,14 @@ async def _watch(
             return await first_snapshot(attachment.source)
         from clairvoyant_cli.config import load_top_config
         from clairvoyant_cli.state.client import state_dir
+        from tui.alerts import Alerts, title_kept
         from tui.app import Top
         from tui.plain_glyphs import ASCII, PLAIN
 
         # A frame makes thousands of tuples and no cycles: collecting garbage costs a tenth of it.
         gc.freeze()
         gc.set_threshold(_FEW_COLLECTIONS)
-        await Top(
+        top = Top(
             attachment.source,
             machine=attachment.machine or _this_machine(),
             readonly=readonly,
@@ -157,7 +166,10 @@ async def _watch(
             glyphs={"ascii": ASCII, "plain": PLAIN}.get(drawn),
             memory=state_dir() / "top.json",
             likes=load_top_config().likes(),
-        ).run_async()
+            alerts=None if draws_few_glyphs() else Alerts(bell=bell),
+        )
+        with nullcontext() if draws_few_glyphs() else title_kept(sys.stderr):  # to which Textual draws
+            await top.run_async()
         return None
 
 

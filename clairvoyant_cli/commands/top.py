@@ -16,7 +16,7 @@ import click
 from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.system import USUAL_SHELL, draws_few_glyphs
+from clairvoyant_cli.system import draws_few_glyphs
 
 if TYPE_CHECKING:
     from clairvoyant_cli.state.snapshot import Snapshot
@@ -51,7 +51,7 @@ class _Attachment:
     is_flag=False,
     flag_value="127.0.0.1:7118",
     metavar="[HOST:PORT]",
-    help="Serve the dashboard to a browser, by default at 127.0.0.1:7118. Needs the extra [web].",
+    help="Serve a page that shows the dashboard in a browser, by default at 127.0.0.1:7118.",
 )
 @click.option("--ascii", "in_ascii", is_flag=True, help="Use only ASCII characters.")
 @click.option(
@@ -87,7 +87,10 @@ def command(
             raise ClairvoyantError(
                 "--web shows a running daemon; it excludes the other modes", ExitCode.USAGE
             )
-        _in_browser(web, url, token_file, readonly=readonly, plain=plain)
+        from clairvoyant_cli.commands.web import serve_pages
+        from clairvoyant_cli.state.client import admin_token, local_url
+
+        serve_pages(web, local_url(url), admin_token(token_file), readonly=readonly)
         return
     opened: AbstractAsyncContextManager[_Attachment]
     opened = _demo(scenario, demo_gpus) if demo else nullcontext(_live(url, token_file))
@@ -112,25 +115,6 @@ async def _demo(scenario: str, gpus: int) -> AsyncIterator[_Attachment]:
 
     async with asked_daemon(scenario) as daemon:
         yield _Attachment(DaemonSource(daemon.base_url), badge="demo", machine=simulated_machine(gpus))
-
-
-def _in_browser(
-    address: str, url: str | None, token_file: Path | None, *, readonly: bool, plain: bool
-) -> None:
-    from clairvoyant_cli.state.client import admin_token, local_url
-
-    if USUAL_SHELL == "powershell":
-        raise ClairvoyantError("--web is for Linux and macOS; on Windows use top in a terminal")
-    try:
-        from clairvoyant_cli.commands.web import serve_pages
-    except ModuleNotFoundError as error:
-        if error.name not in ("textual_serve", "aiohttp"):
-            raise
-        raise ClairvoyantError("--web needs the extra; in the checkout: pip install '.[web]'") from None
-    options = [*(["--readonly"] if readonly else []), "--plain" if plain else "--no-plain"]
-    if token_file is not None:
-        options += ["--token-file", str(token_file.absolute())]
-    serve_pages(address, local_url(url), admin_token(token_file), options)
 
 
 def _live(url: str | None, token_file: Path | None) -> _Attachment:

@@ -13,7 +13,7 @@ import socket
 from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 
 import click
@@ -194,11 +194,10 @@ class Pages:
         return Response(text, 401, HEADERS, "text/plain")
 
     async def _index(self, request: WebRequest) -> Response:
-        if self._secret is not None and "token" in request.query_params:
-            if self._knows(request.query_params["token"]):
-                welcome = Response(status_code=303, headers=HEADERS | {"Location": "/"})
-                welcome.set_cookie(COOKIE, self._secret, httponly=True, samesite="strict")
-                return welcome
+        if self._secret is not None and self._knows(request.query_params.get("token")):
+            welcome = Response(status_code=303, headers=HEADERS | {"Location": "/"})
+            welcome.set_cookie(COOKIE, self._secret, httponly=True, samesite="strict")
+            return welcome
         return self._objection(request) or Response(
             self._page, 200, self._headers, "text/html; charset=utf-8"
         )
@@ -256,8 +255,11 @@ def secret_of(token: str | None) -> str | None:
     return token and hmac.new(token.encode(), b"clairvoyant top --web", hashlib.sha256).hexdigest()
 
 
-async def serve(address: str, url: str, token: str | None, *, readonly: bool) -> None:
-    """Serve pages until cancelled."""
+@asynccontextmanager
+async def serving_pages(
+    address: str, url: str, token: str | None, *, readonly: bool = False
+) -> AsyncIterator[str]:
+    """Serve pages of the daemon at `url`, and yield their address, with what lets a browser in."""
     host, port = _host_and_port(address)
     listener = listen(host, port, "--web")
     secret = secret_of(token or as_its_owner(url)[1])
@@ -270,12 +272,10 @@ async def serve(address: str, url: str, token: str | None, *, readonly: bool) ->
                 lambda: ClientConnection(pages, tasks.spawn, table), listener, MAX_CONNECTIONS, tasks.spawn
             )
             tasks.spawn(table.watch())
-            end = "" if secret is None else f"?token={secret}"
-            shown = f"[{host}]" if ":" in host else host
-            at = f"http://{shown if is_loopback(host) else _reached_at(host)}:{listener.getsockname()[1]}"
-            click.echo(f"clairvoyant top: {at}/{end}   (Ctrl-C ends it)")
+            tasks.spawn(relay.follow())
             try:
-                await relay.follow()
+                end = "" if secret is None else f"?token={secret}"
+                yield f"http://{_reached_at(host)}:{listener.getsockname()[1]}/{end}"
             finally:
                 stop()
                 for connection in list(table.every):
@@ -312,5 +312,11 @@ def serve_pages(address: str, url: str, token: str | None, *, readonly: bool) ->
         raise ClairvoyantError(
             "beyond loopback --web wants the daemon's admin token; give --token-file", ExitCode.USAGE
         )
+
+    async def serve() -> None:
+        async with serving_pages(address, url, token, readonly=readonly) as opened_at:
+            click.echo(f"clairvoyant top: {opened_at}   (Ctrl-C ends it)")
+            await asyncio.Event().wait()
+
     with suppress(KeyboardInterrupt):
-        asyncio.run(serve(address, url, token, readonly=readonly))
+        asyncio.run(serve())

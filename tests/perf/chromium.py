@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -32,7 +31,11 @@ class Tab:
             message = json.loads((await reader.readuntil(b"\0"))[:-1])
             if "id" in message:
                 self._answers.pop(message["id"]).set_result(message)
-            elif message["method"] in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            elif message["method"] in (
+                "Runtime.consoleAPICalled",
+                "Runtime.exceptionThrown",
+                "Log.entryAdded",
+            ):
                 self.complaints.append(json.dumps(message["params"]))
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -40,7 +43,9 @@ class Tab:
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         message = {"id": number, "method": method, "params": params}
-        self._send(json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0")
+        self._send(
+            json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0"
+        )
         async with asyncio.timeout(PATIENCE_S):
             told = await answer
         assert "error" not in told, (method, told)
@@ -56,7 +61,11 @@ class Tab:
     async def open(self, url: str, width: int, height: int, *, phone: bool = False) -> None:
         """Load a page at a size."""
         await self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=2, mobile=phone
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=2,
+            mobile=phone,
         )
         await self.call("Page.navigate", url=url)
 
@@ -69,14 +78,13 @@ class Tab:
     async def until(self, script: str) -> Any:
         """Return the value of an expression once it is true."""
         async with asyncio.timeout(PATIENCE_S):
-            while not (value := await self.run(script)):
+            while not (value := await self.run(script)):  # noqa: ASYNC110 - a page has no events for this side
                 await asyncio.sleep(0.05)
         return value
 
-    async def picture(self, path: Path) -> None:
-        """Write a screenshot."""
-        shot = await self.call("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(shot["data"]))
+    async def picture(self) -> bytes:
+        """Return a screenshot."""
+        return base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
 
 
 @asynccontextmanager
@@ -88,9 +96,8 @@ async def tab() -> AsyncIterator[Tab]:
     os.set_inheritable(told, True)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         flags = f"--headless=new --no-sandbox --disable-gpu --remote-debugging-pipe --user-data-dir={folder}"
-        browser = await asyncio.create_subprocess_shell(
-            f'exec "{PROGRAM}" {flags} 3<&{asked} 4>&{told} 2>/dev/null', pass_fds=(asked, told)
-        )
+        line = f'exec "{PROGRAM}" {flags} 3<&{asked} 4>&{told} 2>/dev/null'  # dash knows ten descriptors
+        browser = await asyncio.create_subprocess_exec("bash", "-c", line, pass_fds=(asked, told))
         os.close(asked)
         os.close(told)
         reader = asyncio.StreamReader(limit=1 << 26)

@@ -212,17 +212,17 @@ def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tupl
 def _policy(name: str, summary: str, coming: PolicyOutlook | None, now: PolicyOutlook | None) -> str:
     text = name
     if coming is not None:
-        pairs = (
-            ("S", coming.short_s, now and now.short_s),
-            ("L", coming.long_s, now and now.long_s),
-        )
-        starts = [_median_start(*pair) for pair in pairs if pair[1] is not None]
-        text = f"{name:<12} {''.join(starts)}{' before any cut' * (coming.cuts and bool(starts))}"
+        now = now or coming
+        pairs = (("S", coming.short_s, now.short_s), ("L", coming.long_s, now.long_s))
+        starts = [_median_start(*pair) for pair in pairs]
+        text = f"{name:<12} {''.join(starts)}{' before any cut' * (coming.cuts and any(starts))}"
     return f"{text.rstrip()}\n  {summary}".rstrip()
 
 
-def _median_start(letter: str, at_s: float, now_s: float | None) -> str:
+def _median_start(letter: str, at_s: float | None, now_s: float | None) -> str:
     """When the median request of a class would start, and how much sooner or later than now."""
+    if at_s is None:
+        return ""
     more_s = 0.0 if now_s is None else at_s - now_s
     change = f"({'+' if more_s > 0 else '−'}{duration(abs(more_s))})" if abs(more_s) >= _SAME_S else ""
     return f"{letter} in {duration(at_s):<6} {change:<10}"

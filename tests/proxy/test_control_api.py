@@ -27,6 +27,7 @@ from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import DEFAULT_MODEL, Engine, Replay, tabled
 from clairvoyant_cli.scheduler.policy import SERVABLE, Policy
+from clairvoyant_cli.scheduler.policy_forecast import starts
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.client import ControlClient
@@ -190,11 +191,10 @@ async def test_when_what_waits_would_start_is_told_for_each_policy(daemon: Daemo
 async def test_the_policies_are_compared_over_the_same_requests(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played = operation.starts
 
     def lopsided(scheduler: Scheduler, policy: Policy, now: float) -> list[tuple[str, float]]:
         """One policy starts one request less."""
-        return list(played(scheduler, policy, now))[: 1 if policy.name == "sjf" else None]
+        return list(starts(scheduler, policy, now))[: 1 if policy.name == "sjf" else None]
 
     monkeypatch.setattr(operation, "starts", lopsided)
     async with ControlClient(daemon.base_url) as control:

@@ -61,7 +61,8 @@ def _title(news: Snapshot | Disconnected) -> str:
         return f"▲ {news.reason}"
     if news.verdict.level in ("warn", "alert"):
         return f"▲ {news.verdict.text}"
-    busy, slots = sum(each.busy for each in news.backends), sum(each.slots for each in news.backends)
+    up = [each for each in news.backends if each.state == "up"]
+    busy, slots = sum(each.busy for each in up), sum(each.slots for each in up)
     return f"{news.waits:,} waiting, {busy}/{slots}"
 
 

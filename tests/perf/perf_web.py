@@ -17,6 +17,7 @@ from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import until
 from tests.perf.chromium import PROGRAM, Tab, tab
+from tui.formatting import count, duration
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"
 SIZES = {"desk": (1440, 900, False), "phone": (390, 844, True)}
@@ -37,6 +38,23 @@ async def _page(page: Tab, address: str, folder: Path) -> None:
         picture = await page.picture()
         (folder / f"{name}.png").write_bytes(picture)
         print(f"{name}: live, {wide} px wide, title {await page.run('document.title')!r}")
+
+
+async def _figures(page: Tab) -> None:
+    """Numbers are written as in the terminal."""
+    values = [
+        None,
+        *(scale * digits for scale in (1e-3, 1e-2, 0.1, 1, 10, 100, 1e4, 1e6) for digits in (1, 3.37, 5.96)),
+    ]
+    for name, form in (("duration", duration), ("count", count)):
+        written = await page.run(f"{json.dumps(values)}.map({name})")
+        assert written == [form(value) for value in values], (name, values, written)
+    shown = await page.run(
+        "document.getElementById('verdict').textContent + document.getElementById('facts').textContent"
+    )
+    state = await page.run("[state.verdict.text, state.policy, state.waiting.total]")
+    assert all(str(each) in shown for each in state), (shown, state)
+    print("figures: as in the terminal")
 
 
 async def _hands(page: Tab, control: ControlClient) -> None:
@@ -80,6 +98,7 @@ async def main(folder: Path) -> None:
                 "a name became HTML"
             )
             assert "owned" not in await page.run("document.title")
+            await _figures(page)
             await _hands(page, control)
             mine = psutil.Process()
             before = sum(mine.cpu_times()[:2])

@@ -1,10 +1,15 @@
 """Answers are sent to dashboards as they stream, and only where prompts may be shown."""
 
+import json
+
 import pytest
 
+from clairvoyant_cli.proxy.observing.queue_rows import FIRST_CHARS, WHOLE_PROMPTS
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay
 from clairvoyant_cli.state.encoding import encode, without_prompts
-from tests.fakes.raw_http import raw_client
-from tests.fakes.serving import until
+from tests.fakes.raw_http import post, raw_client
+from tests.fakes.serving import asked, serving, until
 from tests.proxy.test_cut_answers import LONG, ROUTES, SHORT, body, preempting, virtually
 
 
@@ -46,3 +51,21 @@ async def test_no_answer_is_sent_unless_prompts_are_shown() -> None:
         assert state.queue[0].answer is None
         assert b'"answer":"' not in encode(state)
         await client.response()
+
+
+async def test_only_the_first_rows_of_a_long_queue_have_their_whole_prompt() -> None:
+    backend = Replay(Engine())
+    backend.engine.freeze()
+    prompts = [post("/api/chat", json.dumps(asking(number)).encode()) for number in range(WHOLE_PROMPTS + 2)]
+    async with (
+        serve_app(backend.app) as url,
+        serving(url, slots=1, show_prompts=True) as daemon,
+    ):
+        daemon.dispatcher.scheduler.pause()
+        async with asked(daemon, *prompts):
+            state = daemon.snapshot()
+    assert [len(row.prompt or "") for row in state.queue] == [1000] * WHOLE_PROMPTS + [FIRST_CHARS] * 2
+
+
+def asking(number: int) -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": f"{number:<1000}".replace(" ", "x")}]}

@@ -297,7 +297,9 @@ class ServeConfig:
         None,
         "Also record prompts (bodies up to 256 KiB), to train a predictor. `clairvoyant forget` erases them.",
     )
-    show_prompts: bool = setting(False, None, "Show prompts in dashboards. Does not log or record them.")
+    show_prompts: bool = setting(
+        False, None, "Show prompts and answers in dashboards. Does not log or record them."
+    )
     log_level: str = setting("info", "LEVEL", f"Log level: {', '.join(LOG_LEVELS)}.", one_of(LOG_LEVELS))
     log_file: str | None = setting(
         None,

@@ -1,6 +1,7 @@
 """The keys that ask the daemon for something: which requests they act on, and what they ask first."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol, TypeVar
 
 from textual.screen import Screen
@@ -13,14 +14,16 @@ from clairvoyant_cli.state.snapshot import (
     RunningRequest,
     Snapshot,
 )
-from tui.formatting import duration
+from tui.formatting import class_letter, duration
 from tui.panels.requests import LEVELS
-from tui.screens.dialogs import AnswerT, Ask, Choose, Confirm, Dialog
+from tui.screens.dialogs import AnswerT, Ask, Choose, Confirm, Dialog, WhatIf
+from tui.styled_text import cell
 from tui.view_state import LinkState, ViewState
 from tui.widgets.table import Table
 
 NO_REQUEST = "this key is for requests"
 _DAY_S = 86_400.0
+_SAME_S = 0.1
 FitT = TypeVar("FitT")
 
 
@@ -123,9 +126,15 @@ class OperatorScreen(Screen[None]):
         """Offer the daemon's policies."""
         snapshot = self._steerable()
         if snapshot is not None:
-            dialog = Choose("Scheduling policy", _policies(snapshot, ()), snapshot.policy)
+            dialog = WhatIf(
+                "Policy, and when the median Short and Long would start",
+                _policies(snapshot, ()),
+                snapshot.policy,
+            )
             self._ask(dialog, lambda name: [Action(Verb.POLICY, value=name)])
-            self.host.outlook(lambda outlook: dialog.retell(_policies(snapshot, outlook)))
+            self.host.outlook(
+                lambda coming: dialog.foresee(_policies(snapshot, coming), _orders(snapshot, coming))
+            )
 
     def action_tau(self) -> None:
         """Ask for the starvation timeout."""
@@ -194,16 +203,48 @@ def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tupl
     """Return the policies, what each does, and when the median queued request would start under it."""
     summaries = dict(zip(snapshot.policies, snapshot.summaries, strict=False))
     coming = {each.policy: each for each in outlook}
-    return [(name, _policy(name, summaries.get(name, ""), coming.get(name))) for name in snapshot.policies]
+    now = coming.get(snapshot.policy)
+    return [
+        (name, _policy(name, summaries.get(name, ""), coming.get(name), now)) for name in snapshot.policies
+    ]
 
 
-def _policy(name: str, summary: str, coming: PolicyOutlook | None) -> str:
+def _policy(name: str, summary: str, coming: PolicyOutlook | None, now: PolicyOutlook | None) -> str:
     text = name
     if coming is not None:
-        medians = (("S", coming.short_s), ("L", coming.long_s))
-        starts = [f"{letter} in {duration(at_s):<6} " for letter, at_s in medians if at_s is not None]
-        text = f"{name:<12} {''.join(starts)}{' before any cut' * (coming.cuts and bool(starts))}"
+        now = now or coming
+        pairs = (("S", coming.short_s, now.short_s), ("L", coming.long_s, now.long_s))
+        starts = [_median_start(*pair) for pair in pairs]
+        text = f"{name:<12} {''.join(starts)}{' before any cut' * (coming.cuts and any(starts))}"
     return f"{text.rstrip()}\n  {summary}".rstrip()
+
+
+def _median_start(letter: str, at_s: float | None, now_s: float | None) -> str:
+    """When the median request of a class would start, and how much sooner or later than now."""
+    if at_s is None:
+        return ""
+    more_s = 0.0 if now_s is None else at_s - now_s
+    change = f"({'+' if more_s > 0 else '−'}{duration(abs(more_s))})" if abs(more_s) >= _SAME_S else ""
+    return f"{letter} in {duration(at_s):<6} {change:<10}"
+
+
+def _orders(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> dict[str, str]:
+    """Return the first requests of the queue under each policy, in two columns."""
+    rows = {row.id: row for row in snapshot.queue}
+    return {
+        each.policy: _order(each.policy, [rows[ident] for ident in each.first if ident in rows])
+        for each in outlook
+    }
+
+
+def _order(policy: str, rows: Sequence[QueuedRequest]) -> str:
+    cells = [
+        f"{place:>3} {class_letter(row.predicted.length_class)} {row.id[-8:]:<8} {cell(row.client, 16)}"
+        for place, row in enumerate(rows, 1)
+    ]
+    half = (len(cells) + 1) // 2
+    lines = (f"{left}{right}" for left, right in zip_longest(cells[:half], cells[half:], fillvalue=""))
+    return "\n".join([f"First under {policy}:", *lines]) if cells else ""
 
 
 def _server(server: BackendState) -> str:

@@ -27,6 +27,7 @@ from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 from clairvoyant_cli.state.source import EVERY_S as FRAME_S
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
+from tui.alerts import Alerts
 from tui.formatting import duration
 from tui.hardware.reading import Hardware
 from tui.history import History
@@ -67,11 +68,13 @@ class Top(App[None]):
         folder: Path | None = None,
         memory: Path | None = None,
         likes: Mapping[str, str] | None = None,
+        alerts: Alerts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`machine` reads this computer's sensors, in a thread, once a second. `folder` is where exports go
         (the working directory), `memory` the file of preferences, which `likes` override. `badge` is shown in
-        the header, as "demo". `glyphs` replaces characters that the font lacks.
+        the header, as "demo". `glyphs` replaces characters that the font lacks. `alerts` sets the terminal's
+        title and rings.
         """
         colour = not os.environ.get("NO_COLOR")
         super().__init__(ansi_color=None if colour else True)
@@ -81,6 +84,7 @@ class Top(App[None]):
         self._machine = machine
         self._clock = clock
         self._folder = folder
+        self._alerts = alerts
         self._snapshot: Snapshot | None = None
         self._received_at = 0.0
         self._lost_at = 0.0
@@ -185,6 +189,8 @@ class Top(App[None]):
             self._link = replace(link, state=LinkState.LIVE, reason="", lost_for_s=0.0)
             self._history.take(news)
             self._past.record(news)
+        if self._alerts is not None and self._driver is not None:
+            self._driver.write(self._alerts.take(news, now))
         self.draw()
 
     def _tick(self) -> None:
@@ -323,7 +329,7 @@ class Top(App[None]):
             self.notify("The daemon does not send prompts.", severity="warning")
             return
         self._prompts = not self._prompts
-        shown = "shown on a request's page (Enter)" if self._prompts else "hidden"
+        shown = "shown; a request's page (Enter) shows its answer, too" if self._prompts else "hidden"
         self.notify(f"prompts {shown}", timeout=3)
         self.draw()
 

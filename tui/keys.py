@@ -70,7 +70,7 @@ GROUPS = {
         Key("c", "app.clients", "Show the clients: their requests and limits."),
         Key("z", "maximise", "Maximise the focused panel, or restore it.", "zoom"),
         Key("r", "app.interval", "Change the refresh interval."),
-        Key("v", "app.prompts", "Show prompts, if the daemon sends them."),
+        Key("v", "app.prompts", "Show prompts and answers, if the daemon sends them."),
         Key("T", "app.theme", "Change the theme."),
         Key("E", "export", "Export to CSV or JSON."),
     ),

@@ -16,7 +16,7 @@ import click
 from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.system import USUAL_SHELL, draws_few_glyphs
+from clairvoyant_cli.system import draws_few_glyphs
 
 if TYPE_CHECKING:
     from clairvoyant_cli.state.snapshot import Snapshot
@@ -51,9 +51,15 @@ class _Attachment:
     is_flag=False,
     flag_value="127.0.0.1:7118",
     metavar="[HOST:PORT]",
-    help="Serve the dashboard to a browser, by default at 127.0.0.1:7118. Needs the extra [web].",
+    help="Serve a page that shows the dashboard in a browser, by default at 127.0.0.1:7118.",
 )
 @click.option("--ascii", "in_ascii", is_flag=True, help="Use only ASCII characters.")
+@click.option(
+    "--bell/--no-bell",
+    default=None,
+    help="Ring and notify when a server goes down, tau fires in a row or an alert begins, at most once a "
+    "minute.  [default: --bell, except with --demo]",
+)
 @click.option("--once", is_flag=True, help="Print the state once, as tables.")
 @json_option("Print the state once, as JSON.")
 @click.option("--demo", is_flag=True, help="Watch a built-in daemon with a simulated server.")
@@ -68,6 +74,7 @@ def command(
     plain: bool,
     web: str | None,
     in_ascii: bool,
+    bell: bool | None,
     once: bool,
     as_json: bool,
     demo: bool,
@@ -80,7 +87,10 @@ def command(
             raise ClairvoyantError(
                 "--web shows a running daemon; it excludes the other modes", ExitCode.USAGE
             )
-        _in_browser(web, url, token_file, readonly=readonly, plain=plain)
+        from clairvoyant_cli.commands.web import serve_pages
+        from clairvoyant_cli.state.client import admin_token, local_url
+
+        serve_pages(web, local_url(url), admin_token(token_file), readonly=readonly)
         return
     opened: AbstractAsyncContextManager[_Attachment]
     opened = _demo(scenario, demo_gpus) if demo else nullcontext(_live(url, token_file))
@@ -91,7 +101,8 @@ def command(
     if not once and os.environ.get("TERM") == "dumb":
         raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
     drawn = "ascii" if in_ascii else "plain" if plain else ""
-    news = asyncio.run(_watch(opened, once=once, readonly=readonly, drawn=drawn))
+    bell = not demo if bell is None else bell
+    news = asyncio.run(_watch(opened, once=once, readonly=readonly, drawn=drawn, bell=bell))
     if news is not None:
         _print(news, as_json)
 
@@ -106,25 +117,6 @@ async def _demo(scenario: str, gpus: int) -> AsyncIterator[_Attachment]:
         yield _Attachment(DaemonSource(daemon.base_url), badge="demo", machine=simulated_machine(gpus))
 
 
-def _in_browser(
-    address: str, url: str | None, token_file: Path | None, *, readonly: bool, plain: bool
-) -> None:
-    from clairvoyant_cli.state.client import admin_token, local_url
-
-    if USUAL_SHELL == "powershell":
-        raise ClairvoyantError("--web is for Linux and macOS; on Windows use top in a terminal")
-    try:
-        from clairvoyant_cli.commands.web import serve_pages
-    except ModuleNotFoundError as error:
-        if error.name not in ("textual_serve", "aiohttp"):
-            raise
-        raise ClairvoyantError("--web needs the extra; in the checkout: pip install '.[web]'") from None
-    options = [*(["--readonly"] if readonly else []), "--plain" if plain else "--no-plain"]
-    if token_file is not None:
-        options += ["--token-file", str(token_file.absolute())]
-    serve_pages(address, local_url(url), admin_token(token_file), options)
-
-
 def _live(url: str | None, token_file: Path | None) -> _Attachment:
     from clairvoyant_cli.state.client import admin_token, local_url
     from clairvoyant_cli.state.source import DaemonSource
@@ -133,7 +125,7 @@ def _live(url: str | None, token_file: Path | None) -> _Attachment:
 
 
 async def _watch(
-    opened: AbstractAsyncContextManager[_Attachment], *, once: bool, readonly: bool, drawn: str
+    opened: AbstractAsyncContextManager[_Attachment], *, once: bool, readonly: bool, drawn: str, bell: bool
 ) -> "Snapshot | Disconnected | None":
     """Return the first state if `once`; else run the dashboard."""
     async with opened as attachment:
@@ -143,13 +135,14 @@ async def _watch(
             return await first_snapshot(attachment.source)
         from clairvoyant_cli.config import load_top_config
         from clairvoyant_cli.state.client import state_dir
+        from tui.alerts import Alerts, title_kept
         from tui.app import Top
         from tui.plain_glyphs import ASCII, PLAIN
 
         # A frame makes thousands of tuples and no cycles: collecting garbage costs a tenth of it.
         gc.freeze()
         gc.set_threshold(_FEW_COLLECTIONS)
-        await Top(
+        top = Top(
             attachment.source,
             machine=attachment.machine or _this_machine(),
             readonly=readonly,
@@ -157,7 +150,10 @@ async def _watch(
             glyphs={"ascii": ASCII, "plain": PLAIN}.get(drawn),
             memory=state_dir() / "top.json",
             likes=load_top_config().likes(),
-        ).run_async()
+            alerts=None if draws_few_glyphs() else Alerts(bell=bell),
+        )
+        with nullcontext() if draws_few_glyphs() else title_kept(sys.stderr):  # to which Textual draws
+            await top.run_async()
         return None
 
 

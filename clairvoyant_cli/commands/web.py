@@ -1,115 +1,322 @@
-"""Serves `clairvoyant top --web`: the dashboard in a browser, a `top` process per page, by textual-serve.
+"""Serves `clairvoyant top --web`: a page that draws the daemon's state in a browser.
 
-The command is fixed: nothing that a page sends becomes a part of it. Who sees a page can control the daemon,
-so access is checked as there: loopback only unless there is a token, no pages or names of other sites, and
-the daemon's token. A page loads nothing from elsewhere.
+The page is one file that loads nothing from elsewhere. States and a few actions are relayed, so that the
+daemon's token stays here: the browser keeps another, derived from it, in a cookie that scripts cannot read.
+Access is checked as by the daemon: loopback only unless there is a token, no pages or names of other sites.
 """
 
+import asyncio
+import hashlib
 import hmac
-import shlex
-import sys
-from collections.abc import Awaitable, Callable, Sequence
+import re
+import socket
+from base64 import b64encode
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
 
 import click
-from aiohttp import web
-from textual_serve.server import Server
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request as WebRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.access.origins import AllowedOrigins
-from clairvoyant_cli.state.client import as_its_owner
+from clairvoyant_cli.http.asgi import serve_asgi
+from clairvoyant_cli.http.heads import ResponseHead, reason_of
+from clairvoyant_cli.http.limits import ConnectionTable
+from clairvoyant_cli.http.listener import ClientConnection
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.proxy.access.origins import AllowedOrigins, from_our_own_page
+from clairvoyant_cli.proxy.listening_socket import listen
+from clairvoyant_cli.proxy.tasks import Tasks
+from clairvoyant_cli.state.actions import Action, Verb
+from clairvoyant_cli.state.client import ControlClient, as_its_owner
+from clairvoyant_cli.system import start_accepting
 
 USUAL_ADDRESS = "127.0.0.1:7118"
 COOKIE = "clairvoyant_top"
-MAX_PAGES = 16
-"""Each has a process of some 60 MB."""
+MAX_PAGES = 32
+MAX_CONNECTIONS = 128
+EVERY_S = 0.5
+ROWS = 200
+"""Queued requests that a page is sent."""
+
+PAST_S = 600.0
+SAMPLE_S = 2.0
+"""The graph shows `PAST_S`, with a point every `SAMPLE_S`; the daemon keeps one every five seconds."""
+
+VERBS = (Verb.CANCEL, Verb.PROMOTE, Verb.HOLD, Verb.RELEASE, Verb.PAUSE, Verb.RESUME)
+"""What a page may ask for."""
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline'; "
-    "style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
-    "frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+class _Running(msgspec.Struct):
+    tokens_per_s: float | None = None
 
 
-class Pages(Server):
-    """Serves `command`; with a `token`, only to those who send it."""
+class _Waiting(msgspec.Struct):
+    total: int = 0
 
-    def __init__(self, command: Sequence[str], host: str, port: int, token: str | None) -> None:
-        super().__init__(f"exec {shlex.join(command)}", host, port, title="clairvoyant top")
-        self._token = token
-        self._walls = AllowedOrigins()
+
+class _Point(msgspec.Struct):
+    """What the graph shows of a state."""
+
+    taken_at: float
+    waiting: _Waiting
+    running: list[_Running]
+
+
+_point = msgspec.json.Decoder(_Point).decode
+_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class Relay:
+    """Follows a daemon, and has its newest state for every page."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self._url, self._token = url, token
+        self._newest = b""
+        self._news = asyncio.Event()
+        self._past: deque[tuple[float, int, float]] = deque(maxlen=int(PAST_S / SAMPLE_S))
+
+    def client(self) -> ControlClient:
+        """Return a client of the daemon."""
+        return ControlClient(self._url, self._token)
+
+    async def follow(self) -> None:
+        """Read states until cancelled."""
+        while True:
+            try:
+                async with self.client() as client:
+                    await self._look_back(client)
+                    async for state in client.events(EVERY_S):
+                        self._take(state)
+                reason = "the daemon has closed the connection"
+            except ClairvoyantError as error:
+                reason = str(error)
+            except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+                reason = "the daemon's state cannot be read; use the same version"
+            self._tell(b"event: lost\ndata: " + msgspec.json.encode(reason))
+            await asyncio.sleep(1.0)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield what a page draws: the past once, then the newest state each time there is one."""
+        yield b"retry: 1000\nevent: past\ndata: " + msgspec.json.encode(list(self._past)) + b"\n\n"
+        while True:
+            news = self._news
+            if self._newest:
+                yield self._newest + b"\n\n"
+            await news.wait()
+
+    async def _look_back(self, client: ControlClient) -> None:
+        """Fill the graph from the daemon's history."""
+        points: list[_Point] = []
+        before = float("inf")
+        while page := (await client.past(before)).splitlines():
+            points[:0] = [_point(line) for line in page]
+            before = points[0].taken_at
+            if points[-1].taken_at - before > PAST_S:
+                break
+        self._past.clear()
+        self._past.extend(map(_drawn, points))
+
+    def _take(self, state: bytes) -> None:
+        parts = _parts(state)
+        parts["queue"] = msgspec.Raw(msgspec.json.encode(_rows(parts["queue"])[:ROWS]))
+        drawn = _drawn(_point(state))
+        if not self._past or abs(drawn[0] - self._past[-1][0]) >= SAMPLE_S:
+            self._past.append(drawn)
+        self._tell(b"data: " + msgspec.json.encode(parts))
+
+    def _tell(self, event: bytes) -> None:
+        self._newest = event
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+def _drawn(point: _Point) -> tuple[float, int, float]:
+    rate = sum(each.tokens_per_s or 0.0 for each in point.running)
+    return round(point.taken_at, 1), point.waiting.total, round(rate, 1)
+
+
+class Pages:
+    """Serves the page to browsers; with a `secret`, only to those that were given it."""
+
+    def __init__(self, relay: Relay, secret: str | None, *, readonly: bool = False) -> None:
+        self._relay, self._secret, self._readonly = relay, secret, readonly
+        self._origins = AllowedOrigins()
         self._open = 0
+        self._page = files("clairvoyant_cli.commands").joinpath("web.html").read_bytes()
+        if readonly:
+            self._page = self._page.replace(b"<body>", b'<body class="readonly">')
+        self._headers = HEADERS | {"Content-Security-Policy": _policy(self._page.decode())}
+        self._app = Starlette(
+            routes=[
+                Route("/", self._index),
+                Route("/events", self._events),
+                Route("/actions/{action}", self._act, methods=["POST"]),
+            ]
+        )
 
-    def initialize_logging(self) -> None:
-        """Leave logging as it is."""
+    async def __call__(self, request: Request) -> None:
+        """Serve a request, if it is allowed."""
+        head = request.head
+        host = head.authority.decode("latin-1").lower()
+        if not host or not self._origins.answers_to(host):
+            self._refuse(request, "unknown Host; open the page by this machine's address")
+        elif not from_our_own_page(head):
+            self._refuse(request, "requests from other sites' pages are refused")
+        else:
+            await serve_asgi(self._app, request)
 
-    async def on_startup(self, app: web.Application) -> None:
-        """Print the address."""
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 - compared
-        host = f"[{host}]" if ":" in host else host
-        end = "" if self._token is None else f"?token={self._token}"
-        click.echo(f"clairvoyant top: http://{host}:{self.port}/{end}   (Ctrl-C ends it)")
+    def _refuse(self, request: Request, why: str) -> None:
+        head = ResponseHead(403, reason_of(403), [(b"Content-Type", b"text/plain")])
+        request.connection.respond(head, f"clairvoyant: {why}\n".encode())
 
-    async def _make_app(self) -> web.Application:
-        app = await super()._make_app()
-        app.middlewares.append(self._guard)
-        return app
+    def _knows(self, given: str | None) -> bool:
+        return self._secret is None or hmac.compare_digest((given or "").encode(), self._secret.encode())
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        why = self._objection(request)
-        if why is not None:
-            return web.Response(status=403, text=f"clairvoyant: {why}\n", headers=HEADERS)
-        if self._token is not None and not self._knows(request.cookies.get(COOKIE, "")):
-            if not self._knows(request.query.get("token", "")):
-                text = "clairvoyant: open the address that `clairvoyant top --web` printed, with its token\n"
-                return web.Response(status=401, text=text, headers=HEADERS)
-            welcome = web.Response(status=303, headers=HEADERS | {"Location": "/"})
-            welcome.set_cookie(COOKIE, self._token, httponly=True, samesite="Strict")
+    def _objection(self, request: WebRequest) -> Response | None:
+        if self._knows(request.cookies.get(COOKIE)):
+            return None
+        text = "clairvoyant: open the address that `clairvoyant top --web` printed, with its token\n"
+        return Response(text, 401, HEADERS, "text/plain")
+
+    async def _index(self, request: WebRequest) -> Response:
+        if self._secret is not None and self._knows(request.query_params.get("token")):
+            welcome = Response(status_code=303, headers=HEADERS | {"Location": "/"})
+            welcome.set_cookie(COOKIE, self._secret, httponly=True, samesite="strict")
             return welcome
-        if request.path == "/ws":
-            return await self._page(request, handler)
-        self.public_url = f"{request.scheme}://{request.host}"  # read before anything else can run
-        response = await handler(request)
-        response.headers.update(HEADERS)
-        return response
+        return self._objection(request) or Response(
+            self._page, 200, self._headers, "text/html; charset=utf-8"
+        )
 
-    async def _page(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _events(self, request: WebRequest) -> Response:
+        if (refused := self._objection(request)) is not None:
+            return refused
         if self._open >= MAX_PAGES:
-            return web.Response(status=503, text="clairvoyant: too many pages are open\n")
+            return Response("clairvoyant: too many pages are open\n", 503, HEADERS, "text/plain")
+        if request.method == "HEAD":  # its answer has no body that could end it
+            return Response(headers=HEADERS, media_type="text/event-stream")
+        return StreamingResponse(self._stream(), 200, HEADERS, "text/event-stream")
+
+    async def _stream(self) -> AsyncIterator[bytes]:
         self._open += 1
         try:
-            return await handler(request)
+            async for event in self._relay.events():
+                yield event
         finally:
             self._open -= 1
 
-    def _objection(self, request: web.Request) -> str | None:
-        if not self._walls.answers_to(request.host.lower()):
-            return "unknown Host; open the page by this machine's address"
-        origin = request.headers.get("Origin")
-        ours = origin is None or origin == f"{request.scheme}://{request.host}"
-        return None if ours else "requests from other sites' pages are refused"
+    async def _act(self, request: WebRequest) -> Response:
+        if (refused := self._objection(request)) is not None:
+            return refused
+        action = request.path_params["action"]
+        if self._readonly or action not in VERBS:
+            return JSONResponse({"error": "this page may not do that"}, 403, HEADERS)
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            return JSONResponse({"error": "actions take a JSON body"}, 400, HEADERS)
+        try:
+            body = msgspec.json.decode(await request.body(), type=dict[str, str])
+            async with self._relay.client() as client:
+                await client.act(action, Action(Verb(action), body.get("id")).body())
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return JSONResponse({"error": "the body is not a JSON object of texts"}, 400, HEADERS)
+        except ClairvoyantError as error:
+            return JSONResponse({"error": str(error)}, 409, HEADERS)
+        return JSONResponse({"done": action}, 200, HEADERS)
 
-    def _knows(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), (self._token or "").encode())
+
+def _policy(page: str) -> str:
+    """Return the content security policy: the page's own script and style, and requests to here."""
+    own = {
+        kind: b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for kind, text in re.findall(r"<(script|style)>(.*?)</\1>", page, re.DOTALL)
+    }
+    return (
+        f"default-src 'none'; script-src 'sha256-{own['script']}'; style-src 'sha256-{own['style']}'; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 
 
-def serve_pages(address: str, url: str, token: str | None, options: Sequence[str]) -> None:
-    """Serve the dashboard of the daemon at `url` until Ctrl-C. Without a `token`, that of a daemon of this
-    account is used.
-    """
+def secret_of(token: str | None) -> str | None:
+    """Return what a browser is given in place of the daemon's token; it tells nothing of that."""
+    return token and hmac.new(token.encode(), b"clairvoyant top --web", hashlib.sha256).hexdigest()
+
+
+@asynccontextmanager
+async def serving_pages(
+    address: str, url: str, token: str | None, *, readonly: bool = False
+) -> AsyncIterator[str]:
+    """Serve pages of the daemon at `url`, and yield their address, with what lets a browser in."""
+    host, port = _host_and_port(address)
+    listener = listen(host, port, "--web")
+    secret = secret_of(token or as_its_owner(url)[1])
+    relay = Relay(url, token)
+    pages = Pages(relay, secret, readonly=readonly)
+    table = ConnectionTable(most=MAX_CONNECTIONS)
+    try:
+        async with Tasks() as tasks:
+            stop = await start_accepting(
+                lambda: ClientConnection(pages, tasks.spawn, table), listener, MAX_CONNECTIONS, tasks.spawn
+            )
+            tasks.spawn(table.watch())
+            tasks.spawn(relay.follow())
+            try:
+                end = "" if secret is None else f"?token={secret}"
+                yield f"http://{_reached_at(host)}:{listener.getsockname()[1]}/{end}"
+            finally:
+                stop()
+                for connection in list(table.every):
+                    connection.abort()
+                tasks.cancel()
+    finally:
+        listener.close()
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or int(port) > 65_535:
         raise ClairvoyantError(
             f"--web {address}: give HOST:PORT, as in --web {USUAL_ADDRESS}", ExitCode.USAGE
         )
-    if not is_loopback(host) and token is None:
+    return host.strip("[]"), int(port)
+
+
+def _reached_at(host: str) -> str:
+    """Return where other machines reach a listener on all addresses: by the one of the default route."""
+    if host not in ("0.0.0.0", "::"):  # noqa: S104 - compared
+        return f"[{host}]" if ":" in host else host
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing (RFC 5737)
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+def serve_pages(address: str, url: str, token: str | None, *, readonly: bool) -> None:
+    """Serve the dashboard of the daemon at `url` until Ctrl-C. Without a `token`, that of a daemon of this
+    account is used.
+    """
+    if not is_loopback(_host_and_port(address)[0]) and token is None:
         raise ClairvoyantError(
             "beyond loopback --web wants the daemon's admin token; give --token-file", ExitCode.USAGE
         )
-    command = (sys.executable, "-P", "-m", "clairvoyant_cli", "top", "--url", url, *options)
-    Pages(command, host.strip("[]"), int(port), token or as_its_owner(url)[1]).serve()
+
+    async def serve() -> None:
+        async with serving_pages(address, url, token, readonly=readonly) as opened_at:
+            click.echo(f"clairvoyant top: {opened_at}   (Ctrl-C ends it)")
+            await asyncio.Event().wait()
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve())

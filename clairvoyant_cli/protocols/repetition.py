@@ -16,10 +16,10 @@ CERTAIN_BYTES = 4096  # of text, about a thousand tokens, that went on so
 KEY_BYTES = 64
 
 TEXTS = re.compile(
-    rb'"(?:content|response|text|thinking|reasoning|reasoning_content|arguments|partial_json|delta)"'
+    rb'"(content|response|text|thinking|reasoning|reasoning_content|arguments|partial_json|delta)"'
     rb'\s*:\s*"((?:[^"\\]|\\.)*+)"'
 )
-"""The text in an event of any protocol."""
+"""The text in an event of any protocol, after its name."""
 
 
 class Repetition:
@@ -37,7 +37,7 @@ class Repetition:
         fresh += data
         if len(fresh) < LOOK_BYTES:
             return
-        said = b"".join(TEXTS.findall(fresh, 0, fresh.rfind(b"\n") + 1))
+        said = b"".join([text for _, text in TEXTS.findall(fresh, 0, fresh.rfind(b"\n") + 1)])
         del fresh[: fresh.rfind(b"\n") + 1 or len(fresh)]
         self._text = (self._text + said)[-KEPT_BYTES:]
         self._repeated = self._repeated + len(said) if said and ends_in_repetition(self._text) else 0

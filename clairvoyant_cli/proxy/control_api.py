@@ -236,7 +236,7 @@ class ControlApi:
         self.shared = {
             "state": Shared(lambda: encode(snapshots.snapshot())),
             "metrics": Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False))),
-            "outlook": Shared(lambda: encode([*map(operation.outlook, SERVABLE)]), OUTLOOK_REST),
+            "outlook": Shared(lambda: encode(operation.outlook()), OUTLOOK_REST),
         }
         self._stopped = asyncio.Event()
         self._app = Starlette(

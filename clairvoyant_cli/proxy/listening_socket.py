@@ -14,8 +14,8 @@ OWN_DESCRIPTORS = 100
 """Kept for the listener, the database, probes, spare and resting connections to the backend."""
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; ClairvoyantError if the address is unavailable."""
+def listen(host: str, port: int, flag: str = "--listen") -> socket.socket:
+    """Return a listening socket; ClairvoyantError that names the flag if the address is unavailable."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     claim_alone(listener)
@@ -27,7 +27,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         why = TAKEN if error.errno == errno.EADDRINUSE else error.strerror
         raise ClairvoyantError(
-            f"cannot listen on {host}:{port}: {why}; choose another with --listen", ExitCode.USAGE
+            f"cannot listen on {host}:{port}: {why}; choose another with {flag}", ExitCode.USAGE
         ) from None
     listener.listen(BACKLOG)
     listener.setblocking(False)

@@ -9,9 +9,9 @@ is not known is predicted, and the pairs that depend on it are marked as estimat
 Rule 5: where the KV cache is shared by conversations, a second cache sees the prompts in order of arrival.
 The difference between what the two are expected to hold is the prefill that the real order saved.
 
-A request that is held joins when it is released, one whose client has a limit of running requests when it is
-started: its wait is the operator's doing. It takes a slot, but is not compared. Under first-come-first-served,
-all differences are 0 by construction.
+A request that is held joins when it is released, one whose client has a limit of running requests when it
+starts: its wait is the operator's doing. It takes a slot, but is not compared. Under first-come-first-served, all
+differences are 0 by construction.
 """
 
 from bisect import bisect_right, insort

@@ -76,7 +76,7 @@ class StateReader:
 
 
 def without_prompts(snapshot: Snapshot) -> Snapshot:
-    """Return the state without prompts and without the features that quote them."""
+    """Return the state without the text of prompts and answers, and the features that quote it."""
     return replace(
         snapshot,
         running=tuple(map(_without_prompt, snapshot.running)),
@@ -87,7 +87,8 @@ def without_prompts(snapshot: Snapshot) -> Snapshot:
 
 def _without_prompt(request: PromptedT) -> PromptedT:
     request = _without_words(request)
-    return request if request.prompt is None else replace(request, prompt=None)
+    shows = request.prompt is not None or request.answer is not None
+    return replace(request, prompt=None, answer=None) if shows else request
 
 
 def _without_words(request: RequestT) -> RequestT:

@@ -452,14 +452,16 @@ class GainState:
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutlook:
-    """When queued requests would start under a policy: medians of Short and Long, seconds from now, None if
-    there are none. If the policy `cuts` answers, before any cut.
+    """When queued requests would start under a policy, the same ones for all policies: medians of Short and
+    Long, seconds from now, None if there are none. `first` are the ids of those that would start first. If
+    the policy `cuts` answers, before any cut.
     """
 
     policy: str
     short_s: float | None = None
     long_s: float | None = None
     cuts: bool = False
+    first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +481,8 @@ class SessionState:
     for `since_s`; it is held for `hold_left_s` more, None if it is not. `reread_tokens` were read again
     because the beginning of its prompt changed; `broken` says what changed last, "" if nothing did.
     `program` is the agent's name, "" if unknown; its task is `age_s` old. `calls_tool`: its last answer
-    called a tool. `parent` is the id of the session whose subagent it is, "" if it is none.
+    called a tool. `parent` is the id of the session whose subagent it is, "" if it is none. `saved_s` is how
+    long it would take to read what came from the caches, None while the speed is not measured.
     """
 
     id: str
@@ -497,6 +500,7 @@ class SessionState:
     age_s: float = 0.0
     calls_tool: bool = False
     parent: str = ""
+    saved_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,8 +508,8 @@ class SessionsState:
     """The sessions of agents, those with a turn first, then those parked; long resting ones are left out.
     Subagents follow their parent.
     `turns` and `parked` count them; `read_tokens` and `cached_tokens` sum the prompts of all requests since
-    the start. `room_tokens` is the learned size of the KV caches that are too small for what they were sent,
-    None if none was.
+    the start, `saved_s` is how long it would take to read those from the cache. `room_tokens` is the learned
+    size of the KV caches that are too small for what they were sent, None if none was.
     """
 
     turns: int = 0
@@ -514,6 +518,7 @@ class SessionsState:
     cached_tokens: float = 0.0
     room_tokens: float | None = None
     listed: tuple[SessionState, ...] = ()
+    saved_s: float | None = None
 
     @property
     def summary(self) -> str:

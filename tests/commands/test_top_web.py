@@ -1,70 +1,271 @@
-"""`top --web` lets in whom the daemon lets in, and no page of another site."""
+"""`top --web`: a page of the daemon's state for whom the daemon lets in, and for no page of another site."""
 
-import asyncio
-from collections.abc import AsyncIterator
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from click.testing import CliRunner
 
+from clairvoyant_cli.commands import web
 from clairvoyant_cli.commands.top import command as top
+from clairvoyant_cli.commands.web import COOKIE, VERBS, secret_of, serving_pages
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay
+from clairvoyant_cli.state.actions import COMMANDS
+from clairvoyant_cli.state.encoding import decode
+from tests.fakes.raw_http import post, raw_client
+from tests.fakes.serving import asked, serving, until
 
-pytest.importorskip("textual_serve", reason="the extra [web] is not installed")
+TOKEN = "the-admin-token"  # noqa: S105 - of the test
+SECRET = secret_of(TOKEN) or ""
+KNOWN = {"Cookie": f"{COOKIE}={SECRET}"}
 
-from aiohttp import web
 
-from clairvoyant_cli.commands.web import COOKIE, Pages
+def chat(prompt: str) -> bytes:
+    body = {"model": "replay", "messages": [{"role": "user", "content": prompt}]}
+    return post("/api/chat", json.dumps(body).encode())
 
-KNOWN = {"Cookie": f"{COOKIE}=let-me-in"}
+
+@dataclass
+class Browser:
+    """A client of the page, and the daemon behind it."""
+
+    client: httpx.AsyncClient
+    daemon: Daemon
+    address: str
+
+    async def events(self) -> AsyncGenerator[tuple[str, str], None]:
+        """Yield what the page is sent: the kind of each event, and its data."""
+        kind = "message"
+        async with self.client.stream("GET", "/events", headers=KNOWN) as answer:
+            assert answer.status_code == 200
+            async for line in answer.aiter_lines():
+                if line.startswith("event: "):
+                    kind = line.removeprefix("event: ")
+                elif line.startswith("data: "):
+                    yield kind, line.removeprefix("data: ")
+                    kind = "message"
+
+    async def act(self, verb: str, body: Any = None, **headers: str) -> httpx.Response:
+        """Ask for an action as the page does."""
+        sent = {"Content-Type": "application/json"} | KNOWN | headers
+        return await self.client.post(f"/actions/{verb}", content=json.dumps(body or {}), headers=sent)
 
 
 @asynccontextmanager
-async def pages(token: str | None) -> AsyncIterator[httpx.AsyncClient]:
-    served = Pages(("true", "a b"), "127.0.0.1", 0, token)
-    runner = web.AppRunner(await served._make_app())
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        host, port = runner.addresses[0][:2]
-        async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
-            yield client
-    finally:
-        await runner.cleanup()
+async def browser(
+    tmp_path: Path | None, *, token: str | None = TOKEN, readonly: bool = False, waiting: int = 1
+) -> AsyncIterator[Browser]:
+    """A daemon with one request running and some waiting, and its page, with an admin token or without."""
+    settings: dict[str, Any] = {}
+    if token is not None and tmp_path is not None:
+        path = tmp_path / "token"
+        path.write_text(token)
+        path.chmod(0o600)
+        settings["admin_token_file"] = str(path)
+    backend = Replay(Engine())
+    backend.engine.freeze()
+    async with (
+        serve_app(backend.app) as url,
+        serving(url, slots=1, **settings) as daemon,
+        asked(daemon, *(chat(f"{number} <img src=x onerror=alert(1)>") for number in range(waiting + 1))),
+        serving_pages("127.0.0.1:0", daemon.base_url, token, readonly=readonly) as address,
+        httpx.AsyncClient(base_url=address.partition("?")[0]) as client,
+    ):
+        yield Browser(client, daemon, address)
 
 
-async def test_the_token_is_asked_for_once_and_kept_in_a_cookie_that_pages_cannot_read() -> None:
-    async with pages("let-me-in") as client:
-        for wrong in ("/", "/?token=no", "/static/js/textual.js", "/ws"):
-            assert (await client.get(wrong)).status_code == 401, wrong
-        welcome = await client.get("/?token=let-me-in")
+# -- whom it lets in --------------------------------------------------------------------------------------
+
+
+async def test_the_token_is_asked_for_once_and_kept_in_a_cookie_that_scripts_cannot_read(
+    tmp_path: Path,
+) -> None:
+    async with browser(tmp_path) as it:
+        for wrong in ("/", "/?token=no", f"/?token={TOKEN}", "/events"):
+            assert (await it.client.get(wrong)).status_code == 401, wrong
+            bad = await it.client.get(wrong, headers={"Cookie": f"{COOKIE}=no"})
+            assert bad.status_code == 401, wrong
+        for verb in COMMANDS:
+            assert (await it.act(verb, Cookie="")).status_code == 401
+        welcome = await it.client.get("/" + it.address.partition("/?")[2].join(("?", "")))
         assert (welcome.status_code, welcome.headers["location"]) == (303, "/")
-        assert "HttpOnly" in welcome.headers["set-cookie"]
-        assert "SameSite=Strict" in welcome.headers["set-cookie"]
-        page = await client.get("/")
+        cookie = welcome.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        it.client.cookies.clear()
+        page = await it.client.get("/", headers=KNOWN)
         assert page.status_code == 200
-        assert f"ws://{client.base_url.netloc.decode()}/ws" in page.text
-        assert "default-src 'self'" in page.headers["content-security-policy"]
+        assert page.headers["cache-control"] == "no-store"
+        assert TOKEN not in it.address + cookie + page.text, "the daemon's token stays at home"
 
 
-@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Host": "evil.example"}])
-@pytest.mark.parametrize("path", ["/", "/ws"])
-async def test_other_sites_see_nothing_even_with_the_cookie(path: str, headers: dict[str, str]) -> None:
-    async with pages("let-me-in") as client:
-        assert (await client.get(path, headers=KNOWN | headers)).status_code == 403
-    async with pages(None) as client:
-        assert (await client.get(path, headers=headers)).status_code == 403
-        assert (await client.get("/")).status_code == 200
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example:7118"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize("token", [TOKEN, None])
+async def test_other_sites_see_nothing_and_do_nothing_even_with_the_cookie(
+    headers: dict[str, str], token: str | None, tmp_path: Path
+) -> None:
+    async with browser(tmp_path, token=token) as it:
+        assert (await it.client.get("/", headers=KNOWN)).status_code == 200
+        for path in ("/", "/events"):
+            assert (await it.client.get(path, headers=KNOWN | headers)).status_code == 403
+        assert (await it.act("pause", **headers)).status_code == 403
+        assert it.daemon.snapshot().mode == "serving"
 
 
-async def test_the_command_is_one_and_fixed_and_no_shell_stays() -> None:
-    served = Pages(("echo", "a b; echo $HOME", "`id`"), "127.0.0.1", 0, None)
-    done = await asyncio.create_subprocess_shell(served.command, stdout=asyncio.subprocess.PIPE)
-    printed, _ = await done.communicate()
-    assert printed == b"a b; echo $HOME `id`\n"
+async def test_a_request_without_a_host_is_refused() -> None:
+    async with browser(None, token=None) as it, raw_client(str(it.client.base_url).rstrip("/")) as client:
+        assert (await client.ask(b"GET / HTTP/1.0\r\n\r\n")).status == 403
+
+
+async def test_not_more_pages_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "MAX_PAGES", 1)
+    async with browser(tmp_path) as it:
+        events = it.events()
+        await anext(events)
+        assert (await it.client.get("/events", headers=KNOWN)).status_code == 503
+        assert (await it.client.head("/events", headers=KNOWN)).status_code == 503
+        await events.aclose()
+
+
+# -- what the page is -------------------------------------------------------------------------------------
+
+
+def test_the_page_loads_and_runs_nothing_but_itself() -> None:
+    page = Path(web.__file__).with_name("web.html").read_text(encoding="utf-8")
+    assert page.count("\n") < 600
+    assert not re.findall(r"""(?:src|href)\s*=\s*["']?(?!data:,)[^"'>\s]+|@import|url\(""", page)
+    for unsafe in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+        assert unsafe not in page
+    assert not re.search(r"<[^>]*\s(?:on\w+|style)\s*=", page), "an attribute that the policy forbids"
+
+
+async def test_the_policy_allows_the_page_s_own_script_and_nothing_else(tmp_path: Path) -> None:
+    for readonly in (False, True):
+        async with browser(tmp_path, readonly=readonly) as it:
+            page = await it.client.get("/", headers=KNOWN)
+        policy = page.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'sha256-")
+        assert "unsafe" not in policy
+        assert ('<body class="readonly">' in page.text) is readonly
+
+
+# -- what it is sent --------------------------------------------------------------------------------------
+
+
+async def test_the_page_is_sent_the_daemon_s_own_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "ROWS", 2)
+    async with browser(tmp_path, waiting=3) as it:
+        events = it.events()
+        kind, _ = await anext(events)
+        assert kind == "past"
+        kind, data = await anext(events)
+        assert kind == "message"
+        state, own = decode(data.encode()), it.daemon.snapshot()
+        assert [row.id for row in state.queue] == [row.id for row in own.queue[:2]]
+        assert state.waits == own.waits == 3
+        assert (state.verdict, state.gain, state.policy) == (own.verdict, own.gain, own.policy)
+        await it.act("pause")
+        while decode(data.encode()).mode != "paused":
+            _, data = await anext(events)
+        await events.aclose()
+
+
+async def test_the_graph_begins_with_the_daemon_s_history_and_goes_on(tmp_path: Path) -> None:
+    async with browser(tmp_path, waiting=2) as it:
+        state = it.daemon.snapshot()
+        it.daemon.recorder.history.record(replace(state, taken_at=state.taken_at - 60.0))
+        async with (
+            serving_pages("127.0.0.1:0", it.daemon.base_url, TOKEN) as address,
+            httpx.AsyncClient(base_url=address.partition("?")[0]) as client,
+        ):
+            again = replace(it, client=client)
+            events = again.events()
+            while (await anext(events))[0] != "message":
+                pass
+            await events.aclose()
+            events = again.events()
+            _, past = await anext(events)
+            await events.aclose()
+    (then, *drawn), (now, *drawn_now) = msgspec.json.decode(past)
+    assert now - then == pytest.approx(60.0, abs=5.0)
+    assert drawn == drawn_now == [2, 0.0]
+
+
+async def test_a_page_is_told_that_the_daemon_is_lost() -> None:
+    async with (
+        serving_pages("127.0.0.1:0", "http://127.0.0.1:9", None) as address,
+        httpx.AsyncClient(base_url=address) as client,
+        client.stream("GET", "/events") as answer,
+    ):
+        lines = answer.aiter_lines()
+        while (line := await anext(lines)) != "event: lost":
+            assert not line.startswith("data: {")
+        assert "no daemon answers at http://127.0.0.1:9" in await anext(lines)
+
+
+# -- what it may do ---------------------------------------------------------------------------------------
+
+
+async def test_the_page_moves_and_cancels_requests_and_pauses(tmp_path: Path) -> None:
+    async with browser(tmp_path, waiting=2) as it:
+        last = it.daemon.snapshot().queue[-1].id
+        for verb, holds in (
+            ("hold", lambda s: any(row.held for row in s.queue)),
+            ("release", lambda s: not any(row.held for row in s.queue)),
+            ("promote", lambda s: s.queue[0].id == last and s.queue[0].promoted),
+            ("cancel", lambda s: len(s.queue) == 1),
+        ):
+            assert (await it.act(verb, {"id": last})).json() == {"done": verb}
+            await until(it.daemon, holds)
+        for verb, mode in (("pause", "paused"), ("resume", "serving")):
+            assert (await it.act(verb)).status_code == 200
+            assert it.daemon.snapshot().mode == mode
+        gone = await it.act("promote", {"id": last})
+        assert gone.status_code == 409
+        assert "may have ended" in gone.json()["error"]
+
+
+async def test_the_page_does_nothing_else(tmp_path: Path) -> None:
+    async with browser(tmp_path) as it:
+        for verb in (*(each for each in COMMANDS if each not in VERBS), "nonsense"):
+            assert (await it.act(verb, {"policy": "fcfs"})).status_code == 403
+        assert (await it.act("pause", **{"Content-Type": "text/plain"})).status_code == 400
+        for body in ([1], {"id": 7}, {"id": {"a": 1}}):
+            assert (await it.act("cancel", body)).status_code == 400
+        state = it.daemon.snapshot()
+        assert (state.mode, len(state.queue)) == ("serving", 1)
+
+
+async def test_a_page_that_is_readonly_does_nothing(tmp_path: Path) -> None:
+    async with browser(tmp_path, readonly=True) as it:
+        for verb in COMMANDS:
+            assert (await it.act(verb, {"id": it.daemon.snapshot().queue[0].id})).status_code == 403
+        assert it.daemon.snapshot().mode == "serving"
+
+
+# -- the command ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -72,6 +273,7 @@ async def test_the_command_is_one_and_fixed_and_no_shell_stays() -> None:
     [
         (("--web", "0.0.0.0:0"), "beyond loopback --web wants the daemon's admin token"),
         (("--web", "7118"), "give HOST:PORT"),
+        (("--web", "127.0.0.1:70000"), "give HOST:PORT"),
         (("--web", "--once"), "it excludes the other modes"),
     ],
 )
@@ -79,3 +281,10 @@ def test_what_is_refused_is_said_in_one_line(words: tuple[str, ...], why: str, t
     done = CliRunner().invoke(top, [*words, "--url", "http://127.0.0.1:1"], env={"HOME": str(tmp_path)})
     assert isinstance(done.exception, ClairvoyantError)
     assert why in str(done.exception)
+
+
+async def test_a_taken_port_names_the_option() -> None:
+    async with serving_pages("127.0.0.1:0", "http://127.0.0.1:9", None) as address:
+        with pytest.raises(ClairvoyantError, match="choose another with --web"):
+            async with serving_pages(address.removeprefix("http://").rstrip("/"), "http://127.0.0.1:9", None):
+                pass

@@ -120,5 +120,9 @@ def test_each_session_is_shown_with_its_state_and_for_how_long() -> None:
     assert (s1.turns, s2.turns) == (3, 2)
     assert s1.cached_tokens > s1.read_tokens / 2 > 10 * s2.cached_tokens
     assert held.sessions.read_tokens == s1.read_tokens + s2.read_tokens
+    assert before.sessions.saved_s is None, "no speed is measured yet"
+    assert held.backends[0].prefill_tokens_per_s == pytest.approx(READ_TOKENS_PER_S, rel=0.1)
+    assert s1.saved_s == pytest.approx(s1.cached_tokens / READ_TOKENS_PER_S, rel=0.1)
+    assert held.sessions.saved_s == pytest.approx((s1.saved_s or 0.0) + (s2.saved_s or 0.0))
     assert states(rested) == {"s1": "resting", "s2": "resting"}
     assert gone.sessions.listed == ()

@@ -25,7 +25,7 @@ async def test_no_text_of_a_request_outlives_it(llama: LlamaServer) -> None:
     assert len(kept) == 1
     assert kept[0].totals.tokens == 4
     asked, attempt = kept[0].asked, kept[0].attempt
-    assert (asked.parsed.view, asked.prompt, kept[0].task) == (None, None, None)
+    assert (asked.parsed.view, asked.prompt, kept[0].task, kept[0].answer) == (None, None, None, None)
     assert attempt is not None
     assert (attempt.usage, attempt.connection) == (None, None)
 

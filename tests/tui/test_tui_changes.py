@@ -135,7 +135,8 @@ def in_turns(state: Snapshot) -> Snapshot:
         ),
         SessionState("s2", "zed", "resting", 1, 2_400.0, 2_380.0, 0.0, 252.0),
     )
-    sessions = SessionsState(2, 2, 117_630.0, 826_700.0, 44_000.0, listed)
+    saving = tuple(replace(each, saved_s=each.cached_tokens / 2_400.0) for each in listed)
+    sessions = SessionsState(2, 2, 117_630.0, 826_700.0, 44_000.0, saving, 826_700.0 / 2_400.0)
     parked = (replace(row, cause="session") for row in state.queue[:2])
     return judged(replace(state, sessions=sessions, queue=(*parked, *state.queue[2:])))
 

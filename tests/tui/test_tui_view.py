@@ -179,6 +179,25 @@ async def test_copy_puts_the_id_on_the_clipboard() -> None:
         assert it.app.clipboard == it.queue[0].id
 
 
+async def test_prompts_are_a_column_and_the_answer_is_on_the_page_while_they_are_shown() -> None:
+    async with bench(size=(160, 40)) as it:
+        answer = "First line.\nA second one, which ends here"
+        running = tuple(replace(row, answer=answer) for row in it.snapshot.running)
+        it.app.take(replace(it.snapshot, running=running))
+        words = " ".join((it.queue[0].prompt or "").split()[:2])
+        assert words not in it.text
+        await it.press("v")
+        assert "prompt" in it.text
+        assert words in it.text
+        await it.press("1", "enter")
+        lines = [line.strip(" │") for line in it.text.split("\n")]
+        assert any("First line." in line for line in lines)
+        assert any("A second one, which ends here" in line for line in lines)
+        await it.press("v")
+        assert "First line." not in it.text
+        assert words not in it.text
+
+
 async def test_prompts_are_hidden_until_asked_for() -> None:
     async with bench() as it:
         text = it.queue[0].prompt

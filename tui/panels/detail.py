@@ -54,6 +54,9 @@ def detail(view: ViewState, ident: str, width: int) -> list[Line]:
     prompt = None if isinstance(request, FinishedRequest) else request.prompt
     if prompt is not None and view.prompts:
         lines += [Line(), Line("prompt", "faint"), *_prompt(prompt, width)]
+    answer = None if isinstance(request, FinishedRequest) else request.answer
+    if answer and view.prompts:
+        lines += [Line(), Line("answer so far", "faint"), *_answer(answer, width)]
     return lines
 
 
@@ -177,3 +180,9 @@ def _prediction(prediction: state.PredictionState) -> list[Line]:
 def _prompt(text: str, width: int, most: int = 12) -> list[Line]:
     lines = [Line(f"  {line}") for line in wrap(text, max(20, width - 2))]
     return lines if len(lines) <= most else [*lines[:most], Line("  …", "faint")]
+
+
+def _answer(text: str, width: int, most: int = 12) -> list[Line]:
+    """The end of an answer, line by line as it was written."""
+    lines = [Line(f"  {line}") for each in text.split("\n") for line in wrap(each, max(20, width - 2))]
+    return lines if len(lines) <= most else [Line("  …", "faint"), *lines[-most:]]

@@ -177,6 +177,15 @@ def _no_ghost(view: ViewState) -> bool:
     return not view.ghost
 
 
+def _prompt(row: QueuedRequest | RunningRequest, view: ViewState, width: int) -> Line:
+    """The beginning of the prompt, as much as there is room for."""
+    return Line(" ".join((row.prompt or "")[: 2 * width].split()), "soft")
+
+
+def _prompts_shown(view: ViewState) -> bool:
+    return view.prompts
+
+
 # -- the queue --------------------------------------------------------------------------------------------
 
 
@@ -254,7 +263,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
         _number("q90", "≤q90", 6, lambda r: r.predicted.q90_tokens, count, "faint", from_width=96),
         Column("eta", "ETA", 6, _eta, lambda r: _NEVER_S if r.eta_s is None else r.eta_s, right=True),
         _number("age", "age", 6, lambda r: r.age_s, grows=True),
-        Column("bar", "of τ", 7, _age_bar, flex=1, when=_no_ghost),
+        Column("bar", "of τ", 7, _age_bar, flex=1, when=lambda view: not (view.ghost or view.prompts)),
         Column(
             "ghost",
             "by arrival",
@@ -268,6 +277,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
         _word("model", 11, lambda r: r.model, flex=2),
         _word("client", 9, lambda r: r.client, flex=1),
         _word("endpoint", 9, lambda r: r.endpoint, path_name, tone="faint", from_width=104),
+        Column("prompt", "prompt", 16, _prompt, flex=6, from_width=60, when=_prompts_shown),
     ),
     rows=lambda view: view.snapshot.queue if view.snapshot else (),
     id=lambda row: row.id,
@@ -347,6 +357,7 @@ RUNNING: Grid[RunningRequest] = Grid(
         _word("server", 8, lambda r: r.backend, tone="ink", when=_several),
         _word("model", 10, lambda r: r.model, flex=2),
         _word("client", 9, lambda r: r.client, flex=1, from_width=78),
+        Column("prompt", "prompt", 16, _prompt, flex=6, from_width=60, when=_prompts_shown),
     ),
     rows=lambda view: view.snapshot.running if view.snapshot else (),
     id=lambda row: row.id,

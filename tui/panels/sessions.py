@@ -20,13 +20,14 @@ _LOW_SHARE = 0.5
 
 
 def facts(view: ViewState) -> Line:
-    """How the sessions take turns; if they do not, how much of all prompts came from the cache."""
+    """How the sessions take turns, or how much of all prompts came from the cache; and what that saved."""
     if view.snapshot is None:
         return Line()
     sessions = view.snapshot.sessions
     hit = hit_share(sessions.read_tokens, sessions.cached_tokens)
     text = sessions.summary or (f"{share(hit)} from cache" if hit is not None else "")
-    return Line(f" {text} " if text else "", "soft")
+    saved = f", {duration(sessions.saved_s)} of reading saved" if sessions.saved_s else ""
+    return Line(f" {text}{saved} " if text else "", "soft")
 
 
 def hit_share(read_tokens: float, cached_tokens: float) -> float | None:
@@ -52,6 +53,11 @@ def _hit_share(row: SessionState, view: ViewState, width: int) -> Line:
     return Line(share(hit), "warn" if row.turns > 1 and hit is not None and hit < _LOW_SHARE else "ink")
 
 
+def _saved(row: SessionState, view: ViewState, width: int) -> Line:
+    """How long reading what came from the cache would have taken."""
+    return Line(duration(row.saved_s), "good" if row.saved_s else "faint")
+
+
 def _number(name: str, of: Callable[[SessionState], float], width: int = 6) -> Column[SessionState]:
     return Column(name, name, width, lambda row, view, w: Line(count(of(row))), of, right=True)
 
@@ -74,6 +80,7 @@ SESSIONS: Grid[SessionState] = Grid(
         _number("context", lambda r: r.context_tokens, 7),
         _number("read", lambda r: r.read_tokens),
         _number("cached", lambda r: r.cached_tokens),
+        Column("saved", "saved", 6, _saved, lambda r: r.saved_s or 0.0, right=True, from_width=90),
         Column("hit", "hit", 4, _hit_share, lambda r: _hit(r) or 0.0, right=True),
         Column("client", "client", 10, lambda r, s, w: Line(r.client, "soft"), lambda r: r.client, flex=1),
     ),

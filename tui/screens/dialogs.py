@@ -1,6 +1,6 @@
 """Small questions over the board: yes or no, one of several, a letter, a value."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from string import ascii_lowercase
 from typing import ClassVar, TypeVar
@@ -74,9 +74,12 @@ class Choose(Dialog[str]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog choose"):
-            yield _question(self._asked)
-            options = (Option(self._line(ident, text), id=ident) for ident, text in self._options)
-            yield OptionList(*options, markup=False)
+            yield from self._parts()
+
+    def _parts(self) -> ComposeResult:
+        yield _question(self._asked)
+        options = (Option(self._line(ident, text), id=ident) for ident, text in self._options)
+        yield OptionList(*options, markup=False)
 
     def retell(self, options: Sequence[tuple[str, str]]) -> None:
         """Show other texts for the same options."""
@@ -101,6 +104,35 @@ class Choose(Dialog[str]):
         """Go down or up."""
         options = self.query_one(OptionList)
         options.action_cursor_down() if step > 0 else options.action_cursor_up()
+
+
+class WhatIf(Choose):
+    """Offers options, and shows below them what would follow from the one under the cursor."""
+
+    def __init__(self, question: str, options: Sequence[tuple[str, str]], current: str) -> None:
+        super().__init__(question, options, current)
+        self._following: Mapping[str, str] = {}
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog choose whatif"):
+            yield from self._parts()
+            yield Static("", classes="following", markup=False)
+
+    def foresee(self, options: Sequence[tuple[str, str]], following: Mapping[str, str]) -> None:
+        """Show other texts for the same options, and what follows from each."""
+        self._following = following
+        self.retell(options)
+        for listing in self.query(OptionList):
+            self._follow(listing.highlighted_option)
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        self._follow(event.option)
+
+    def _follow(self, option: Option | None) -> None:
+        text = self._following.get((option and option.id) or "", "")
+        for shown in self.query(".following").results(Static):
+            shown.display = bool(text)
+            shown.update("\n".join(map(printable, text.split("\n"))))
 
 
 class Ask(Dialog[str]):

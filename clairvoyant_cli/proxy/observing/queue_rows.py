@@ -17,6 +17,10 @@ from clairvoyant_cli.state.snapshot import MoveRecord, QueuedRequest, WaitingSta
 MAX_ROWS = 1024
 """Rows of one state, in scheduling order: the whole queue at its default limit."""
 
+WHOLE_PROMPTS, FIRST_CHARS = 50, 200
+"""How many of the first rows have their prompt as far as it is shown, and how much the others have of theirs:
+a thousand whole ones would be megabytes, several times a second."""
+
 
 @dataclass(slots=True)
 class WaitingRows:
@@ -77,9 +81,10 @@ class WaitingRows:
             streaming=parsed.stream,
             prompt_tokens=parsed.prompt_tokens,
             moves=moves(tuple(entry.moves), self.stats),
-            prompt=exchange.asked.prompt,
+            prompt=_shown(exchange.asked.prompt, standing.rank),
             tokens=exchange.tokens,
             cuts=len(exchange.cuts),
+            answer=exchange.answer.read() if exchange.answer is not None and exchange.has_begun else None,
             parts=self.stats.parts(exchange),
             cause=standing.cause.value,
             why=why(standing, self.operation.dispatcher.scheduler),
@@ -89,6 +94,11 @@ class WaitingRows:
             rank_fcfs=standing.rank_fcfs,
             eta_fcfs_s=standing.start_fcfs_s,
         )
+
+
+def _shown(prompt: str | None, rank: int) -> str | None:
+    """Return what is sent of a prompt: of a long queue mostly the first words."""
+    return prompt and prompt[: None if rank <= WHOLE_PROMPTS else FIRST_CHARS]
 
 
 def why(standing: Standing, scheduler: Scheduler) -> str:

@@ -63,6 +63,9 @@ RESTED_S = 300.0
 
 UTILISATION_S = 300.0
 EXPLAINED = 8
+ANSWERS_SHOWN = 16
+"""Running answers whose end is sent, where it may be shown: 2 KB each, several times a second."""
+
 EXPLAINED_AFTER_S = 0.25
 """Nobody reads the reasons of a request that is gone at once, and they take a millisecond."""
 
@@ -227,6 +230,10 @@ class SnapshotBuilder:
         since = _earliest((each.job.session, each.job.arrival_s) for each in waiting)
         since |= _earliest((each.job.session, each.started_s) for each in scheduler.running.values())
 
+        speeds = [each.speeds.prefill_tokens_per_s for each in self.pool]
+        # Of several servers the fastest: the cache saves at least that.
+        token_s = min((1.0 / speed for speed in speeds if speed), default=None)
+
         def told(session: Session) -> SessionState:
             state, began_s, hold_left_s = "resting", session.last_end_s, None
             if session.running or session.waiting:
@@ -250,6 +257,7 @@ class SnapshotBuilder:
                 now - session.since_s,
                 session.calls_tool,
                 session.parent,
+                None if token_s is None else session.kept_tokens * token_s,
             )
 
         return SessionsState(
@@ -259,6 +267,7 @@ class SnapshotBuilder:
             cached_tokens=sessions.kept_tokens,
             room_tokens=sum(rooms) if rooms else None,
             listed=tuple(map(told, islice(_families(list(seen)), SESSIONS_SHOWN))),
+            saved_s=None if token_s is None else sessions.kept_tokens * token_s,
         )
 
     def _predictor(self) -> PredictorState:
@@ -316,7 +325,11 @@ class SnapshotBuilder:
         for exchange, _ in running[:EXPLAINED] if explains else ():
             self._explain(exchange, now)
         inside_s = self.engines.ends_in_s(now)
-        return [self._one_running(*each, inside_s.get(each[0].id), now) for each in running]
+        states = [self._one_running(*each, inside_s.get(each[0].id), now) for each in running]
+        for number, (exchange, _) in enumerate(running[:ANSWERS_SHOWN] if explains else ()):
+            if exchange.answer is not None:
+                states[number] = replace(states[number], answer=exchange.answer.read())
+        return states
 
     def _one_running(
         self, exchange: Exchange, attempt: Attempt, inside_s: float | None, now: float

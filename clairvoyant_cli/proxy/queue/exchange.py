@@ -7,6 +7,7 @@ from enum import StrEnum
 from math import ceil
 
 from clairvoyant_cli.http.upstream import UpstreamConnection
+from clairvoyant_cli.protocols.answer_text import AnswerText
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.splice import Splice
@@ -140,7 +141,7 @@ class Exchange:
     resolves when an attempt begins and is replaced whenever the request is requeued. `splice` joins the parts
     of its answer; None if it must not be cut, for the reason `uncut_because`. `only_as_asked`: from now on
     only the client's own request may be sent for it. `is_truncated`: the server cut its prompt; `remark` says
-    that, or that it repeats itself, to people.
+    that, or that it repeats itself, to people. `answer` is the text so far, kept only if it may be shown.
     """
 
     asked: Asked
@@ -156,6 +157,7 @@ class Exchange:
     stopped_by_operator: bool = False
     is_truncated: bool = False
     remark: str = ""
+    answer: AnswerText | None = None
     is_explained: bool = False
     _prediction_state: PredictionState | None = None
 
@@ -288,6 +290,8 @@ class Exchange:
                 attempt.cut_tokens = self.splice.tokens - sum(each.cut_tokens for each in self.attempts)
             else:
                 attempt.first_byte_s = None
+        if self.answer is not None:
+            self.answer.go_back_to("" if self.splice is None else self.splice.said)
         self.attempt = None
         self.granted = asyncio.get_running_loop().create_future()
         self.phase = Phase.QUEUED
@@ -295,8 +299,7 @@ class Exchange:
     def shed(self) -> None:
         """Drop the text of request and answer; ended requests keep numbers only."""
         self.asked = self.asked.without_text()
-        self.task = None
-        self.splice = None
+        self.task = self.splice = self.answer = None
         if self.attempt is not None:
             self.attempt.usage = None
             self.attempt.connection = self.attempt.stop_reading = None

@@ -13,12 +13,15 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, in_turns_of
+from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, SERVABLE, in_turns_of
 from clairvoyant_cli.scheduler.policy_forecast import starts
 from clairvoyant_cli.state.snapshot import PolicyOutlook
 
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
+
+FIRST_SHOWN = 8
+"""Requests of the order under another policy that are told."""
 
 
 @dataclass(slots=True)
@@ -76,16 +79,25 @@ class Operation:
         """Set the policy, where the operator has not."""
         self._order_by(name)
 
-    def outlook(self, name: str) -> PolicyOutlook:
-        """Return the predicted starts of the waiting requests under another policy."""
-        live, kinds = self.dispatcher.live, defaultdict[str, list[float]](list)
+    def outlook(self) -> list[PolicyOutlook]:
+        """Return the predicted starts under each policy of the waiting requests that start under all."""
+        played = {name: self._starts(name) for name in SERVABLE}
+        same = set[str]().union(*played.values()).intersection(*played.values())
+        return [self._outlook(name, same, starts) for name, starts in played.items()]
+
+    def _starts(self, name: str) -> dict[str, float]:
+        """Return when waiting requests would start under a policy, by id, the first to start first."""
         policy = in_turns_of(POLICIES[name], self.quantum_tokens)
-        for job_id, start_s in starts(self.dispatcher.scheduler, policy, self.clock()):
-            exchange = live[job_id]
+        return dict(starts(self.dispatcher.scheduler, policy, self.clock()))
+
+    def _outlook(self, name: str, same: set[str], starts: dict[str, float]) -> PolicyOutlook:
+        live, kinds = self.dispatcher.live, defaultdict[str, list[float]](list)
+        order = [job_id for job_id in starts if job_id in same]
+        for exchange in map(live.__getitem__, order):
             if not exchange.job.stands_back:  # background requests are meant to wait
-                kinds[exchange.asked.prediction.length_class.value].append(start_s)
+                kinds[exchange.asked.prediction.length_class.value].append(starts[exchange.id])
         short_s, long_s = (median(of) if of else None for of in (kinds["short"], kinds["long"]))
-        return PolicyOutlook(name, short_s, long_s, policy.interrupts)
+        return PolicyOutlook(name, short_s, long_s, POLICIES[name].interrupts, tuple(order[:FIRST_SHOWN]))
 
     def review_predictor(self) -> None:
         """Let the predictor's record decide on the fallback to arrival order."""

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.answer_text import AnswerText
 from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
 from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
@@ -38,7 +39,7 @@ EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
 
 @dataclass(slots=True)
 class ExchangeFactory:
-    """Makes exchanges. `show_prompts` keeps the beginning of each prompt for dashboards."""
+    """Makes exchanges. `show_prompts` keeps a prompt's beginning and its answer's end for dashboards."""
 
     access: Access
     predictor: Predictor
@@ -92,6 +93,7 @@ class ExchangeFactory:
             Asked(job, asks.route, parsed, prediction, predicted_in_s, shown, asks.shown_name),
             granted=asyncio.get_running_loop().create_future(),
             task=asyncio.current_task(),
+            answer=AnswerText() if self.show_prompts else None,
         )
 
     def _id_and_arrival(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.protocols.answer_text import AnswerText
 from clairvoyant_cli.protocols.endings import ending
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.repetition import Repetition
@@ -30,11 +31,14 @@ Prompt = tuple[str, int]
 
 
 class WatchedReader(UsageReader):
-    """Also calls `repeats` with each piece of an answer that repeats itself."""
+    """Also calls `repeats` with each piece of an answer that repeats itself. `shown` collects its text."""
 
-    def __init__(self, head: ResponseHead, repeats: "Callable[[WatchedReader], None]") -> None:
+    def __init__(
+        self, head: ResponseHead, repeats: "Callable[[WatchedReader], None]", shown: AnswerText | None = None
+    ) -> None:
         super().__init__(head)
         self._repetition = Repetition()
+        self._shown = shown
         self._repeats = repeats
 
     def feed(self, data: bytes) -> None:
@@ -42,6 +46,8 @@ class WatchedReader(UsageReader):
         super().feed(data)
         if self.readable and self.is_answer and self.streaming:
             self._repetition.feed(data)
+            if self._shown is not None:
+                self._shown.feed(data)
             if self._repetition.found:
                 self._repeats(self)
 
@@ -90,7 +96,7 @@ class Runaways:
                 self.journal.event(logging.WARNING, f"{exchange.id} ({exchange.client}): {exchange.remark}")
                 reader.ending = last
 
-        return WatchedReader(head, repeats)
+        return WatchedReader(head, repeats, exchange.answer)
 
     def refusal(self, client: str, parsed: ParsedRequest, able: Sequence[Server]) -> Refusal | None:
         """Return a refusal for a prompt that was answered `repeats` times in a row."""

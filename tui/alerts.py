@@ -1,0 +1,78 @@
+"""The terminal's title, and a bell for what an operator who looks elsewhere must know."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from clairvoyant_cli.errors import printable
+from clairvoyant_cli.state.snapshot import Snapshot
+from clairvoyant_cli.state.source import Disconnected
+
+REST_S = 60.0
+"""Least time between two bells."""
+
+TAU_IN_A_ROW = 3
+"""Firings within a minute that ring."""
+
+_MAX_CHARS = 100
+
+
+class Alerts:
+    """Turns each state into what the terminal is to be sent: its title, and a bell for a new alert. What is
+    wrong when the first state comes does not ring: somebody has just looked.
+    """
+
+    def __init__(self, *, bell: bool) -> None:
+        self._bell = bell
+        self._title = ""
+        self._known: dict[str, str] | None = None
+        self._rang_at = -REST_S
+
+    def take(self, news: Snapshot | Disconnected, now: float) -> str:
+        """Return what to send for a state or a lost daemon, "" for nothing new."""
+        wrong = _wrong(news)
+        fresh = [text for key, text in wrong.items() if self._known is not None and key not in self._known]
+        self._known = wrong
+        sent = ""
+        title = printable(_title(news))[:_MAX_CHARS] + " - clairvoyant top"
+        if title != self._title:
+            self._title = title
+            sent = f"\x1b]2;{title}\x07"
+        if fresh and self._bell and now >= self._rang_at + REST_S:
+            self._rang_at = now
+            sent += f"\x1b]9;{printable(fresh[0])[:_MAX_CHARS]}\x07\x07"
+        return sent
+
+
+def _wrong(news: Snapshot | Disconnected) -> dict[str, str]:
+    """Return what should ring, by what it is: a verdict that changes its figures does not ring again."""
+    if isinstance(news, Disconnected):
+        return {"lost": "clairvoyant cannot be reached"}
+    wrong = {f"down {each.name}": f"{each.name} is down" for each in news.backends if each.state == "down"}
+    if news.tau.guards and news.tau.firings_last_minute >= TAU_IN_A_ROW:
+        wrong["tau"] = f"tau fired {news.tau.firings_last_minute} times in a minute"
+    if news.verdict.level == "alert":
+        wrong["alert"] = news.verdict.text
+    return wrong
+
+
+def _title(news: Snapshot | Disconnected) -> str:
+    if isinstance(news, Disconnected):
+        return f"▲ {news.reason}"
+    if news.verdict.level in ("warn", "alert"):
+        return f"▲ {news.verdict.text}"
+    up = [each for each in news.backends if each.state == "up"]
+    busy, slots = sum(each.busy for each in up), sum(each.slots for each in up)
+    return f"{news.waits:,} waiting, {busy}/{slots}"
+
+
+@contextmanager
+def title_kept(terminal: TextIO) -> Iterator[None]:
+    """Restore the title of a terminal at the end."""
+    terminal.write("\x1b[22;0t")
+    terminal.flush()
+    try:
+        yield
+    finally:
+        terminal.write("\x1b[23;0t")
+        terminal.flush()

@@ -291,7 +291,7 @@ def _compose(
         say,
         "default" if config.tau is None else "flag",
     )
-    operation.quantum_tokens = config.quantum
+    operation.quantum_tokens, operation.max_wait_s = config.quantum, config.max_wait
     learn_queue = LearnQueue(predictor, operation.review_predictor)
     level = None if config.slo is None else ServiceLevel(config.slo, scheduler, clock, say)
 
@@ -345,7 +345,7 @@ def _compose(
         pool,
         dispatcher,
         refusals,
-        ServingRules(pool, operation, refusals, config.max_wait),
+        ServingRules(pool, operation, refusals),
         preemption,
         annotation,
         engines,

@@ -57,10 +57,9 @@ def level_tone(level: int) -> tuple[str, Tone]:
     return LEVELS[min(level, len(LEVELS) - 1)]
 
 
-def tau_fraction(age_s: float, view: ViewState) -> float | None:
-    """Return how much of tau a wait has used; None without tau, or under a policy that ignores it."""
-    tau = view.snapshot.tau if view.snapshot else None
-    return age_s / tau.tau_s if tau is not None and tau.tau_s and tau.guards else None
+def tau_fraction(row: QueuedRequest, view: ViewState) -> float | None:
+    """Return how much of its tau a wait has used; None if the guard does not apply to it."""
+    return (row.age_s + view.drift_s) / row.tau_s if row.tau_s else None
 
 
 def tau_tone(row: QueuedRequest) -> Tone:
@@ -202,7 +201,7 @@ def _eta(row: QueuedRequest, view: ViewState, width: int) -> Line:
 
 
 def _age_bar(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    fraction = tau_fraction(row.age_s + view.drift_s, view)
+    fraction = tau_fraction(row, view)
     return bar(fraction, width, tau_tone(row)) if fraction is not None else Line()
 
 

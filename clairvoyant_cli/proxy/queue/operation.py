@@ -10,6 +10,7 @@ from statistics import median
 
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, in_turns_of
@@ -25,7 +26,8 @@ class Operation:
     """What an operator sees and changes.
 
     `tau_source` describes where tau is from; `mu_short_s` is the value behind it, None if unknown.
-    `quantum_tokens` is the turn of round-robin policies. `policy_chosen`: the operator chose the policy.
+    `quantum_tokens` is the turn of round-robin policies, `max_wait_s` how long a request may wait for a slot,
+    None: as long as it takes. `policy_chosen`: the operator chose the policy.
     While `draining`, new requests are rejected; when `stopping`, the daemon ends after its last request, and
     once `stopped`, it ends running ones.
     """
@@ -37,6 +39,7 @@ class Operation:
     tau_source: str = "default"
     mu_short_s: float | None = None
     quantum_tokens: float = QUANTUM_TOKENS
+    max_wait_s: float | None = None
     draining: bool = False
     stopping: bool = False
     stopped: bool = False
@@ -62,6 +65,12 @@ class Operation:
     def tau_s(self) -> float | None:
         """The starvation timeout in seconds, None if there is none."""
         return self.dispatcher.scheduler.tau_s
+
+    def patience_s(self, exchange: Exchange) -> float | None:
+        """Return how long a waiting request may go on waiting; None: as long as it takes."""
+        if self.max_wait_s is None or exchange.is_put_off:
+            return None
+        return self.max_wait_s - (self.clock() - exchange.job.arrival_s)
 
     def choose_policy(self, name: str) -> None:
         """Set the policy for the operator."""

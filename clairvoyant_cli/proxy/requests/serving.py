@@ -107,14 +107,11 @@ class Serving:
 
     async def _wait(self, exchange: Exchange) -> ServingEvent | None:
         """Wait for a slot; return what happened instead, None if there is one."""
-        patience_s = None if exchange.is_put_off else self.rules.max_wait_s
-        if patience_s is not None:
-            patience_s -= self.stats.journal.clock() - exchange.job.arrival_s
         try:
             if exchange.granted.done():
                 exchange.granted.result()
                 return None
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(self.rules.operation.patience_s(exchange)):
                 await exchange.granted
         except (TimeoutError, DisplacedError, DrainingError, OutageError, OperatorCancelledError) as why:
             return NotGranted(why)

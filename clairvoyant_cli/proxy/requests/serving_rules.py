@@ -114,12 +114,11 @@ Command = WaitAgain | Finish | Abandon
 
 @dataclass(frozen=True, slots=True)
 class ServingRules:
-    """Decides. `max_wait_s` is how long a request may wait for a slot; None: as long as it takes."""
+    """Decides."""
 
     pool: ServerPool
     operation: Operation
     refusals: Refusals
-    max_wait_s: float | None = None
 
     def after(self, exchange: Exchange, event: ServingEvent) -> Command:
         """Return what is to be done after an event."""
@@ -163,7 +162,7 @@ class ServingRules:
         else:
             outcome, refusal = (
                 Outcome.TIMEOUT,
-                self.refusals.waited_too_long(self.max_wait_s or 0.0, exchange),
+                self.refusals.waited_too_long(self.operation.max_wait_s or 0.0, exchange),
             )
         return Finish(outcome, refusal.status, refusal)
 

@@ -9,6 +9,7 @@ Both hold only while other servers can do its work (`ServerLifecycle`).
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from clairvoyant_cli.config import MAX_SLOTS
 
@@ -90,6 +91,13 @@ class Outage:
     def lasts(self) -> bool:
         """Whether the server is away and requests wait for it."""
         return self._ends is not None
+
+    @property
+    def left_s(self) -> float:
+        """How long requests still wait for it; 0 if they do no more, infinite while it is not away."""
+        if self._ends is None:
+            return 0.0 if self.over else inf
+        return max(self._ends.when() - asyncio.get_running_loop().time(), 0.0)
 
     def note(self, *, away: bool) -> None:
         """Record whether the server is away now."""

@@ -7,6 +7,7 @@ and another is proven to continue it exactly.
 """
 
 from collections.abc import Iterable
+from math import inf
 
 from clairvoyant_cli.protocols.routes import Family
 from clairvoyant_cli.proxy.queue.exchange import Exchange
@@ -58,6 +59,13 @@ def given_up(servers: Iterable[Server]) -> bool:
     """Whether all of these servers that were ever up have been away for longer than the outage grace."""
     seen = [server for server in servers if server.seen]
     return bool(seen) and all(server.outage.over for server in seen)
+
+
+def gives_up_in_s(pool: ServerPool, exchange: Exchange) -> float:
+    """Return in how many seconds an exchange is given up unless a server that could serve it returns; infinite
+    while one is not away, or if none was ever up.
+    """
+    return max((server.outage.left_s for server in able_for(pool, exchange) if server.seen), default=inf)
 
 
 def has_given_up(pool: ServerPool, exchange: Exchange) -> bool:

@@ -27,9 +27,9 @@ class Cause(StrEnum):
     DOWN = "down"  # no server that can take it is up
     LIMIT = "limit"  # its client is at its slot limit
     PROMOTED = "promoted"
-    GUARD = "guard"  # past tau: the guard starts it next, or others that are past it by more
+    GUARD = "guard"  # the guard starts it next, or it is past tau and others go first
     CHORE = "chore"  # a background job
-    SWAP = "swap"  # its model is not loaded on any server that can take it
+    SWAP = "swap"  # each server that can take it has to load its model in place of another
     URGENT = "urgent"  # a level of urgency, or a priority
     SHARE = "share"  # the policy is fair between clients
     ARRIVAL = "arrival"  # the policy goes by arrival
@@ -128,7 +128,7 @@ class Standings(Sequence[Standing]):
             start_fcfs_s *= self._slots * alone_s / self._before_s[place]
         return Standing(
             entry,
-            self._cause(entry, late_s),
+            self._cause(entry, late_s if place else None),
             place + 1,
             entry is self._by_guard,
             start,
@@ -174,7 +174,7 @@ class Standings(Sequence[Standing]):
             return Cause.GUARD
         if job.stands_back:
             return Cause.CHORE
-        if all(self._scheduler.residency.price_s(taker.name, job.affinity) for taker in takers):
+        if all(self._scheduler.residency.replaces(taker.name, job.affinity) for taker in takers):
             return Cause.SWAP
         if entry.rank or (policy.by_level and job.urgency is not None):
             return Cause.URGENT

@@ -64,7 +64,11 @@ def tau_fraction(row: QueuedRequest, view: ViewState) -> float | None:
 
 def tau_tone(row: QueuedRequest) -> Tone:
     """Return the tone of a wait: only the request that the guard starts next stands out."""
-    return "alert" if row.cause == "guard" else "soft"
+    return "alert" if _is_next_by_guard(row) else "soft"
+
+
+def _is_next_by_guard(row: QueuedRequest) -> bool:
+    return row.cause == "guard" and row.rank == 1
 
 
 def compared(row: QueuedRequest) -> Line:
@@ -184,7 +188,7 @@ def _flag(row: QueuedRequest, view: ViewState, width: int) -> Line:
         (row.promoted, "▲", "accent"),
         (row.cuts, "½", "accent"),
         (row.priority, "+" if row.priority < 0 else "−", "soft"),
-        (row.cause == "guard", "τ", "alert"),
+        (_is_next_by_guard(row), "τ", "alert"),
     )
     return next((Line(sign, tone) for is_so, sign, tone in flags if is_so), Line())
 

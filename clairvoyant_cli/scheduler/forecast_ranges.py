@@ -1,12 +1,12 @@
-"""Ranges around forecasts of waits and of running times, four of five right, learned from those that came true.
+"""Ranges of waits and running times that four of five fall into, learned from forecasts that came true.
 
-Of each kind of forecast and each spread, three quantiles of log(real / forecast) are tracked: a quantile rises
-when it was exceeded and falls otherwise, so that it is right in the long run whatever the errors are (as with
+Of each kind of forecast and each spread, three quantiles of log(real / forecast) are tracked: one rises when
+it was exceeded and falls otherwise, so that it is right in the long run whatever the errors are (as in
 `quantile_coverage`). Before any outcome they are those of a log-normal of that spread.
 
-Each row that is looked at is sampled with a chance that falls with its age, so that looks in quick succession,
-and long waits, do not weigh more. A sample counts once it is known where it lies: at its end, or when it has
-outlasted the range. If the job leaves first it does not count.
+Each row that is looked at is sampled with a chance that falls with its age, so that neither looks in quick
+succession nor long waits weigh more. A sample counts once it is known where it lies: at its end, or when it
+has outlasted the range. If the job leaves first it does not count.
 """
 
 from bisect import bisect
@@ -21,7 +21,7 @@ from clairvoyant_cli.scheduler.residual_life import Z90, residual_quantile
 from clairvoyant_cli.scheduler.start_forecast import Wait
 
 TAIL = 0.07
-"""The share aimed at beyond each end. A change of load is learned after the fact: 0.1 would miss three of ten."""
+"""The share aimed at beyond each end. A change of load is learned after it: 0.1 would miss three in ten."""
 
 SHARES = (TAIL, 0.5, 1.0 - TAIL)
 
@@ -76,7 +76,7 @@ class ForecastRanges:
 
     _quantiles: dict[tuple[bool, int], _Quantiles] = field(default_factory=dict)
     _pending: list[_Sample] = field(default_factory=list)
-    _random: Random = field(default_factory=lambda: Random(1))
+    _random: Random = field(default_factory=lambda: Random(1))  # noqa: S311
     _now: float = float("-inf")
     _since_s: float = 0.0
 

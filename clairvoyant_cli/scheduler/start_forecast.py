@@ -1,7 +1,7 @@
 """When waiting jobs will start: those before them take the slots in turn, and newcomers pass them.
 
-A job that would wait t0 seconds without newcomers waits t0 / (1 - rho), where rho is the load of those that go
-before it. The guard limits that: past tau, few pass it. The spread follows from that of the answers' lengths.
+A job that would wait t0 seconds without newcomers waits t0 / (1 - rho), where rho is the load of those that
+go before it. The guard limits that: past tau, few pass it. The spread follows from that of the lengths.
 """
 
 from collections.abc import Iterable
@@ -19,8 +19,8 @@ MAX_LOAD = 0.95
 """Limit of the load of newcomers: a wait grows at most twentyfold."""
 
 STRETCH_SHARE = 0.5
-"""A guard that lets those pass that waited 1/r as long is taken for one of r / 2: few of them have waited just
-that long. Between r and 1, the means of forecast and wait differ least."""
+"""A guard that lets those pass that waited 1/r as long is taken for one of r / 2: few of them have waited
+just so long. With r waits are overestimated by a quarter, with 1 underestimated by as much."""
 
 MIN_SIGMA, MAX_SIGMA = 0.15, 2.5
 """Limits of the spread of a wait, as the sigma of its logarithm."""
@@ -119,7 +119,7 @@ class StartForecast:
         grows = mean_s / free_s if free_s else 1.0
         started = len(self._found)
         if number > 1 and started:
-            # A slot that falls free is seldom that of a long job: what is left in the others is more than half of one.
+            # Long jobs seldom are what ends first: more than half of a job is left in each other slot.
             left_s = (self._squares / self._work_s - self._work_s / started) / 2.0 if self._work_s else 0.0
             left_s *= (1.0 - 1.0 / number) * (1.0 - (1.0 - 1.0 / number) ** started)
             less = free_s / (free_s + max(left_s, 0.0)) if free_s else 1.0

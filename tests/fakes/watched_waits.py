@@ -1,4 +1,4 @@
-"""Simulated loads that somebody watches: the forecasts shown of waiting and running requests, and the truth."""
+"""Simulated loads that somebody watches: forecasts of waiting and running requests, and the truth."""
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ Q90 = 1.2815515655446004
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A row that was shown at some moment: its range, the forecast of work over slots, and how many before."""
+    """A row that was shown at some moment: its range, the work over the slots, and how many before."""
 
     number: int
     at_s: float
@@ -33,8 +33,10 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """How forecasts came true. `covered` by rows, `covered_starts` with each request weighing the same; `ratio`
-    is the median of high over low; within 30 % of the median forecast, and of the work over the slots.
+    """How forecasts came true. `covered` by rows, `covered_starts` with each request weighing the same.
+
+    `ratio` is the median of high over low. `near`: within 30 % of the forecast, or the work over slots.
+    `ahead`: the forecast of requests before over their number.
     """
 
     rows: int

@@ -64,7 +64,8 @@ def lines(found: dict[Case, Judged]) -> Iterator[str]:
         }
         least, most = min(each.covered for each in of), max(each.covered for each in of)
         yield (
-            f"| {Path(name).name} | {mean['covered']:.0%} | {mean['covered_starts']:.0%} | {least:.0%}, {most:.0%} "
+            f"| {Path(name).name} | {mean['covered']:.0%} | {mean['covered_starts']:.0%} "
+            f"| {least:.0%}, {most:.0%} "
             f"| {mean['below']:.0%}, {mean['above']:.0%} | {mean['ratio']:.1f} | {mean['near']:.0%} "
             f"| {mean['near_plain']:.0%} |"
         )

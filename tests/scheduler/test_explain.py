@@ -14,7 +14,7 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 def waiting(
     policy: str, jobs: list[Job], *, tau_s: float | None = None, runs: int = 0, **options: object
 ) -> Scheduler:
-    """Return a scheduler of one worker with one slot, before which jobs wait; the first `runs` have started."""
+    """Return a scheduler of one slot, before which jobs wait; the first `runs` have started."""
     scheduler = Scheduler(POLICIES[policy], workers={"a": 1}, tau_s=tau_s, **options)  # type: ignore[arg-type]
     for job in jobs:
         scheduler.submit(job, job.arrival_s)

@@ -135,7 +135,9 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
         text = f"{late}, {_why_not_yet(standing, scheduler)} {_before(standing)}"
     else:
         text = (
-            f"Its model has to be loaded in place of another. {_before(standing)}" if cause is Cause.SWAP else _before(standing)
+            f"Its model has to be loaded in place of another. {_before(standing)}"
+            if cause is Cause.SWAP
+            else _before(standing)
         )
         if standing.overdue_s is not None and standing.rank > 1:
             text += f" Past tau in {-standing.overdue_s:.0f} s."

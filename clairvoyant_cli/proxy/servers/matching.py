@@ -62,8 +62,9 @@ def given_up(servers: Iterable[Server]) -> bool:
 
 
 def gives_up_in_s(pool: ServerPool, exchange: Exchange) -> float:
-    """Return in how many seconds an exchange is given up unless a server that could serve it returns; infinite
-    while one is not away, or if none was ever up.
+    """Return in how many seconds an exchange is given up unless a server that could serve it returns.
+
+    Infinite while one is not away, or if none was ever up.
     """
     return max((server.outage.left_s for server in able_for(pool, exchange) if server.seen), default=inf)
 

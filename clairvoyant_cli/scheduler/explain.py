@@ -5,15 +5,18 @@ has its place under first-come-first-served beside it, by the same predictions.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 from typing import overload
 
+from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
 from clairvoyant_cli.scheduler.job import Reason
+from clairvoyant_cli.scheduler.policy import arrival, joined, joined_then_short
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
+from clairvoyant_cli.scheduler.start_forecast import StartForecast
 
 
 class Cause(StrEnum):
@@ -21,32 +24,37 @@ class Cause(StrEnum):
 
     HELD = "held"
     SESSION = "session"  # its session waits for its turn
-    CANNOT = "cannot"  # its worker is down, or its client is at its slot limit
+    DOWN = "down"  # no server that can take it is up
+    LIMIT = "limit"  # its client is at its slot limit
     PROMOTED = "promoted"
-    GUARD = "guard"  # the guard starts it next
-    OVERDUE = "overdue"  # past tau, but the guard starts others first
-    PRIORITY = "priority"  # not the default priority
-    POLICY = "policy"
+    GUARD = "guard"  # the guard starts it next, or it is past tau and others go first
+    CHORE = "chore"  # a background job
+    SWAP = "swap"  # each server that can take it has to load its model in place of another
+    URGENT = "urgent"  # a level of urgency, or a priority
+    SHARE = "share"  # the policy is fair between clients
+    ARRIVAL = "arrival"  # the policy goes by arrival
+    SHORT = "short"  # the policy goes by size
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The place of a waiting job. `rank` counts from 1; `start_s` is the predicted wait from now in seconds,
-    None while it is held; `rank_fcfs` and `start_fcfs_s` are those of arrival order.
+    """The place of a waiting job. `rank` counts from 1; `start` is the predicted wait from now in seconds and
+    `ahead` how many start before it, newcomers included; None while it cannot start. `next` is started by
+    the guard if the cause is GUARD. `rank_fcfs` and `start_fcfs_s` are those of arrival order.
 
-    Before it are `ahead_urgent` jobs of a better priority, promoted or started by the guard, and
-    `ahead_policy` jobs of its priority that the policy puts first. `overdue_s` is the time past its tau,
-    negative before, None without a guard; `overdue_more` counts jobs that are past theirs by more.
+    `tau_s` is its starvation timeout and `overdue_s` the time past it, negative before; both are None if the
+    guard does not apply to it. `overdue_more` counts jobs that are past theirs by more.
     """
 
     entry: QueuedJob
     cause: Cause
     rank: int
-    start_s: float | None
+    by_guard: bool
+    start: Range | None
+    ahead: float | None
     rank_fcfs: int
     start_fcfs_s: float
-    ahead_urgent: int
-    ahead_policy: int
+    tau_s: float | None = None
     overdue_s: float | None = None
     overdue_more: int = 0
 
@@ -59,7 +67,14 @@ class Standings(Sequence[Standing]):
     seconds. Later changes of the queue are not reflected.
     """
 
-    def __init__(self, scheduler: Scheduler, now: float, running_s: float, slots: int) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        now: float,
+        running_s: float,
+        slots: int,
+        ranges: ForecastRanges | None = None,
+    ) -> None:
         """`running_s` is the predicted work left of running jobs, summed over `slots`. Costs O(n log n) in
         the waiting jobs, some 2 microseconds each.
         """
@@ -70,7 +85,6 @@ class Standings(Sequence[Standing]):
         self._by_guard = _next_to_front(scheduler, self.entries, now)
         left_s = [entry.remaining_s for entry in self.entries]
         self._before_s = list(accumulate(left_s, initial=running_s))
-        self._above = list(self._levels())
         self._tau_of: dict[str, float | None] = {}
         self._latest: list[float] | None = None
         seqs = [entry.seq for entry in self.entries]
@@ -81,6 +95,11 @@ class Standings(Sequence[Standing]):
         self._place_fcfs = [0] * len(seqs)
         for place_fcfs, place in enumerate(by_arrival):
             self._place_fcfs[place] = place_fcfs
+        guarded = (self.entries[place] for place in by_arrival)
+        guarded = (entry for entry in guarded if not entry.job.stands_back and entry.lane is not None)
+        self._starts = StartForecast(scheduler, self.entries, guarded, now)
+        self._ranges = ranges or ForecastRanges()
+        self._ranges.look(scheduler, now)
 
     @property
     def work_s(self) -> float:
@@ -99,52 +118,69 @@ class Standings(Sequence[Standing]):
             return [self[place] for place in range(*at.indices(len(self)))]
         entry = self.entries[at]
         place = at % len(self.entries)
-        late_s = self._late_s(entry)
+        tau_s = self._tau_s(entry)
+        late_s = None if tau_s is None else self._now - entry.job.arrival_s - tau_s
+        wait = None if self._scheduler.paused else self._starts.of(entry)
+        start = None if wait is None else self._ranges.of_wait(entry, wait)
+        start_fcfs_s = self._before_fcfs_s[self._place_fcfs[place]] / self._slots
+        if wait is not None and start is not None and wait.mid_s and self._before_s[place]:
+            alone_s = start.mid_s * wait.alone_s / wait.mid_s
+            start_fcfs_s *= self._slots * alone_s / self._before_s[place]
         return Standing(
             entry,
-            Cause.GUARD if entry is self._by_guard else _cause(self._scheduler, entry, late_s),
+            self._cause(entry, late_s if place else None),
             place + 1,
-            self.start_s(place),
+            entry is self._by_guard,
+            start,
+            None if wait is None else wait.ahead,
             self.rank_fcfs(place),
-            self._before_fcfs_s[self._place_fcfs[place]] / self._slots,
-            self._above[place],
-            place - self._above[place],
+            start_fcfs_s,
+            tau_s,
             late_s,
             0 if late_s is None or late_s <= 0.0 else self._later_than(late_s),
         )
-
-    def start_s(self, place: int) -> float | None:
-        """Return the predicted wait of the job at a place, from 0; None while it is held."""
-        return None if self.entries[place].held else self._before_s[place] / self._slots
 
     def rank_fcfs(self, place: int) -> int:
         """Return the rank in arrival order of the job at a place; holds do not count."""
         return self._place_fcfs[place] + 1
 
-    def _levels(self) -> Iterator[int]:
-        """Yield for each job how many are before it by priority or promotion."""
-        level, above = None, 0
-        for place, entry in enumerate(self.entries):
-            if entry.rank != level and entry is not self._by_guard:
-                level, above = entry.rank, place
-            yield above
-
-    def _late_s(self, entry: QueuedJob) -> float | None:
-        """Return the time since a job passed its tau; None without a guard."""
+    def _tau_s(self, entry: QueuedJob) -> float | None:
+        """Return after how long the guard starts a job, None if it never does."""
         if entry.held or entry.job.stands_back or not self._scheduler.policy.guarded:
             return None
         client = entry.job.client
         if client not in self._tau_of:
             self._tau_of[client] = self._scheduler.line.tau_of(client)
-        tau_s = self._tau_of[client]
-        return None if tau_s is None else self._now - entry.job.arrival_s - tau_s
+        return self._tau_of[client]
 
     def _later_than(self, late_s: float) -> int:
         """Return how many jobs are past their tau by more."""
         if self._latest is None:
-            found = map(self._late_s, self.entries)
-            self._latest = sorted(late for late in found if late is not None and late > 0.0)
+            found = ((entry, self._tau_s(entry)) for entry in self.entries)
+            late = (self._now - entry.job.arrival_s - tau_s for entry, tau_s in found if tau_s is not None)
+            self._latest = sorted(each for each in late if each > 0.0)
         return len(self._latest) - bisect_right(self._latest, late_s)
+
+    def _cause(self, entry: QueuedJob, late_s: float | None) -> Cause:
+        line, policy, job = self._scheduler.line, self._scheduler.policy, entry.job
+        if entry.held or entry.parked:
+            return Cause.HELD if entry.held else Cause.SESSION
+        takers = line.takers(entry)
+        if not takers or (entry.lane is not None and line.is_limited(entry.lane)):
+            return Cause.LIMIT if takers else Cause.DOWN
+        if entry.promoted:
+            return Cause.PROMOTED
+        if entry is self._by_guard or (late_s is not None and late_s > 0.0):
+            return Cause.GUARD
+        if job.stands_back:
+            return Cause.CHORE
+        if all(self._scheduler.residency.replaces(taker.name, job.affinity) for taker in takers):
+            return Cause.SWAP
+        if entry.rank or (policy.by_level and job.urgency is not None):
+            return Cause.URGENT
+        if policy.by_share:
+            return Cause.SHARE
+        return Cause.ARRIVAL if policy.key in (arrival, joined, joined_then_short) else Cause.SHORT
 
 
 def _next_to_front(scheduler: Scheduler, order: list[QueuedJob], now: float) -> QueuedJob | None:
@@ -158,17 +194,3 @@ def _next_to_front(scheduler: Scheduler, order: list[QueuedJob], now: float) -> 
     order.remove(choice.entry)
     order.insert(0, choice.entry)
     return choice.entry if choice.reason is Reason.TAU else None
-
-
-def _cause(scheduler: Scheduler, entry: QueuedJob, late_s: float | None) -> Cause:
-    if entry.held:
-        return Cause.HELD
-    if entry.parked:
-        return Cause.SESSION
-    if not scheduler.line.may_start(entry):
-        return Cause.CANNOT
-    if entry.promoted:
-        return Cause.PROMOTED
-    if late_s is not None and late_s > 0.0:
-        return Cause.OVERDUE
-    return Cause.PRIORITY if entry.rank else Cause.POLICY

@@ -69,6 +69,7 @@ class Scheduler(QueueState):
         self.accounts.charge(entry, now)
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(entry)
+        self.newcomers.came(entry)
         if self.books is not None:
             self.books.arrived(job, at_grant=rules.max_running is not None)
         if job.stands_back:
@@ -357,6 +358,7 @@ class Scheduler(QueueState):
         """Change the policy; promoted jobs stay in front."""
         self._line.now = now
         self._line.policy = policy
+        self.newcomers.forget()
         self._place_all()
 
     def set_tenants(

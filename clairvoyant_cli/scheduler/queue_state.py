@@ -9,6 +9,7 @@ from operator import attrgetter
 from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant
 from clairvoyant_cli.scheduler.job import Job, Move, MoveKind
+from clairvoyant_cli.scheduler.newcomers import Newcomers
 from clairvoyant_cli.scheduler.placement import Fleet
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue_drop import Crowds
@@ -64,6 +65,7 @@ class QueueState:
         self._waiting: dict[str, QueuedJob] = {}  # insertion order is arrival order
         self._running: dict[str, QueuedJob] = {}
         self._crowds = Crowds()
+        self.newcomers = Newcomers()
         self._back: deque[QueuedJob] = deque()  # background jobs, the oldest first
         self._since_forward = FORWARD_EVERY
         self._waited_for = 0  # waiting jobs that are not in the background

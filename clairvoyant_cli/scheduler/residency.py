@@ -92,6 +92,11 @@ class Residency:
         there = self._workers.get(worker)
         return 0.0 if there is not None and affinity in there.assumed.affinities else price_s
 
+    def replaces(self, worker: str, affinity: str) -> bool:
+        """Return whether a worker would load `affinity` in place of something else."""
+        there = self._workers.get(worker)
+        return there is not None and bool(there.assumed.affinities) and self.price_s(worker, affinity) > 0.0
+
     def view(self, worker: str, now: float) -> tuple[object, ...]:
         """Return a key of what a worker has loaded; empty if loading is free."""
         there = self._workers.get(worker) if self.prices else None

@@ -6,6 +6,9 @@ conditional mean exceeds the age by about age x sigma^2 / ln(age / median)).
 """
 
 from math import erfc, exp, log, pi, sqrt
+from statistics import NormalDist
+
+NORMAL = NormalDist()
 
 Z90 = 1.2815515655446004
 """The 90 % quantile of the standard normal distribution."""
@@ -37,6 +40,19 @@ def mean_residual(done: float, mean: float, q90: float) -> float:
         return mean - done
     # E[X | X > done] = mean Phi(sigma - far) / Phi(-far), and mean phi(far - sigma) = done phi(far)
     return done * (mills(far - sigma) / mills(far) - 1.0)
+
+
+def residual_quantile(done: float, mean: float, q90: float, share: float) -> float:
+    """Return what a share of answers have still to come at most, of `mean` expected and `done` so far."""
+    if mean <= 0.0:
+        return 0.0
+    sigma = max(sigma_of(mean, q90), MIN_SIGMA)
+    middle = log(mean) - sigma * sigma / 2.0
+    far = (log(done) - middle) / sigma if done > 0.0 else -FAR
+    if far > FAR:  # the tail is exponential here
+        return -log(1.0 - share) * mean_residual(done, mean, q90)
+    beyond = erfc(far / sqrt(2.0)) / 2.0 * (1.0 - share)
+    return max(exp(middle - sigma * NORMAL.inv_cdf(beyond)) - done, 0.0)
 
 
 def sigma_of(mean: float, q90: float) -> float:

@@ -166,10 +166,12 @@ class WaitingLine:
         choices = (self.choose_for(worker, now, for_good=False) for worker in workers)
         return min((each for each in choices if each), key=lambda each: each.order[:3], default=None)
 
-    def may_start(self, entry: QueuedJob) -> bool:
-        """Return whether any available worker may serve a waiting job; False if it is held."""
+    def takers(self, entry: QueuedJob) -> list[Station]:
+        """Return the available workers that may serve a waiting job once its client may have a slot; none if
+        it is held or parked.
+        """
         lane, stations = entry.lane, self._fleet.stations.values()
-        return lane is not None and any(s.slots and self._may_serve(lane, s.name) for s in stations)
+        return [] if lane is None else [s for s in stations if s.slots and self._fleet.may_take(s.name, lane)]
 
     def choose_for(
         self, worker: str, now: float, passed: Container[str] = (), *, for_good: bool = True
@@ -230,12 +232,12 @@ class WaitingLine:
         return lanes
 
     def _may_serve(self, lane_id: LaneId, worker: str) -> bool:
-        if not self._fleet.may_take(worker, lane_id):
-            return False
-        if not lane_id.client:
-            return True
-        limit = self.rules_of(lane_id.client).max_running
-        return limit is None or self.clients_running.get(lane_id.client, 0) < limit
+        return self._fleet.may_take(worker, lane_id) and not self.is_limited(lane_id)
+
+    def is_limited(self, lane_id: LaneId) -> bool:
+        """Return whether the client of a lane has all the slots that it may have."""
+        limit = self.rules_of(lane_id.client).max_running if lane_id.client else None
+        return limit is not None and self.clients_running.get(lane_id.client, 0) >= limit
 
     def _standings(self, lanes: list[Lane], worker: str, passed: Container[str] = ()) -> list[Standing]:
         """Return the heads of the lanes, without the jobs passed over, each with its current order."""

@@ -52,7 +52,8 @@ class QueuedRequest:
     """A queued request. `rank` counts from 1 in scheduling order, `eta_s` is the predicted wait, None if no
     server can take it or it is held; four of five start between `eta_low_s` and `eta_high_s`. `ahead` are
     those that are expected to start before it, with requests that have yet to come. `refused_in_s`: it is
-    refused then unless a server returns. `rank_fcfs` and `eta_fcfs_s` are rank and wait under
+    refused then unless it can start before, None while it can or if it may wait on. `tau_s`: the guard may
+    start it after this age, None if it never does. `rank_fcfs` and `eta_fcfs_s` are rank and wait under
     first-come-first-served. One that was cut `cuts` times has `tokens` of
     its answer in as many `parts`. `urgency` is its level, 0 (immediate) to 4, None if nobody set one;
     `urgency_by` is who did: operator, rule, client, predictor, or share if its client has used up its share
@@ -90,6 +91,7 @@ class QueuedRequest:
     eta_high_s: float | None = None
     ahead: float | None = None
     refused_in_s: float | None = None
+    tau_s: float | None = None
     answer: str | None = None
 
 

@@ -134,6 +134,7 @@ def daemon_parts(
     dispatcher.ended += [stats.ended, lifecycle.ended, times.ended]
     predictor = ByFirstWord()
     operation = Operation(dispatcher, PredictorTrust(predictor), clock, stats.journal.event)
+    operation.max_wait_s = max_wait_s
     refusals = Refusals(pool, stats)
     urgency = UrgencyStats(clock, stats.journal.event, target_s=10.0)
     annotation = Annotation(pool, operation, stats.journal.at, stats.journal.event)
@@ -145,7 +146,6 @@ def daemon_parts(
         annotation,
         admitted=[stats.arrived, urgency.watch],
     )
-    operation.max_wait_s = max_wait_s
     rules = ServingRules(pool, operation, refusals)
     return DaemonParts(dispatcher, pool, lifecycle, operation, stats, admission, rules, now, tasks)
 

@@ -184,6 +184,21 @@ async def test_a_server_that_was_never_there_is_not_waited_for() -> None:
             assert (got.status, got.value("retry-after")) == (503, b"2")
 
 
+@pytest.mark.parametrize(("limits", "within_s"), [({}, 40.0), ({"max_wait": 20.0}, 20.0)])
+async def test_a_row_tells_when_it_is_refused_unless_the_server_returns(
+    limits: dict[str, float], within_s: float
+) -> None:
+    async with before_a_server(slots=1, outage_grace=40.0, **limits) as (server, daemon):
+        await server.stop()
+        daemon.pool.first.watch.look_now()
+        await until(daemon, lambda s: s.backends[0].state == "down")
+        async with clients(daemon, "late"):
+            [row] = daemon.snapshot().queue
+            assert (row.eta_s, row.eta_high_s, row.ahead, row.cause) == (None, None, None, "down")
+            assert row.refused_in_s is not None
+            assert within_s - 19.0 < row.refused_in_s <= within_s
+
+
 async def test_a_wait_in_an_outage_counts_towards_tau_and_the_longest_wait() -> None:
     async with (
         before_a_server(slots=1, max_wait=0.05) as (server, daemon),

@@ -11,17 +11,27 @@ from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 
-def waiting(policy: str, jobs: list[Job], *, tau_s: float | None = None, **options: object) -> Scheduler:
-    """Return a scheduler of one worker with one slot, before which jobs wait."""
+def waiting(
+    policy: str, jobs: list[Job], *, tau_s: float | None = None, runs: int = 0, **options: object
+) -> Scheduler:
+    """Return a scheduler of one slot, before which jobs wait; the first `runs` have started."""
     scheduler = Scheduler(POLICIES[policy], workers={"a": 1}, tau_s=tau_s, **options)  # type: ignore[arg-type]
     for job in jobs:
         scheduler.submit(job, job.arrival_s)
+        if runs:
+            runs -= scheduler.next(job.arrival_s) is not None
     return scheduler
 
 
 def standing(scheduler: Scheduler, now: float, running_s: float = 0.0) -> dict[str, Standing]:
     """Return where each stands, by its id."""
     return {each.entry.job.id: each for each in Standings(scheduler, now, running_s, 1)}
+
+
+def start(standing: Standing) -> float:
+    """Return the median of a predicted wait."""
+    assert standing.start is not None
+    return standing.start.mid_s
 
 
 @settings(max_examples=60, deadline=None)
@@ -55,26 +65,28 @@ def test_only_the_job_started_by_the_guard_has_cause_guard() -> None:
     found = standing(waiting("sjf", jobs, tau_s=10.0), 12.5)
     assert [(each.cause, each.rank, each.overdue_more) for each in (found[n] for n in "01234")] == [
         (Cause.GUARD, 1, 0),
-        (Cause.OVERDUE, 5, 1),
-        (Cause.OVERDUE, 4, 2),
-        (Cause.POLICY, 3, 0),
-        (Cause.POLICY, 2, 0),
+        (Cause.GUARD, 5, 1),
+        (Cause.GUARD, 4, 2),
+        (Cause.SHORT, 3, 0),
+        (Cause.SHORT, 2, 0),
     ]
+    assert [each.by_guard for each in (found[n] for n in "012")] == [True, False, False]
     assert found["4"].overdue_s == pytest.approx(-1.5)
 
 
 def test_a_policy_without_a_guard_knows_no_tau() -> None:
     found = standing(waiting("fcfs", [Job("a", 0.0), Job("b", 1.0)], tau_s=1.0), 100.0)
-    assert {each.cause for each in found.values()} == {Cause.POLICY}
-    assert {each.overdue_s for each in found.values()} == {None}
+    assert {each.cause for each in found.values()} == {Cause.ARRIVAL}
+    assert {(each.tau_s, each.overdue_s) for each in found.values()} == {(None, None)}
 
 
 def test_waits_are_shown_beside_those_of_arrival_order() -> None:
     jobs = [Job("long", 0.0, cost_s=30.0), Job("short", 1.0, cost_s=2.0)]
-    found = standing(waiting("bounded", jobs), 2.0, running_s=4.0)
-    assert (found["short"].rank, found["short"].start_s) == (1, 4.0)
-    assert (found["short"].rank_fcfs, found["short"].start_fcfs_s) == (2, 34.0)
-    assert (found["long"].start_s, found["long"].start_fcfs_s) == (6.0, 4.0)
+    found = standing(waiting("bounded", [Job("first", 0.0, cost_s=4.0), *jobs], runs=1), 2.0, running_s=2.0)
+    short, long = found["short"], found["long"]
+    assert [(each.rank, each.rank_fcfs) for each in (short, long)] == [(1, 2), (2, 1)]
+    assert start(short) < start(long) < short.start_fcfs_s
+    assert long.start_fcfs_s < start(long)
 
 
 def test_operator_actions_and_client_limits_are_explained() -> None:
@@ -89,11 +101,47 @@ def test_operator_actions_and_client_limits_are_explained() -> None:
     scheduler.promote("top", 1.0)
     found = standing(scheduler, 2.0)
     assert {name: found[name].cause for name in ("quota", "held", "top", "wished", "runs")} == {
-        "quota": Cause.CANNOT,
+        "quota": Cause.LIMIT,
         "held": Cause.HELD,
         "top": Cause.PROMOTED,
-        "wished": Cause.PRIORITY,
-        "runs": Cause.POLICY,
+        "wished": Cause.URGENT,
+        "runs": Cause.SHORT,
     }
-    assert found["held"].start_s is None
+    assert (found["held"].start, found["held"].ahead) == (None, None)
     assert (found["top"].rank, found["held"].rank) == (1, 5)
+
+
+def test_a_server_that_is_down_is_not_blamed_on_the_client() -> None:
+    able = {"b": frozenset({"b"}), "any": frozenset[str]()}
+    jobs = [Job(name, 0.0, cost_s=1.0, client="c", able=able[name]) for name in able]
+    scheduler = waiting("bounded", jobs, tenants={"c": Tenant(max_running=0)})
+    scheduler.set_slots("b", 0)
+    found = standing(scheduler, 1.0)
+    assert (found["b"].cause, found["any"].cause) == (Cause.DOWN, Cause.LIMIT)
+    assert found["b"].start is None
+
+
+def test_a_background_job_has_no_tau_and_is_a_chore() -> None:
+    chore = standing(waiting("bounded", [Job("c", 0.0, stands_back=100)], tau_s=10.0), 300.0)["c"]
+    assert (chore.cause, chore.tau_s, chore.overdue_s) == (Cause.CHORE, None, None)
+
+
+def test_a_job_whose_model_is_not_loaded_waits_for_a_swap() -> None:
+    jobs = [Job(model, 0.0, cost_s=1.0, affinity=model) for model in ("loaded", "other")]
+    scheduler = waiting("bounded", jobs, load_s={"loaded": 5.0, "other": 5.0})
+    scheduler.residency.set("a", frozenset({"loaded"}))
+    found = standing(scheduler, 1.0)
+    assert {name: each.cause for name, each in found.items()} == {"loaded": Cause.SHORT, "other": Cause.SWAP}
+
+
+@pytest.mark.parametrize(
+    ("policy", "word"), [("fair", Cause.SHARE), ("rr", Cause.ARRIVAL), ("srpt", Cause.SHORT)]
+)
+def test_the_policy_says_what_it_goes_by(policy: str, word: Cause) -> None:
+    assert standing(waiting(policy, [Job("a", 0.0)]), 1.0)["a"].cause is word
+
+
+def test_nothing_starts_while_dispatching_is_paused() -> None:
+    scheduler = waiting("bounded", [Job("a", 0.0, cost_s=1.0)])
+    scheduler.pause()
+    assert standing(scheduler, 1.0)["a"].start is None

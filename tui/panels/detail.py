@@ -84,10 +84,10 @@ def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width:
     if request.cuts:
         done = f"{count(request.tokens)} of ~{count(request.predicted.expected_tokens)} tokens"
         lines.append(_fact("suspended", done, "accent", f"cut {request.cuts} times for shorter requests"))
-    fraction = tau_fraction(age_s, view)
+    fraction = tau_fraction(request, view)
     if fraction is not None:
         line = _gauge("of tau", fraction, tau_tone(request))
-        lines.append(line.add(f" {share(fraction)} of {duration(snapshot.tau.tau_s)}", "soft"))
+        lines.append(line.add(f" {share(fraction)} of {duration(request.tau_s)}", "soft"))
     key = _fact("policy key", f"{request.key:.4g}", "ink", f"{snapshot.policy}: the lowest key goes first")
     lines += [Line(), *_labelled("why here", request.why or "unknown", width), key]
     if request.rank_fcfs is not None:

@@ -58,15 +58,18 @@ def level_tone(level: int) -> tuple[str, Tone]:
     return LEVELS[min(level, len(LEVELS) - 1)]
 
 
-def tau_fraction(age_s: float, view: ViewState) -> float | None:
-    """Return how much of tau a wait has used; None without tau, or under a policy that ignores it."""
-    tau = view.snapshot.tau if view.snapshot else None
-    return age_s / tau.tau_s if tau is not None and tau.tau_s and tau.guards else None
+def tau_fraction(row: QueuedRequest, view: ViewState) -> float | None:
+    """Return how much of its tau a wait has used; None if the guard does not apply to it."""
+    return (row.age_s + view.drift_s) / row.tau_s if row.tau_s else None
 
 
 def tau_tone(row: QueuedRequest) -> Tone:
     """Return the tone of a wait: only the request that the guard starts next stands out."""
-    return "alert" if row.cause == "guard" else "soft"
+    return "alert" if _is_next_by_guard(row) else "soft"
+
+
+def _is_next_by_guard(row: QueuedRequest) -> bool:
+    return row.cause == "guard" and row.rank == 1
 
 
 def compared(row: QueuedRequest) -> Line:
@@ -195,7 +198,7 @@ def _flag(row: QueuedRequest, view: ViewState, width: int) -> Line:
         (row.promoted, "▲", "accent"),
         (row.cuts, "½", "accent"),
         (row.priority, "+" if row.priority < 0 else "−", "soft"),
-        (row.cause == "guard", "τ", "alert"),
+        (_is_next_by_guard(row), "τ", "alert"),
     )
     return next((Line(sign, tone) for is_so, sign, tone in flags if is_so), Line())
 
@@ -212,7 +215,7 @@ def _eta(row: QueuedRequest, view: ViewState, width: int) -> Line:
 
 
 def _age_bar(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    fraction = tau_fraction(row.age_s + view.drift_s, view)
+    fraction = tau_fraction(row, view)
     return bar(fraction, width, tau_tone(row)) if fraction is not None else Line()
 
 

@@ -7,8 +7,10 @@ from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.servers.matching import refused_in_s
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.explain import Cause, Standing, Standings
+from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.job import Move
 from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -30,6 +32,7 @@ class WaitingRows:
     pool: ServerPool
     stats: RequestStats
     now: float
+    ranges: ForecastRanges
     standings: Standings = field(init=False)
     _exchanges: list[Exchange] = field(init=False)
 
@@ -38,7 +41,8 @@ class WaitingRows:
         running = dispatcher.scheduler.running
         busy = [exchange.id for exchange in dispatcher.live.values() if exchange.attempt is not None]
         work_s = sum(left_s(running[ident], self.now) for ident in busy)
-        self.standings = Standings(dispatcher.scheduler, self.now, work_s, max(1, self.pool.at_once))
+        slots = max(1, self.pool.at_once)
+        self.standings = Standings(dispatcher.scheduler, self.now, work_s, slots, self.ranges)
         self._exchanges = [dispatcher.live[entry.job.id] for entry in self.standings.entries]
 
     def summed(self) -> WaitingState:
@@ -65,6 +69,7 @@ class WaitingRows:
 
     def _row(self, exchange: Exchange, standing: Standing) -> QueuedRequest:
         entry, job, parsed = standing.entry, standing.entry.job, exchange.asked.parsed
+        low_s, eta_s, high_s = standing.start or (None, None, None)
         return QueuedRequest(
             id=exchange.id,
             rank=standing.rank,
@@ -74,7 +79,14 @@ class WaitingRows:
             client=exchange.client,
             predicted=exchange.prediction_state,
             key=entry.key,
-            eta_s=standing.start_s,
+            eta_s=eta_s,
+            eta_low_s=low_s,
+            eta_high_s=high_s,
+            ahead=standing.ahead,
+            refused_in_s=None
+            if standing.start is not None
+            else refused_in_s(self.pool, exchange, self.operation.patience_s(exchange)),
+            tau_s=standing.tau_s,
             held=entry.held,
             promoted=entry.promoted,
             priority=job.priority if entry.promoted else int(entry.rank),
@@ -96,45 +108,43 @@ class WaitingRows:
         )
 
 
-def _shown(prompt: str | None, rank: int) -> str | None:
-    """Return what is sent of a prompt: of a long queue mostly the first words."""
-    return prompt and prompt[: None if rank <= WHOLE_PROMPTS else FIRST_CHARS]
-
-
 def why(standing: Standing, scheduler: Scheduler) -> str:
     """Explain a request's place in the queue."""
     cause, late = standing.cause, f"Past tau by {standing.overdue_s or 0.0:.0f} s"
+    job = standing.entry.job
     if cause is Cause.HELD:
         return "Held until an operator releases it."
     if cause is Cause.SESSION:
         turns = plural(scheduler.sessions.turns, "session")
         text = f"Waits for its session's turn: the KV cache holds the {turns} being served, and no more."
-        if not standing.entry.job.session:
+        if not job.session:
             text = "Waits for a session to rest whose conversation it would evict from the KV cache."
-    elif cause is Cause.CANNOT:
-        text = _why_not(standing, scheduler)
+    elif cause is Cause.DOWN:
+        there = job.worker or " and ".join(sorted(job.able))
+        text = f"Only {there} can take it, and is not up." if there else "No server is up."
+        if standing.entry.cuts and job.worker:
+            text = f"Its answer continues on {job.worker}, which is not up."
+    elif cause is Cause.LIMIT:
+        text = (
+            f"Its client has all the slots it may have ({scheduler.line.rules_of(job.client).max_running})."
+        )
     elif cause is Cause.PROMOTED:
-        text = "Moved to the front by an operator."
-    elif cause is Cause.GUARD:
+        text = f"Moved to the front by an operator. {_before(standing)}"
+    elif standing.by_guard:
         text = f"{late}: the starvation guard starts it next."
-    elif cause is Cause.OVERDUE:
+    elif cause is Cause.GUARD:
         text = f"{late}, {_why_not_yet(standing, scheduler)} {_before(standing)}"
     else:
-        text = _before(standing)
+        text = (
+            f"Its model has to be loaded in place of another. {_before(standing)}"
+            if cause is Cause.SWAP
+            else _before(standing)
+        )
         if standing.overdue_s is not None and standing.rank > 1:
             text += f" Past tau in {-standing.overdue_s:.0f} s."
-    if standing.entry.job.stands_back and not standing.entry.promoted:
+    if job.stands_back and not standing.entry.promoted:
         text += " Background request: runs after interactive ones, or in one of four starts once past tau."
     return f"Dispatching is paused. {text}" if scheduler.paused else text
-
-
-def _why_not(standing: Standing, scheduler: Scheduler) -> str:
-    job = standing.entry.job
-    if job.worker and not scheduler.slots.get(job.worker):
-        return f"Its answer continues on {job.worker}, which takes no requests now."
-    if not any(scheduler.slots.values()):
-        return "No server takes requests now."
-    return f"Its client already uses all its slots ({scheduler.clients.get(job.client, (0, 0))[1]})."
 
 
 def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
@@ -158,10 +168,12 @@ def moves(of: tuple[Move, ...], stats: RequestStats) -> tuple[MoveRecord, ...]:
 
 
 def _before(standing: Standing) -> str:
-    urgent, by_policy = standing.ahead_urgent, standing.ahead_policy
-    if not urgent and not by_policy:
-        return "First in the queue: takes the next free slot."
-    if not urgent:
-        return f"Ahead of it: {by_policy} by policy."
-    text = f"Ahead of it: {urgent} more urgent"
-    return f"{text}, {by_policy} by policy." if by_policy else f"{text}."
+    here, ahead = standing.rank - 1, round(standing.ahead or 0.0)
+    to_come = f"{'about' if here else 'About'} {ahead - here} that have yet to come"
+    if here:
+        return f"Ahead of it: {here}, and {to_come}." if ahead > here else f"Ahead of it: {here}."
+    return (
+        f"First in the queue. {to_come} go first."
+        if ahead
+        else "First in the queue: takes the next free slot."
+    )

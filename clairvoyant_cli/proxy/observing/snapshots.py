@@ -29,7 +29,7 @@ from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.matching import refused_in_s
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.scheduler.placement import left_s
+from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.sessions import Session
@@ -93,6 +93,7 @@ class SnapshotBuilder:
     backlog: Backlog
     show_prompts: bool = False
     service_level: ServiceLevel | None = None
+    ranges: ForecastRanges = field(default_factory=ForecastRanges)
 
     def snapshot(self, rows: int = MAX_ROWS, *, explains: bool = True) -> Snapshot:
         """Return the state as it is now, with the first rows of the queue. `explains` the predictions of the
@@ -102,7 +103,7 @@ class SnapshotBuilder:
         scheduler = operation.dispatcher.scheduler
         now = stats.journal.clock()
         utilisation_s = min(UTILISATION_S, max(1.0, now - self.started_s))
-        waiting = WaitingRows(operation, self.pool, stats, now)
+        waiting = WaitingRows(operation, self.pool, stats, now, self.ranges)
         for exchange in waiting.explained(EXPLAINED) if explains else ():
             self._explain(exchange, now)
         stats.compare()
@@ -336,8 +337,8 @@ class SnapshotBuilder:
     ) -> RunningRequest:
         tokens, first_byte_s = attempt.tokens, attempt.first_byte_s  # of the part that runs
         decoding_s = 0.0 if first_byte_s is None else now - first_byte_s
-        if inside_s is None:
-            inside_s = left_s(self.operation.dispatcher.scheduler.running[exchange.id], now)
+        entry = self.operation.dispatcher.scheduler.running[exchange.id]
+        low_s, eta_s, high_s = self.ranges.of_run(entry, inside_s)
         releasing = exchange.phase is Phase.RELEASING
         state, tokens_shown, estimated = exchange.phase.value, exchange.tokens, False
         if exchange.phase is Phase.PREFILL and not exchange.asked.parsed.stream:
@@ -356,7 +357,9 @@ class SnapshotBuilder:
             ttft_s=exchange.ttft_s,
             tokens=tokens_shown,
             tokens_per_s=tokens / decoding_s if decoding_s > 0.2 and tokens > 1 else None,
-            eta_s=None if releasing else max(0.0, inside_s),
+            eta_s=None if releasing else eta_s,
+            eta_low_s=None if releasing else low_s,
+            eta_high_s=None if releasing else high_s,
             stamp=attempt.priority,
             dispatched_by=exchange.dispatched_by,
             streaming=exchange.asked.parsed.stream,

@@ -69,6 +69,12 @@ class Operation:
         """The starvation timeout in seconds, None if there is none."""
         return self.dispatcher.scheduler.tau_s
 
+    def patience_s(self, exchange: Exchange) -> float | None:
+        """Return how long a waiting request may go on waiting; None: as long as it takes."""
+        if self.max_wait_s is None or exchange.is_put_off:
+            return None
+        return self.max_wait_s - (self.clock() - exchange.job.arrival_s)
+
     def choose_policy(self, name: str) -> None:
         """Set the policy for the operator."""
         self.fallback.chosen_by_operator()
@@ -122,12 +128,6 @@ class Operation:
         self.tau_source = source
         self.mu_short_s = mu_short_s
         return True
-
-    def patience_s(self, exchange: Exchange) -> float | None:
-        """Return how much longer a waiting exchange may wait; None if there is no limit for it."""
-        if self.max_wait_s is None or exchange.is_put_off:
-            return None
-        return self.max_wait_s - (self.clock() - exchange.job.arrival_s)
 
     def resume(self) -> None:
         """Take work, and start it."""

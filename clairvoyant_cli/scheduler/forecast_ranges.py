@@ -1,0 +1,139 @@
+"""Ranges of waits and running times that four of five fall into, learned from forecasts that came true.
+
+Of each kind of forecast and each spread, three quantiles of log(real / forecast) are tracked: one rises when
+it was exceeded and falls otherwise, so that it is right in the long run whatever the errors are (as in
+`quantile_coverage`). Before any outcome they are those of a log-normal of that spread.
+
+Each row that is looked at is sampled with a chance that falls with its age, so that neither looks in quick
+succession nor long waits weigh more. A sample counts once it is known where it lies: at its end, or when it
+has outlasted the range. If the job leaves first it does not count.
+"""
+
+from bisect import bisect
+from dataclasses import dataclass, field
+from math import exp, log
+from random import Random
+from typing import NamedTuple
+
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
+from clairvoyant_cli.scheduler.residual_life import Z90, residual_quantile
+from clairvoyant_cli.scheduler.start_forecast import Wait
+
+TAIL = 0.07
+"""The share aimed at beyond each end. A change of load is learned after it: 0.1 would miss three in ten."""
+
+SHARES = (TAIL, 0.5, 1.0 - TAIL)
+
+SPREADS = (0.4, 0.6, 0.8, 1.0)
+"""Forecasts whose sigma lies between two of these are judged together."""
+
+FIRST_STEP, STEP, LEARNED = 0.2, 0.01, 20.0
+"""Step of a quantile: it falls with the outcomes, `LEARNED` of which halve it, to a least one."""
+
+SAMPLES_PER_AGE = 2.0
+"""Samples of a request each time that its age grows by a factor of e."""
+
+MAX_PENDING = 512
+SOON_S = 1e-3
+
+
+class Range(NamedTuple):
+    """Four of five are between `low_s` and `high_s`, half of them below `mid_s`."""
+
+    low_s: float
+    mid_s: float
+    high_s: float
+
+
+@dataclass(slots=True)
+class _Quantiles:
+    """Quantiles of log(real / forecast), and how many outcomes they were learned from."""
+
+    at: list[float]
+    outcomes: int = 0
+
+    def learn(self, error: float) -> None:
+        self.outcomes += 1
+        step = max(STEP, FIRST_STEP / (1.0 + self.outcomes / LEARNED))
+        self.at = sorted(
+            at + step * (share - (error <= at)) for at, share in zip(self.at, SHARES, strict=True)
+        )
+
+
+class _Sample(NamedTuple):
+    entry: QueuedJob
+    at_s: float
+    forecast_s: float
+    high_s: float
+    quantiles: _Quantiles
+    served_s: float | None
+
+
+@dataclass(slots=True)
+class ForecastRanges:
+    """Ranges of forecasts, and the samples whose outcome is not known yet."""
+
+    _quantiles: dict[tuple[bool, int], _Quantiles] = field(default_factory=dict)
+    _pending: list[_Sample] = field(default_factory=list)
+    _random: Random = field(default_factory=lambda: Random(1))  # noqa: S311
+    _now: float = float("-inf")
+    _since_s: float = 0.0
+
+    def look(self, scheduler: Scheduler, now: float) -> None:
+        """Learn from what has come true since the last look; the forecasts that follow are of this moment.
+
+        Waits through pauses and outages do not count.
+        """
+        self._since_s, self._now = now - self._now, now
+        if scheduler.paused or not any(scheduler.slots.values()):
+            self._pending.clear()
+        self._pending = [each for each in self._pending if not self._is_judged(each, scheduler)]
+
+    def of_wait(self, entry: QueuedJob, wait: Wait) -> Range:
+        """Return when a waiting job will start, in seconds from the last look."""
+        return self._range(entry, wait.mid_s, wait.sigma, None)
+
+    def of_run(self, entry: QueuedJob, inside_s: float | None = None) -> Range:
+        """Return when a running job will end, in seconds from the last look. `inside_s` is the expected time
+        left if it shares its server with others by its server's own order.
+        """
+        done_s, job = self._now - entry.started_s, entry.job
+        q90_s = entry.expected_s * (job.tokens_q90 / job.tokens if job.tokens > 0.0 else 0.0)
+        low_s, mid_s, high_s = (
+            residual_quantile(done_s, entry.expected_s, q90_s, p) for p in (0.1, 0.5, 0.9)
+        )
+        sigma = log(max(high_s, SOON_S) / max(low_s, SOON_S)) / (2.0 * Z90)
+        return self._range(entry, mid_s if inside_s is None else inside_s, sigma, entry.served_s)
+
+    def _range(self, entry: QueuedJob, forecast_s: float, sigma: float, served_s: float | None) -> Range:
+        kind = served_s is not None, bisect(SPREADS, sigma)
+        quantiles = self._quantiles.get(kind)
+        if quantiles is None:
+            quantiles = self._quantiles[kind] = _Quantiles([-Z90 * sigma, 0.0, Z90 * sigma])
+        forecast_s = max(forecast_s, SOON_S)
+        shown = Range(*[forecast_s * exp(at) for at in quantiles.at])
+        since_s = entry.job.arrival_s if served_s is None else entry.started_s
+        chance = SAMPLES_PER_AGE * self._since_s / max(self._now - since_s, SOON_S)
+        if self._random.random() < chance and len(self._pending) < MAX_PENDING:
+            sample = _Sample(entry, self._now, forecast_s, shown.high_s, quantiles, served_s)
+            self._pending.append(sample)
+        return shown
+
+    def _is_judged(self, sample: _Sample, scheduler: Scheduler) -> bool:
+        """Learn from a sample if its outcome is known; return whether it is done with."""
+        entry, served_s = sample.entry, sample.served_s
+        running, waiting = entry.job.id in scheduler.running, entry.job.id in scheduler
+        real_s = self._now - sample.at_s
+        if served_s is None:
+            known = entry.started_s >= sample.at_s and bool(entry.worker)
+            real_s = entry.started_s - sample.at_s if known else real_s
+            lost = not waiting and not known
+        else:
+            known = not running and not waiting
+            real_s = entry.started_s + entry.served_s - served_s - sample.at_s if known else real_s
+            lost = waiting and not running  # it was cut
+        if lost or not (known or real_s > sample.high_s):
+            return lost
+        sample.quantiles.learn(log(max(real_s, SOON_S) / sample.forecast_s))
+        return True

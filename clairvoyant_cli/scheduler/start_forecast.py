@@ -1,0 +1,191 @@
+"""When waiting jobs will start: those before them take the slots in turn, and newcomers pass them.
+
+A job that would wait t0 seconds without newcomers waits t0 / (1 - rho), where rho is the load of those that
+go before it. The guard limits that: past tau, few pass it. The spread follows from that of the lengths.
+"""
+
+from collections.abc import Iterable
+from heapq import heapreplace
+from math import exp, log1p, sqrt
+from operator import itemgetter
+from typing import NamedTuple
+
+from clairvoyant_cli.scheduler.newcomers import square_of
+from clairvoyant_cli.scheduler.placement import Station, left_s
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
+
+MAX_LOAD = 0.95
+"""Limit of the load of newcomers: a wait grows at most twentyfold."""
+
+STRETCH_SHARE = 0.5
+"""A guard that lets those pass that waited 1/r as long is taken for one of r / 2: few of them have waited
+just so long. With r waits are overestimated by a quarter, with 1 underestimated by as much."""
+
+MIN_SIGMA, MAX_SIGMA = 0.15, 2.5
+"""Limits of the spread of a wait, as the sigma of its logarithm."""
+
+
+class Wait(NamedTuple):
+    """A forecast: the median, the sigma of its logarithm, the median were nobody else to come, and how many
+    start before.
+    """
+
+    mid_s: float
+    sigma: float
+    alone_s: float
+    ahead: float
+
+
+class _Plan(NamedTuple):
+    """The start of a job as planned: mean, variance and mean without newcomers in seconds, and its slot."""
+
+    mean_s: float
+    variance: float
+    alone_s: float
+    passed_by: float
+    slot: int
+
+
+class StartForecast:
+    """The starts of waiting jobs, in the policy's `order`, each computed when it is asked for; `oldest` has
+    them in order of arrival.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, order: Iterable[QueuedJob], oldest: Iterable[QueuedJob], now: float
+    ) -> None:
+        self._scheduler, self._line, self._now = scheduler, scheduler.line, now
+        self._order, self._oldest = iter(order), iter(oldest)
+        self._longest: QueuedJob | None = None
+        self._newcomers = scheduler.newcomers.expected(scheduler.policy, now)
+        self._since = self._line.since_promotion
+        self._slots, self._free_s = _slots(scheduler, now)
+        self._found: dict[QueuedJob, Wait] = {}
+        self._client_ends: dict[str, list[float]] = {}
+        self._work_s = self._squares = 0.0
+        self._variance = (len(self._slots) * min(self._free_s, default=0.0)) ** 2
+        self._guards = len(self._slots) > 0 and scheduler.policy.guarded
+
+    def of(self, entry: QueuedJob) -> Wait | None:
+        """Return when a waiting job will start; None if no server that is up can take it, or it is held."""
+        if not self._line.takers(entry):
+            return None
+        while entry not in self._found:
+            following = next(self._order)
+            if following not in self._found and self._line.takers(following):
+                self._start_until(following)
+        return self._found[entry]
+
+    def _start_until(self, entry: QueuedJob) -> None:
+        """Start a job, and before it those that the guard would start first."""
+        while True:
+            plan, age_s = self._plan(entry), self._now - entry.job.arrival_s
+            overdue = None if entry.promoted else self._overdue(entry, plan.mean_s, age_s)
+            self._since = 0 if overdue else self._since + 1
+            if overdue is None:
+                return self._start(entry, plan)
+            self._start(*overdue)
+
+    def _overdue(self, entry: QueuedJob, in_s: float, age_s: float) -> tuple[QueuedJob, _Plan] | None:
+        """Return the job that the guard would start before another that could start in so many seconds."""
+        while self._guards and (self._longest is None or self._longest in self._found):
+            self._longest = next(self._oldest, None)
+            self._guards = self._longest is not None
+        longest, guard = self._longest, self._scheduler.policy.guard
+        if not self._guards or longest is None or longest is entry or guard is None:
+            return None
+        tau_s, waited_s = self._line.tau_of(longest.job.client), self._now + in_s - longest.job.arrival_s
+        if tau_s is None or waited_s <= tau_s or not guard.allows(waited_s, age_s + in_s, self._since):
+            return None
+        plan = self._plan(longest)
+        return (longest, plan) if plan.mean_s <= in_s else None
+
+    def _plan(self, entry: QueuedJob) -> _Plan:
+        slot, free_s = self._slot_for(entry)
+        number, guard, job = len(self._slots), self._scheduler.policy.guard, entry.job
+        mean_s = until_s = free_s
+        for _ in range(3):
+            flow = self._newcomers.before(entry, until_s / 2.0)
+            load = min(flow.work_s / number, MAX_LOAD)
+            mean_s = until_s = free_s / (1.0 - load)
+            tau_s = None if guard is None or job.stands_back else self._line.tau_of(job.client)
+            age_s = self._now - job.arrival_s
+            if guard is not None and tau_s is not None and age_s + mean_s > tau_s:
+                stretch = max(guard.stretch * STRETCH_SHARE, 1.0)
+                guarded_s = (free_s - load * age_s / stretch) / (1.0 - load * (1.0 - 1.0 / stretch))
+                mean_s = min(max(guarded_s, free_s + load * max(tau_s - age_s, 0.0)), mean_s)
+                until_s = (mean_s - free_s) / load if load else 0.0
+        grows = mean_s / free_s if free_s else 1.0
+        started = len(self._found)
+        if number > 1 and started:
+            # Long jobs seldom are what ends first: more than half of a job is left in each other slot.
+            left_s = (self._squares / self._work_s - self._work_s / started) / 2.0 if self._work_s else 0.0
+            left_s *= (1.0 - 1.0 / number) * (1.0 - (1.0 - 1.0 / number) ** started)
+            less = free_s / (free_s + max(left_s, 0.0)) if free_s else 1.0
+            mean_s, free_s = mean_s * less, free_s * less
+        variance = (self._variance + mean_s * flow.squares) * (grows / number) ** 2
+        return _Plan(mean_s, variance, free_s, flow.jobs * until_s, slot)
+
+    def _slot_for(self, entry: QueuedJob) -> tuple[int, float]:
+        """Return the slot that a job would take, and when."""
+        slots, free_s, lane = self._slots, self._free_s, entry.lane
+        able: Iterable[int] = range(len(slots))
+        if lane is not None and (lane.worker or lane.able):
+            names = {station.name for station in self._line.takers(entry)}
+            able = [number for number in able if slots[number].name in names]
+        slot = min(able, key=free_s.__getitem__)
+        ends = self._ends_of(lane.client) if lane is not None else ()
+        return slot, max(free_s[slot], ends[0]) if ends else free_s[slot]
+
+    def _ends_of(self, client: str) -> list[float]:
+        """Return when the jobs end whose slots a client at its limit waits for, as a heap; empty below it."""
+        limit = self._line.rules_of(client).max_running if client else None
+        if limit is None:
+            return []
+        if client not in self._client_ends:
+            running = self._scheduler.running.values()
+            ends = [left_s(each, self._now) for each in running if each.job.client == client]
+            ends = sorted([*ends, *[0.0] * (limit - len(ends))])
+            self._client_ends[client] = ends[max(len(ends) - limit, 0) :]
+        return self._client_ends[client]
+
+    def _start(self, entry: QueuedJob, plan: _Plan) -> None:
+        """Let a job have its slot."""
+        mean_s, number = max(plan.mean_s, 1e-3), len(self._slots)
+        spread = log1p(plan.variance / mean_s**2)
+        median = exp(-spread / 2.0)
+        sigma = min(max(sqrt(spread), MIN_SIGMA), MAX_SIGMA)
+        ahead = len(self._found) + plan.passed_by
+        self._found[entry] = Wait(plan.mean_s * median, sigma, plan.alone_s * median, ahead)
+        station = self._slots[plan.slot]
+        own_s = entry.remaining_s if number == station.slots else self._scheduler.fleet.own_s(entry, station)
+        self._free_s[plan.slot] += own_s
+        ends = self._ends_of(entry.lane.client) if entry.lane is not None else []
+        if ends:
+            heapreplace(ends, plan.alone_s + own_s)
+        square = square_of(entry, own_s)
+        self._work_s, self._squares = self._work_s + own_s, self._squares + square
+        self._variance += square - own_s**2
+
+
+def _slots(scheduler: Scheduler, now: float) -> tuple[list[Station], list[float]]:
+    """Return the station of each slot, and in how many seconds it falls free.
+
+    The first of several falls free sooner than the one with least left: each may end at any time. Their ends
+    are taken to be exponentially distributed, with the same sum.
+    """
+    left: list[tuple[float, Station]] = []
+    for station in scheduler.fleet.stations.values():
+        if station.slots:
+            mine = [left_s(each, now) for each in station.running.values()]
+            left += [(each, station) for each in mine]
+            left += [(0.0, station)] * (station.at_once - len(mine))
+    left.sort(key=itemgetter(0))
+    rates = [1.0 / max(each, 1e-6) for each, _ in left]
+    at_s, rate, free_s = 0.0, sum(rates), list[float]()
+    for (each, _), own in zip(left, rates, strict=True):
+        at_s += 1.0 / rate if each else 0.0
+        rate = max(rate - own, 1e-9)
+        free_s.append(at_s)
+    return [station for _, station in left], free_s

@@ -190,7 +190,7 @@ class OperatorScreen(Screen[None]):
         targets: list[list[str]] = [[]]
         if fields[:1] == ("id",) and len(words) < len(fields) and not any(w.startswith("id=") for w in words):
             if verb is Verb.CANCEL:
-                self.action_cancel()
+                self.call_next(self.action_cancel)  # once the command line is closed
                 return ""
             targets = [
                 [row.id] for row in (self._alive("it has ended") if verb is Verb.URGENCY else self._queued())

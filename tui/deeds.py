@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clairvoyant_cli.state.actions import AUTO, Action, Verb
+from clairvoyant_cli.state.actions import AUTO, COMMANDS, Action, Verb
 from clairvoyant_cli.state.snapshot import BackendState, QueuedRequest, RunningRequest, Snapshot
 
 SETTLED_S = 1.5
@@ -68,31 +68,46 @@ def _row(ident: str, snapshot: Snapshot) -> QueuedRequest | RunningRequest | Bac
 
 def deed(action: Action, snapshot: Snapshot) -> Deed:
     """Return what an action does in this state."""
+    row = _row(action.id, snapshot) if action.id else None
+    return (
+        _on_request(action, row)
+        if "id" in COMMANDS[action.verb].fields
+        else _on_daemon(action, row, snapshot)
+    )
+
+
+def _on_request(action: Action, row: object) -> Deed:
     verb, ident, value = action.verb, action.id, action.value
-    row = _row(ident, snapshot) if ident else None
+    waits = row if isinstance(row, QueuedRequest) else None
+    priority = Action(Verb.PRIORITY, ident, min(waits.priority, _MAX_PRIORITY)) if waits is not None else None
     back: tuple[Action, ...] = ()
     match verb:
         case Verb.PROMOTE:
-            if isinstance(row, QueuedRequest) and not row.promoted:
-                priority = min(row.priority, _MAX_PRIORITY)
-                back = (Action(Verb.PRIORITY, ident, priority), *([Action(Verb.HOLD, ident)] * row.held))
+            if waits is not None and priority is not None and not waits.promoted:
+                back = (priority, *([Action(Verb.HOLD, ident)] * waits.held))
             return Deed(action, f"promoted {ident}", "promoted", True, back)
         case Verb.HOLD:
             return Deed(action, f"held {ident}", "held", True, (Action(Verb.RELEASE, ident),))
         case Verb.RELEASE:
             return Deed(action, f"released {ident}", "held", False, (Action(Verb.HOLD, ident),))
         case Verb.PRIORITY:
-            if not isinstance(row, QueuedRequest):
-                return Deed(action, f"priority of {ident} is {value}", "priority", value)
-            was = Action(Verb.PRIORITY, ident, min(row.priority, _MAX_PRIORITY))
-            back = (Action(Verb.PROMOTE, ident) if row.promoted else was,)
-            return Deed(action, f"priority of {ident} {row.priority} → {value}", "priority", value, back)
+            if waits is not None and priority is not None:
+                back = (Action(Verb.PROMOTE, ident) if waits.promoted else priority,)
+            was = f"{waits.priority} " if waits is not None else ""
+            return Deed(action, f"priority of {ident} {was}→ {value}", "priority", value, back)
         case Verb.URGENCY:
-            was_level = getattr(row, "urgency", None)
+            level = getattr(row, "urgency", None)
             if row is not None:
-                back = (Action(Verb.URGENCY, ident, _UNSAID_LEVEL if was_level is None else was_level),)
-            was_shown = "none" if was_level is None else was_level
-            return Deed(action, f"urgency of {ident} {was_shown} → {value}", "urgency", value, back)
+                back = (Action(verb, ident, _UNSAID_LEVEL if level is None else level),)
+            was = "none" if level is None else level
+            return Deed(action, f"urgency of {ident} {was} → {value}", "urgency", value, back)
+    return Deed(action, f"cancelled {ident}")
+
+
+def _on_daemon(action: Action, row: object, snapshot: Snapshot) -> Deed:
+    verb, ident, value = action.verb, action.id, action.value
+    back: tuple[Action, ...] = ()
+    match verb:
         case Verb.PAUSE | Verb.RESUME | Verb.DRAIN:
             said, becomes = _MODES[verb]
             undone_by = _UNDONE_BY.get((verb, snapshot.mode))
@@ -111,10 +126,7 @@ def deed(action: Action, snapshot: Snapshot) -> Deed:
                 back = (Action(verb, ident, "up" if value == "drain" else "drain"),)
             said = f"draining {ident}" if value == "drain" else f"{ident} is up"
             return Deed(action, said, "standing", "draining" if value == "drain" else None, back)
-        case Verb.CANCEL:
-            return Deed(action, f"cancelled {ident}")
-        case _:
-            return Deed(action, " ".join(map(str, (verb, value or "", ident or ""))).strip() + ": done")
+    return Deed(action, " ".join(str(each) for each in (verb, value, ident) if each) + ": done")
 
 
 def _tau(value: Any) -> str:

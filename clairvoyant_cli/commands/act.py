@@ -9,7 +9,6 @@ from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.state.actions import COMMANDS, Verb, arguments_of
 from clairvoyant_cli.state.client import ask_daemon
 
-
 _LISTED = "\n".join(
     f"{' '.join((verb, *map(str.upper, of.fields))):24} {of.help}" for verb, of in COMMANDS.items()
 )

@@ -8,6 +8,7 @@ from tui.styled_text import Line, ends, flow
 from tui.view_state import LinkState, ViewState
 
 _GAP = 2
+_FIRST = ("quit", "help", "command")
 
 
 def footer(view: ViewState, width: int, height: int) -> list[Line]:
@@ -44,7 +45,7 @@ def _hints(view: ViewState) -> list[Key]:
         hint = _hint(key, view)
         if hint and key.on in ("", *view.offers) and not (view.forbids and key.changes):
             hints.append(replace(key, hint=hint))
-    return sorted(hints, key=lambda key: (key.hint != "quit", key.hint != "help"))
+    return sorted(hints, key=lambda key: _FIRST.index(key.hint) if key.hint in _FIRST else len(_FIRST))
 
 
 def _hint(key: Key, view: ViewState) -> str:

@@ -115,8 +115,8 @@ class Choose(Dialog[str]):
 
 class Prompt(Dialog[str]):
     """A line at the bottom. `enter` takes what was typed, and returns what is wrong with it, or nothing. The
-    words that `complete` offers for the last one stand above it; Tab completes it. `typed` gets the text after
-    each letter.
+    words that `complete` offers for the last one stand above it; Tab completes it. `typed` gets the text
+    after each letter.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -46,22 +46,14 @@ def _key(verb: Verb, action: str = "", help: str = "", and_so: str = "", on: str
 
 
 MOVES = (
-    Key(
-        "down,j", "move(1)", "Down; k for up. The arrows and the wheel do the same.", "choose", "j", on="rows"
-    ),
+    Key("down,j", "move(1)", "Down and up; also the arrows and the wheel.", "choose", "j k", on="rows"),
     Key("up,k", "move(-1)", "", on="rows"),
-    Key("ctrl+d", "page(0.5)", "Half a page down; ^U for half a page up.", shown="^D", on="rows"),
+    Key("ctrl+d", "page(0.5)", "Half a page down and up.", shown="^D ^U", on="rows"),
     Key("ctrl+u", "page(-0.5)", "", on="rows"),
-    Key(
-        "pagedown,ctrl+f",
-        "page(1)",
-        "A page down; ^B for a page up. Also PgDn and PgUp.",
-        shown="^F",
-        on="rows",
-    ),
+    Key("pagedown,ctrl+f", "page(1)", "A page down and up; also PgDn and PgUp.", shown="^F ^B", on="rows"),
     Key("pageup,ctrl+b", "page(-1)", "", on="rows"),
-    Key("home,g", "edge(0)", "First row; also gg and Home.", shown="g", on="rows"),
-    Key("end,G", "edge(1)", "Last row; also End.", shown="G", on="rows"),
+    Key("home,g", "edge(0)", "First and last row; also gg, Home and End.", shown="g G", on="rows"),
+    Key("end,G", "edge(1)", "", on="rows"),
 )
 """The keys that move the cursor, or scroll a page."""
 
@@ -73,7 +65,7 @@ EVERYWHERE = (
 """The keys that every page has too."""
 
 GROUPS = {
-    "Chosen request (of the table with the focus)": (
+    "Chosen request, of the focused table only": (
         Key("enter", "detail", "Show it: prediction, place in the queue, history.", "why", "⏎", on="row"),
         _key(Verb.CANCEL, and_so=" Asks first.", on="alive"),
         Key("ctrl+k", "cancel_now", "Cancel without asking.", shown="^K", changes=True, on="alive"),
@@ -95,14 +87,15 @@ GROUPS = {
     ),
     "View": (
         Key("slash", "filter", "Filter: all words must match, !word must not.", "filter", "/", on="rows"),
-        Key("n", "move(1)", "Next match; N for the one before.", on="rows"),
+        Key("n", "move(1)", "Next match, and the one before.", shown="n N", on="rows"),
         Key("N", "move(-1)", "", on="rows"),
         Key("escape", "clear", "Clear marks, filter and cursor; leave the large view.", shown="Esc"),
+        Key("s", "sort(1)", "Sort by the next column.", "sort", on="rows"),
         Key(
-            "s,greater_than_sign",
+            "greater_than_sign",
             "sort(1)",
-            "Sort by the next column; < for the one before.",
-            "sort",
+            "Sort by the next column, and the one before.",
+            shown="> <",
             on="rows",
         ),
         Key("less_than_sign", "sort(-1)", "", on="rows"),
@@ -111,9 +104,9 @@ GROUPS = {
         Key("C", "columns", "Show or hide columns.", on="rows"),
         Key("f", "app.ghost", "Compare each place with first-come-first-served."),
         Key("p", "app.freeze", "Freeze the display; the daemon keeps running.", "freeze"),
-        Key("left_square_bracket", "app.scrub(-5)", "Go back 5 s, up to an hour; { for a minute.", shown="["),
-        Key("right_square_bracket", "app.scrub(5)", "Go forward 5 s; } for a minute.", shown="]"),
-        Key("left_curly_bracket", "app.scrub(-60)", ""),
+        Key("left_square_bracket", "app.scrub(-5)", "Go back and forward 5 s, up to an hour.", shown="[ ]"),
+        Key("right_square_bracket", "app.scrub(5)", ""),
+        Key("left_curly_bracket", "app.scrub(-60)", "Go back and forward a minute.", shown="{ }"),
         Key("right_curly_bracket", "app.scrub(60)", ""),
         Key("c", "app.clients", "Show the clients: their requests and limits."),
         Key("z", "maximise", "Maximise the focused panel, or restore it.", "zoom"),
@@ -125,7 +118,7 @@ GROUPS = {
         *MOVES,
         Key("1,2,3,4,5,6,7,8,9", "", "Go to a panel.", shown="1-9"),
         Key("a", "go('sessions')", "Go to the sessions of agents."),
-        Key("left,h", "deck(-1)", "Previous panel of a small terminal; l for the next.", shown="h"),
+        Key("left,h", "deck(-1)", "Previous and next panel of the deck; also the arrows.", shown="h l"),
         Key("right,l", "deck(1)", ""),
         Key("tab", "", "Next panel; Shift-Tab for the previous one.", shown="Tab"),
         *EVERYWHERE,

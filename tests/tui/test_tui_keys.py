@@ -148,8 +148,8 @@ async def test_drain_asks_first_and_can_be_taken_back() -> None:
             await it.press("D", no)
         assert it.source.asked == []
         await it.press("D", "y")
-        it.app.take(replace(it.snapshot, mode="draining"))
         it.app._message = ""
+        it.app.take(replace(it.snapshot, mode="draining"))
         assert "D resume" in await settled(it.app, it.pilot)
         await it.press("D")
         assert [action.verb for action in it.source.asked] == [Verb.DRAIN, Verb.RESUME]
@@ -428,7 +428,7 @@ async def test_tab_completes_verbs_ids_policies_and_servers() -> None:
         for typed, keys, whole in (
             ("ca", ("tab",), "cancel"),
             ("pro", ("tab", "o", "tab"), "promote "),
-            ("policy sr", ("tab",), "policy srpt "),
+            ("policy sj", ("tab",), "policy sjf "),
             ("backend dr", ("tab", "tab"), "backend drain local "),
             (f"hold {it.queue[3].id[-3:]}", ("tab",), f"hold {it.queue[3].id} "),
         ):
@@ -478,4 +478,12 @@ def test_each_key_has_one_meaning() -> None:
     assert len({each for each, _ in bound}) == len(bound)
     page = {each: binding.action for each, binding in PageScreen("t", lambda *_: [])._bindings}
     meant = {each: key.action for each, key in bound}
-    assert {each for each in page if each in meant and page[each] != meant[each]} == {"q", "escape"}
+    differ = {each for each in page if each in meant and page[each] != meant[each]}
+    assert differ == {"q", "escape", "ctrl+c"}, "the app has its own for the last"
+
+
+@pytest.mark.parametrize("opened", [(), ("question_mark",), ("j", "x"), ("colon",)])
+async def test_control_c_quits_from_every_screen(opened: tuple[str, ...]) -> None:
+    async with bench() as it:
+        await it.press(*opened, "ctrl+c")
+        assert not it.app.is_running or it.app.return_code == 0

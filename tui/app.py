@@ -124,6 +124,7 @@ class Top(App[None]):
         return self.board
 
     def on_mount(self) -> None:
+        self.app_resume_signal.subscribe(self, lambda app: self.action_repaint())
         self.theme_changed_signal.subscribe(self, lambda theme: self._recolour())
         self.run_worker(self._follow(), group="source")
         if self._machine is not None:
@@ -378,6 +379,10 @@ class Top(App[None]):
         self._ghost = not self._ghost
         self.notify("compared with first-come-first-served" if self._ghost else "not compared")
         self.draw()
+
+    def action_repaint(self) -> None:
+        """Draw the whole screen: something else has written on the terminal."""
+        self.screen.refresh(layout=True)
 
     def action_command(self) -> None:
         """Open the command line, on the board."""

@@ -60,6 +60,7 @@ MOVES = (
 EVERYWHERE = (
     Key("colon", "app.command", "Type a command, such as `tau 60`; Tab completes it.", "command", ":"),
     Key("question_mark,f1", "app.help", "Show this help.", "help", "?"),
+    Key("ctrl+l", "app.repaint", "Draw the whole screen again.", shown="^L"),
     Key("ctrl+z", "app.suspend_process", "Suspend; `fg` comes back.", shown="^Z"),
 )
 """The keys that every page has too."""

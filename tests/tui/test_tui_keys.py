@@ -46,7 +46,7 @@ async def test_only_y_says_yes_to_a_cancel() -> None:
             assert isinstance(it.app.screen, Confirm)
             assert "This cannot be" in it.text
             await it.press(no)
-            assert it.app.screen is it.board
+            assert len(it.app.screen_stack) == 1
         assert it.source.asked == []
         await it.press("x", "y")
         assert it.source.asked == [Action(Verb.CANCEL, it.queue[0].id)]

@@ -140,7 +140,7 @@ def test_control_z_suspends_and_comes_back(tmp_path: Path) -> None:
         assert termios.tcgetattr(held.fd) == held.settings
         held.output = b""
         os.kill(held.pid, signal.SIGCONT)
-        held.until(b"\x1b[?1049h", b"quit", b"\x1b[?2004h")
+        held.until(b"\x1b[?1049h", b"queue", b"quit", b"\x1b[?2004h")
         os.write(held.fd, b"q")
         assert os.waitstatus_to_exitcode(held.ended()) == 0
         assert held.modes == USUALLY_ON

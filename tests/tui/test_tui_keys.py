@@ -450,7 +450,7 @@ async def test_the_footer_offers_what_works_now() -> None:
         return it.text.splitlines()[-1]
 
     async with bench(size=(200, 60)) as it:
-        assert "j choose" in hints(it)
+        assert "j k choose" in hints(it)
         assert "x cancel" not in hints(it)
         await it.press("j")
         for hint in ("x cancel", "t to top", "H hold", "P pause", "s sort"):

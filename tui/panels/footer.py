@@ -8,7 +8,7 @@ from tui.styled_text import Line, ends, flow
 from tui.view_state import LinkState, ViewState
 
 _GAP = 2
-_FIRST = ("quit", "help", "command")
+_FIRST = ("quit", "help", "command", "choose")
 
 
 def footer(view: ViewState, width: int, height: int) -> list[Line]:

@@ -11,7 +11,6 @@ from textual.screen import Screen
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, TARGETS, Action, Verb, arguments_of
 from clairvoyant_cli.state.snapshot import (
-    BackendState,
     PolicyOutlook,
     QueuedRequest,
     RunningRequest,
@@ -74,12 +73,9 @@ class OperatorScreen(Screen[None]):
 
     def action_cancel(self) -> None:
         """Cancel the chosen requests after asking."""
-        rows = self._alive("cannot cancel: it has ended")
-        if rows and self._allowed():
-            question = f"Cancel {rows[0].id}?" if len(rows) == 1 else f"Cancel {len(rows)} requests?"
-            clients = ", ".join(sorted({row.client or "unnamed" for row in rows}))
-            detail = f"Its client ({clients}) gets an error. This cannot be undone."
-            self._ask(Confirm(question, detail), lambda yes: [Action(Verb.CANCEL, row.id) for row in rows])
+        self._each(
+            [Action(Verb.CANCEL, row.id) for row in self._alive("cannot cancel: it has ended")], asks=True
+        )
 
     def action_cancel_now(self) -> None:
         """Cancel the chosen requests."""
@@ -97,13 +93,8 @@ class OperatorScreen(Screen[None]):
 
     def action_priority(self, step: int) -> None:
         """Change the priority of the chosen queued requests; lower runs sooner."""
-        rows = [(row, self.host.expect("priority", row.id)) for row in self._queued()]
-        self._each(
-            [
-                Action(Verb.PRIORITY, row.id, (row.priority if now is None else now) + step)
-                for row, now in rows
-            ]
-        )
+        was = {row.id: self.host.expect("priority", row.id) or 0 for row in self._queued()}
+        self._each([Action(Verb.PRIORITY, ident, priority + step) for ident, priority in was.items()])
 
     def action_urgency(self) -> None:
         """Offer the urgency levels for the chosen requests."""
@@ -127,18 +118,12 @@ class OperatorScreen(Screen[None]):
 
     def action_pause(self) -> None:
         """Pause dispatching, or resume."""
-        if self._allowed():
-            self.host.ask(Action(Verb.RESUME if self.host.expect("mode", None) == "paused" else Verb.PAUSE))
+        self._each([Action(Verb.RESUME if self.host.expect("mode", None) == "paused" else Verb.PAUSE)])
 
     def action_drain(self) -> None:
         """Drain after asking, or resume."""
-        if not self._allowed():
-            return
-        if self.host.expect("mode", None) == "draining":
-            self.host.ask(Action(Verb.RESUME))
-        else:
-            detail = "It finishes queued requests and rejects new ones."
-            self._ask(Confirm("Drain the daemon?", detail), lambda yes: [Action(Verb.DRAIN)])
+        draining = self.host.expect("mode", None) == "draining"
+        self._each([Action(Verb.RESUME if draining else Verb.DRAIN)], asks=not draining)
 
     def action_policy(self) -> None:
         """Offer the daemon's policies."""
@@ -155,21 +140,9 @@ class OperatorScreen(Screen[None]):
             self.action_command(f"tau {snapshot.tau.tau_s:g}" if snapshot.tau.tau_s else "tau off")
 
     def action_servers(self) -> None:
-        """Offer to drain each server after asking, or to bring it up."""
-        snapshot = self._steerable()
-        if snapshot is None:
-            return
-        away = {each.name: bool(each.standing) for each in snapshot.backends}
-
-        def chosen(name: str | None) -> None:
-            if name and away[name]:
-                self.host.ask(Action(Verb.BACKEND, name, "up"))
-            elif name:
-                question = Confirm(f"Drain {name}?", "It finishes its requests and gets no new ones.")
-                self._ask(question, lambda yes: [Action(Verb.BACKEND, name, "drain")])
-
-        options = [(each.name, _server(each)) for each in snapshot.backends]
-        self.app.push_screen(Choose("Servers", options), chosen)
+        """Open the command line on servers."""
+        if self._allowed():
+            self.action_command("backend ")
 
     # -- what is typed ----------------------------------------------------------------------------------
 
@@ -189,12 +162,8 @@ class OperatorScreen(Screen[None]):
         fields = COMMANDS[verb].fields
         targets: list[list[str]] = [[]]
         if fields[:1] == ("id",) and len(words) < len(fields) and not any(w.startswith("id=") for w in words):
-            if verb is Verb.CANCEL:
-                self.call_next(self.action_cancel)  # once the command line is closed
-                return ""
-            targets = [
-                [row.id] for row in (self._alive("it has ended") if verb is Verb.URGENCY else self._queued())
-            ]
+            alive = verb in (Verb.CANCEL, Verb.URGENCY)
+            targets = [[row.id] for row in (self._alive("it has ended") if alive else self._queued())]
         actions = []
         for target in targets:
             try:
@@ -206,7 +175,8 @@ class OperatorScreen(Screen[None]):
             target_of = next((given[field] for field in fields if field in TARGETS), None)
             value = next((given[field] for field in fields if field not in TARGETS), None)
             actions.append(Action(verb, target_of, value))
-        self._each(actions)
+        asks = verb in (Verb.CANCEL, Verb.DRAIN) or (verb, words[:1]) == (Verb.BACKEND, ["drain"])
+        self.call_next(self._each, actions, asks=asks)  # once the command line is closed
         return ""
 
     def complete(self, text: str) -> list[str]:
@@ -256,9 +226,28 @@ class OperatorScreen(Screen[None]):
     def _steerable(self) -> Snapshot | None:
         return self.host.view().snapshot if self._allowed() else None
 
-    def _each(self, actions: list[Action]) -> None:
-        if actions and self._allowed():
+    def _each(self, actions: list[Action], *, asks: bool = False) -> None:
+        """Send the actions, after a question if it `asks`."""
+        if not actions or not self._allowed():
+            return
+        if not asks:
             self.host.ask(*actions)
+            return
+        first = actions[0]
+        what = f"{len(actions)} requests" if len(actions) > 1 else first.id or "the daemon"
+        detail = "Queued requests are served, new ones are rejected."
+        if first.verb is Verb.BACKEND:
+            detail = "It finishes its requests and gets no new ones."
+        elif first.verb is Verb.CANCEL:
+            detail = f"Its client{self._clients(actions)} gets an error. This cannot be undone."
+        verb = "Cancel" if first.verb is Verb.CANCEL else "Drain"
+        self._ask(Confirm(f"{verb} {what}?", detail), lambda yes: actions)
+
+    def _clients(self, actions: Sequence[Action]) -> str:
+        snapshot, ids = self.host.view().snapshot, {action.id for action in actions}
+        rows = [*snapshot.queue, *snapshot.running] if snapshot is not None else []
+        names = sorted({row.client or "unnamed" for row in rows if row.id in ids})
+        return f" ({', '.join(names)})" if names else ""
 
     def _alive(self, otherwise: str) -> list[QueuedRequest | RunningRequest]:
         return self._fit((QueuedRequest, RunningRequest), otherwise)
@@ -309,9 +298,3 @@ def _policy(name: str, summary: str, coming: PolicyOutlook | None) -> str:
         starts = [f"{letter} in {duration(at_s):<6} " for letter, at_s in medians if at_s is not None]
         text = f"{name:<12} {''.join(starts)}{' before any cut' * (coming.cuts and bool(starts))}"
     return f"{text.rstrip()}\n  {summary}".rstrip()
-
-
-def _server(server: BackendState) -> str:
-    how = ", ".join(each for each in (server.state, server.standing) if each)
-    does = "bring it up" if server.standing else "drain it: it gets no new requests"
-    return f"{server.name}  {how}, {server.busy} of {server.slots} slots busy\n  {does}"

@@ -48,12 +48,18 @@ def _key(verb: Verb, action: str = "", help: str = "", and_so: str = "", on: str
 MOVES = (
     Key("down,j", "move(1)", "Down and up; also the arrows and the wheel.", "choose", "j k", on="rows"),
     Key("up,k", "move(-1)", "", on="rows"),
-    Key("ctrl+d", "page(0.5)", "Half a page down and up.", shown="^D ^U", on="rows"),
-    Key("ctrl+u", "page(-0.5)", "", on="rows"),
-    Key("pagedown,ctrl+f", "page(1)", "A page down and up; also PgDn and PgUp.", shown="^F ^B", on="rows"),
-    Key("pageup,ctrl+b", "page(-1)", "", on="rows"),
-    Key("home,g", "edge(0)", "First and last row; also gg, Home and End.", shown="g G", on="rows"),
-    Key("end,G", "edge(1)", "", on="rows"),
+    Key("ctrl+d", "move(0.5, 'page')", "Half a page down and up.", shown="^D ^U", on="rows"),
+    Key("ctrl+u", "move(-0.5, 'page')", "", on="rows"),
+    Key(
+        "pagedown,ctrl+f",
+        "move(1, 'page')",
+        "A page down and up; also PgDn and PgUp.",
+        shown="^F ^B",
+        on="rows",
+    ),
+    Key("pageup,ctrl+b", "move(-1, 'page')", "", on="rows"),
+    Key("home,g", "move(-1, 'all')", "First and last row; also gg, Home and End.", shown="g G", on="rows"),
+    Key("end,G", "move(1, 'all')", "", on="rows"),
 )
 """The keys that move the cursor, or scroll a page."""
 
@@ -91,17 +97,7 @@ GROUPS = {
         Key("n", "move(1)", "Next match, and the one before.", shown="n N", on="rows"),
         Key("N", "move(-1)", "", on="rows"),
         Key("escape", "clear", "Clear marks, filter and cursor; leave the large view.", shown="Esc"),
-        Key("s", "sort(1)", "Sort by the next column.", "sort", on="rows"),
-        Key(
-            "greater_than_sign",
-            "sort(1)",
-            "Sort by the next column, and the one before.",
-            shown="> <",
-            on="rows",
-        ),
-        Key("less_than_sign", "sort(-1)", "", on="rows"),
-        Key("o", "sort_by", "Choose the column to sort by; again to reverse.", on="rows"),
-        Key("S", "reverse", "Reverse the order.", on="rows"),
+        Key("s", "sort", "Choose the column to sort by; again to reverse.", "sort", on="rows"),
         Key("C", "columns", "Show or hide columns.", on="rows"),
         Key("f", "app.ghost", "Compare each place with first-come-first-served."),
         Key("p", "app.freeze", "Freeze the display; the daemon keeps running.", "freeze"),

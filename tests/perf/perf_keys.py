@@ -31,7 +31,7 @@ from tui.keys import KEYS, Key
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 WAITING = 14
-SETTLE_S = 0.5
+SETTLE_S = 0.4
 PATIENCE_S = 20.0
 LEAVES = ("q", "ctrl+q", "ctrl+c")
 NAMES = {
@@ -54,8 +54,6 @@ NAMES = {
     "slash": "/",
     "colon": ":",
     "question_mark": "?",
-    "less_than_sign": "<",
-    "greater_than_sign": ">",
     "left_square_bracket": "[",
     "right_square_bracket": "]",
     "left_curly_bracket": "{",

@@ -146,6 +146,7 @@ async def test_drain_asks_first_and_can_be_taken_back() -> None:
     async with bench() as it:
         for no in ("escape", "enter"):
             await it.press("D", no)
+        await it.press("colon", *"drain", "enter", "enter")
         assert it.source.asked == []
         await it.press("D", "y")
         it.app._message = ""
@@ -204,7 +205,7 @@ async def test_a_letter_sorts_and_columns_are_ones_own_and_both_are_remembered(t
         async with app.run_test(size=(120, 40)) as pilot:
             app.take(busy())
             if begun:
-                await pilot.press("o", "a", "C", "b", "m", "escape")
+                await pilot.press("s", "a", "C", "b", "m", "escape")
             text = await settled(app, pilot)
             assert app.query_one("#queue", Table).order.by == "age"
             assert "age↑" in text
@@ -234,13 +235,13 @@ async def test_a_level_of_urgency_is_corrected_and_a_server_drained_and_brought_
         await it.press("j", "j", "U")
         assert "policy bounded ignores it" in it.text
         await it.press("j", "enter")
-        await it.press("B", "enter", "enter")
+        await it.press("B", *"dr", "tab", "tab", "enter", "enter")
         assert len(it.source.asked) == 1, "Enter is no yes to a drain"
-        await it.press("B", "enter", "y")
+        await it.press("B", *"drain local", "enter", "y")
         assert "draining local" in it.text
         (backend,) = it.snapshot.backends
         it.app.take(replace(it.snapshot, backends=(replace(backend, standing="draining"),)))
-        await it.press("B", "enter")
+        await it.press("B", *"up local", "enter")
         level = Action(Verb.URGENCY, it.queue[1].id, 1)
         assert it.source.asked == [level, *(Action(Verb.BACKEND, "local", deed) for deed in ("drain", "up"))]
 
@@ -300,7 +301,7 @@ async def test_each_key_says_what_it_did_and_one_key_undoes_it() -> None:
             (("D", "y"), "draining", Verb.RESUME, None),
             (("colon", *"policy srpt", "enter"), "policy bounded → srpt", Verb.POLICY, "bounded"),
             (("colon", *"tau 7", "enter"), "tau 90 s → 7 s", Verb.TAU, "auto"),
-            (("B", "enter", "y"), "draining local", Verb.BACKEND, "up"),
+            (("B", *"drain local", "enter", "y"), "draining local", Verb.BACKEND, "up"),
         ):
             await it.press("g", *keys)
             assert f"{said}  (u: undo)" in it.text
@@ -381,6 +382,9 @@ async def test_what_the_daemon_refused_is_not_undone() -> None:
 async def test_a_verb_can_be_typed(typed: str, asked: Action) -> None:
     async with bench() as it:
         await it.press("9", "colon", *typed, "enter")
+        if typed.startswith(("cancel", "backend drain")):
+            assert it.source.asked == []
+            await it.press("y")
         assert it.source.asked == [asked]
         assert it.app.screen is it.board
 

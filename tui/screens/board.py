@@ -200,22 +200,10 @@ class BoardScreen(OperatorScreen):
             self.notify(NO_ROWS, severity="warning", timeout=3)
         return self.table
 
-    def action_move(self, step: int) -> None:
-        """Move the cursor down or up."""
+    def action_move(self, step: float, unit: str = "row") -> None:
+        """Move the cursor."""
         if (table := self._rows()) is not None:
-            table.move(step)
-            self._hint()
-
-    def action_page(self, share: float) -> None:
-        """Move the cursor by a share of the page."""
-        if (table := self._rows()) is not None:
-            table.page(share)
-            self._hint()
-
-    def action_edge(self, end: int) -> None:
-        """Move the cursor to the first row or the last."""
-        if (table := self._rows()) is not None:
-            table.edge(end)
+            table.move(step, unit)
             self._hint()
 
     def action_go(self, name: str) -> None:
@@ -267,16 +255,7 @@ class BoardScreen(OperatorScreen):
 
     # -- tables -----------------------------------------------------------------------------------------
 
-    def action_sort(self, step: int) -> None:
-        """Sort by another column."""
-        if (table := self._rows()) is None:
-            return
-        table.cycle_sort(step)
-        self._keep(table)
-        column = table.grid.column(table.order.by)
-        self.notify(f"sorted by {column.title or column.name}" if column else "in the daemon's order")
-
-    def action_sort_by(self) -> None:
+    def action_sort(self) -> None:
         """Ask for a column, and sort by it."""
         if (table := self._rows()) is None:
             return
@@ -321,12 +300,6 @@ class BoardScreen(OperatorScreen):
             table.hidden = names & set(liked.get(f"{table.panel}.hidden", "").split())
         if liked.get("deck") in DECK:
             self._wish = replace(self._wish, deck=liked["deck"])
-
-    def action_reverse(self) -> None:
-        """Reverse the order."""
-        if (table := self._rows()) is not None:
-            table.reorder(replace(table.order, reverse=not table.order.reverse))
-            self._keep(table)
 
     def action_mark(self) -> None:
         """Mark the request under the cursor."""

@@ -98,19 +98,13 @@ class Choose(Dialog[str]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
 
-    def action_move(self, step: int) -> None:
+    def action_move(self, step: float, unit: str = "row") -> None:
         """Go down or up."""
         options = self.query_one(OptionList)
-        options.action_cursor_down() if step > 0 else options.action_cursor_up()
-
-    def action_page(self, share: float) -> None:
-        """Go down or up by one, as the list is short."""
-        self.action_move(1 if share > 0 else -1)
-
-    def action_edge(self, end: int) -> None:
-        """Go to the first or the last."""
-        options = self.query_one(OptionList)
-        options.action_last() if end else options.action_first()
+        rows = 1 if unit == "row" else options.option_count
+        options.highlighted = max(
+            0, min((options.highlighted or 0) + int(step * rows), options.option_count - 1)
+        )
 
 
 class Prompt(Dialog[str]):

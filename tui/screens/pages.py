@@ -80,18 +80,11 @@ class PageScreen(ModalScreen[None]):
         """Draw the page."""
         self.query_one(Page).show(view)
 
-    def action_move(self, step: int) -> None:
+    def action_move(self, step: float, unit: str = "row") -> None:
         """Scroll down or up."""
-        self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
-
-    def action_page(self, share: float) -> None:
-        """Scroll by a share of the page."""
-        self.action_move(int(share * self.query_one(VerticalScroll).size.height))
-
-    def action_edge(self, end: int) -> None:
-        """Go to the end or to the beginning."""
         page = self.query_one(VerticalScroll)
-        page.scroll_end(animate=False) if end else page.scroll_home(animate=False)
+        lines = {"row": 1, "page": page.size.height, "all": page.virtual_size.height}[unit]
+        page.scroll_relative(y=int(step * lines), animate=False)
 
 
 class Clients(PageScreen):

@@ -186,27 +186,12 @@ class Table(Panel, Generic[RowT]):
         self.hidden ^= {name}
         self.redraw()
 
-    def cycle_sort(self, step: int) -> None:
-        """Sort by the next column; after the last one, in the daemon's order."""
-        names = ("", *self.grid.sortable)
-        at = names.index(self.order.by) if self.order.by in names else 0
-        self.reorder(replace(self.order, by=names[(at + step) % len(names)]))
-
     # -- keys and mouse ---------------------------------------------------------------------------------
 
-    def move(self, step: int) -> None:
-        """Go some rows down or up; from where a request has left, to the one that was next to it."""
-        self._put(self._cursor + step - (step > 0 and not self._is_on_row))
-        self.redraw()
-
-    def page(self, share: float) -> None:
-        """Go a share of a page down or up."""
-        room = max(1, self.size.height - _HEADING - 1)
-        self.move(int(share * room) or (1 if share > 0 else -1))
-
-    def edge(self, end: int) -> None:
-        """Go to the first row or the last."""
-        self._put(len(self.rows) if end else 0)
+    def move(self, step: float, unit: str = "row") -> None:
+        """Go some rows, pages or tables down or up; from where a request has left, to the one next to it."""
+        rows = {"row": 1, "page": max(1, self.size.height - _HEADING - 1), "all": len(self.rows)}[unit]
+        self._put(self._cursor + int(step * rows) - (step > 0 and not self._is_on_row))
         self.redraw()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:

@@ -245,9 +245,11 @@ class OperatorScreen(Screen[None]):
 
     def _clients(self, actions: Sequence[Action]) -> str:
         snapshot, ids = self.host.view().snapshot, {action.id for action in actions}
-        rows = [*snapshot.queue, *snapshot.running] if snapshot is not None else []
-        names = sorted({row.client or "unnamed" for row in rows if row.id in ids})
-        return f" ({', '.join(names)})" if names else ""
+        names = set[str]()
+        if snapshot is not None:
+            names = {row.client or "unnamed" for row in snapshot.queue if row.id in ids}
+            names |= {row.client or "unnamed" for row in snapshot.running if row.id in ids}
+        return f" ({', '.join(sorted(names))})" if names else ""
 
     def _alive(self, otherwise: str) -> list[QueuedRequest | RunningRequest]:
         return self._fit((QueuedRequest, RunningRequest), otherwise)

@@ -96,7 +96,7 @@ GROUPS = {
         Key("slash", "filter", "Filter: all words must match, !word must not.", "filter", "/", on="rows"),
         Key("n", "move(1)", "Next match, and the one before.", shown="n N", on="rows"),
         Key("N", "move(-1)", "", on="rows"),
-        Key("escape", "clear", "Clear marks, filter and cursor; leave the large view.", shown="Esc"),
+        Key("escape", "clear", "Leave the past or the large view; clear marks, filter, cursor.", shown="Esc"),
         Key("s", "sort", "Choose the column to sort by; again to reverse.", "sort", on="rows"),
         Key("C", "columns", "Show or hide columns.", on="rows"),
         Key("f", "app.ghost", "Compare each place with first-come-first-served."),

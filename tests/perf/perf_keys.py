@@ -100,6 +100,8 @@ class Stranger:
     def home(self) -> None:
         """Close what is open, and put the cursor on the second request."""
         self.press("escape", "escape")
+        if "frozen" in self.tmux.screen():
+            self.press("p")
         self.press("2", "escape", "escape", "g", "j")
 
     def try_key(self, name: str, key: Key) -> None:
@@ -116,7 +118,7 @@ class Stranger:
         what = (
             ", ".join(f"{ident or 'daemon'} {what}" for ident, what in changed.items()) or "nothing changed"
         )
-        print(f"  {key.label:6} {name:22} {what:44.44} | {footer:.70}", flush=True)
+        print(f"  {key.label if key.help else '':6} {name:22} {what:44.44} | {footer:.70}", flush=True)
         if changed and "cancel" not in key.action:
             self.press("escape", "u")
             if left := differences(before, self.state()):

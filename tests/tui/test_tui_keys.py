@@ -196,6 +196,8 @@ async def test_the_last_hour_can_be_looked_back_on_and_nothing_is_changed_there(
         assert "waiting 1,295" in it.text
         await it.press("right_square_bracket")
         assert " ago" not in it.text.split("\n")[0]
+        await it.press("left_square_bracket", "escape")
+        assert " ago" not in it.text.split("\n")[0]
 
 
 async def test_a_letter_sorts_and_columns_are_ones_own_and_both_are_remembered(tmp_path: Path) -> None:

@@ -330,9 +330,11 @@ class BoardScreen(OperatorScreen):
         self.app.push_screen(line, select)
 
     def action_clear(self) -> None:
-        """Clear the marks and the filter, else the cursor, or leave the large view."""
+        """Come back from the past; else clear marks and filter, leave the large view, or clear the cursor."""
         table = self.table
-        if table is not None and (table.marks or table.order.filter.strip()):
+        if self.host.view().past_s is not None:
+            self.call_next(self.run_action, "app.freeze")
+        elif table is not None and (table.marks or table.order.filter.strip()):
             table.marks.clear()
             table.reorder(replace(table.order, filter=""))
         elif self._wish.maximised:

@@ -15,7 +15,7 @@ from textual.widget import Widget
 
 from clairvoyant_cli.errors import printable
 from clairvoyant_cli.state.actions import COMMANDS
-from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest, SessionState, UrgencyState
+from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest, UrgencyState
 from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, Host, OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
@@ -244,7 +244,7 @@ class BoardScreen(OperatorScreen):
         if not table.left and table.current is None:
             table.move(1)
         current = table.current
-        if isinstance(current, SessionState):
+        if table.panel == "sessions":
             self.notify(NO_REQUEST, severity="warning", timeout=3)
         elif ident := table.left or (table.grid.id(current) if current is not None else ""):
             self.app.push_screen(Detail(ident))

@@ -1,5 +1,6 @@
 """Small questions over the board: yes or no, one of several, a letter, a line of text."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from os.path import commonprefix
@@ -115,10 +116,10 @@ class Prompt(Dialog[str]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "complete", priority=True),
-        Binding("up,ctrl+p", "recall(-1)"),
-        Binding("down,ctrl+n", "recall(1)"),
+        Binding("up", "recall(-1)"),
+        Binding("down", "recall(1)"),
     ]
-    _past: ClassVar[list[str]] = []
+    _typed_before: ClassVar[defaultdict[str, list[str]]] = defaultdict(list)  # by sign
 
     def __init__(
         self,
@@ -132,6 +133,7 @@ class Prompt(Dialog[str]):
         super().__init__(sign)
         self._value, self._hint = value, hint
         self._enter, self._complete, self._typed = enter, complete, typed
+        self._past = self._typed_before[sign]
         self._at = len(self._past)
 
     def compose(self) -> ComposeResult:

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -28,7 +28,7 @@ from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 from clairvoyant_cli.state.source import EVERY_S as FRAME_S
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
-from tui.deeds import SETTLED_S, Deed, Done, cannot_undo, deed, said_of, standing
+from tui.deeds import SETTLED_S, Deed, cannot_undo, deed, said_of, standing
 from tui.formatting import duration
 from tui.hardware.reading import Hardware
 from tui.history import History
@@ -103,7 +103,7 @@ class Top(App[None]):
         self._message_tone: Tone = "accent"
         self._left = threading.Event()
         self._acting = asyncio.Lock()
-        self._done: deque[Done] = deque(maxlen=_MAX_DONE)
+        self._done: deque[tuple[Sequence[Deed], float]] = deque(maxlen=_MAX_DONE)
         self._expected: dict[tuple[str, str | None], tuple[Any, float]] = {}
         self._history = History()
         self._readonly = readonly
@@ -187,6 +187,7 @@ class Top(App[None]):
         """Take a state, or the news that the daemon is lost, and draw it."""
         now, link = self._clock(), self._link
         if isinstance(news, Disconnected):
+            self._done.clear()  # another daemon may come back
             if link.state is not LinkState.LOST:
                 self._lost_at = now
             self._link = replace(link, state=LinkState.LOST, reason=news.reason, retry_in_s=news.retry_in_s)
@@ -258,9 +259,9 @@ class Top(App[None]):
         """Send actions to the daemon, one after the other, and show what they did."""
         state = self._snapshot
         if state is not None:
-            self._perform(tuple(deed(action, state) for action in actions), state)
+            self._perform([deed(action, state) for action in actions])
 
-    def _perform(self, deeds: tuple[Deed, ...], state: Snapshot, undone: str = "") -> None:
+    def _perform(self, deeds: Sequence[Deed], undone: str = "") -> None:
         """Send the actions of deeds; those that the daemon confirms can be undone, unless they undo some."""
         for each in deeds:
             self._expected[each.field, each.action.id] = each.becomes, self._clock() + SETTLED_S
@@ -277,8 +278,7 @@ class Top(App[None]):
                         done.append(each)
                     refusal = refusal or refused
             if done and not undone:
-                began_at = state.taken_at - state.uptime_s
-                self._done.append(Done(tuple(done), self._clock(), state.pid, began_at))
+                self._done.append((done, self._clock()))
             if refusal:
                 self.notify(
                     refusal if not done else f"{len(done)} of {len(deeds)} done: {refusal}", severity="error"
@@ -302,13 +302,13 @@ class Top(App[None]):
         if state is None or not self._done:
             self.notify("nothing to undo", severity="warning", timeout=2)
             return
-        done = self._done.pop()
-        why = cannot_undo(done, state, settled=self._clock() >= done.at_s + SETTLED_S)
+        done, at_s = self._done.pop()
+        why = cannot_undo(done, state, settled=self._clock() >= at_s + SETTLED_S)
         if why:
-            self.notify(f"{said_of(done.deeds)}: {why}", severity="warning")
+            self.notify(f"{said_of(done)}: {why}", severity="warning")
             return
-        back = [action for each in reversed(done.deeds) for action in each.undo]
-        self._perform(tuple(deed(action, state) for action in back), state, said_of(done.deeds))
+        back = [action for each in reversed(done) for action in each.undo]
+        self._perform([deed(action, state) for action in back], said_of(done))
 
     # -- the view as a whole ----------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from clairvoyant_cli.state.snapshot import BackendState, QueuedRequest, RunningR
 SETTLED_S = 1.5
 """After an action has been confirmed, states from before it may come in for this long."""
 
-_SAME_RUN_S = 2.0
 _UNSAID_LEVEL = 2
 _MAX_PRIORITY = 100
 _MODES = {
@@ -40,16 +39,6 @@ class Deed:
     field: str = ""
     becomes: Any = None
     undo: tuple[Action, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What one key did at `at_s`, in one run of the daemon, which began at `began_at`."""
-
-    deeds: tuple[Deed, ...]
-    at_s: float
-    pid: int
-    began_at: float
 
 
 def standing(field: str, ident: str | None, snapshot: Snapshot) -> Any:
@@ -144,13 +133,11 @@ def said_of(deeds: Sequence[Deed]) -> str:
     return ", ".join(f"{word} {number}" for word, number in kinds.items()) + " requests"
 
 
-def cannot_undo(done: Done, state: Snapshot, *, settled: bool) -> str:
-    """Say why something cannot be undone, or nothing. Once `settled`, it must stand as it was left."""
-    if not any(each.undo for each in done.deeds):
+def cannot_undo(deeds: Sequence[Deed], state: Snapshot, *, settled: bool) -> str:
+    """Say why deeds cannot be undone, or nothing. Once `settled`, all must stand as they left it."""
+    if not any(each.undo for each in deeds):
         return "cannot be undone"
-    if state.pid != done.pid or abs(state.taken_at - state.uptime_s - done.began_at) > _SAME_RUN_S:
-        return "the daemon was restarted since: nothing was undone"
-    for each in done.deeds if settled else ():
+    for each in deeds if settled else ():
         now = standing(each.field, each.action.id, state)
         if each.action.id and each.action.verb is not Verb.BACKEND and now is None:
             return "it has started or ended since: nothing was undone"

@@ -383,7 +383,7 @@ class TopConfig:
     )
     hidden: str | None = setting(None, "COLUMNS", "Hidden columns of the queue, e.g. `q90 bar`.")
     panel: str | None = setting(None, "NAME", "Panel below the queue on a small terminal, e.g. `stats`.")
-    keys: str | None = setting(None, "KEYS", "Key bindings, e.g. `promote=Y drain=D`.")
+    keys: str | None = setting(None, "KEYS", "Key bindings, e.g. `promote=Y hold=w`.")
 
     def likes(self) -> dict[str, str]:
         """Return the settings that are set, under the dashboard's names."""

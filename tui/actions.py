@@ -1,30 +1,34 @@
-"""The keys that ask the daemon for something: which requests they act on, and what they ask first."""
+"""The keys and commands that ask the daemon for something: what they act on, and what they ask first.
+
+They act on the chosen rows of the table that has the focus, as the screen shows them, and on nothing else.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from textual.screen import Screen
 
-from clairvoyant_cli.state.actions import Action, Verb
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.state.actions import AUTO, COMMANDS, TARGETS, Action, Verb, arguments_of
 from clairvoyant_cli.state.snapshot import (
-    BackendState,
     PolicyOutlook,
     QueuedRequest,
     RunningRequest,
     Snapshot,
 )
 from tui.formatting import class_letter, duration
+from tui.layout import SESSIONS
 from tui.panels.requests import LEVELS
-from tui.screens.dialogs import AnswerT, Ask, Choose, Confirm, Dialog, WhatIf
+from tui.screens.dialogs import AnswerT, Choose, Confirm, Dialog, Prompt, WhatIf
 from tui.styled_text import cell
-from tui.view_state import LinkState, ViewState
+from tui.view_state import ViewState
 from tui.widgets.table import Table
 
 NO_REQUEST = "this key is for requests"
-_DAY_S = 86_400.0
+NO_ROWS = "this panel has no rows: 1 goes to the running requests, 2 to the queue"
+NO_ROW = "no request is chosen: j or k chooses one"
 _SAME_S = 0.1
-FitT = TypeVar("FitT")
 
 
 class Host(Protocol):
@@ -41,7 +45,13 @@ class Host(Protocol):
         """Redraw all panels."""
 
     def ask(self, *actions: Action) -> None:
-        """Send actions to the daemon, one after the other; a refusal is shown."""
+        """Send actions to the daemon, one after the other, and show what they did."""
+
+    def expect(self, field: str, ident: str | None) -> Any:
+        """Return a field that actions change: as the last one left it, which the state may not show yet."""
+
+    def undo(self) -> None:
+        """Undo the last key that asked the daemon for something."""
 
     def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
         """Ask when the queue would start under each policy, and show the answer."""
@@ -58,20 +68,17 @@ class OperatorScreen(Screen[None]):
         self.host = host
 
     @property
-    def table(self) -> Table[Any]:
-        """The table whose chosen requests the keys act on."""
+    def table(self) -> Table[Any] | None:
+        """The table that has the focus, if it is shown."""
         raise NotImplementedError
 
     # -- requests ---------------------------------------------------------------------------------------
 
     def action_cancel(self) -> None:
         """Cancel the chosen requests after asking."""
-        rows = self._alive("cannot cancel: it has ended")
-        if rows and self._allowed():
-            question = f"Cancel {rows[0].id}?" if len(rows) == 1 else f"Cancel {len(rows)} requests?"
-            clients = ", ".join(sorted({row.client or "unnamed" for row in rows}))
-            actions = [Action(Verb.CANCEL, row.id) for row in rows]
-            self._ask(Confirm(question, f"Its client ({clients}) gets an error."), lambda yes: actions)
+        self._each(
+            [Action(Verb.CANCEL, row.id) for row in self._alive("cannot cancel: it has ended")], asks=True
+        )
 
     def action_cancel_now(self) -> None:
         """Cancel the chosen requests."""
@@ -84,11 +91,13 @@ class OperatorScreen(Screen[None]):
     def action_hold(self) -> None:
         """Hold the chosen queued requests; release those that are held."""
         verbs = {True: Verb.RELEASE, False: Verb.HOLD}
-        self._each([Action(verbs[row.held], row.id) for row in self._queued()])
+        held = [(row.id, bool(self.host.expect("held", row.id))) for row in self._queued()]
+        self._each([Action(verbs[is_held], ident) for ident, is_held in held])
 
     def action_priority(self, step: int) -> None:
         """Change the priority of the chosen queued requests; lower runs sooner."""
-        self._each([Action(Verb.PRIORITY, row.id, row.priority + step) for row in self._queued()])
+        was = {row.id: self.host.expect("priority", row.id) or 0 for row in self._queued()}
+        self._each([Action(Verb.PRIORITY, ident, priority + step) for ident, priority in was.items()])
 
     def action_urgency(self) -> None:
         """Offer the urgency levels for the chosen requests."""
@@ -105,22 +114,19 @@ class OperatorScreen(Screen[None]):
 
     # -- the daemon -------------------------------------------------------------------------------------
 
+    def action_undo(self) -> None:
+        """Undo the last action."""
+        if self._allowed():
+            self.host.undo()
+
     def action_pause(self) -> None:
         """Pause dispatching, or resume."""
-        snapshot = self._steerable()
-        if snapshot is not None:
-            self.host.ask(Action(Verb.RESUME if snapshot.mode == "paused" else Verb.PAUSE))
+        self._each([Action(Verb.RESUME if self.host.expect("mode", None) == "paused" else Verb.PAUSE)])
 
     def action_drain(self) -> None:
         """Drain after asking, or resume."""
-        snapshot = self._steerable()
-        if snapshot is None:
-            return
-        if snapshot.mode == "draining":
-            self.host.ask(Action(Verb.RESUME))
-        else:
-            detail = "It finishes queued requests and rejects new ones."
-            self._ask(Confirm("Drain the daemon?", detail), lambda yes: [Action(Verb.DRAIN)])
+        draining = self.host.expect("mode", None) == "draining"
+        self._each([Action(Verb.RESUME if draining else Verb.DRAIN)], asks=not draining)
 
     def action_policy(self) -> None:
         """Offer the daemon's policies."""
@@ -137,21 +143,77 @@ class OperatorScreen(Screen[None]):
             )
 
     def action_tau(self) -> None:
-        """Ask for the starvation timeout."""
+        """Open the command line on tau."""
         snapshot = self._steerable()
         if snapshot is not None:
-            shown = f"{snapshot.tau.tau_s:g}" if snapshot.tau.tau_s else "off"
-            dialog = Ask("Starvation timeout in seconds, or off", shown, _tau_fault)
-            self._ask(dialog, lambda text: [Action(Verb.TAU, value=_tau_of(text))])
+            self.action_command(f"tau {snapshot.tau.tau_s:g}" if snapshot.tau.tau_s else "tau off")
 
     def action_servers(self) -> None:
-        """Offer to drain each server, or to bring it up."""
-        snapshot = self._steerable()
-        if snapshot is not None:
-            verbs = {each.name: "up" if each.standing else "drain" for each in snapshot.backends}
-            options = [(each.name, _server(each)) for each in snapshot.backends]
-            dialog = Choose("Servers", options)
-            self._ask(dialog, lambda name: [Action(Verb.BACKEND, name, verbs[name])])
+        """Open the command line on servers."""
+        if self._allowed():
+            self.action_command("backend ")
+
+    # -- what is typed ----------------------------------------------------------------------------------
+
+    def action_command(self, text: str = "") -> None:
+        """Open the command line."""
+        self.app.push_screen(Prompt(":", text, self.run_command, self.complete))
+
+    def run_command(self, text: str) -> str:
+        """Do what is typed; return what is wrong with it, or nothing."""
+        name, *words = text.split() or [""]
+        if name in COMMANDS:
+            return self._run_verb(Verb(name), words)
+        return f"no command {name}: Tab lists them" if name else ""
+
+    def _run_verb(self, verb: Verb, words: list[str]) -> str:
+        """Act on what is named; if no request is, on the chosen ones."""
+        fields = COMMANDS[verb].fields
+        targets: list[list[str]] = [[]]
+        if fields[:1] == ("id",) and len(words) < len(fields) and not any(w.startswith("id=") for w in words):
+            alive = verb in (Verb.CANCEL, Verb.URGENCY)
+            targets = [[row.id] for row in (self._alive("it has ended") if alive else self._queued())]
+        actions = []
+        for target in targets:
+            try:
+                given = arguments_of(verb, [*target, *words])
+            except ClairvoyantError as error:
+                return str(error)
+            if set(given) != set(fields):
+                return f"give {' '.join((verb, *map(str.upper, fields)))}; `clairvoyant act` does more"
+            target_of = next((given[field] for field in fields if field in TARGETS), None)
+            value = next((given[field] for field in fields if field not in TARGETS), None)
+            actions.append(Action(verb, target_of, value))
+        asks = verb in (Verb.CANCEL, Verb.DRAIN) or (verb, words[:1]) == (Verb.BACKEND, ["drain"])
+        self.call_next(self._each, actions, asks=asks)  # once the command line is closed
+        return ""
+
+    def complete(self, text: str) -> list[str]:
+        """Return what the last word may be."""
+        *before, last = text.split(" ")
+        words = self.words_after(*before)
+        return [each for each in words if each.startswith(last)] or [each for each in words if last in each]
+
+    def words_after(self, *before: str) -> Sequence[str]:
+        """Return what may be typed after these words."""
+        if not before:
+            return [*COMMANDS]
+        snapshot = self.host.view().snapshot
+        fields = COMMANDS[Verb(before[0])].fields if before[0] in COMMANDS else ()
+        if snapshot is None or len(before) > len(fields):
+            return []
+        verb, field = before[0], fields[len(before) - 1]
+        rows = snapshot.running if verb in (Verb.CANCEL, Verb.URGENCY) else ()
+        models = {model.name for each in snapshot.backends for model in each.models}
+        words: dict[str, Sequence[str]] = {
+            "id": [*(row.id for row in snapshot.queue), *(row.id for row in rows)],
+            "policy": snapshot.policies,
+            "tau_s": [AUTO, "off"],
+            "level": [str(level) for level, _ in enumerate(LEVELS)],
+            "do": ["drain", "up", "remove"] if verb == Verb.BACKEND else ["load", "unload"],
+            "name": [each.name for each in snapshot.backends] if verb == Verb.BACKEND else sorted(models),
+        }
+        return words.get(field, ())
 
     # -- whether, and how -------------------------------------------------------------------------------
 
@@ -165,38 +227,72 @@ class OperatorScreen(Screen[None]):
         self.app.push_screen(dialog, answer)
 
     def _allowed(self) -> bool:
-        view = self.host.view()
-        for forbidden, why in (
-            (view.readonly, "read-only"),
-            (view.past_s is not None, "this is the past"),
-            (view.link.state is not LinkState.LIVE, "no daemon"),
-        ):
-            if forbidden:
-                self.app.notify(f"{why}: nothing was changed", severity="warning", timeout=2)
-                return False
-        return True
+        why = self.host.view().forbids
+        if why:
+            self.app.notify(f"{why}: nothing was changed", severity="warning", timeout=2)
+        return not why
 
     def _steerable(self) -> Snapshot | None:
         return self.host.view().snapshot if self._allowed() else None
 
-    def _each(self, actions: list[Action]) -> None:
-        if actions and self._allowed():
+    def _each(self, actions: list[Action], *, asks: bool = False) -> None:
+        """Send the actions, after a question if it `asks`."""
+        if not actions or not self._allowed():
+            return
+        if not asks:
             self.host.ask(*actions)
+            return
+        first = actions[0]
+        what = f"{len(actions)} requests" if len(actions) > 1 else first.id or "the daemon"
+        detail = "Queued requests are served, new ones are rejected."
+        if first.verb is Verb.BACKEND:
+            detail = "It finishes its requests and gets no new ones."
+        elif first.verb is Verb.CANCEL:
+            detail = f"Its client{self._clients(actions)} gets an error. This cannot be undone."
+        verb = "Cancel" if first.verb is Verb.CANCEL else "Drain"
+        self._ask(Confirm(f"{verb} {what}?", detail), lambda yes: actions)
+
+    def _clients(self, actions: Sequence[Action]) -> str:
+        snapshot, ids = self.host.view().snapshot, {action.id for action in actions}
+        names = set[str]()
+        if snapshot is not None:
+            names = {row.client or "unnamed" for row in snapshot.queue if row.id in ids}
+            names |= {row.client or "unnamed" for row in snapshot.running if row.id in ids}
+        return f" ({', '.join(sorted(names))})" if names else ""
 
     def _alive(self, otherwise: str) -> list[QueuedRequest | RunningRequest]:
-        rows = [row for row in self.table.chosen if isinstance(row, QueuedRequest | RunningRequest)]
-        return self._fit(rows, otherwise)
+        return self._fit((QueuedRequest, RunningRequest), otherwise)
 
     def _queued(self) -> list[QueuedRequest]:
-        rows = [row for row in self.table.chosen if isinstance(row, QueuedRequest)]
-        return self._fit(rows, "only queued requests can be moved")
+        return self._fit((QueuedRequest,), "only queued requests can be moved")
 
-    def _fit(self, rows: list[FitT], otherwise: str) -> list[FitT]:
-        """Return the rows; if there are none, say why nothing happens."""
-        if not rows:
-            why = NO_REQUEST if self.table.panel == "sessions" else otherwise
+    def _fit(self, kinds: tuple[type, ...], otherwise: str) -> list[Any]:
+        """Return the chosen rows of these kinds; if there are none, say why nothing happens."""
+        table = self.table
+        rows = [row for row in table.chosen if isinstance(row, kinds)] if table is not None else []
+        if rows or table is None:
+            why = "" if rows else NO_ROWS
+        elif table.panel == SESSIONS:
+            why = NO_REQUEST
+        elif table.chosen:
+            why = otherwise
+        else:
+            why = f"{table.left} {self._fate(table.left)}: nothing was done" if table.left else NO_ROW
+            table.forget_marks()
+        if why:
             self.app.notify(why, severity="warning", timeout=3)
         return rows
+
+    def _fate(self, ident: str) -> str:
+        """Say what has become of a request that is not in its table any more."""
+        snapshot = self.host.view().snapshot
+        if snapshot is None:
+            return "is gone"
+        if any(row.id == ident for row in snapshot.running):
+            return "has started"
+        if any(row.id == ident for row in snapshot.queue):
+            return "is not in this list"
+        return "has ended"
 
 
 def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tuple[str, str]]:
@@ -245,23 +341,3 @@ def _order(policy: str, rows: Sequence[QueuedRequest]) -> str:
     half = (len(cells) + 1) // 2
     lines = (f"{left}{right}" for left, right in zip_longest(cells[:half], cells[half:], fillvalue=""))
     return "\n".join([f"First under {policy}:", *lines]) if cells else ""
-
-
-def _server(server: BackendState) -> str:
-    how = ", ".join(each for each in (server.state, server.standing) if each)
-    does = "bring it up" if server.standing else "drain it: it gets no new requests"
-    return f"{server.name}  {how}, {server.busy} of {server.slots} slots busy\n  {does}"
-
-
-def _tau_of(text: str) -> float:
-    """Read tau in seconds, 0 for none; ValueError if it is no number."""
-    text = text.strip().removesuffix("s")
-    return 0.0 if text == "off" else float(text)
-
-
-def _tau_fault(text: str) -> str:
-    try:
-        tau_s = _tau_of(text)
-    except ValueError:
-        return "a number of seconds, or off"
-    return "" if 0.0 <= tau_s <= _DAY_S else "up to a day, or off"

@@ -8,16 +8,17 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from textual.app import App, SystemCommand
+from textual.app import App
+from textual.binding import Binding, BindingType
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
@@ -28,10 +29,10 @@ from clairvoyant_cli.state.source import EVERY_S as FRAME_S
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from tui.alerts import Alerts
+from tui.deeds import SETTLED_S, Deed, cannot_undo, deed, said_of, standing
 from tui.formatting import duration
 from tui.hardware.reading import Hardware
 from tui.history import History
-from tui.keys import KEYS
 from tui.palette import THEMES, Palette
 from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
@@ -47,6 +48,7 @@ _HARDWARE_EVERY_S = 1.0
 _TICK_S = 0.3
 _STILL_S = 0.55  # over half a second: two states a second need no frames between them
 _MESSAGE_S = 4.0
+_MAX_DONE = 50
 _SEVERITY: dict[str, Tone] = {"information": "accent", "warning": "warn", "error": "alert"}
 
 
@@ -55,7 +57,11 @@ class Top(App[None]):
 
     TITLE = "clairvoyant top"
     CSS_PATH = "app.tcss"
-    ENABLE_COMMAND_PALETTE = True
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+    ]
 
     def __init__(
         self,
@@ -100,6 +106,9 @@ class Top(App[None]):
         self._message, self._message_until = "", 0.0
         self._message_tone: Tone = "accent"
         self._left = threading.Event()
+        self._acting = asyncio.Lock()
+        self._done: deque[tuple[Sequence[Deed], float]] = deque(maxlen=_MAX_DONE)
+        self._expected: dict[tuple[str, str | None], tuple[Any, float]] = {}
         self._history = History()
         self._readonly = readonly
         self._badge = badge
@@ -119,6 +128,7 @@ class Top(App[None]):
         return self.board
 
     def on_mount(self) -> None:
+        self.app_resume_signal.subscribe(self, lambda app: self.action_repaint())
         self.theme_changed_signal.subscribe(self, lambda theme: self._recolour())
         self.run_worker(self._follow(), group="source")
         if self._machine is not None:
@@ -181,6 +191,7 @@ class Top(App[None]):
         """Take a state, or the news that the daemon is lost, and draw it."""
         now, link = self._clock(), self._link
         if isinstance(news, Disconnected):
+            self._done.clear()  # another daemon may come back
             if link.state is not LinkState.LOST:
                 self._lost_at = now
             self._link = replace(link, state=LinkState.LOST, reason=news.reason, retry_in_s=news.retry_in_s)
@@ -253,15 +264,59 @@ class Top(App[None]):
         self.run_worker(ask(), group="outlook", exclusive=True)
 
     def ask(self, *actions: Action) -> None:
-        """Send actions to the daemon, one after the other; a refusal is shown."""
+        """Send actions to the daemon, one after the other, and show what they did."""
+        state = self._snapshot
+        if state is not None:
+            self._perform([deed(action, state) for action in actions])
+
+    def _perform(self, deeds: Sequence[Deed], undone: str = "") -> None:
+        """Send the actions of deeds; those that the daemon confirms can be undone, unless they undo some."""
+        for each in deeds:
+            self._expected[each.field, each.action.id] = each.becomes, self._clock() + SETTLED_S
 
         async def perform() -> None:
-            for action in actions:
-                refusal = await self._source.act(action)
-                if refusal:
-                    self.notify(refusal, severity="error")
+            done: list[Deed] = []
+            refusal = ""
+            async with self._acting:
+                for each in deeds:
+                    refused = await self._source.act(each.action)
+                    if refused:
+                        self._expected.pop((each.field, each.action.id), None)
+                    else:
+                        done.append(each)
+                    refusal = refusal or refused
+            if done and not undone:
+                self._done.append((done, self._clock()))
+            if refusal:
+                self.notify(
+                    refusal if not done else f"{len(done)} of {len(deeds)} done: {refusal}", severity="error"
+                )
+            else:
+                can = any(each.undo for each in done) and not undone
+                self.notify(f"undone: {undone}" if undone else f"{said_of(done)}{'  (u: undo)' * can}")
 
         self.run_worker(perform(), group="actions")
+
+    def expect(self, field: str, ident: str | None) -> Any:
+        """Return a field that actions change: as the last one left it, which the state may not show yet."""
+        becomes, until = self._expected.get((field, ident), (None, 0.0))
+        if self._clock() < until:
+            return becomes
+        return standing(field, ident, self._snapshot) if self._snapshot is not None else None
+
+    def undo(self) -> None:
+        """Undo the last key that asked the daemon for something, if nobody has changed it since."""
+        state = self._snapshot
+        if state is None or not self._done:
+            self.notify("nothing to undo", severity="warning", timeout=2)
+            return
+        done, at_s = self._done.pop()
+        why = cannot_undo(done, state, settled=self._clock() >= at_s + SETTLED_S)
+        if why:
+            self.notify(f"{said_of(done)}: {why}", severity="warning")
+            return
+        back = [action for each in reversed(done) for action in each.undo]
+        self._perform([deed(action, state) for action in back], said_of(done))
 
     # -- the view as a whole ----------------------------------------------------------------------------
 
@@ -315,12 +370,6 @@ class Top(App[None]):
         self._source.pace(self._every_s)
         self.notify(f"refresh every {duration(self._every_s)}", timeout=2)
 
-    def action_theme(self) -> None:
-        """Take the next theme."""
-        names = [theme.name for theme in THEMES]
-        self.theme = dict(pairwise([*names, names[0]])).get(self.theme, names[0])
-        self.notify(f"theme {self.theme}", timeout=2)
-
     def action_prompts(self) -> None:
         """Show prompts, if the daemon sends them."""
         state = self._snapshot
@@ -339,6 +388,16 @@ class Top(App[None]):
         self.notify("compared with first-come-first-served" if self._ghost else "not compared")
         self.draw()
 
+    def action_repaint(self) -> None:
+        """Draw the whole screen: something else has written on the terminal."""
+        self.screen.refresh(layout=True)
+
+    def action_command(self) -> None:
+        """Open the command line, on the board."""
+        while self.screen is not self.board:
+            self.pop_screen()
+        self.board.action_command()
+
     def action_help(self) -> None:
         """Show the help."""
         self.push_screen(Help())
@@ -348,23 +407,6 @@ class Top(App[None]):
         """Show the clients."""
         self.push_screen(Clients())
         self.call_after_refresh(self.draw)
-
-    # -- the command palette ----------------------------------------------------------------------------
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Offer every key's action by name, and Textual's themes and screenshot."""
-        for key in sorted(KEYS, key=lambda key: key.changes):  # harmless ones first
-            if key.action:
-                yield SystemCommand(key.help, f"key {key.label}", self._runner(key.action))
-        for command in super().get_system_commands(screen):
-            if command.title in ("Theme", "Screenshot"):
-                yield command
-
-    def _runner(self, action: str) -> Callable[[], Coroutine[Any, Any, None]]:
-        async def run() -> None:
-            await self.run_action(action, self.board)
-
-        return run
 
 
 def _stored(path: Path) -> dict[str, str]:

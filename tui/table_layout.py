@@ -56,11 +56,6 @@ class Grid(Generic[RowT]):
         """Return the column of this name."""
         return next((column for column in self.columns if column.name == name), None)
 
-    @property
-    def sortable(self) -> tuple[str, ...]:
-        """The names of the columns that can be sorted by."""
-        return tuple(column.name for column in self.columns if column.sort)
-
 
 def select(grid: Grid[RowT], rows: Sequence[RowT], order: Order) -> Sequence[RowT]:
     """Return the rows that pass the filter, sorted. Every word must match; a word after `!` must not."""

@@ -39,7 +39,8 @@ class Link:
 class ViewState:
     """What is drawn. `drift_s` is the time since the state arrived, by which ages grow; from `SILENT_S` on it
     stands still, and `silent_s` is the age of the state. `past_s` is how long ago a state of the history was
-    taken, None for the newest. `message` is shown for some seconds.
+    taken, None for the newest. `message` is shown for some seconds. `offers` are what keys find chosen now
+    (`tui.keys.Key.on`), and "held" if that is held.
     """
 
     link: Link
@@ -57,6 +58,16 @@ class ViewState:
     badge: str = ""
     message: str = ""
     message_tone: Tone = "accent"
+    offers: frozenset[str] = frozenset()
+
+    @property
+    def forbids(self) -> str:
+        """Why nothing can be asked of the daemon now; "" if it can."""
+        if self.readonly:
+            return "read-only"
+        if self.past_s is not None:
+            return "this is the past"
+        return "" if self.link.state is LinkState.LIVE else "no daemon"
 
     @property
     def now(self) -> float:

@@ -16,7 +16,7 @@ import click
 from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.system import draws_few_glyphs
+from clairvoyant_cli.system import draws_few_glyphs, heed_signals
 
 if TYPE_CHECKING:
     from clairvoyant_cli.state.snapshot import Snapshot
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _SCENARIOS = ("busy", "overloaded", "empty")
 _FEW_COLLECTIONS = 20_000
+_TERMINATED = 128 + 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ async def _watch(
         # A frame makes thousands of tuples and no cycles: collecting garbage costs a tenth of it.
         gc.freeze()
         gc.set_threshold(_FEW_COLLECTIONS)
-        top = Top(
+        app = Top(
             attachment.source,
             machine=attachment.machine or _this_machine(),
             readonly=readonly,
@@ -152,8 +153,17 @@ async def _watch(
             likes=load_top_config().likes(),
             alerts=None if draws_few_glyphs() else Alerts(bell=bell),
         )
+
+        def leave() -> None:  # and put the terminal back as it was, if it is still there
+            if not sys.__stdin__ or not sys.__stdin__.isatty():
+                os._exit(_TERMINATED)
+            app.exit(return_code=_TERMINATED)
+
+        heed_signals(lambda _: leave(), leave)
         with nullcontext() if draws_few_glyphs() else title_kept(sys.stderr):  # to which Textual draws
-            await top.run_async()
+            await app.run_async()
+        if app.return_code:
+            sys.exit(app.return_code)
         return None
 
 

@@ -125,7 +125,7 @@ class Actions:
     async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Carry out an action by name."""
         verb = Verb(action)
-        if COMMANDS[verb].target == "id":
+        if "id" in COMMANDS[verb].fields:
             result = self._on_request(verb, arguments)
         elif verb is Verb.BACKEND:
             result = await self.backends.run(arguments)

@@ -10,8 +10,9 @@ Rule 5: where the KV cache is shared by conversations, a second cache sees the p
 The difference between what the two are expected to hold is the prefill that the real order saved.
 
 A request that is held joins when it is released, one whose client has a limit of running requests when it
-starts: its wait is the operator's doing. It takes a slot, but is not compared. Under first-come-first-served, all
-differences are 0 by construction.
+starts: its wait is the operator's doing. It takes a slot, but is not compared.
+
+Under first-come-first-served, all differences are 0 by construction.
 """
 
 from bisect import bisect_right, insort

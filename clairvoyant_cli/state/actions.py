@@ -1,8 +1,12 @@
 """What an operator can ask of the daemon: one table for the control API, `act`, `top` and the reference."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 AUTO = "auto"
 """As `tau_s`: undo an operator's choice, and use the flag's tau or the learned one again."""
@@ -29,13 +33,12 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a verb is sent, and what it does. `target` and `value` are the keys of what it acts on and of its
-    value in the JSON body, "" if it has none; `body` describes the whole. `key` is the key of `top` in
-    Textual's notation, `hint` the word for it in the footer.
+    """How a verb is written and sent, and what it does. `fields` are the keys of its JSON body, in the order
+    in which their values are written; `body` describes the whole. `key` is the key of `top` in Textual's
+    notation, `hint` the word for it in the footer.
     """
 
-    target: str
-    value: str
+    fields: tuple[str, ...]
     body: str
     help: str
     key: str = ""
@@ -44,45 +47,43 @@ class Command:
 
 _ID = '{"id": REQUEST}'
 COMMANDS: Mapping[Verb, Command] = {
-    Verb.CANCEL: Command("id", "", _ID, "Cancel a queued or running request.", "x", "cancel"),
-    Verb.PROMOTE: Command("id", "", _ID, "Move a queued request to the front.", "t", "to top"),
-    Verb.HOLD: Command("id", "", _ID, "Hold a queued request.", "h", "hold"),
-    Verb.RELEASE: Command("id", "", _ID, "Release a held request.", "h"),
+    Verb.CANCEL: Command(("id",), _ID, "Cancel a queued or running request.", "x", "cancel"),
+    Verb.PROMOTE: Command(("id",), _ID, "Move a queued request to the front.", "t", "to top"),
+    Verb.HOLD: Command(("id",), _ID, "Hold a queued request.", "H", "hold"),
+    Verb.RELEASE: Command(("id",), _ID, "Release a held request.", "H"),
     Verb.PRIORITY: Command(
-        "id",
-        "priority",
+        ("id", "priority"),
         '{"id": REQUEST, "priority": -100 to 100}',
         "Set a queued request's priority; lower runs sooner.",
         "plus,minus",
     ),
     Verb.URGENCY: Command(
-        "id", "level", '{"id": REQUEST, "level": 0 to 4}', "Set a request's urgency level.", "U"
+        ("id", "level"), '{"id": REQUEST, "level": 0 to 4}', "Set a request's urgency level.", "U"
     ),
-    Verb.PAUSE: Command("", "", "{}", "Stop dispatching; new requests wait.", "P", "pause"),
-    Verb.RESUME: Command("", "", "{}", "Resume after a pause or a drain.", "P"),
-    Verb.DRAIN: Command("", "", "{}", "Reject new requests; finish queued and running ones.", "d"),
-    Verb.POLICY: Command("", "policy", '{"policy": NAME}', "Change the scheduling policy.", "m", "policy"),
+    Verb.PAUSE: Command((), "{}", "Stop dispatching; new requests wait.", "P", "pause"),
+    Verb.RESUME: Command((), "{}", "Resume after a pause or a drain.", "P"),
+    Verb.DRAIN: Command((), "{}", "Reject new requests; finish queued and running ones.", "D"),
+    Verb.POLICY: Command(("policy",), '{"policy": NAME}', "Change the scheduling policy.", "m", "policy"),
     Verb.TAU: Command(
-        "",
-        "tau_s",
+        ("tau_s",),
         '{"tau_s": 0 to 86400, or "auto"}',
         "Set the starvation timeout; 0 disables it, `auto` restores the flag's or the learned one.",
-        "u",
-        "tau",
+        "T",
     ),
-    Verb.RELOAD: Command("", "", "{}", "Reload the clients file."),
+    Verb.RELOAD: Command((), "{}", "Reload the clients file."),
     Verb.BACKEND: Command(
-        "name",
-        "do",
+        ("do", "name"),
         '{"do": "drain", "up" or "remove", "name": SERVER}, or {"do": "add", "url": URL, ...}',
         "Drain, bring up, remove or add a server. One to add takes the keys of `[[backends]]`, with `key` "
         "instead of `key_file`.",
-        "b",
+        "B",
     ),
     Verb.MODEL: Command(
-        "name", "do", '{"do": "load" or "unload", "name": MODEL}', "Load or unload a model on its servers."
+        ("do", "name"), '{"do": "load" or "unload", "name": MODEL}', "Load or unload a model on its servers."
     ),
 }
+TARGETS = ("id", "name")
+"""The fields that name what a verb acts on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,29 @@ class Action:
 
     def body(self) -> dict[str, str | int | float | None]:
         """Return the JSON body."""
-        command = COMMANDS[self.verb]
-        body: dict[str, str | int | float | None] = {command.target: self.id} if command.target else {}
-        return body | ({command.value: self.value} if command.value else {})
+        return {field: self.id if field in TARGETS else self.value for field in COMMANDS[self.verb].fields}
+
+
+def arguments_of(verb: Verb, words: Sequence[str]) -> dict[str, Any]:
+    """Read what is written after a verb: KEY=VALUE, or values in the order of its fields."""
+    command, given = COMMANDS[verb], dict[str, Any]()
+    for word in words:
+        key, is_one, value = word.partition("=")
+        if not is_one:
+            free = [field for field in command.fields if field not in given]
+            if not free:
+                usage = " ".join((verb, *map(str.upper, command.fields)))
+                raise ClairvoyantError(f"{word!r} is too much: {usage}, or KEY=VALUE", ExitCode.USAGE)
+            key, value = free[0], word
+        given[key] = _value(key, value)
+    return given
+
+
+def _value(key: str, value: str) -> Any:
+    if key == "tau_s":
+        value = "0" if value == "off" else value.removesuffix("s")
+    try:
+        read = None if key in TARGETS else json.loads(value)
+    except ValueError:
+        read = None
+    return read if isinstance(read, int | float) else value

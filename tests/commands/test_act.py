@@ -25,11 +25,12 @@ async def test_a_level_is_corrected_and_what_is_wrong_is_said() -> None:
         state = await until(daemon, lambda s: len(s.running) == 1)
         where = ("--url", daemon.base_url)
         name = state.running[0].id
-        done = await act("urgency", f"id={name}", "level=0", *where)
+        done = await act("urgency", name, "0", *where)
         assert done.exception is None, done.output
         state = await until(daemon, lambda s: s.running[0].urgency == 0)
         assert state.running[0].urgency_by == "operator"
         assert "level" in str((await act("urgency", f"id={name}", "level=9", *where)).exception)
-        assert "KEY=VALUE" in str((await act("urgency", name, *where)).exception)
+        assert "KEY=VALUE" in str((await act("urgency", name, "1", "2", *where)).exception)
+        assert "cannot priority" in str((await act("priority", name, "-5", *where)).exception)
         assert (await act("tau", "tau_s=auto", *where)).exception is None
         assert (await act("cancel", f"id={name}", *where)).exception is None

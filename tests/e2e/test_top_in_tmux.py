@@ -72,15 +72,17 @@ class Tmux:
 
 
 @contextmanager
-def top(folder: Path, url: str) -> Iterator[Tmux]:
-    """Run the dashboard at 120x40."""
+def top(folder: Path, url: str, width: int = 120, height: int = 40, command: str = "") -> Iterator[Tmux]:
+    """Run the dashboard, or another command."""
     tmux = Tmux(folder / "tmux")
-    command = f"{sys.executable} -m clairvoyant_cli top --url {url}"
+    command = command or f"exec {sys.executable} -m clairvoyant_cli top --url {url}"
     environment = os.environ | {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
     for size in ("LINES", "COLUMNS"):  # of the terminal the tests run in; they would overrule this one's
         environment.pop(size, None)
     start = ["tmux", "-S", str(tmux.socket), "-f", "/dev/null", "new-session", "-d", "-s", "top"]
-    subprocess.run([*start, "-x", "120", "-y", "40", command], cwd=folder, env=environment, check=True)
+    subprocess.run(
+        [*start, "-x", str(width), "-y", str(height), command], cwd=folder, env=environment, check=True
+    )
     try:
         yield tmux
     finally:
@@ -121,15 +123,15 @@ def test_it_shows_steers_survives_a_restart_and_leaves_the_daemon_alone(
             tmux.shows("why here", "policy key")
             tmux.press("Escape")
             tmux.until(lambda screen: "why here" not in screen)
-            tmux.press("j", "h")
+            tmux.press("j", "H")
             tmux.shows("‖", "held")
-            tmux.press("Home", "x")
+            tmux.press("g", "x")
             tmux.shows("Cancel ")
             tmux.press("y")
             tmux.shows("waiting 3")
             tmux.press("P")
             tmux.shows("All well", "waiting 1")
-            tmux.press("h")
+            tmux.press("g", "H")
             tmux.shows("waiting 0")
         assert sorted(statuses)[:3] == [200, 200, 200]
         tmux.shows("✓ done")

@@ -10,6 +10,7 @@ from clairvoyant_cli.state.snapshot import QueuedRequest, Snapshot
 from tests.tui.board import Script, busy, screen_text, settled
 from tui.app import Top
 from tui.screens.board import BoardScreen
+from tui.widgets.table import Table
 
 
 class Bench:
@@ -30,6 +31,11 @@ class Bench:
     @property
     def board(self) -> BoardScreen:
         return self.app.board
+
+    @property
+    def table(self) -> Table[QueuedRequest]:
+        """The queue."""
+        return self.app.query_one("#queue", Table)
 
     @property
     def queue(self) -> tuple[QueuedRequest, ...]:

@@ -86,7 +86,7 @@ async def test_deck_shows_each_panel_at_80x24(deck: str) -> None:
         ("clients", "c", (80, 24)),
         *(("policy", "m", size) for size in SIZES),
         *(("past", "left_square_bracket", size) for size in SIZES),
-        ("sort_by", "o", (120, 40)),
+        ("sort_by", "s", (120, 40)),
         ("columns", "C", (80, 24)),
     ],
 )

@@ -1,11 +1,14 @@
 """Draws the footer: the last message or the main keys, and a lost connection."""
 
+from dataclasses import replace
+
 from tui.formatting import duration
 from tui.keys import KEYS, Key
 from tui.styled_text import Line, ends, flow
 from tui.view_state import LinkState, ViewState
 
 _GAP = 2
+_FIRST = ("quit", "help", "command", "choose")
 
 
 def footer(view: ViewState, width: int, height: int) -> list[Line]:
@@ -20,7 +23,8 @@ def footer(view: ViewState, width: int, height: int) -> list[Line]:
 
 def of(view: ViewState) -> object:
     """What the footer depends on."""
-    return view.message, view.message_tone, view.readonly, _trouble(view).spans
+    mode = view.snapshot.mode if view.snapshot else ""
+    return view.message, view.message_tone, view.forbids, view.offers, mode, _trouble(view).spans
 
 
 def key_at(view: ViewState, x: int) -> Key | None:
@@ -35,8 +39,23 @@ def key_at(view: ViewState, x: int) -> Key | None:
 
 
 def _hints(view: ViewState) -> list[Key]:
-    hints = [key for key in KEYS if key.hint and not (view.readonly and key.changes)]
-    return sorted(hints, key=lambda key: (key.hint != "quit", key.hint != "help"))
+    """Return the keys that would do something now."""
+    hints = []
+    for key in KEYS:
+        hint = _hint(key, view)
+        if hint and key.on in ("", *view.offers) and not (view.forbids and key.changes):
+            hints.append(replace(key, hint=hint))
+    return sorted(hints, key=lambda key: _FIRST.index(key.hint) if key.hint in _FIRST else len(_FIRST))
+
+
+def _hint(key: Key, view: ViewState) -> str:
+    """Return what a key does now, in a word."""
+    mode = view.snapshot.mode if view.snapshot else ""
+    if (key.action, mode) in (("pause", "paused"), ("drain", "draining")):
+        return "resume"
+    if (key.action == "pause" and mode == "draining") or (key.hint == "choose" and "row" in view.offers):
+        return ""
+    return "release" if key.action == "hold" and "held" in view.offers else key.hint
 
 
 def _piece(key: Key) -> Line:

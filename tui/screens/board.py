@@ -1,6 +1,6 @@
 """The main screen: all panels, their layout, and the keys that change the view."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,21 +11,21 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.geometry import Offset, Region, Size, Spacing
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
-from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input
 
 from clairvoyant_cli.errors import printable
-from clairvoyant_cli.state.snapshot import SessionState, UrgencyState
-from tui.actions import NO_REQUEST, Host, OperatorScreen
+from clairvoyant_cli.state.actions import COMMANDS
+from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest, UrgencyState
+from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, Host, OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
-from tui.keys import KEYS, rebound
+from tui.keys import KEYS, MOVES, rebound
 from tui.layout import DECK, PANELS, Box, SizeHint, has_deck, plan
+from tui.palette import THEMES
 from tui.panels import footer, hardware, header, log, models, plots, sessions, stats, tau
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.panels.sessions import SESSIONS
-from tui.screens.dialogs import Choose, Letters
+from tui.screens.dialogs import Choose, Letters, Prompt
 from tui.screens.pages import Detail
 from tui.styled_text import Line
 from tui.view_state import ViewState
@@ -34,6 +34,14 @@ from tui.widgets.panel import Panel, key_of
 from tui.widgets.table import Table
 
 _NAME = 12
+_NAMED = {
+    key.name: key.action
+    for key in reversed(KEYS)
+    if key.action and key.name not in COMMANDS and key not in MOVES
+}
+"""The actions of keys that can be typed, besides the verbs of `clairvoyant act`."""
+
+_THEMES = tuple(theme.name for theme in THEMES)
 
 
 Plan = Callable[[int, int], dict[str, Box]]
@@ -84,36 +92,11 @@ class Footer(Canvas):
             await self.app.run_action(key.action, self.screen)
 
 
-class FilterField(Input):
-    """The field of the filter, in the footer's place. Enter keeps the filter, Escape drops it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "drop", "Drop the filter", show=False)]
-
-    class Closed(Message):
-        """Typing is over; `kept` tells whether the filter stays."""
-
-        def __init__(self, kept: bool) -> None:
-            super().__init__()
-            self.kept = kept
-
-    def __init__(self) -> None:
-        hint = "filter: words that must match, !words that must not"
-        super().__init__(id="filter", compact=True, placeholder=hint)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.post_message(self.Closed(kept=True))
-
-    def action_drop(self) -> None:
-        """Drop the filter."""
-        self.post_message(self.Closed(kept=False))
-
-
 class BoardScreen(OperatorScreen):
     """The main screen; pages and questions open over it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(key.keys, key.action, key.help, show=False) for key in KEYS if key.action),
+        *(key.binding for key in KEYS if key.action),
         *(Binding(key_of(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
     ]
 
@@ -141,12 +124,10 @@ class BoardScreen(OperatorScreen):
             Panel("plots", plots.body, of=plots.of),
             Panel("log", log.body, of=log.of),
             Footer(),
-            FilterField(),
             plan=self._boxes,
         )
 
     def on_mount(self) -> None:
-        self.query_one(FilterField).display = False
         self._canvases = list(self.query(Canvas))
         self._recall()
         self._arrange()
@@ -160,16 +141,36 @@ class BoardScreen(OperatorScreen):
         if (slots, gpus, listed) != (self._wish.slots, self._wish.gpus, self._wish.sessions):
             self._arrange(slots=slots, gpus=gpus, sessions=listed)
         for canvas in self._canvases:
-            if canvas.display:
+            if canvas.display and not isinstance(canvas, Footer):
                 canvas.show(view)
+        self._hint(view)
+
+    def _hint(self, view: ViewState | None = None) -> None:
+        """Draw the footer: it offers what the keys can do with what is chosen now."""
+        self.query_one(Footer).show(replace(view or self.host.view(), offers=self._offers()))
+
+    def _offers(self) -> frozenset[str]:
+        """Return what keys find chosen."""
+        table = self.table
+        rows = table.chosen if table is not None else []
+        offers = {"rows"} if table is not None else set()
+        if rows and table is not None and table.panel != "sessions":
+            offers.add("row")
+        if any(isinstance(row, QueuedRequest | RunningRequest) for row in rows):
+            offers.add("alive")
+        queued = [row for row in rows if isinstance(row, QueuedRequest)]
+        if queued:
+            offers |= {"queued", *(["held"] * all(row.held for row in queued))}
+        return frozenset(offers)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        self._hint()
 
     def on_resize(self, event: events.Resize) -> None:
         self._arrange()
 
     def _boxes(self, width: int, height: int) -> dict[str, Box]:
-        boxes = plan(width, height, self._wish)
-        boxes["filter"] = boxes["footer"]
-        return boxes
+        return plan(width, height, self._wish)
 
     def _arrange(self, **changes: Any) -> None:
         """Place the panels after a change of size or of what is shown."""
@@ -188,10 +189,22 @@ class BoardScreen(OperatorScreen):
     # -- looking around ---------------------------------------------------------------------------------
 
     @property
-    def table(self) -> Table[Any]:
-        """The focused table, otherwise the queue."""
+    def table(self) -> Table[Any] | None:
+        """The table that has the focus, if it is shown."""
         focused = self.focused
-        return focused if isinstance(focused, Table) else self.query_one("#queue", Table)
+        return focused if isinstance(focused, Table) and focused.display else None
+
+    def _rows(self) -> Table[Any] | None:
+        """Return the table; if there is none, say so."""
+        if self.table is None:
+            self.notify(NO_ROWS, severity="warning", timeout=3)
+        return self.table
+
+    def action_move(self, step: float, unit: str = "row") -> None:
+        """Move the cursor."""
+        if (table := self._rows()) is not None:
+            table.move(step, unit)
+            self._hint()
 
     def action_go(self, name: str) -> None:
         """Go to a panel; on a small terminal bring it into the deck."""
@@ -225,12 +238,16 @@ class BoardScreen(OperatorScreen):
         self._arrange(maximised="" if self._wish.maximised else name)
 
     def action_detail(self) -> None:
-        """Open the page of the request under the cursor."""
-        current = self.table.current
-        if isinstance(current, SessionState):
+        """Open the page of the request under the cursor, also of one that has left; else of the first one."""
+        if (table := self._rows()) is None:
+            return
+        if not table.left and table.current is None:
+            table.move(1)
+        current = table.current
+        if table.panel == "sessions":
             self.notify(NO_REQUEST, severity="warning", timeout=3)
-        elif current is not None:
-            self.app.push_screen(Detail(self.table.grid.id(current)))
+        elif ident := table.left or (table.grid.id(current) if current is not None else ""):
+            self.app.push_screen(Detail(ident))
             self.call_after_refresh(self.host.draw)
 
     def on_table_opened(self, event: Table.Opened) -> None:
@@ -238,16 +255,10 @@ class BoardScreen(OperatorScreen):
 
     # -- tables -----------------------------------------------------------------------------------------
 
-    def action_sort(self, step: int) -> None:
-        """Sort by another column."""
-        self.table.cycle_sort(step)
-        self._keep(self.table)
-        column = self.table.grid.column(self.table.order.by)
-        self.notify(f"sorted by {column.title or column.name}" if column else "in the daemon's order")
-
-    def action_sort_by(self) -> None:
+    def action_sort(self) -> None:
         """Ask for a column, and sort by it."""
-        table = self.table
+        if (table := self._rows()) is None:
+            return
         names = [(each.name, each.title or each.name) for each in table.grid.columns if each.sort]
 
         def sort(name: str | None) -> None:
@@ -259,7 +270,8 @@ class BoardScreen(OperatorScreen):
 
     def action_columns(self) -> None:
         """Ask for columns to show or hide, until Escape."""
-        table = self.table
+        if (table := self._rows()) is None:
+            return
         names = [(each.name, each.title or each.name) for each in table.grid.columns]
         shown = [name for name, _ in names if name not in table.hidden]
 
@@ -289,58 +301,73 @@ class BoardScreen(OperatorScreen):
         if liked.get("deck") in DECK:
             self._wish = replace(self._wish, deck=liked["deck"])
 
-    def action_reverse(self) -> None:
-        """Reverse the order."""
-        table = self.table
-        table.reorder(replace(table.order, reverse=not table.order.reverse))
-        self._keep(table)
-
-    def action_follow(self) -> None:
-        """Keep the cursor on its request, or on its line."""
-        following = self.table.follow()
-        self.notify("following this request until the cursor is moved" if following else "not following")
-
     def action_mark(self) -> None:
         """Mark the request under the cursor."""
-        self.table.mark()
+        if (table := self._rows()) is not None:
+            table.mark()
+            self._hint()
 
     def action_copy(self) -> None:
         """Copy the id under the cursor."""
-        current = self.table.current
-        if current is not None:
-            self.app.copy_to_clipboard(self.table.grid.id(current))
-            self.notify(f"copied {self.table.grid.id(current)}", timeout=2)
+        table = self._rows()
+        if table is not None and table.current is not None:
+            self.app.copy_to_clipboard(table.grid.id(table.current))
+            self.notify(f"copied {table.grid.id(table.current)}", timeout=2)
+        elif table is not None:
+            self.notify(NO_ROW, severity="warning", timeout=3)
 
     def action_filter(self) -> None:
-        """Open the filter's field."""
-        self._filtered = self.table
-        field = self.query_one(FilterField)
-        field.value = self._filtered.order.filter
-        field.display = True
-        self.query_one("#footer").display = False
-        field.focus()
+        """Open the filter's line: Enter keeps the filter, Escape drops it."""
+        if (table := self._rows()) is None:
+            return
 
-    def on_input_changed(self, event: FilterField.Changed) -> None:
-        if isinstance(event.input, FilterField) and event.input.display:
-            self._filtered.reorder(replace(self._filtered.order, filter=event.value))
+        def select(text: str | None) -> None:
+            table.reorder(replace(table.order, filter=text or ""))
+            self.host.draw()
 
-    def on_filter_field_closed(self, event: FilterField.Closed) -> None:
-        """Put the footer back."""
-        self.query_one(FilterField).display = False
-        self.query_one("#footer").display = True
-        if not event.kept:
-            self._filtered.reorder(replace(self._filtered.order, filter=""))
-        self._filtered.focus()
-        self.host.draw()
+        hint = "filter: words that must match, !words that must not"
+        line = Prompt("/", table.order.filter, enter=lambda text: "", typed=select, hint=hint)
+        self.app.push_screen(line, select)
 
     def action_clear(self) -> None:
-        """Clear the marks and the filter, or leave the large view."""
+        """Come back from the past; else clear marks and filter, leave the large view, or clear the cursor."""
         table = self.table
-        if table.marks or table.order.filter.strip():
+        if self.host.view().past_s is not None:
+            self.call_next(self.run_action, "app.freeze")
+        elif table is not None and (table.marks or table.order.filter.strip()):
             table.marks.clear()
             table.reorder(replace(table.order, filter=""))
         elif self._wish.maximised:
             self._arrange(maximised="")
+        elif table is not None:
+            table.unchoose()
+        self.host.draw()
+
+    # -- what is typed ----------------------------------------------------------------------------------
+
+    def run_command(self, text: str) -> str:
+        """Do what is typed: a verb of `clairvoyant act`, or the name of a key's action."""
+        match text.split():
+            case ["go", name] if name in PANELS:
+                self.action_go(name)
+            case ["theme", name] if name in _THEMES:
+                self.app.theme = name
+            case ["go" | "theme" as name, *_]:
+                return f"give {name} {'|'.join(self.words_after(name))}"
+            case ["q"]:
+                self.app.exit()
+            case [name] if name in _NAMED:
+                self.call_next(self.run_action, _NAMED[name])
+            case _:
+                return super().run_command(text)
+        return ""
+
+    def words_after(self, *before: str) -> Sequence[str]:
+        """Return what may be typed after these words."""
+        if before in (("go",), ("theme",)):
+            return PANELS if before == ("go",) else _THEMES
+        own = () if before else ("go", "theme", *_NAMED)
+        return [*super().words_after(*before), *own]
 
     def action_export(self) -> None:
         """Ask what to write, and write it."""

@@ -1,20 +1,23 @@
-"""Small questions over the board: yes or no, one of several, a letter, a value."""
+"""Small questions over the board: yes or no, one of several, a letter, a line of text."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
+from os.path import commonprefix
 from string import ascii_lowercase
 from typing import ClassVar, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from clairvoyant_cli.errors import printable
+from tui.keys import MOVES
 
 _HALF = 28
 AnswerT = TypeVar("AnswerT")
@@ -35,11 +38,11 @@ class Dialog(ModalScreen[AnswerT | None]):
 
 
 class Confirm(Dialog[bool]):
-    """Asks before something that cannot be undone. Only `y` and Enter say yes."""
+    """Asks before a cancel or a drain. Only `y` says yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y,enter", "answer(True)", "Yes"),
-        Binding("n,q", "answer(False)", "No"),
+        Binding("y", "answer(True)", "Yes"),
+        Binding("n,q,enter", "answer(False)", "No"),
     ]
 
     def __init__(self, question: str, detail: str) -> None:
@@ -50,7 +53,7 @@ class Confirm(Dialog[bool]):
         with Vertical(classes="dialog"):
             yield _question(self._asked)
             yield Static(self._detail, classes="detail", markup=False)
-            yield Static("[b $accent]y[/] yes    [b $accent]n[/] no", classes="keys")
+            yield Static("[b $accent]y[/] yes    [b $accent]n[/] no (Enter)", classes="keys")
 
     def action_answer(self, yes: bool) -> None:
         """Close with the answer."""
@@ -62,8 +65,7 @@ class Choose(Dialog[str]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "dismiss(None)", "Close"),
-        Binding("j", "step(1)", "Down", show=False),
-        Binding("k", "step(-1)", "Up", show=False),
+        *(key.binding for key in MOVES),
     ]
 
     def __init__(self, question: str, options: Sequence[tuple[str, str]], current: str = "") -> None:
@@ -100,10 +102,13 @@ class Choose(Dialog[str]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
 
-    def action_step(self, step: int) -> None:
+    def action_move(self, step: float, unit: str = "row") -> None:
         """Go down or up."""
         options = self.query_one(OptionList)
-        options.action_cursor_down() if step > 0 else options.action_cursor_up()
+        rows = 1 if unit == "row" else options.option_count
+        options.highlighted = max(
+            0, min((options.highlighted or 0) + int(step * rows), options.option_count - 1)
+        )
 
 
 class WhatIf(Choose):
@@ -135,26 +140,74 @@ class WhatIf(Choose):
             shown.update("\n".join(map(printable, text.split("\n"))))
 
 
-class Ask(Dialog[str]):
-    """Asks for a value; `complaint` returns what is wrong with one, or nothing."""
+class Prompt(Dialog[str]):
+    """A line at the bottom. `enter` takes what was typed, and returns what is wrong with it, or nothing. The
+    words that `complete` offers for the last one stand above it; Tab completes it. `typed` gets the text
+    after each letter.
+    """
 
-    def __init__(self, question: str, value: str, complaint: Callable[[str], str]) -> None:
-        super().__init__(question)
-        self._value = value
-        self._complaint = complaint
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "complete", priority=True),
+        Binding("up", "recall(-1)"),
+        Binding("down", "recall(1)"),
+    ]
+    _typed_before: ClassVar[defaultdict[str, list[str]]] = defaultdict(list)  # by sign
+
+    def __init__(
+        self,
+        sign: str,
+        value: str,
+        enter: Callable[[str], str],
+        complete: Callable[[str], Sequence[str]] = lambda text: (),
+        typed: Callable[[str], None] = lambda text: None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(sign)
+        self._value, self._hint = value, hint
+        self._enter, self._complete, self._typed = enter, complete, typed
+        self._past = self._typed_before[sign]
+        self._at = len(self._past)
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield _question(self._asked)
-            yield Input(self._value, compact=True)
-            yield Static("", classes="complaint", markup=False)
+        with Vertical(classes="prompt"):
+            yield Static("", classes="offers", markup=False)
+            with Horizontal():
+                yield Static(self._asked, classes="sign", markup=False)
+                yield Input(self._value, compact=True, select_on_focus=False, placeholder=self._hint)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self.query_one(".complaint", Static).update(self._complaint(event.value))
+        self._typed(event.value)
+        self._say("  ".join(self._complete(event.value)))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        if not self._complaint(event.value):
+        fault = self._enter(event.value)
+        if fault:
+            self._say(fault)
+        else:
+            self._past[:] = [each for each in self._past if each != event.value] + [event.value]
             self.dismiss(event.value)
+
+    def action_complete(self) -> None:
+        """Complete the last word as far as all that fit agree."""
+        field = self.query_one(Input)
+        offered = self._complete(field.value)
+        if offered:
+            before, _, last = field.value.rpartition(" ")
+            longest = commonprefix(list(offered)) + " " * (len(offered) == 1)  # noqa: RUF071 - words
+            field.value = f"{before} {longest}".lstrip() if len(longest) > len(last) else field.value
+            field.cursor_position = len(field.value)
+
+    def action_recall(self, step: int) -> None:
+        """Show an earlier line, or a later one."""
+        self._at = max(0, min(self._at + step, len(self._past)))
+        field = self.query_one(Input)
+        field.value = ([*self._past, ""])[self._at]
+        field.cursor_position = len(field.value)
+
+    def _say(self, text: str) -> None:
+        line = self.query_one(".offers", Static)
+        line.display = bool(text)
+        line.update(printable(text))
 
 
 def letters_for(names: Iterable[str]) -> dict[str, str]:

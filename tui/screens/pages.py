@@ -11,7 +11,7 @@ from textual.geometry import Size
 from textual.screen import ModalScreen
 
 from clairvoyant_cli.errors import printable
-from tui.keys import GROUPS
+from tui.keys import EVERYWHERE, GROUPS, MOVES
 from tui.panels import clients
 from tui.panels.detail import detail
 from tui.styled_text import Line, Tone, cell, columns, wrap
@@ -26,6 +26,8 @@ _SIGNS: tuple[tuple[str, Tone, str], ...] = (
     ("τ", "alert", "past tau, or started because it was"),
     ("▲", "accent", "moved to the front by an operator"),
     ("‖", "warn", "held"),
+    ("½", "accent", "its answer was cut, and goes on from there"),
+    ("+ −", "soft", "its priority was raised, or lowered"),
     ("•", "accent", "marked"),
     ("▶", "accent", "decoding;  ◔ prefill  ◌ connecting  × releasing"),
 )
@@ -59,8 +61,7 @@ class PageScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "Close"),
-        Binding("j", "step(1)", "Down", show=False),
-        Binding("k", "step(-1)", "Up", show=False),
+        *(key.binding for key in (*MOVES, *EVERYWHERE)),
     ]
 
     def __init__(self, title: str, painter: Painter, classes: str = "page") -> None:
@@ -72,16 +73,18 @@ class PageScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes=self._page_classes) as page:
             page.border_title = Content(printable(self._page_title))  # text alone would be read as markup
-            page.border_subtitle = "Esc closes"
+            page.border_subtitle = "j k scroll  Esc closes"
             yield Page(self._painter)
 
     def show(self, view: ViewState) -> None:
         """Draw the page."""
         self.query_one(Page).show(view)
 
-    def action_step(self, step: int) -> None:
+    def action_move(self, step: float, unit: str = "row") -> None:
         """Scroll down or up."""
-        self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
+        page = self.query_one(VerticalScroll)
+        lines = {"row": 1, "page": page.size.height, "all": page.virtual_size.height}[unit]
+        page.scroll_relative(y=int(step * lines), animate=False)
 
 
 class Clients(PageScreen):
@@ -118,7 +121,8 @@ def help_lines(width: int) -> list[Line]:
     """Return the help, in two columns if there is room."""
     half = (width - 4) // 2 if width >= 100 else width
     blocks = [
-        _block(name, ((key.label, "accent", key.help) for key in keys), half) for name, keys in GROUPS.items()
+        _block(name, ((key.label, "accent", key.help) for key in keys if key.help), half)
+        for name, keys in GROUPS.items()
     ]
     blocks.append(_block("Signs", _SIGNS, half))
     if half == width:

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Generic
+from typing import Generic
 
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from tui.formatting import count
@@ -20,16 +19,9 @@ _RULE = 3  # cells of it that are always seen
 
 
 class Table(Panel, Generic[RowT]):
-    """Rows with a cursor. It stays on its line, or on its request while it `follows`."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "move(1)", "Down", show=False),
-        Binding("up,k", "move(-1)", "Up", show=False),
-        Binding("pagedown", "page(1)", "Page down", show=False),
-        Binding("pageup", "page(-1)", "Page up", show=False),
-        Binding("home", "edge(0)", "First", show=False),
-        Binding("end,G", "edge(1)", "Last", show=False),
-    ]
+    """Rows with a cursor. It stays on the request that it was moved to. Before that, and once that request
+    has left the table, it is on none, so that no key acts on a request that nobody chose.
+    """
 
     class Opened(Message):
         """A row was double-clicked."""
@@ -38,14 +30,14 @@ class Table(Panel, Generic[RowT]):
         super().__init__(name, facts=facts, of=grid.of)
         self.grid = grid
         self.order = Order()
-        self.marks: dict[str, RowT] = {}
+        self.marks: dict[str, RowT | None] = {}
         self.hidden: set[str] = set()
         self.rows: Sequence[RowT] = ()
-        self.follows = False
         self._sent = 0
         self._total = 0
         self._cursor = 0
         self._cursor_id = ""
+        self._is_on_row = False
         self._top = 0
         self._fitted: Fitted[RowT] = Fitted(())
         self._heading: tuple[Order, Line] | None = None
@@ -64,24 +56,26 @@ class Table(Panel, Generic[RowT]):
         self._sent = len(rows)
         self._total = self.grid.total(view) if self.grid.total else len(rows)
         if self.marks:
-            here = {self.grid.id(row): row for row in rows}
-            self.marks = {ident: here[ident] for ident in self.marks if ident in here}
+            here = {self.grid.id(row): row for row in self.rows}
+            self.marks = {ident: here.get(ident) for ident in self.marks}
         self._follow()
 
     def _follow(self) -> None:
-        """Move the cursor with its request, while it follows and the request is there."""
-        ident = self.grid.id
-        at = self._cursor
-        if self.follows and not (self.current is not None and ident(self.current) == self._cursor_id):
+        """Move the cursor with its request, if it has one."""
+        ident, at = self.grid.id, self._cursor
+        if self._cursor_id and not (at < len(self.rows) and ident(self.rows[at]) == self._cursor_id):
             found = next((i for i, row in enumerate(self.rows) if ident(row) == self._cursor_id), None)
-            self.follows = found is not None
-            at = at if found is None else found
-        self._put(at)
+            self._is_on_row = found is not None
+            self._cursor = min(at, len(self.rows)) if found is None else found
+        elif self._cursor_id:
+            self._is_on_row = True
 
     def _put(self, index: int) -> None:
         self._cursor = max(0, min(index, len(self.rows) - 1))
-        current = self.current
-        self._cursor_id = self.grid.id(current) if current is not None else ""
+        self._is_on_row = bool(self.rows)
+        self._cursor_id = self.grid.id(self.rows[self._cursor]) if self.rows else ""
+        if not any(self.marks.values()):
+            self.marks.clear()
 
     def body(self, view: ViewState, width: int, height: int) -> list[Line]:
         """Return the titles and the visible rows."""
@@ -97,7 +91,7 @@ class Table(Panel, Generic[RowT]):
         lines = [self._heading[1]]
         for row in self.rows[self._top : self._top + room]:
             line = self._fitted.draw(row, view)
-            if self.grid.id(row) in self.marks:
+            if self.marks and self.grid.id(row) in self.marks:
                 line.spans[0] = ("•" + line.spans[0][0][1:], "accent")
             lines.append(line)
         return lines
@@ -111,7 +105,7 @@ class Table(Panel, Generic[RowT]):
 
     def lit_rows(self) -> frozenset[int]:
         """The cursor's line, when the table has the focus."""
-        if not self.rows or not self.has_focus:
+        if not self._is_on_row or not self.has_focus:
             return frozenset()
         return frozenset({_HEADING + self._cursor - self._top})
 
@@ -123,8 +117,8 @@ class Table(Panel, Generic[RowT]):
             kept.add(f"{count(len(self.rows))} of {count(self._sent)} ", "soft")
         if self._total > self._sent:
             kept.add(f" first {self._sent:,} of {self._total:,} ", "warn")
-        kept.add(f" {len(self.marks)} marked " if self.marks else "", "accent")
-        kept.add(" following " if self.follows else "", "accent")
+        marked = sum(row is not None for row in self.marks.values())
+        kept.add(f" {marked} marked " if marked else "", "accent")
         own, below = super().facts(view), Line()
         rows = self.size.height - _HEADING
         if len(self.rows) > rows > 0:
@@ -140,33 +134,46 @@ class Table(Panel, Generic[RowT]):
     @property
     def current(self) -> RowT | None:
         """The row under the cursor."""
-        return self.rows[self._cursor] if self._cursor < len(self.rows) else None
+        return self.rows[self._cursor] if self._is_on_row else None
 
     @property
     def chosen(self) -> list[RowT]:
-        """The marked rows; if none is marked, the one under the cursor."""
+        """The marked rows that are shown; if none is marked, the one under the cursor."""
         if self.marks:
-            return list(self.marks.values())
+            return [row for row in self.marks.values() if row is not None]
         return [self.current] if self.current is not None else []
+
+    @property
+    def left(self) -> str:
+        """The id of the request that was chosen and has left the table; "" if none was."""
+        return "" if self.chosen else next(iter(self.marks), self._cursor_id)
+
+    def unchoose(self) -> None:
+        """Take the cursor and the marks off, and show the first rows again."""
+        self.marks.clear()
+        self._cursor, self._cursor_id, self._is_on_row, self._top = 0, "", False, 0
+        self.redraw()
+
+    def forget_marks(self) -> None:
+        """Choose nothing, if what was marked has left."""
+        if self.marks:
+            self.marks.clear()
+            self._cursor_id, self._is_on_row = "", False
+            self.redraw()
 
     def mark(self) -> None:
         """Mark or unmark the row under the cursor, and go to the next."""
-        if self.current is not None:
-            if self.marks.pop(self._cursor_id, None) is None:
-                self.marks[self._cursor_id] = self.current
-            self.action_move(1)
-
-    def follow(self) -> bool:
-        """Keep the cursor on its request, or on its line; return whether it follows."""
-        self.follows = not self.follows and bool(self._cursor_id)
-        self.redraw()
-        return self.follows
+        if self.current is not None and self.marks.pop(self._cursor_id, None) is None:
+            self.marks[self._cursor_id] = self.current
+        self.move(1)
 
     def reorder(self, order: Order) -> None:
         """Sort and filter differently."""
         self.order = order
         if self.view is not None:
             self._arrange(self.view)
+        if not self._is_on_row and not self.marks:
+            self.unchoose()
         self.redraw()
 
     def sort_by(self, name: str) -> None:
@@ -179,33 +186,19 @@ class Table(Panel, Generic[RowT]):
         self.hidden ^= {name}
         self.redraw()
 
-    def cycle_sort(self, step: int) -> None:
-        """Sort by the next column; after the last one, in the daemon's order."""
-        names = ("", *self.grid.sortable)
-        at = names.index(self.order.by) if self.order.by in names else 0
-        self.reorder(replace(self.order, by=names[(at + step) % len(names)]))
-
     # -- keys and mouse ---------------------------------------------------------------------------------
 
-    def action_move(self, step: int) -> None:
-        """Go some rows down or up."""
-        self.follows = False
-        self._put(self._cursor + step)
+    def move(self, step: float, unit: str = "row") -> None:
+        """Go some rows, pages or tables down or up; from where a request has left, to the one next to it."""
+        rows = {"row": 1, "page": max(1, self.size.height - _HEADING - 1), "all": len(self.rows)}[unit]
+        self._put(self._cursor + int(step * rows) - (step > 0 and not self._is_on_row))
         self.redraw()
 
-    def action_page(self, direction: int) -> None:
-        """Go a page down or up."""
-        self.action_move(direction * max(1, self.size.height - _HEADING - 1))
-
-    def action_edge(self, end: int) -> None:
-        """Go to the first row or the last."""
-        self.action_move(len(self.rows) if end else -len(self.rows))
-
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        self.action_move(_WHEEL_ROWS)
+        self.move(_WHEEL_ROWS)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        self.action_move(-_WHEEL_ROWS)
+        self.move(-_WHEEL_ROWS)
 
     def on_click(self, event: events.Click) -> None:
         if event.y < 1:
@@ -215,6 +208,7 @@ class Table(Panel, Generic[RowT]):
             if column is not None and column.sort is not None:
                 self.sort_by(column.name)
         elif self._top + event.y - _HEADING < len(self.rows):
-            self.action_move(self._top + event.y - _HEADING - self._cursor)
+            self._put(self._top + event.y - _HEADING)
+            self.redraw()
             if event.chain == 2:
                 self.post_message(self.Opened())

@@ -108,6 +108,11 @@ class WaitingRows:
         )
 
 
+def _shown(prompt: str | None, rank: int) -> str | None:
+    """Return what is sent of a prompt: of a long queue mostly the first words."""
+    return prompt and prompt[: None if rank <= WHOLE_PROMPTS else FIRST_CHARS]
+
+
 def why(standing: Standing, scheduler: Scheduler) -> str:
     """Explain a request's place in the queue."""
     cause, late = standing.cause, f"Past tau by {standing.overdue_s or 0.0:.0f} s"

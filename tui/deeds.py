@@ -1,0 +1,146 @@
+"""What an operator's action did, in words, and what undoes it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clairvoyant_cli.state.actions import AUTO, COMMANDS, Action, Verb
+from clairvoyant_cli.state.snapshot import BackendState, QueuedRequest, RunningRequest, Snapshot
+
+SETTLED_S = 1.5
+"""After an action has been confirmed, states from before it may come in for this long."""
+
+_UNSAID_LEVEL = 2
+_MAX_PRIORITY = 100
+_MODES = {
+    Verb.PAUSE: ("paused", "paused"),
+    Verb.RESUME: ("resumed", "serving"),
+    Verb.DRAIN: ("draining", "draining"),
+}
+"""What each does, in words, and the mode after it."""
+
+_UNDONE_BY = {
+    (Verb.PAUSE, "serving"): Verb.RESUME,
+    (Verb.DRAIN, "serving"): Verb.RESUME,
+    (Verb.RESUME, "paused"): Verb.PAUSE,
+    (Verb.RESUME, "draining"): Verb.DRAIN,
+}
+"""What undoes a change of the mode, by the mode before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """An action that was sent. `field` names what it changes, which is `becomes` after it; `undo` are the
+    actions that change it back, none if nothing can.
+    """
+
+    action: Action
+    said: str
+    field: str = ""
+    becomes: Any = None
+    undo: tuple[Action, ...] = ()
+
+
+def standing(field: str, ident: str | None, snapshot: Snapshot) -> Any:
+    """Return a field that an action changes as it stands; None if it is not shown."""
+    if field == "tau_s":
+        return snapshot.tau.tau_s or 0.0
+    row = _row(ident, snapshot) if ident else snapshot
+    return getattr(row, field, None) if field else None
+
+
+def _row(ident: str, snapshot: Snapshot) -> QueuedRequest | RunningRequest | BackendState | None:
+    rows: tuple[QueuedRequest | RunningRequest, ...] = (*snapshot.queue, *snapshot.running)
+    found = next((row for row in rows if row.id == ident), None)
+    return found or next((each for each in snapshot.backends if each.name == ident), None)
+
+
+def deed(action: Action, snapshot: Snapshot) -> Deed:
+    """Return what an action does in this state."""
+    row = _row(action.id, snapshot) if action.id else None
+    return (
+        _on_request(action, row)
+        if "id" in COMMANDS[action.verb].fields
+        else _on_daemon(action, row, snapshot)
+    )
+
+
+def _on_request(action: Action, row: object) -> Deed:
+    verb, ident, value = action.verb, action.id, action.value
+    waits = row if isinstance(row, QueuedRequest) else None
+    priority = Action(Verb.PRIORITY, ident, min(waits.priority, _MAX_PRIORITY)) if waits is not None else None
+    back: tuple[Action, ...] = ()
+    match verb:
+        case Verb.PROMOTE:
+            if waits is not None and priority is not None and not waits.promoted:
+                back = (priority, *([Action(Verb.HOLD, ident)] * waits.held))
+            return Deed(action, f"promoted {ident}", "promoted", True, back)
+        case Verb.HOLD:
+            return Deed(action, f"held {ident}", "held", True, (Action(Verb.RELEASE, ident),))
+        case Verb.RELEASE:
+            return Deed(action, f"released {ident}", "held", False, (Action(Verb.HOLD, ident),))
+        case Verb.PRIORITY:
+            if waits is not None and priority is not None:
+                back = (Action(Verb.PROMOTE, ident) if waits.promoted else priority,)
+            was = f"{waits.priority} " if waits is not None else ""
+            return Deed(action, f"priority of {ident} {was}→ {value}", "priority", value, back)
+        case Verb.URGENCY:
+            level = getattr(row, "urgency", None)
+            if row is not None:
+                back = (Action(verb, ident, _UNSAID_LEVEL if level is None else level),)
+            was = "none" if level is None else level
+            return Deed(action, f"urgency of {ident} {was} → {value}", "urgency", value, back)
+    return Deed(action, f"cancelled {ident}")
+
+
+def _on_daemon(action: Action, row: object, snapshot: Snapshot) -> Deed:
+    verb, ident, value = action.verb, action.id, action.value
+    back: tuple[Action, ...] = ()
+    match verb:
+        case Verb.PAUSE | Verb.RESUME | Verb.DRAIN:
+            said, becomes = _MODES[verb]
+            undone_by = _UNDONE_BY.get((verb, snapshot.mode))
+            return Deed(action, said, "mode", becomes, (Action(undone_by),) if undone_by else ())
+        case Verb.POLICY:
+            back = (Action(verb, value=snapshot.policy),)
+            return Deed(action, f"policy {snapshot.policy} → {value}", "policy", value, back)
+        case Verb.TAU:
+            tau = snapshot.tau
+            back = (Action(verb, value=tau.tau_s or 0.0 if tau.source == "operator" else AUTO),)
+            becomes_s = None if value == AUTO else value
+            return Deed(action, f"tau {_tau(tau.tau_s)} → {_tau(value)}", "tau_s", becomes_s, back)
+        case Verb.BACKEND if value in ("drain", "up"):
+            now = getattr(row, "standing", None)
+            if (value, now) in (("drain", ""), ("up", "draining")):
+                back = (Action(verb, ident, "up" if value == "drain" else "drain"),)
+            said = f"draining {ident}" if value == "drain" else f"{ident} is up"
+            return Deed(action, said, "standing", "draining" if value == "drain" else None, back)
+    return Deed(action, " ".join(str(each) for each in (verb, value, ident) if each) + ": done")
+
+
+def _tau(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:g} s" if value else "off"
+
+
+def said_of(deeds: Sequence[Deed]) -> str:
+    """Return what deeds did together: `promoted abc-7`, or `promoted 3 requests`."""
+    if len(deeds) == 1:
+        return deeds[0].said
+    kinds: dict[str, int] = {}
+    for each in deeds:
+        word = each.said.partition(" ")[0]
+        kinds[word] = kinds.get(word, 0) + 1
+    return ", ".join(f"{word} {number}" for word, number in kinds.items()) + " requests"
+
+
+def cannot_undo(deeds: Sequence[Deed], state: Snapshot, *, settled: bool) -> str:
+    """Say why deeds cannot be undone, or nothing. Once `settled`, all must stand as they left it."""
+    if not any(each.undo for each in deeds):
+        return "cannot be undone"
+    for each in deeds if settled else ():
+        now = standing(each.field, each.action.id, state)
+        if each.action.id and each.action.verb is not Verb.BACKEND and now is None:
+            return "it has started or ended since: nothing was undone"
+        if each.becomes is not None and now != each.becomes:
+            return "it was changed since: nothing was undone"
+    return ""

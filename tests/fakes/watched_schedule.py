@@ -163,7 +163,8 @@ class Watched:
         if state.counters.submitted != len(known):
             yield f"{state.counters.submitted} submitted, {len(known)} were sent"
         yield from self._slots(state)
-        for row in (*state.queue, *state.running):
+        rows: tuple[QueuedRequest | RunningRequest, ...] = (*state.queue, *state.running)
+        for row in rows:
             exchange = self.daemon.dispatcher.live[row.id]
             client = self._client(exchange)
             if client is not None:
@@ -222,10 +223,10 @@ class Watched:
 
     def _ended(self, state: Snapshot, now: float) -> Iterator[str]:
         answered: dict[str, list[tuple[float, float]]] = {each.value: [] for each in LengthClass}
-        for client in self.clients.values():
-            if client.became == "whole":
-                ended_s = client.ended_s or 0.0
-                answered[LengthClass.of(client.tokens).value].append((ended_s, ended_s - client.sent_s))
+        for each in self.clients.values():
+            if each.became == "whole":
+                ended_s = each.ended_s or 0.0
+                answered[LengthClass.of(each.tokens).value].append((ended_s, ended_s - each.sent_s))
         for stats in state.stats:
             known = sorted(answered[stats.length_class])
             least = sum(ended_s < now - STATS_EVERY_S for ended_s, _ in known)
@@ -236,9 +237,8 @@ class Watched:
                 yield f"median of {stats.length_class} {stats.sojourn.p50}, really {percentile(took, 0.5)}"
         by_prompt = {client.prompt: client for client in self.clients.values()}
         for row in state.recent:
-            known = self.ended.get(row.id)
             client = by_prompt.get(self._prompts.get(row.id, ""))
-            if known is None or client is None or client.ended_s is None:
+            if row.id not in self.ended or client is None or client.ended_s is None:
                 continue
             took_s = client.ended_s - client.sent_s
             if client.became == "whole" and abs(row.sojourn_s - took_s) > CLOSE_S:

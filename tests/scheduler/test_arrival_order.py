@@ -223,10 +223,7 @@ def test_a_request_on_hold_is_not_compared_and_holds_nothing_up() -> None:
     server = Server("fcfs", {"a": 1})
     for number in range(4):
         server.submit(job(number, 0.0), 1.0)
-    server.at(0.5, "hold", "r1")
-    server.at(50.0, "release", "r1")
-    server._hold = lambda which, _: server.scheduler.hold(which, server.now)  # type: ignore[attr-defined]
-    server._release = lambda which, _: server.scheduler.release(which, server.now)  # type: ignore[attr-defined]
+    server.at(0.5, "hold", "r1", "50.0")
     server.run()
     assert {name: each.saved_s for name, each in server.compared.items()} == {"r0": 0, "r2": 0, "r3": 0}
 

@@ -54,11 +54,11 @@ def lines(found: dict[Case, Judged]) -> Iterator[str]:
     """Yield a table: the mean over the runs of each group."""
     yield "| runs | covered | of requests | least, most | below, above | high/low | within 30 % | before |"
     yield "|---|---|---|---|---|---|---|---|"
-    groups = [("all", lambda case: True)]
+    groups = {"all": set(found)}
     for n, names in enumerate(zip(*found, strict=True)):
-        groups += [(str(name), lambda case, n=n, name=name: case[n] == name) for name in dict.fromkeys(names)]
-    for name, holds in groups:
-        of = [each for case, each in found.items() if holds(case) and each.rows >= 100]
+        groups |= {str(name): {case for case in found if case[n] == name} for name in names}
+    for name, cases in groups.items():
+        of = [each for case, each in found.items() if case in cases and each.rows >= 100]
         mean = {
             key: float(np.mean([getattr(each, key) for each in of])) for key in Judged.__dataclass_fields__
         }

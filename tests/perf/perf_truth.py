@@ -9,6 +9,7 @@ In virtual time: pauses, outages, cuts, holds, cancellations, clients that leave
 import argparse
 import logging
 import sys
+from collections.abc import Callable
 from itertools import cycle, islice
 
 from tests.tui.test_tui_truth import WITH_TROUBLE, WITHOUT_TROUBLE, check_calm, check_trouble
@@ -22,13 +23,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1000)
     args = parser.parse_args()
     logging.getLogger("clairvoyant").setLevel(logging.CRITICAL)
-    kinds = [(check_calm, kind) for kind in WITHOUT_TROUBLE] + [
-        (check_trouble, kind) for kind in WITH_TROUBLE
+    kinds: list[tuple[Callable[..., None], tuple[str | int, ...]]] = [
+        *((check_calm, kind) for kind in WITHOUT_TROUBLE),
+        *((check_trouble, kind) for kind in WITH_TROUBLE),
     ]
     failed = 0
     for number, (check, kind) in enumerate(islice(cycle(kinds), args.schedules)):
         try:
-            check(*kind, args.seed + number)  # type: ignore[operator]
+            check(*kind, args.seed + number)
         except AssertionError as error:
             failed += 1
             sys.stdout.write(f"FAIL {kind} seed {args.seed + number}: {str(error)[:500]}\n")

@@ -42,15 +42,14 @@ it: a server that goes down frees its slots one by one.
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A request with the seconds that it would have waited longer in order of arrival, negative if less, and
-    the tokens of its prompt that would have been read again. `wait_s` is its wait in order of arrival,
-    `reads_s` the time of those tokens. `estimated`: a length before it was predicted.
+    the tokens of its prompt that would have been read again. `wait_s` is its wait in order of arrival.
+    `estimated`: a length before it was predicted.
     """
 
     of: Any
     saved_s: float
     wait_s: float
     spared_tokens: float = 0.0
-    reads_s: float = 0.0
     estimated: bool = False
 
 
@@ -384,11 +383,4 @@ class ArrivalOrder:
 
     def _pair(self, run: _Run) -> Compared:
         wait_s = (run.start_s or 0.0) - self._workers[run.worker].at(run.arrived_s)
-        return Compared(
-            run.of,
-            wait_s - run.waited_s,
-            wait_s,
-            run.spared_tokens,
-            run.spared_tokens * run.read_s,
-            run.estimated,
-        )
+        return Compared(run.of, wait_s - run.waited_s, wait_s, run.spared_tokens, run.estimated)

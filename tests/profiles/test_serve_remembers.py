@@ -298,7 +298,7 @@ async def test_a_profile_that_comes_while_it_runs_is_taken_over(
         with writing(path) as connection:
             choose(connection, "here")
         state = await until(daemon, lambda s: any("using profile here" in e.text for e in s.log[-3:]))
-        assert (state.tau.tau_s, state.tau.source) == (9.0, "operator")
+        assert (state.tau.tau_s, state.tau.source, state.tau.mu_short_s) == (9.0, "operator", None)
         daemon.operation.release_tau()
         assert daemon.snapshot().tau.source == "profile here, decoding faster since"
         assert daemon.operation.policy == "bounded"

@@ -65,13 +65,16 @@ def test_a_queue_that_gets_shorter_or_was_empty_is_none() -> None:
         assert it.passes(20.0) is None
 
 
-@pytest.mark.parametrize("how", ["background", "held", "paused", "down"])
+@pytest.mark.parametrize("how", ["background", "held", "parked", "paused", "down"])
 def test_what_is_meant_to_wait_and_what_cannot_start_is_none(how: str) -> None:
     it = Clocked()
     ids = it.come(5, background=how == "background")
     if how == "held":
         for each in ids:
             it.scheduler.hold(each, it.now)
+    elif how == "parked":
+        for entry in it.scheduler.waiting():
+            entry.parked = True
     elif how == "paused":
         it.scheduler.pause()
     elif how == "down":

@@ -158,3 +158,9 @@ def test_a_standing_queue_is_not_well() -> None:
     said = verdict(state)
     assert said.level == "warn"
     assert said.text == "Backlog for 14 min: 12 waiting and not getting fewer, 40 s to clear"
+
+
+def test_a_pause_does_not_hide_that_no_server_is_there() -> None:
+    state = replace(_servers(busy(), WaitingState(2, stranded=2, refused_in_s=9.0), GONE), mode="paused")
+    assert verdict(state).text == "ollama does not answer, 2 waiting; refused in 9 s unless it returns"
+    assert verdict(state, stopping=True).text == "Stopping: new requests are rejected, 2 waiting"

@@ -13,8 +13,8 @@ STANDS_S = 180.0
 
 @dataclass(slots=True)
 class Backlog:
-    """How long the queue has stood, from samples of its length. Held and background requests do not count,
-    nor time during which nothing could start. It stands until it has halved.
+    """How long the queue has stood, from samples of its length. Held and background requests and parked
+    sessions do not count, nor time during which nothing could start. It stands until it has halved.
     """
 
     scheduler: Scheduler
@@ -34,7 +34,8 @@ class Backlog:
         if scheduler.waited_for and samples and now - samples[-1][0] < SAMPLE_S:
             return
         able = scheduler.waited_for and not scheduler.paused and any(scheduler.slots.values())
-        length = sum(each.waited_for and not each.held for each in scheduler.waiting()) if able else 0
+        rows = scheduler.waiting() if able else ()
+        length = sum(each.waited_for and not (each.held or each.parked) for each in rows)
         if not length:
             samples.clear()
             self._stands = False

@@ -39,7 +39,7 @@ def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
 def _stopped(state: Snapshot, stopping: bool) -> StatusLine | None:
     rest = f"{state.waits:,} waiting" if state.waits else "none waiting"
     if state.mode == "paused" and not stopping:
-        return StatusLine("note", f"Paused by an operator, {rest}")
+        return _without_server(state) or StatusLine("note", f"Paused by an operator, {rest}")
     if stopping or state.mode == "draining":
         mode = "Stopping" if stopping else "Draining"
         return StatusLine("note", f"{mode}: new requests are rejected, {rest}")
@@ -52,27 +52,25 @@ def _without_server(state: Snapshot) -> StatusLine | None:
         return None
     loading = next((server for server in servers if server.state == "loading"), None)
     if loading is not None:
-        return StatusLine("warn", f"{loading.name} is loading its model{_kept(state, 'unless it is ready')}")
+        return StatusLine("warn", f"{loading.name} is loading its model{_kept(state, 'it is ready')}")
     if len(servers) > 1:
-        head, unless = f"None of the {len(servers)} servers answers", "unless one returns"
-    else:
-        head, unless = f"{servers[0].name} does not answer", "unless it returns"
-    return StatusLine("alert", head + _kept(state, unless))
+        return StatusLine("alert", f"None of the {len(servers)} servers answers{_kept(state, 'one returns')}")
+    return StatusLine("alert", f"{servers[0].name} does not answer{_kept(state, 'it returns')}")
 
 
 def _kept(state: Snapshot, unless: str) -> str:
     """Say until when requests are kept while no server is there."""
     if state.waits:
-        return f", {state.waits:,} waiting{_refused(state, '; refused in', unless)}"
+        return f", {state.waits:,} waiting{_refused(state, ';', unless)}"
     kept_s = [server.kept_for_s for server in state.backends if server.kept_for_s is not None]
     if not kept_s:
         return ""
     return f": new requests wait up to {span(max(kept_s))}" if any(kept_s) else ": new requests are refused"
 
 
-def _refused(state: Snapshot, text: str, unless: str) -> str:
+def _refused(state: Snapshot, sign: str, unless: str) -> str:
     within_s = state.waiting.refused_in_s
-    return "" if within_s is None else f"{text} {span(within_s)} {unless}"
+    return "" if within_s is None else f"{sign} refused in {span(within_s)} unless {unless}"
 
 
 def _overloaded(state: Snapshot) -> StatusLine | None:
@@ -107,12 +105,10 @@ def _impaired(state: Snapshot) -> StatusLine | None:
     if away:
         others = f" (and {len(away) - 1} more)" if len(away) > 1 else ""
         how = "loading its model" if away[0].state == "loading" else "down"
-        needing = state.waiting.stranded
-        rest = "other servers take what they can"
-        if needing:
-            rest = f"{needing:,} waiting need{'s' if needing == 1 else ''} it" + _refused(
-                state, ", refused in", "unless it returns"
-            )
+        number = state.waiting.stranded
+        them, returns = ("them", "one returns") if len(away) > 1 else ("it", "it returns")
+        needed = f"{number:,} waiting need{'s' * (number == 1)} {them}{_refused(state, ',', returns)}"
+        rest = needed if number else "other servers take what they can"
         return StatusLine("warn", f"{away[0].name} is {how}{others}: {rest}")
     if state.displaced_policy:
         return StatusLine(

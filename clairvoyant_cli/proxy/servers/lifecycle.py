@@ -121,7 +121,8 @@ class ServerLifecycle:
         self._match_waiting()
         self._open_slots()
         why = f" ({server.detail})" if server.detail else ""
-        news = f"{server.name} is {server.state}{why}, {plural(server.room, 'slot')}"
+        rest = f", {plural(server.room, 'slot')}" if server.state == "up" else ""
+        news = f"{server.name} is {server.state}{why}{rest}"
         if news != server.news:  # models come and go far more often, and have a panel of their own
             server.news = news
             self.journal.event(logging.INFO, news)

@@ -58,7 +58,7 @@ def _wrong(news: Snapshot | Disconnected) -> dict[str, str]:
 
 def _title(news: Snapshot | Disconnected) -> str:
     if isinstance(news, Disconnected):
-        return f"▲ {news.reason}"
+        return f"▲ {news.reason.partition(';')[0]}"
     if news.verdict.level in ("warn", "alert"):
         return f"▲ {news.verdict.text}"
     up = [each for each in news.backends if each.state == "up"]

@@ -14,6 +14,7 @@ from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from importlib.resources import files
 
 import click
@@ -34,7 +35,10 @@ from clairvoyant_cli.proxy.access.origins import AllowedOrigins, from_our_own_pa
 from clairvoyant_cli.proxy.listening_socket import listen
 from clairvoyant_cli.proxy.tasks import Tasks
 from clairvoyant_cli.state.actions import Action, Verb
-from clairvoyant_cli.state.client import ControlClient, as_its_owner
+from clairvoyant_cli.state.client import as_its_owner
+from clairvoyant_cli.state.encoding import decode, encode
+from clairvoyant_cli.state.snapshot import Snapshot
+from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.system import start_accepting
 
 USUAL_ADDRESS = "127.0.0.1:7118"
@@ -60,84 +64,46 @@ HEADERS = {
 }
 
 
-class _Running(msgspec.Struct):
-    tokens_per_s: float | None = None
-
-
-class _Waiting(msgspec.Struct):
-    total: int = 0
-
-
-class _Point(msgspec.Struct):
-    """What the graph shows of a state."""
-
-    taken_at: float
-    waiting: _Waiting
-    running: list[_Running]
-
-
-_point = msgspec.json.Decoder(_Point).decode
-_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
 class Relay:
     """Follows a daemon, and has its newest state for every page."""
 
-    def __init__(self, url: str, token: str | None) -> None:
-        self._url, self._token = url, token
+    def __init__(self, source: DaemonSource) -> None:
+        self.source = source
+        source.pace(EVERY_S)
         self._newest = b""
         self._news = asyncio.Event()
         self._past: deque[tuple[float, int, float]] = deque(maxlen=int(PAST_S / SAMPLE_S))
 
-    def client(self) -> ControlClient:
-        """Return a client of the daemon."""
-        return ControlClient(self._url, self._token)
-
     async def follow(self) -> None:
         """Read states until cancelled."""
-        while True:
-            try:
-                async with self.client() as client:
-                    await self._look_back(client)
-                    async for state in client.events(EVERY_S):
-                        self._take(state)
-                reason = "the daemon has closed the connection"
-            except ClairvoyantError as error:
-                reason = str(error)
-            except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
-                reason = "the daemon's state cannot be read; use the same version"
-            self._tell(b"event: lost\ndata: " + msgspec.json.encode(reason))
-            await asyncio.sleep(1.0)
+        async for news in self.source.stream():
+            if isinstance(news, Disconnected):
+                self._tell(b"event: lost\ndata: " + encode(news.reason))
+                continue
+            if not self._past:
+                await self._look_back(news.taken_at)
+            point = _point(news)
+            if not self._past or abs(point[0] - self._past[-1][0]) >= SAMPLE_S:
+                self._past.append(point)
+            self._tell(b"data: " + encode(replace(news, queue=news.queue[:ROWS])))
+            await asyncio.sleep(EVERY_S)
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield what a page draws: the past once, then the newest state each time there is one."""
-        yield b"retry: 1000\nevent: past\ndata: " + msgspec.json.encode(list(self._past)) + b"\n\n"
+        yield b"retry: 1000\nevent: past\ndata: " + encode(list(self._past)) + b"\n\n"
         while True:
             news = self._news
             if self._newest:
                 yield self._newest + b"\n\n"
             await news.wait()
 
-    async def _look_back(self, client: ControlClient) -> None:
-        """Fill the graph from the daemon's history."""
-        points: list[_Point] = []
-        before = float("inf")
-        while page := (await client.past(before)).splitlines():
-            points[:0] = [_point(line) for line in page]
-            before = points[0].taken_at
-            if points[-1].taken_at - before > PAST_S:
-                break
-        self._past.clear()
-        self._past.extend(map(_drawn, points))
-
-    def _take(self, state: bytes) -> None:
-        parts = _parts(state)
-        parts["queue"] = msgspec.Raw(msgspec.json.encode(_rows(parts["queue"])[:ROWS]))
-        drawn = _drawn(_point(state))
-        if not self._past or abs(drawn[0] - self._past[-1][0]) >= SAMPLE_S:
-            self._past.append(drawn)
-        self._tell(b"data: " + msgspec.json.encode(parts))
+    async def _look_back(self, now: float) -> None:
+        """Begin the graph with the daemon's history."""
+        before = now
+        while before > now - PAST_S and (page := (await self.source.past(before)).splitlines()):
+            points = [_point(decode(line)) for line in page]
+            self._past.extendleft(reversed([each for each in points if each[0] < before]))
+            before = points[0][0]
 
     def _tell(self, event: bytes) -> None:
         self._newest = event
@@ -145,9 +111,9 @@ class Relay:
         self._news = asyncio.Event()
 
 
-def _drawn(point: _Point) -> tuple[float, int, float]:
-    rate = sum(each.tokens_per_s or 0.0 for each in point.running)
-    return round(point.taken_at, 1), point.waiting.total, round(rate, 1)
+def _point(state: Snapshot) -> tuple[float, int, float]:
+    """Return a state's point of the graph: time, requests that wait, tokens a second."""
+    return state.taken_at, state.waits, sum(each.tokens_per_s or 0.0 for each in state.running)
 
 
 class Pages:
@@ -229,13 +195,12 @@ class Pages:
             return JSONResponse({"error": "actions take a JSON body"}, 400, HEADERS)
         try:
             body = msgspec.json.decode(await request.body(), type=dict[str, str])
-            async with self._relay.client() as client:
-                await client.act(action, Action(Verb(action), body.get("id")).body())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return JSONResponse({"error": "the body is not a JSON object of texts"}, 400, HEADERS)
-        except ClairvoyantError as error:
-            return JSONResponse({"error": str(error)}, 409, HEADERS)
-        return JSONResponse({"done": action}, 200, HEADERS)
+        refusal = await self._relay.source.act(Action(Verb(action), body.get("id")))
+        return JSONResponse(
+            {"error": refusal} if refusal else {"done": action}, 409 if refusal else 200, HEADERS
+        )
 
 
 def _policy(page: str) -> str:
@@ -263,7 +228,7 @@ async def serving_pages(
     host, port = _host_and_port(address)
     listener = listen(host, port, "--web")
     secret = secret_of(token or as_its_owner(url)[1])
-    relay = Relay(url, token)
+    relay = Relay(DaemonSource(url, token))
     pages = Pages(relay, secret, readonly=readonly)
     table = ConnectionTable(most=MAX_CONNECTIONS)
     try:

@@ -26,8 +26,9 @@ def facts(view: ViewState) -> Line:
     sessions = view.snapshot.sessions
     hit = hit_share(sessions.read_tokens, sessions.cached_tokens)
     text = sessions.summary or (f"{share(hit)} from cache" if hit is not None else "")
-    saved = f", {duration(sessions.saved_s)} of reading saved" if sessions.saved_s else ""
-    return Line(f" {text}{saved} " if text else "", "soft")
+    if sessions.saved_s:
+        text = f"{text.partition(':')[0]}, {duration(sessions.saved_s)} of reading saved"
+    return Line(f" {text} " if text else "", "soft")
 
 
 def hit_share(read_tokens: float, cached_tokens: float) -> float | None:

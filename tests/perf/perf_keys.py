@@ -214,7 +214,7 @@ def main() -> None:
         print(f"{width}x{height}", flush=True)
         with (
             tempfile.TemporaryDirectory() as folder,
-            child("-m", "tests.fakes.replay_process", "--decode", "0.5", "--slots", "1") as backend,
+            child("-m", "tests.fakes.replay_process", "--decode", "0.05", "--slots", "1") as backend,
             daemon_process(backend, "--slots", "1", "--policy", "fcfs", home=Path(folder)) as daemon,
             queue(daemon.base_url),
         ):

@@ -1,10 +1,12 @@
 """What `top` leaves of a terminal: however it ends or is suspended, all that it turned on is turned off."""
 
+import fcntl
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import sys
 import termios
 import time
@@ -85,6 +87,7 @@ def terminal(home: Path, *command: str) -> Iterator[Terminal]:
     if pid == 0:
         os.environ.update(TERM="xterm-256color", HOME=str(home), XDG_STATE_HOME=str(home))
         os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     held = Terminal(pid, fd)
     try:
         yield held
@@ -148,7 +151,8 @@ def test_control_z_suspends_and_comes_back(tmp_path: Path) -> None:
 
 def test_a_paste_is_no_row_of_keys(tmp_path: Path) -> None:
     with drawn(tmp_path) as held:
-        os.write(held.fd, b"\x1b[200~q\rq:q\r\x1b[201~?")
+        os.write(held.fd, b"\x1b[200~" + b"q\rxy:q\r" * 300 + b"\x1b[201~")
+        os.write(held.fd, b"?")
         held.until(b"Chosen request")  # the key after the paste
         os.write(held.fd, b"\x1b[200~qq\x1b[201~qq")
         assert os.waitstatus_to_exitcode(held.ended()) == 0

@@ -4,7 +4,7 @@ Of each kind of forecast and each spread, three quantiles of log(real / forecast
 it was exceeded and falls otherwise, so that it is right in the long run whatever the errors are (as in
 `quantile_coverage`). Before any outcome they are those of a log-normal of that spread.
 
-Each row that is looked at is sampled with a chance that falls with its age, so that neither looks in quick
+Rows that are looked at are sampled the less often the older they are, so that neither looks in quick
 succession nor long waits weigh more. A sample counts once it is known where it lies: at its end, or when it
 has outlasted the range. If the job leaves first it does not count.
 """
@@ -12,7 +12,6 @@ has outlasted the range. If the job leaves first it does not count.
 from bisect import bisect
 from dataclasses import dataclass, field
 from math import exp, log
-from random import Random
 from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -20,7 +19,7 @@ from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.residual_life import Z90, residual_quantile
 from clairvoyant_cli.scheduler.start_forecast import Wait
 
-TAIL = 0.07
+TAIL = 0.08
 """The share aimed at beyond each end. A change of load is learned after it: 0.1 would miss three in ten."""
 
 SHARES = (TAIL, 0.5, 1.0 - TAIL)
@@ -65,7 +64,6 @@ class _Sample(NamedTuple):
     entry: QueuedJob
     at_s: float
     forecast_s: float
-    high_s: float
     quantiles: _Quantiles
     served_s: float | None
 
@@ -76,7 +74,7 @@ class ForecastRanges:
 
     _quantiles: dict[tuple[bool, int], _Quantiles] = field(default_factory=dict)
     _pending: list[_Sample] = field(default_factory=list)
-    _random: Random = field(default_factory=lambda: Random(1))  # noqa: S311
+    _due: float = 0.0
     _now: float = float("-inf")
     _since_s: float = 0.0
 
@@ -112,13 +110,13 @@ class ForecastRanges:
         if quantiles is None:
             quantiles = self._quantiles[kind] = _Quantiles([-Z90 * sigma, 0.0, Z90 * sigma])
         forecast_s = max(forecast_s, SOON_S)
-        shown = Range(*[forecast_s * exp(at) for at in quantiles.at])
         since_s = entry.job.arrival_s if served_s is None else entry.started_s
-        chance = SAMPLES_PER_AGE * self._since_s / max(self._now - since_s, SOON_S)
-        if self._random.random() < chance and len(self._pending) < MAX_PENDING:
-            sample = _Sample(entry, self._now, forecast_s, shown.high_s, quantiles, served_s)
-            self._pending.append(sample)
-        return shown
+        share = SAMPLES_PER_AGE * self._since_s / max(self._now - since_s, SOON_S)
+        self._due = min(self._due + min(share, 1.0), 2.0)
+        if self._due >= 1.0 and len(self._pending) < MAX_PENDING:
+            self._due -= 1.0
+            self._pending.append(_Sample(entry, self._now, forecast_s, quantiles, served_s))
+        return Range(*[forecast_s * exp(at) for at in quantiles.at])
 
     def _is_judged(self, sample: _Sample, scheduler: Scheduler) -> bool:
         """Learn from a sample if its outcome is known; return whether it is done with."""
@@ -128,12 +126,13 @@ class ForecastRanges:
         if served_s is None:
             known = entry.started_s >= sample.at_s and bool(entry.worker)
             real_s = entry.started_s - sample.at_s if known else real_s
-            lost = not waiting and not known
+            lost = not known and (entry.held or not waiting)
         else:
             known = not running and not waiting
             real_s = entry.started_s + entry.served_s - served_s - sample.at_s if known else real_s
             lost = waiting and not running  # it was cut
-        if lost or not (known or real_s > sample.high_s):
+        error = log(max(real_s, SOON_S) / sample.forecast_s)
+        if lost or not (known or error > sample.quantiles.at[-1]):
             return lost
-        sample.quantiles.learn(log(max(real_s, SOON_S) / sample.forecast_s))
+        sample.quantiles.learn(error)
         return True

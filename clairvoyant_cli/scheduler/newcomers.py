@@ -15,7 +15,7 @@ WINDOW_S = 300.0
 LEAST_S = 60.0
 """Arrivals of the last five minutes count; in the first minute the rest of it counts as silence."""
 
-MOST = 256
+MOST = 128
 
 
 class Flow(NamedTuple):

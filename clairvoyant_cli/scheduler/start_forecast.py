@@ -105,7 +105,7 @@ class StartForecast:
         slot, free_s = self._slot_for(entry)
         number, guard, job = len(self._slots), self._scheduler.policy.guard, entry.job
         mean_s = until_s = free_s
-        for _ in range(3):
+        for _ in range(2):
             flow = self._newcomers.before(entry, until_s / 2.0)
             load = min(flow.work_s / number, MAX_LOAD)
             mean_s = until_s = free_s / (1.0 - load)

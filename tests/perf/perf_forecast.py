@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,8 @@ from tests.fakes.watched_waits import Q90, TOKENS_PER_S, Judged, WatchedWaits, o
 POLICIES = ("bounded", "srpt", "fcfs")
 LOADS = ("right", "wrong", "bursts", "classes")
 UTILISATIONS = (0.6, 0.8, 0.95)
-SLOTS = (1, 4)
-Case = tuple[str, str, float, int]
+SLOTS = ("1 slot", "4 slots")
+Case = tuple[str, str, float, str]
 
 
 def of_trace(policy: str, path: str, rho: float, slots: int, seed: int) -> WatchedWaits:
@@ -43,7 +43,7 @@ def of_trace(policy: str, path: str, rho: float, slots: int, seed: int) -> Watch
 
 def judge(case: Case, seed: int) -> tuple[Judged, Judged]:
     """Return how the forecasts of one run came true."""
-    policy, load, rho, slots = case
+    policy, load, rho, slots = *case[:3], int(case[3][0])
     run = (
         watched(policy, load, rho, slots, seed) if load in LOADS else of_trace(policy, load, rho, slots, seed)
     )
@@ -54,17 +54,14 @@ def lines(found: dict[Case, Judged]) -> Iterator[str]:
     """Yield a table: the mean over the runs of each group."""
     yield "| runs | covered | of requests | least, most | below, above | high/low | within 30 % | before |"
     yield "|---|---|---|---|---|---|---|---|"
-    groups = {"all": set(found)}
-    for n, names in enumerate(zip(*found, strict=True)):
-        groups |= {str(name): {case for case in found if case[n] == name} for name in names}
-    for name, cases in groups.items():
-        of = [each for case, each in found.items() if case in cases and each.rows >= 100]
+    for name in ("all", *dict.fromkeys(chain.from_iterable(zip(*found, strict=True)))):
+        of = [each for case, each in found.items() if (name == "all" or name in case) and each.rows >= 100]
         mean = {
             key: float(np.mean([getattr(each, key) for each in of])) for key in Judged.__dataclass_fields__
         }
         least, most = min(each.covered for each in of), max(each.covered for each in of)
         yield (
-            f"| {Path(name).name} | {mean['covered']:.0%} | {mean['covered_starts']:.0%} "
+            f"| {Path(str(name)).name} | {mean['covered']:.0%} | {mean['covered_starts']:.0%} "
             f"| {least:.0%}, {most:.0%} "
             f"| {mean['below']:.0%}, {mean['above']:.0%} | {mean['ratio']:.1f} | {mean['near']:.0%} "
             f"| {mean['near_plain']:.0%} |"

@@ -42,6 +42,9 @@ from tui.widgets.canvas import Canvas
 INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
 """Refresh intervals, the default first. The effect of a key is drawn at once."""
 
+_GRAPHED_S = 600.0
+"""How much of the daemon's history is fetched at the start, for the graph."""
+
 _HARDWARE_EVERY_S = 1.0
 _TICK_S = 0.3
 _STILL_S = 0.55  # over half a second: two states a second need no frames between them
@@ -106,6 +109,7 @@ class Top(App[None]):
             self.register_theme(theme)
         self._memory = memory
         self.likes = (_stored(memory) if memory else {}) | dict(likes or {})
+        self._price_kwh = _price(self.likes.get("price", ""))
         liked = self.likes.get("theme", "")
         self.theme = liked if liked in self.available_themes else THEMES[0].name
         self.palette = Palette(self.get_css_variables(), colour=colour)
@@ -185,6 +189,8 @@ class Top(App[None]):
             self._link = replace(link, state=LinkState.LIVE, reason="", lost_for_s=0.0)
             self._history.take(news)
             self._past.record(news)
+            if link.state is LinkState.CONNECTING:
+                self._fetch(news.taken_at - _GRAPHED_S)
         self.draw()
 
     def _tick(self) -> None:
@@ -214,6 +220,7 @@ class Top(App[None]):
             drift_s=max(0.0, stopped_at - self._received_at) if self._snapshot else 0.0,
             readonly=self._readonly,
             badge=self._badge,
+            price_kwh=self._price_kwh,
             **shown,
         )
 
@@ -272,21 +279,31 @@ class Top(App[None]):
         self._sought = (self._sought or (shown or self._snapshot).taken_at) + seconds
         begins_at = self._past.begins_at
         if seconds < 0 and self._sought < (begins_at or self._sought) and not self._is_fetching:
-            self._is_fetching = True
-            self.run_worker(self._fetch(), group="past")
+            self._fetch(self._sought)
         elif not self._is_fetching:
             self._scrub(forward=seconds > 0)
 
-    async def _fetch(self) -> None:
-        """Fetch pages of the daemon's history up to the time that is sought, and show it."""
-        try:
-            while (begins_at := self._past.begins_at) is not None and (self._sought or begins_at) < begins_at:
-                if not self._past.put_before(await self._source.past(begins_at)):
-                    break
-        except ClairvoyantError as error:
-            self.notify(f"the daemon's history cannot be read: {error}", severity="warning")
-        self._is_fetching = False
-        self._scrub()
+    def _fetch(self, back_to: float) -> None:
+        """Fetch pages of the daemon's history back to a time, or to the one that is sought meanwhile."""
+
+        async def fetch() -> None:
+            try:
+                while (begins_at := self._past.begins_at) and min(
+                    back_to, self._sought or back_to
+                ) < begins_at:
+                    older = self._past.put_before(await self._source.past(begins_at))
+                    if not older:
+                        break
+                    self._history.put_before(older)
+            except ClairvoyantError as error:
+                if self._sought is not None:
+                    self.notify(f"the daemon's history cannot be read: {error}", severity="warning")
+            self._is_fetching = False
+            if self._sought is not None:
+                self._scrub()
+
+        self._is_fetching = True
+        self.run_worker(fetch(), group="past")
 
     def _scrub(self, *, forward: bool = False) -> None:
         """Show the state at the time that is sought, or the newest if there is none after it."""
@@ -357,6 +374,12 @@ class Top(App[None]):
             await self.run_action(action, self.board)
 
         return run
+
+
+def _price(text: str) -> float | None:
+    with suppress(ValueError):
+        return float(text)
+    return None
 
 
 def _stored(path: Path) -> dict[str, str]:

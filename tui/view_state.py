@@ -52,6 +52,7 @@ class ViewState:
     badge: str = ""
     message: str = ""
     message_tone: Tone = "accent"
+    price_kwh: float | None = None
 
     @property
     def now(self) -> float:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +54,7 @@ class _Attachment:
     help="Serve the dashboard to a browser, by default at 127.0.0.1:7118. Needs the extra [web].",
 )
 @click.option("--ascii", "in_ascii", is_flag=True, help="Use only ASCII characters.")
+@click.option("--price", type=float, metavar="NUMBER", help="Price of a kWh: show what an answer costs.")
 @click.option("--once", is_flag=True, help="Print the state once, as tables.")
 @json_option("Print the state once, as JSON.")
 @click.option("--demo", is_flag=True, help="Watch a built-in daemon with a simulated server.")
@@ -68,6 +69,7 @@ def command(
     plain: bool,
     web: str | None,
     in_ascii: bool,
+    price: float | None,
     once: bool,
     as_json: bool,
     demo: bool,
@@ -91,7 +93,7 @@ def command(
     if not once and os.environ.get("TERM") == "dumb":
         raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
     drawn = "ascii" if in_ascii else "plain" if plain else ""
-    news = asyncio.run(_watch(opened, once=once, readonly=readonly, drawn=drawn))
+    news = asyncio.run(_watch(opened, once=once, readonly=readonly, drawn=drawn, price=price))
     if news is not None:
         _print(news, as_json)
 
@@ -133,7 +135,12 @@ def _live(url: str | None, token_file: Path | None) -> _Attachment:
 
 
 async def _watch(
-    opened: AbstractAsyncContextManager[_Attachment], *, once: bool, readonly: bool, drawn: str
+    opened: AbstractAsyncContextManager[_Attachment],
+    *,
+    once: bool,
+    readonly: bool,
+    drawn: str,
+    price: float | None,
 ) -> "Snapshot | Disconnected | None":
     """Return the first state if `once`; else run the dashboard."""
     async with opened as attachment:
@@ -147,6 +154,7 @@ async def _watch(
         from tui.plain_glyphs import ASCII, PLAIN
 
         # A frame makes thousands of tuples and no cycles: collecting garbage costs a tenth of it.
+        config = load_top_config()
         gc.freeze()
         gc.set_threshold(_FEW_COLLECTIONS)
         await Top(
@@ -156,7 +164,7 @@ async def _watch(
             badge=attachment.badge,
             glyphs={"ascii": ASCII, "plain": PLAIN}.get(drawn),
             memory=state_dir() / "top.json",
-            likes=load_top_config().likes(),
+            likes=replace(config, price=config.price if price is None else price).likes(),
         ).run_async()
         return None
 

@@ -1,8 +1,9 @@
 """Draws the header: the state in a sentence, policy and load, and what scheduling gains."""
 
 from clairvoyant_cli.state.snapshot import GainState, Snapshot
-from tui.formatting import bar, change, clock, count, duration, share, spark
-from tui.styled_text import Line, Tone, ends, flow, gathered
+from tui.bottleneck import bottleneck
+from tui.formatting import change, clock, count, duration, share, spark
+from tui.styled_text import Line, Tone, ends, flow
 from tui.view_state import LinkState, ViewState
 
 REGIME = (0.55, 0.80)
@@ -23,7 +24,8 @@ _BEHIND = -0.05
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
     """Return up to three lines: the state, policy and load, the gain."""
-    lines = [ends(_verdict(view), _right(view, width), width)]
+    verdict = _verdict(view)
+    lines = [ends(verdict, _right(view, width, width - verdict.width), width)]
     if height > 1:
         lines.append(ends(_state(view, width - 1), Line(), width))
     if height > 2:
@@ -47,7 +49,8 @@ def _verdict(view: ViewState) -> Line:
     return line
 
 
-def _right(view: ViewState, width: int) -> Line:
+def _right(view: ViewState, width: int, room: int) -> Line:
+    """Return the badges and, if there is room, how long the daemon is up."""
     line = Line()
     if width < _NARROW:
         return line
@@ -57,10 +60,14 @@ def _right(view: ViewState, width: int) -> Line:
         line.add(" frozen ", "badge").add(" ")
     for word in (view.badge, "read-only" if view.readonly else ""):
         line.add(f"{word}  " if word else "", "soft")
+    limit = bottleneck(view)
+    if line.width + limit.width + 3 < room:
+        line.join(limit).add("   " if limit.width else "")
     if view.snapshot is None:
         return line.add(f"{view.link.where} ", "soft")
     up_s = view.snapshot.uptime_s + view.drift_s
-    return line.add("clairvoyant ", "soft").add(" up ", "faint").add(duration(up_s), "soft").add(" ")
+    up = Line("clairvoyant ", "soft").add(" up ", "faint").add(duration(up_s), "soft").add(" ")
+    return line.join(up) if line.width + up.width < room else line
 
 
 def _state(view: ViewState, width: int) -> Line:
@@ -170,12 +177,3 @@ def _twins(gain: GainState, width: int, tone: Tone) -> Line:
         bars = (" " if each is None else spark([each[of]], 1, top or 1.0) for each in minutes)
         line.add("".join(bars), colour)
     return line.add(" ")
-
-
-def load_gauge(rho: float, width: int) -> Line:
-    """A gauge of utilisation with marks where scheduling pays most."""
-    line = bar(rho, width, "accent" if rho < 0.95 else "alert")
-    cells = [(character, tone) for text, tone in line.spans for character in text]
-    for edge in REGIME:
-        cells[min(width - 1, round(edge * width))] = ("┼", "soft")
-    return gathered(cells)

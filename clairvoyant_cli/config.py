@@ -384,6 +384,12 @@ class TopConfig:
     hidden: str | None = setting(None, "COLUMNS", "Hidden columns of the queue, e.g. `q90 bar`.")
     panel: str | None = setting(None, "NAME", "Panel below the queue on a small terminal, e.g. `stats`.")
     keys: str | None = setting(None, "KEYS", "Key bindings, e.g. `promote=Y hold=w`.")
+    price: float | None = setting(
+        None,
+        "NUMBER",
+        "Price of a kWh, for the cost of an answer.",
+        (lambda price: price >= 0.0, "be at least 0"),
+    )
 
     def likes(self) -> dict[str, str]:
         """Return the settings that are set, under the dashboard's names."""
@@ -393,6 +399,7 @@ class TopConfig:
             "queue.hidden": self.hidden,
             "deck": self.panel,
             "keys": self.keys,
+            "price": None if self.price is None else f"{self.price:g}",
         }
         return {name: value for name, value in given.items() if value is not None}
 

@@ -44,6 +44,9 @@ from tui.widgets.canvas import Canvas
 INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
 """Refresh intervals, the default first. The effect of a key is drawn at once."""
 
+_GRAPHED_S = 600.0
+"""How much of the daemon's history is fetched at the start, for the graph."""
+
 _HARDWARE_EVERY_S = 1.0
 _TICK_S = 0.3
 _STILL_S = 0.55  # over half a second: two states a second need no frames between them
@@ -119,6 +122,7 @@ class Top(App[None]):
             self.register_theme(theme)
         self._memory = memory
         self.likes = (_stored(memory) if memory else {}) | dict(likes or {})
+        self._price_kwh = _price(self.likes.get("price", ""))
         liked = self.likes.get("theme", "")
         self.theme = liked if liked in self.available_themes else THEMES[0].name
         self.palette = Palette(self.get_css_variables(), colour=colour)
@@ -200,6 +204,8 @@ class Top(App[None]):
             self._link = replace(link, state=LinkState.LIVE, reason="", lost_for_s=0.0)
             self._history.take(news)
             self._past.record(news)
+            if link.state is LinkState.CONNECTING:
+                self._fetch(news.taken_at - _GRAPHED_S)
         if self._alerts is not None and self._driver is not None:
             self._driver.write(self._alerts.take(news, now))
         self.draw()
@@ -233,6 +239,7 @@ class Top(App[None]):
             silent_s=age_s if age_s >= known_s and not lost else 0.0,
             readonly=self._readonly,
             badge=self._badge,
+            price_kwh=self._price_kwh,
             **shown,
         )
 
@@ -335,21 +342,31 @@ class Top(App[None]):
         self._sought = (self._sought or (shown or self._snapshot).taken_at) + seconds
         begins_at = self._past.begins_at
         if seconds < 0 and self._sought < (begins_at or self._sought) and not self._is_fetching:
-            self._is_fetching = True
-            self.run_worker(self._fetch(), group="past")
+            self._fetch(self._sought)
         elif not self._is_fetching:
             self._scrub(forward=seconds > 0)
 
-    async def _fetch(self) -> None:
-        """Fetch pages of the daemon's history up to the time that is sought, and show it."""
-        try:
-            while (begins_at := self._past.begins_at) is not None and (self._sought or begins_at) < begins_at:
-                if not self._past.put_before(await self._source.past(begins_at)):
-                    break
-        except ClairvoyantError as error:
-            self.notify(f"the daemon's history cannot be read: {error}", severity="warning")
-        self._is_fetching = False
-        self._scrub()
+    def _fetch(self, back_to: float) -> None:
+        """Fetch pages of the daemon's history back to a time, or to the one that is sought meanwhile."""
+
+        async def fetch() -> None:
+            try:
+                while (begins_at := self._past.begins_at) and min(
+                    back_to, self._sought or back_to
+                ) < begins_at:
+                    older = self._past.put_before(await self._source.past(begins_at))
+                    if not older:
+                        break
+                    self._history.put_before(older)
+            except ClairvoyantError as error:
+                if self._sought is not None:
+                    self.notify(f"the daemon's history cannot be read: {error}", severity="warning")
+            self._is_fetching = False
+            if self._sought is not None:
+                self._scrub()
+
+        self._is_fetching = True
+        self.run_worker(fetch(), group="past")
 
     def _scrub(self, *, forward: bool = False) -> None:
         """Show the state at the time that is sought, or the newest if there is none after it."""
@@ -407,6 +424,12 @@ class Top(App[None]):
         """Show the clients."""
         self.push_screen(Clients())
         self.call_after_refresh(self.draw)
+
+
+def _price(text: str) -> float | None:
+    with suppress(ValueError):
+        return float(text)
+    return None
 
 
 def _stored(path: Path) -> dict[str, str]:

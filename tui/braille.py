@@ -38,7 +38,7 @@ class Dots:
 
     def dash(self, y: float, tone: Tone) -> None:
         """Draw a dashed line across at the fraction `y`."""
-        for x in range(0, self.width * 2, 3):
+        for x in range(0, self.width * 2, 6):
             self.dot(x, self._down(y), tone)
 
     def diagonal(self, tone: Tone) -> None:

@@ -1,12 +1,17 @@
 """Formats numbers for an operator: short, aligned, without useless digits."""
 
+import re
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import takewhile
+from math import ceil, floor
 
-from tui.styled_text import Line, Tone
+from tui.styled_text import Line, Tone, cells
 
 NOTHING = "–"
 _EIGHTHS = "▁▂▃▄▅▆▇█"
+_WORDS = re.compile(r"(?<=[-_.:/])|(?<=\D)(?=\d)")
 CLASS_LETTER = {"short": "S", "medium": "M", "long": "L"}
 _CLASS_TONE: dict[str, Tone] = {"short": "short", "medium": "medium", "long": "long"}
 
@@ -25,6 +30,41 @@ def duration(seconds: float | None) -> str:
     if whole < 86_400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}"
     return f"{whole // 86_400}d{whole % 86_400 // 3600:02d}h"
+
+
+def duration_range(low_s: float, high_s: float) -> str:
+    """0–2s 12–40s 45s–3m 12–40m 1–3h: rounded outwards, at most seven cells."""
+    low, low_unit = _whole(low_s, floor)
+    high, high_unit = _whole(high_s, ceil)
+    if low == high and low_unit == high_unit:
+        return f"{high}{high_unit}"
+    return f"{low}{'' if low_unit == high_unit else low_unit}–{high}{high_unit}"
+
+
+def _whole(seconds: float, rounded: Callable[[float], int]) -> tuple[int, str]:
+    for unit, size in (("s", 1), ("m", 60), ("h", 3600)):
+        if (number := rounded(max(0.0, seconds) / size)) < 100:
+            return number, unit
+    return rounded(seconds / 86_400), "d"
+
+
+def short_names(names: Iterable[str], least: int = 4) -> dict[str, str]:
+    """Shorten names to the words that differ, such as ports, `least` cells or more."""
+    words = {name: [word for word in _WORDS.split(name) if word] for name in names}
+    every = [*words.values()]
+    if len(every) < 2:
+        return {name: name for name in words}
+    begin = len([*takewhile(_alike, zip(*every, strict=False))])
+    for end in range(begin + 1, max(map(len, every)) + 1):
+        if len({tuple(each[begin:end]) for each in every}) == len(every):
+            break
+    while begin and min(sum(map(cells, each[begin:end])) for each in every) < least:
+        begin -= 1
+    return {name: "".join(each[begin:end]).strip("-_.:/") for name, each in words.items()}
+
+
+def _alike(words: Iterable[str]) -> bool:
+    return len(set(words)) == 1
 
 
 def count(value: float | None) -> str:
@@ -96,9 +136,9 @@ def bar(fraction: float, width: int, tone: Tone = "accent") -> Line:
     return Line().add("━" * full + "╸" * half, tone).add("─" * (width - full - half), "track")
 
 
-def spark(values: list[float], width: int, top: float | None = None) -> str:
+def spark(series: Iterable[float], width: int, top: float | None = None) -> str:
     """The last `width` values as block characters, the newest at the right."""
-    values = values[-width:]
+    values = [*series][-width:] if width > 0 else []
     top = top or max(values, default=0.0) or 1.0
     steps = len(_EIGHTHS) - 1
     return "".join(_EIGHTHS[min(steps, max(0, round(value / top * steps)))] for value in values)

@@ -1,11 +1,12 @@
 """Keeps the series that the plots draw; each is bounded."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from clairvoyant_cli.state.snapshot import FinishedRequest, Snapshot
-from tui.hardware.reading import Hardware
+from tui.hardware.reading import Gpu, Hardware
 from tui.styled_text import Line
 
 SAMPLES = 600
@@ -15,13 +16,48 @@ POINTS = 600
 """Ended requests kept for the plots."""
 
 
+RECENTLY_S = 30.0
+"""A panel keeps the rows that it has needed in this time."""
+
+CLIENT_POINTS = 24
+_CLIENT_EVERY_S = SAMPLES / CLIENT_POINTS
+_MAX_CLIENTS = 64
+_LONGEST_GAP_S = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The daemon at one second. `at` is its uptime: the wall clock may be set."""
+    """The daemon at one second. `at` is its uptime: the wall clock may be set. `holder` is the client that
+    has every slot, "" if there is none; `energy_j` is what the GPUs have used since this screen was opened.
+    """
 
     at: float
     waiting: int
     completed: int
+    firings: int = 0
+    tokens_per_s: float = 0.0
+    busy: int = 0
+    slots: int = 0
+    parked: int = 0
+    holder: str = ""
+    energy_j: float = 0.0
+
+    @classmethod
+    def of(cls, state: Snapshot, energy_j: float) -> "Sample":
+        """Take what is drawn of a state."""
+        holders = {each.client for each in state.running}
+        return cls(
+            state.uptime_s,
+            state.waits,
+            state.counters.completed,
+            state.tau.firings_total,
+            sum(each.tokens_per_s or 0.0 for each in state.running),
+            sum(each.busy for each in state.backends),
+            sum(each.slots for each in state.backends),
+            state.sessions.parked,
+            holders.pop() if len(holders) == 1 else "",
+            energy_j,
+        )
 
 
 class History:
@@ -30,8 +66,10 @@ class History:
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
         self.finished: deque[FinishedRequest] = deque(maxlen=POINTS)
-        self.gpu: dict[int, deque[float]] = {}
+        self.clients: dict[str, deque[int]] = {}
+        self.gpus: dict[int, deque[Gpu]] = {}
         self.cpu: deque[float] = deque(maxlen=SAMPLES)
+        self.energy_j = 0.0
         self.tau_fired_at: float | None = None
         self.ended = 0
         self.pictures: dict[str, tuple[object, list[Line]]] = {}
@@ -39,28 +77,68 @@ class History:
         self._recent: tuple[FinishedRequest, ...] = ()
         self._firings: int | None = None
         self._pid = 0
+        self._read_at = 0.0
 
     def take(self, snapshot: Snapshot) -> None:
         """Add a state. A restarted daemon begins a new history."""
         if snapshot.pid != self._pid:
-            gpu, cpu = self.gpu, self.cpu
-            self.__init__()  # type: ignore[misc]  # all but the machine begins anew
-            self._pid, self.gpu, self.cpu = snapshot.pid, gpu, cpu
+            machine = self.gpus, self.cpu, self.energy_j, self._read_at
+            self.__init__()  # type: ignore[misc]  # all but the machine starts over
+            self._pid = snapshot.pid
+            self.gpus, self.cpu, self.energy_j, self._read_at = machine
         total = snapshot.tau.firings_total
         if self._firings is not None and total > self._firings:
             self.tau_fired_at = snapshot.taken_at
         self._firings = total
         self._take_finished(snapshot.recent)
         if not self.samples or int(snapshot.uptime_s) != int(self.samples[-1].at):
-            self.samples.append(Sample(snapshot.uptime_s, snapshot.waits, snapshot.counters.completed))
+            self.samples.append(Sample.of(snapshot, self.energy_j))
+            self._take_clients(snapshot)
+
+    def put_before(self, states: Iterable[Snapshot]) -> None:
+        """Put older states of the same daemon, the oldest first, before all others."""
+        first = self.samples[0].at if self.samples else 0.0
+        older = [each for each in states if each.pid == self._pid and each.uptime_s < first]
+        self.samples = deque([*(Sample.of(each, 0.0) for each in older), *self.samples], maxlen=SAMPLES)
+        ended = {row.id: row for each in older for row in each.recent if row.id not in self._known}
+        self._known |= dict.fromkeys(ended)
+        self.finished = deque([*ended.values(), *self.finished], maxlen=POINTS)
+        self.ended += len(ended)
 
     def take_hardware(self, hardware: Hardware) -> None:
         """Add a reading of the machine."""
         if hardware.host.cpu is not None:
             self.cpu.append(hardware.host.cpu)
+        passed_s = hardware.at_s - self._read_at if self._read_at else 0.0
+        self._read_at = hardware.at_s
         for gpu in hardware.gpus:
-            if gpu.utilisation is not None:
-                self.gpu.setdefault(gpu.index, deque(maxlen=SAMPLES)).append(gpu.utilisation)
+            self.gpus.setdefault(gpu.index, deque(maxlen=SAMPLES)).append(gpu)
+            self.energy_j += (gpu.power_w or 0.0) * min(max(0.0, passed_s), _LONGEST_GAP_S)
+
+    def _take_clients(self, snapshot: Snapshot) -> None:
+        """Keep the most that each client had in each stretch of time."""
+        new = (
+            len(self.samples) == 1
+            or snapshot.uptime_s % _CLIENT_EVERY_S < self.samples[-2].at % _CLIENT_EVERY_S
+        )
+        had = {each.name: each.waiting + each.running for each in snapshot.clients[:_MAX_CLIENTS]}
+        for name in [name for name, points in self.clients.items() if name not in had and not any(points)]:
+            del self.clients[name]
+        for name in {**self.clients, **had}:
+            points = self.clients.setdefault(name, deque(maxlen=CLIENT_POINTS))
+            points.append(0) if new or not points else None
+            points[-1] = max(points[-1], had.get(name, 0))
+
+    def last(self, seconds: float) -> list[Sample]:
+        """Return the samples of the last seconds, the oldest first."""
+        since = self.samples[-1].at - seconds if self.samples else 0.0
+        return [*takewhile(lambda each: each.at >= since, reversed(self.samples))][::-1]
+
+    def energy_each_wh(self) -> tuple[float, int] | None:
+        """Return the energy of the GPUs per answer, and of how many; None if it is not known."""
+        known = [each for each in self.samples if each.energy_j]
+        answers = known[-1].completed - known[0].completed if known else 0
+        return ((known[-1].energy_j - known[0].energy_j) / answers / 3600.0, answers) if answers else None
 
     def until(self, snapshot: Snapshot) -> "History":
         """Return the history as it was when a state was taken, as far as it is known."""
@@ -78,8 +156,7 @@ class History:
         """Return the requests completed per minute over the last minute; None in the first ten seconds."""
         if not self.samples:
             return None
-        last = self.samples[-1]
-        first = next(sample for sample in self.samples if sample.at >= last.at - 60.0)
+        first, *_, last = (*self.last(60.0), self.samples[-1])
         span_s = last.at - first.at
         return (last.completed - first.completed) / span_s * 60.0 if span_s >= 10.0 else None
 

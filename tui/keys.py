@@ -113,7 +113,7 @@ GROUPS = {
     ),
     "Navigation": (
         *MOVES,
-        Key("1,2,3,4,5,6,7,8,9", "", "Go to a panel.", shown="1-9"),
+        Key("1,2,3,4,5,6,7,8,9,0", "", "Go to a panel.", shown="0-9"),
         Key("a", "go('sessions')", "Go to the sessions of agents."),
         Key("left,h", "deck(-1)", "Previous and next panel of the deck; also the arrows.", shown="h l"),
         Key("right,l", "deck(1)", ""),

@@ -1,7 +1,8 @@
 """Computes where each panel goes, for any size of terminal.
 
 Small (80x24 over ssh): running, queue, and a deck that shows one other panel at a time. Middle (120x40): a
-column of requests and one of facts. Large (200x60): everything, with plots.
+column of requests and one of facts. Large (200x60): everything, with plots. Panels take the rows that they
+need; what the queue leaves is the graph's.
 """
 
 from dataclasses import dataclass
@@ -16,16 +17,23 @@ STATS = "stats"
 RECENT = "recent"
 PLOTS = "plots"
 LOG = "log"
+GRAPH = "graph"
 SESSIONS = "sessions"
 FOOTER = "footer"
 
-PANELS = (RUNNING, QUEUE, TAU, GPU, MODELS, STATS, RECENT, PLOTS, LOG, SESSIONS)
-"""In the order of their keys: 1 is that of the first. The sessions are shown while there are any."""
+PANELS = (RUNNING, QUEUE, TAU, GPU, MODELS, STATS, RECENT, PLOTS, LOG, GRAPH, SESSIONS)
+"""In the order of their keys: 1 is that of the first, 0 that of the tenth. The sessions are
+shown while there are any.
+"""
 
 DECK = PANELS[2:]
 """The panels that share the deck of a small terminal."""
 
 GUTTER = 2
+_LEAST_GRAPH, _HERO, _MOST_GRAPH = 7, 11, 18
+_LEAST_PLOT = 5
+_MOST_DECK = 8
+"""Rows that the deck takes from a short queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +48,14 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class SizeHint:
-    """What sizes the panels: those shown in the deck and maximised, and the number of slots, GPUs and
-    sessions.
-    """
+    """What sizes the panels: those shown in the deck and maximised, and the rows that panels have to show."""
 
     deck: str = TAU
     maximised: str = ""
     slots: int = 2
-    gpus: int = 1
+    queue: int = 99
+    gpu: int = 5
+    models: int = 4
     sessions: int = 0
 
     @property
@@ -82,9 +90,11 @@ def has_deck(width: int, height: int) -> bool:
 def _small(body: Box, wish: SizeHint) -> dict[str, Box]:
     deck = 0 if body.height < 12 else 6 if body.height < 24 else 8
     running = 0 if body.height < 9 else min(2 + max(1, wish.slots), max(3, body.height * 3 // 10))
+    queue = body.height - running - deck
+    if deck:
+        queue = min(queue, max(2 + wish.queue, queue - _MOST_DECK))
     shown = wish.deck if wish.deck in wish.in_deck else TAU
-    heights = {RUNNING: running, QUEUE: body.height - running - deck, shown: deck}
-    return _stack(body, heights)
+    return _stack(body, {RUNNING: running, QUEUE: queue, shown: body.height - running - queue if deck else 0})
 
 
 def _middle(body: Box, wish: SizeHint) -> dict[str, Box]:
@@ -92,12 +102,11 @@ def _middle(body: Box, wish: SizeHint) -> dict[str, Box]:
     left = Box(body.x, body.y, body.width - right - GUTTER, body.height)
     side = Box(left.width + GUTTER, body.y, right, body.height)
     running = 2 + min(8 if body.height >= 36 else 6, max(2, wish.slots))
-    recent, log = 8, 5
-    gpu = 2 + 4 * max(1, min(2, wish.gpus))
-    fixed = {TAU: 5, GPU: gpu, MODELS: 5, STATS: 9}
-    queue = left.height - running - recent - log
-    sessions = wish.sessions_of(queue)
-    heights = {RUNNING: running, QUEUE: queue - sessions, SESSIONS: sessions, RECENT: recent, LOG: log}
+    fixed = {TAU: 5, GPU: 0, MODELS: 0, STATS: 9}
+    room = side.height - sum(fixed.values()) - _LEAST_PLOT
+    fixed[MODELS] = min(1 + wish.models, max(3, room - 1 - wish.gpu))
+    fixed[GPU] = min(1 + wish.gpu, room - fixed[MODELS])
+    heights = _left(left.height, wish, running, recent=8, log=5)
     return _stack(left, heights) | _stack(side, fixed | {PLOTS: side.height - sum(fixed.values())})
 
 
@@ -107,20 +116,32 @@ def _large(body: Box, wish: SizeHint) -> dict[str, Box]:
     left = Box(body.x, body.y, body.width - right - GUTTER, body.height)
     x = left.width + GUTTER
     running = 2 + min(8, max(2, wish.slots))
-    recent = max(10, body.height // 4)
-    queue = left.height - running - recent
-    sessions = wish.sessions_of(queue)
-    heights = {RUNNING: running, QUEUE: queue - sessions, SESSIONS: sessions, RECENT: recent}
-    boxes = _stack(left, heights)
-    stats = 14
-    gpu = 3 + 5 * max(1, min(2, wish.gpus))
-    log = 8
+    boxes = _stack(left, _left(left.height, wish, running, recent=max(10, body.height // 4), graph=_HERO))
+    stats, tau, log = 14, 6, 8
+    models = min(1 + wish.models, 8)
+    gpu = min(1 + wish.gpu, body.height // 2 - models)
+    top = max(stats + tau, gpu + models)
     first = Box(x, body.y, half, body.height)
     second = Box(x + half + GUTTER, body.y, half, body.height)
-    boxes |= _stack(first, {STATS: stats, TAU: 7})
-    boxes |= _stack(second, {GPU: gpu, MODELS: stats + 7 - gpu})
-    low = Box(x, body.y + stats + 7, right, body.height - stats - 7)
+    boxes |= _stack(first, {STATS: stats, TAU: top - stats})
+    boxes |= _stack(second, {GPU: top - models, MODELS: models})
+    low = Box(x, body.y + top, right, body.height - top)
     return boxes | _stack(low, {PLOTS: low.height - log, LOG: log})
+
+
+def _left(
+    height: int, wish: SizeHint, running: int, recent: int, log: int = 0, graph: int = 0
+) -> dict[str, int]:
+    """Return the heights of the column of requests; `graph` is the least that the graph gets."""
+    room = height - running - recent - log
+    sessions = wish.sessions_of(room)
+    queue = min(room - sessions - graph, 2 + wish.queue)
+    graph = room - sessions - queue
+    if graph < _LEAST_GRAPH:
+        queue, graph = queue + graph, 0
+    more = max(0, graph - _MOST_GRAPH)  # for those that have ended
+    heights = {RUNNING: running, QUEUE: queue, GRAPH: graph - more, SESSIONS: sessions}
+    return heights | {RECENT: recent + more, LOG: log}
 
 
 def _stack(column: Box, heights: dict[str, int]) -> dict[str, Box]:

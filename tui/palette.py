@@ -1,7 +1,8 @@
 """Turns tones into colours.
 
-Classes, accent and alert are from the palette of Okabe and Ito (Color Universal Design, 2008), lightened for
-a dark ground: they stay apart under common kinds of colour blindness. No meaning rests on colour alone.
+Classes, accent and alert are near those of Okabe and Ito (Color Universal Design, 2008), moved so that they
+and the greys stay apart under deuteranopia and protanopia, which the tests compute. No meaning rests on
+colour alone.
 """
 
 from collections.abc import Mapping
@@ -18,15 +19,15 @@ _COLOURS = (
     ("ground", "#11161c", "#fbfaf7", "#000000"),
     ("raised", "#1a212a", "#f0eee8", "#101010"),
     ("ink", "#c9d1d9", "#2b3138", "#ffffff"),
-    ("accent", "#4cc2a3", "#006f55", "#00e0b0"),
+    ("accent", "#59c59b", "#006e4e", "#40e5a6"),
     ("strong", "#f0f4f8", "#0b0f14", "#ffffff"),
     ("soft", "#a9b4bf", "#454f59", "#d8d8d8"),
-    ("faint", "#8693a1", "#5a6570", "#b0b0b0"),
+    ("faint", "#8793a1", "#5a6570", "#b0b0b0"),
     ("track", "#2c3641", "#d3d5d3", "#606060"),
-    ("short", "#6cb8f0", "#0064a8", "#70c8ff"),
-    ("medium", "#e6b450", "#875500", "#ffd000"),
-    ("long", "#dd8fbd", "#a3386f", "#ff9ad5"),
-    ("alert", "#ff7a45", "#b43800", "#ff6a20"),
+    ("short", "#69c0fa", "#0265ab", "#6ec7ff"),
+    ("medium", "#f4c057", "#8e5e00", "#ffd000"),
+    ("long", "#bb84c8", "#792d78", "#e086c8"),
+    ("alert", "#f17440", "#891300", "#ff6a20"),
     ("cursor", "#1f2b36", "#e3ebe8", "#303030"),
 )
 _OWN = ("strong", "soft", "faint", "track", "short", "medium", "long", "alert", "cursor")

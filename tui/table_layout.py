@@ -1,15 +1,18 @@
 """Rows and columns without a widget: which rows are shown, in what order, and how wide each column is."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tui.styled_text import Line, Tone, cell, clip
+from tui.styled_text import Line, Tone, cell, cells, clip
 from tui.view_state import ViewState
 
 RowT = TypeVar("RowT")
 SortKey = float | str
-_NARROWEST = 4
+NAMED = 6
+"""From this importance on, other columns go before the texts of a column are cut."""
+
+_WIDEST_BAR = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +26,32 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[RowT]):
-    """One column. `draw` gives at most `width` cells. `from_width` is the narrowest table that shows it;
-    a `flex` column takes a share of what is left; `when` says of what states it tells anything.
+    """One column. `draw` gives at most `width` cells. Where room lacks, the columns that `matter` least go.
+    `holds` yields the texts that it is to show whole if it can: it is `width` cells wide or more, and not
+    shown if they are all empty. It is `most` cells wide if there is room; a `flex` column takes what is
+    left, up to that. `when` says of what states it tells anything.
     """
 
     name: str
     title: str
     width: int
+    matter: int
     draw: Callable[[RowT, ViewState, int], Line]
     sort: Callable[[RowT], SortKey] | None = None
     right: bool = False
-    from_width: int = 0
-    flex: int = 0
+    holds: Callable[[ViewState], Iterable[str]] | None = None
+    most: int = 0
+    flex: bool = False
     when: Callable[[ViewState], bool] = lambda view: True
+
+    def needs(self, view: ViewState) -> int:
+        """Return how many cells its texts take; 0 if it has nothing to show."""
+        if not self.when(view):
+            return 0
+        if self.holds is None:
+            return self.width
+        longest = max(map(cells, self.holds(view)), default=0)
+        return longest and max(longest, self.width, len(self.title))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +96,27 @@ class Fitted(Generic[RowT]):
 
     @classmethod
     def of(cls, grid: Grid[RowT], width: int, view: ViewState, hidden: Container[str] = ()) -> "Fitted[RowT]":
-        """Choose the columns for a width; flexible ones share what is left over, or what is missing."""
-        shown = [
-            column
-            for column in grid.columns
-            if width >= column.from_width and column.name not in hidden and column.when(view)
-        ]
-        spare = width - sum(column.width for column in shown) - (len(shown) - 1)
-        flex = sum(column.flex for column in shown)
-        cells: list[tuple[Column[RowT], int]] = []
-        for column in shown:
-            extra = spare * column.flex // flex if column.flex else 0
-            cells.append((column, max(_NARROWEST, column.width + extra) if column.flex else column.width))
-        return cls(tuple(cells))
+        """Choose the columns for a width, and share it out."""
+        shown = {each.name: each for each in grid.columns if each.name not in hidden}
+        sizes = {name: size for name, column in shown.items() if (size := column.needs(view))}
+        for name in sorted(sizes, key=lambda name: shown[name].matter):
+            lacks = sum(sizes.values()) + len(sizes) - 1 - width
+            matter = shown[name].matter
+            gives = sum(size - shown[n].width for n, size in sizes.items() if shown[n].matter <= matter)
+            if lacks <= 0 or len(sizes) == 1 or (matter >= NAMED and lacks <= gives):
+                break
+            del sizes[name]
+        spare = width - sum(sizes.values()) - len(sizes) + 1
+        for _ in range(-spare):  # the texts that matter least are cut, the longest first
+            cut = (name for name, size in sizes.items() if size > shown[name].width)
+            sizes[max(cut, key=lambda name: (-shown[name].matter, sizes[name]), default=name)] -= 1
+        for name, size in sizes.items():
+            column = shown[name]
+            more = min(spare, (column.most or _WIDEST_BAR) - size) if column.flex else column.most - size
+            if 0 < more <= spare:
+                sizes[name] += more
+                spare -= more
+        return cls(tuple((shown[name], size) for name, size in sizes.items()))
 
     def heading(self, order: Order) -> Line:
         """Return the titles; the one sorted by carries an arrow."""

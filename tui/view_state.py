@@ -59,6 +59,7 @@ class ViewState:
     message: str = ""
     message_tone: Tone = "accent"
     offers: frozenset[str] = frozenset()
+    price_kwh: float | None = None
 
     @property
     def forbids(self) -> str:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,6 +61,7 @@ class _Attachment:
     help="Ring and notify when a server goes down, tau fires in a row or an alert begins, at most once a "
     "minute.  [default: --bell, except with --demo]",
 )
+@click.option("--price", type=float, metavar="NUMBER", help="Price of a kWh: show what an answer costs.")
 @click.option("--once", is_flag=True, help="Print the state once, as tables.")
 @json_option("Print the state once, as JSON.")
 @click.option("--demo", is_flag=True, help="Watch a built-in daemon with a simulated server.")
@@ -76,6 +77,7 @@ def command(
     web: str | None,
     in_ascii: bool,
     bell: bool | None,
+    price: float | None,
     once: bool,
     as_json: bool,
     demo: bool,
@@ -103,7 +105,7 @@ def command(
         raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
     drawn = "ascii" if in_ascii else "plain" if plain else ""
     bell = not demo if bell is None else bell
-    news = asyncio.run(_watch(opened, once=once, readonly=readonly, drawn=drawn, bell=bell))
+    news = asyncio.run(_watch(opened, once=once, readonly=readonly, drawn=drawn, bell=bell, price=price))
     if news is not None:
         _print(news, as_json)
 
@@ -126,7 +128,13 @@ def _live(url: str | None, token_file: Path | None) -> _Attachment:
 
 
 async def _watch(
-    opened: AbstractAsyncContextManager[_Attachment], *, once: bool, readonly: bool, drawn: str, bell: bool
+    opened: AbstractAsyncContextManager[_Attachment],
+    *,
+    once: bool,
+    readonly: bool,
+    drawn: str,
+    bell: bool,
+    price: float | None,
 ) -> "Snapshot | Disconnected | None":
     """Return the first state if `once`; else run the dashboard."""
     async with opened as attachment:
@@ -141,6 +149,7 @@ async def _watch(
         from tui.plain_glyphs import ASCII, PLAIN
 
         # A frame makes thousands of tuples and no cycles: collecting garbage costs a tenth of it.
+        config = load_top_config()
         gc.freeze()
         gc.set_threshold(_FEW_COLLECTIONS)
         app = Top(
@@ -150,7 +159,7 @@ async def _watch(
             badge=attachment.badge,
             glyphs={"ascii": ASCII, "plain": PLAIN}.get(drawn),
             memory=state_dir() / "top.json",
-            likes=load_top_config().likes(),
+            likes=replace(config, price=config.price if price is None else price).likes(),
             alerts=None if draws_few_glyphs() else Alerts(bell=bell),
         )
 

@@ -86,18 +86,18 @@ class StateHistory:
         page = self._entries[self._page_start(index) : self._page_end(index)]
         return b"\n".join(zlib.decompress(each.packed) for each in page)
 
-    def put_before(self, page: bytes) -> bool:
-        """Put a fetched page before all others, without what is already here; return whether it added
-        anything. ClairvoyantError if it is no page.
+    def put_before(self, page: bytes) -> list[Snapshot]:
+        """Put a fetched page before all others, without what is already here; return what it added, the
+        oldest first. ClairvoyantError if it is no page.
         """
         states = (decode(line) for line in page.splitlines())
         begins_at = self.begins_at
         older = [state for state in states if begins_at is None or state.taken_at < begins_at]
         now = self._entries[-1].at if self._entries else 0.0
         if not older or now - older[-1].taken_at > SPAN_S or self.size > self._max_bytes:
-            return False
+            return []
         self._entries[:0] = [_entry(state, opens_page=at == 0) for at, state in enumerate(older)]
-        return True
+        return older
 
     def _page_start(self, index: int) -> int:
         while not self._entries[index].opens_page:

@@ -36,6 +36,9 @@ class Device:
     temperature: int = 61
     power_mw: int = 120_000
     limit_mw: int = 450_000
+    clock: int = 2520
+    clock_limit: int = 3105
+    throttled: int = 0
     processes: Mapping[int, int | None] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
@@ -45,6 +48,7 @@ def fake_nvml(*devices: Device, errors: dict[str, str] | None = None) -> Any:
     module: Any = ModuleType("pynvml")
     module.NVMLError = FakeNVMLError
     module.NVML_TEMPERATURE_GPU = 0
+    module.NVML_CLOCK_SM = 1
     module.calls = []
     for name, code in CODES.items():
         setattr(module, name, code)
@@ -74,6 +78,9 @@ def fake_nvml(*devices: Device, errors: dict[str, str] | None = None) -> Any:
     define("nvmlDeviceGetPciInfo", lambda device: SimpleNamespace(busId=b"00"))
     define("nvmlDeviceGetMemoryInfo", lambda device: SimpleNamespace(used=device.used, total=device.total))
     define("nvmlDeviceGetUtilizationRates", lambda device: SimpleNamespace(gpu=device.gpu, memory=0))
+    define("nvmlDeviceGetClockInfo", lambda device, kind: device.clock)
+    define("nvmlDeviceGetMaxClockInfo", lambda device, kind: device.clock_limit)
+    define("nvmlDeviceGetCurrentClocksThrottleReasons", lambda device: device.throttled)
     define("nvmlDeviceGetPowerUsage", lambda device: device.power_mw)
     define("nvmlDeviceGetEnforcedPowerLimit", lambda device: device.limit_mw)
     define("nvmlDeviceGetTemperature", lambda device, kind: device.temperature)

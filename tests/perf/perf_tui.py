@@ -70,6 +70,10 @@ def serving(states: list[bytes], per_s: float) -> Iterator[str]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = await reader.readuntil(b"\r\n\r\n")
+        if b"/events" not in asked.split(b"\r\n")[0]:  # such as the daemon's history
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            writer.close()
+            return
         every_ms = re.search(rb"every_ms=(\d+)", asked)
         every_s = max(1.0 / per_s, int(every_ms[1]) / 1e3 if every_ms else 0.0)
         writer.write(HEAD)
@@ -97,7 +101,8 @@ def serving(states: list[bytes], per_s: float) -> Iterator[str]:
         answers = asyncio.all_tasks(loop)
         for each in answers:
             each.cancel()
-        loop.run_until_complete(asyncio.gather(*answers, return_exceptions=True))
+        if answers:
+            loop.run_until_complete(asyncio.gather(*answers, return_exceptions=True))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

@@ -60,3 +60,19 @@ async def test_a_policy_is_not_judged_by_background_requests() -> None:
         assert {(each.short_s, each.long_s) for each in daemon.operation.outlook()} == {(None, None)}
         async with asked(daemon, chat("0.1 a question")):
             assert all(each.short_s is not None for each in daemon.operation.outlook())
+
+
+async def test_a_background_request_is_not_in_the_statistics_of_its_class() -> None:
+    engine = Engine(answer_tokens=tabled({"short": 3, "###": 3}))
+    async with (
+        serve_app(Replay(engine).app) as url,
+        serving(url, policy="sjf") as daemon,
+        raw_client(daemon.base_url) as front_end,
+        raw_client(daemon.base_url) as person,
+    ):
+        front_end.send(chat(f"0.1 {TITLE}", "X-Clairvoyant-Chore: title_generation"))
+        await front_end.response()
+        person.send(chat("0.9 short"))
+        await person.response()
+        state = await until(daemon, lambda s: s.counters.completed == 2)
+        assert [(each.wait.n, each.sojourn.n) for each in state.stats] == [(1, 1), (0, 0), (0, 0)]

@@ -46,6 +46,7 @@ from clairvoyant_cli.state.snapshot import (
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 
+_WORDS = {"policy": "short", "overdue": "guard"}
 SCENARIOS = {"busy": 0.8, "overloaded": 1.25, "empty": 0.0}
 """What is asked, as a share of what the slots can do."""
 
@@ -243,7 +244,9 @@ class Scene:
             ttft_s=asked.prefill_s if decoding_s > 0.0 else None,
             tokens=tokens,
             tokens_per_s=TOKENS_PER_S if decoding_s > 0.0 else None,
-            eta_s=max(asked.predicted.expected_tokens - tokens, 0.15 * tokens) / TOKENS_PER_S,
+            eta_s=(left_s := max(asked.predicted.expected_tokens - tokens, 0.15 * tokens) / TOKENS_PER_S),
+            eta_low_s=0.6 * left_s,
+            eta_high_s=2.2 * left_s,
             dispatched_by=ended.dispatched_by,
             streaming=asked.streaming,
             moves=(
@@ -318,7 +321,7 @@ class Scene:
             prompt_tokens=asked.prompt_tokens,
             moves=(MoveRecord(STARTED_AT + asked.at_s, "submitted"),),
             prompt=asked.prompt,
-            cause=standing.cause.value,
+            cause=_WORDS.get(standing.cause.value, standing.cause.value),
             why=why(standing, scheduler),
             rank_fcfs=standing.rank_fcfs,
             eta_fcfs_s=standing.start_fcfs_s,

@@ -20,6 +20,7 @@ from clairvoyant_cli.state.snapshot import (
 from tests.tui.board import SIZES, Script, busy, played, remember, settled, still
 from tests.tui.scene import judged
 from tests.tui.test_tui_screens import same
+from tui.formatting import CLASS_LETTER
 from tui.hardware.simulated import simulated_machine
 from tui.history import History
 from tui.panels.timeline import timeline
@@ -188,6 +189,28 @@ async def test_the_sessions_are_in_the_deck_of_a_small_screen_while_there_are_an
         assert "no session of an agent yet" in await settled(app, pilot)
 
 
+async def test_rows_that_the_queue_does_not_need_are_the_graphs() -> None:
+    snapshot, _, hardware = played("busy", 1)
+    short = judged(replace(snapshot, queue=snapshot.queue[:3], waiting=WaitingState(3)))
+    app = still(Script())
+    async with app.run_test(size=(120, 40)) as pilot:
+        remember(app, History(), hardware)
+        app.take(short)
+        text = await settled(app, pilot)
+        assert "0 graph" in text
+        assert all(row.id in text for row in short.queue)
+        app.take(replace(snapshot, uptime_s=snapshot.uptime_s + 1.0))
+        text = await settled(app, pilot)
+        assert "0 graph" not in text
+        assert all(row.id in text for row in snapshot.queue[:15])
+        app.take(replace(short, uptime_s=short.uptime_s + 20.0))
+        assert "0 graph" not in await settled(app, pilot), "panels do not jump with every answer"
+        app.take(replace(short, uptime_s=short.uptime_s + 60.0))
+        assert "0 graph" in await settled(app, pilot)
+        await pilot.press("0", "z")
+        assert "tokens/s" in await settled(app, pilot)
+
+
 async def test_hardware_that_appears_later_gets_its_room() -> None:
     snapshot, _, _ = played("busy", 1)
     app = still(Script())
@@ -242,9 +265,9 @@ def test_the_slots_have_lanes_with_what_ran_what_runs_and_when_it_was_predicted_
     history.take(replace(snapshot, recent=(ended,)))
     state = replace(snapshot, running=(running,))
     view = ViewState(Link(LinkState.LIVE, "here"), state, history=history)
-    lines = [line.plain for line in timeline(view, 126, 10)]  # two seconds a cell
-    assert lines[1][6 + 75 : 6 + 90] == "█" * 15
-    assert lines[1][6 + 90 : 6 + 105] == "▒" * 15
-    assert lines[3][6 + 30 : 6 + 60] == "█" * 29 + "▌"
-    assert (lines[4][6 + 30], lines[4][6 + 75]) == ("◆", "¦")
-    assert "2 more slots" in timeline(view, 126, 4)[0].plain
+    lines = [line.plain for line in timeline(view, 127, 10)]  # two seconds a cell
+    assert lines[1][7 + 75 : 7 + 90] == CLASS_LETTER[running.predicted.length_class] + "█" * 14
+    assert lines[1][7 + 90 : 7 + 105] == "▒" * 15
+    assert lines[3][7 + 30 : 7 + 60] == CLASS_LETTER[ended.real_class] + "█" * 28 + "▌"
+    assert (lines[4][7 + 30], lines[4][7 + 75]) == ("◆", "¦")
+    assert "2 more slots" in timeline(view, 127, 4)[0].plain

@@ -5,6 +5,7 @@ import os
 import plistlib
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -36,7 +37,20 @@ def test_a_healthy_gpu_tells_everything() -> None:
     assert (gpu.power_w, gpu.power_limit_w) == (120.0, 450.0)
     assert gpu.processes[0].pid == os.getpid()
     assert gpu.processes[0].memory_bytes == 3 << 30
+    assert (gpu.clock_mhz, gpu.clock_limit_mhz, gpu.throttled) == (2520, 3105, "")
     assert not gpu.fault
+
+
+@pytest.mark.parametrize(
+    ("bits", "why"),
+    [(0x1, ""), (0x2, ""), (0x4, "power limit"), (0x20, "heat"), (0x48, "heat"), (0x80, "power supply")],
+)
+def test_what_slows_the_clock_is_named(bits: int, why: str) -> None:
+    (gpu,) = nvidia(Device(throttled=bits)).read()
+    assert gpu.throttled == why
+    text = panel_text(Hardware(HOST, (gpu,)))
+    assert "2,520/3,105 MHz" in text
+    assert (f"slowed: {why}" in text) == bool(why)
 
 
 def test_without_the_library_it_says_so() -> None:
@@ -82,6 +96,8 @@ def test_a_missing_driver_is_not_asked_every_second() -> None:
         ("nvmlDeviceGetPowerUsage", "power_w"),
         ("nvmlDeviceGetEnforcedPowerLimit", "power_limit_w"),
         ("nvmlDeviceGetTemperature", "temperature_c"),
+        ("nvmlDeviceGetClockInfo", "clock_mhz"),
+        ("nvmlDeviceGetMaxClockInfo", "clock_limit_mhz"),
     ],
 )
 @pytest.mark.parametrize("error", ["NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_NO_PERMISSION"])
@@ -215,6 +231,23 @@ def test_the_panel_lives_without_any_field() -> None:
     assert "bare" in panel_text(Hardware(Host(), (Gpu(0, "bare"),)))
     assert "0 util    –" in panel_text(Hardware(Host(), (Gpu(0, "a"), Gpu(1, "b"))), height=2)
     assert "unified" not in panel_text(Hardware(HOST, (Gpu(0, "M3", 0.5, 1, 2, unified=True),)))
+
+
+def test_the_energy_of_an_answer_has_a_price_if_one_was_set() -> None:
+    shown = view()
+    text = "\n".join(line.plain for line in panel.body(shown, 42, 12))
+    assert "Wh each of 53" in text
+    assert "per 1,000" not in text
+    priced = "\n".join(line.plain for line in panel.body(replace(shown, price_kwh=0.3), 42, 12))
+    wh, _ = shown.history.energy_each_wh() or (0.0, 0)
+    assert f"{wh * 0.3:.3f} per 1,000" in priced
+    elsewhere = replace(shown, link=replace(shown.link, local=False))
+    assert "Wh" not in "\n".join(line.plain for line in panel.body(elsewhere, 42, 12))
+
+
+@pytest.mark.parametrize(("text", "price"), [("0.3", 0.3), ("", None), ("cheap", None)])
+def test_the_price_is_a_preference(text: str, price: float | None) -> None:
+    assert Top(Script(), likes={"price": text}).view().price_kwh == price
 
 
 async def test_a_driver_that_hangs_holds_up_neither_the_screen_nor_the_way_out() -> None:

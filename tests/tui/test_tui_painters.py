@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from clairvoyant_cli.state.snapshot import (
     EngineState,
     MoveRecord,
     Percentiles,
+    Snapshot,
     StatusLine,
 )
 from tests.tui.board import Script, busy, stage, view
@@ -19,14 +20,15 @@ from tests.tui.scene import cancelled, promoted
 from tui import formatting as figures
 from tui.app import Top
 from tui.braille import Dots
+from tui.hardware.reading import Gpu, Hardware, Host
 from tui.history import POINTS, SAMPLES, History
 from tui.keys import KEYS
 from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
-from tui.panels import clients, detail, header, models, plots, requests, stats, tau, timeline
-from tui.panels.requests import QUEUE, RUNNING
+from tui.panels import clients, detail, graph, header, models, plots, requests, stats, tau, timeline
+from tui.panels.requests import QUEUE, RUNNING, starts
 from tui.screens.pages import help_lines
 from tui.styled_text import Line, clip, ends, wrap
-from tui.table_layout import Fitted, Order, select
+from tui.table_layout import Fitted, Grid, Order, select
 from tui.view_state import ViewState
 
 # -- numbers ----------------------------------------------------------------------------------------------
@@ -120,19 +122,128 @@ def test_sort_by_each_column() -> None:
 
 
 def test_an_answer_that_is_longer_than_predicted_ends_soon_and_not_now() -> None:
-    row = replace(busy().running[0], eta_s=0.2)
+    row = replace(busy().running[0], eta_s=0.2, eta_low_s=None, eta_high_s=None)
     fitted = Fitted.of(RUNNING, 76, view())
     assert "0.20s" in fitted.draw(row, view()).plain
     assert "soon" in fitted.draw(row, replace(view(), drift_s=0.5)).plain
 
 
-@pytest.mark.parametrize("width", [30, 60, 78, 96, 120, 180])
-def test_columns_fill_the_width_and_rows_keep_to_it(width: int) -> None:
+@pytest.mark.parametrize("width", [20, 30, 60, 78, 96, 120, 180])
+def test_rows_keep_to_the_width_under_their_titles(width: int) -> None:
     fitted = Fitted.of(QUEUE, width, view())
     drawn = fitted.draw(busy().queue[0], view())
-    assert drawn.width == fitted.heading(Order()).width
-    if width >= 72:
-        assert width - 4 <= drawn.width <= width
+    assert drawn.width == fitted.heading(Order()).width <= width
+
+
+def columns_of(grid: Grid[Any], width: int, state: Snapshot) -> list[str]:
+    fitted = Fitted.of(grid, width, replace(view(), snapshot=state))
+    return [column.name for column, _ in fitted.columns]
+
+
+def on_two_servers() -> Snapshot:
+    state = busy()
+    servers = tuple(replace(state.backends[0], name=f"gpu-box-{n}.lan:11434") for n in (1, 2))
+    running = tuple(replace(row, backend=servers[n % 2].name) for n, row in enumerate(state.running))
+    queue = tuple(replace(row, backends=(servers[n % 2].name,)) for n, row in enumerate(state.queue))
+    return replace(state, backends=servers, running=running, queue=queue)
+
+
+@pytest.mark.parametrize("width", [74, 78, 106])
+def test_names_are_whole_and_servers_are_named_by_what_differs(width: int) -> None:
+    state = on_two_servers()
+    shown = replace(view(), snapshot=state)
+    tables: tuple[tuple[Grid[Any], Any], ...] = ((QUEUE, state.queue[1]), (RUNNING, state.running[1]))
+    for grid, row in tables:
+        text = Fitted.of(grid, width, shown).draw(row, shown).plain
+        assert row.model in text
+        assert row.client in text
+        assert "box-2" in text
+        assert "lan" not in text
+
+
+def test_where_room_lacks_the_wait_stays_and_the_odds_go() -> None:
+    for width in (38, 78):
+        shown = columns_of(QUEUE, width, busy())
+        assert {"rank", "class", "why", "eta", "age"} <= set(shown)
+        assert "p_long" not in shown
+    assert {"p_long", "q90", "endpoint", "bar"} <= set(columns_of(QUEUE, 120, busy()))
+
+
+def test_a_column_with_nothing_to_show_takes_no_room() -> None:
+    state = busy()
+    anonymous = tuple(replace(row, client="") for row in state.queue)
+    bare = replace(state, queue=anonymous, running=(), recent=())
+    assert "client" not in columns_of(QUEUE, 120, bare)
+    assert "priority" not in columns_of(QUEUE, 120, state)
+    raised = (replace(state.queue[0], priority=-5), *state.queue[1:])
+    assert "priority" in columns_of(QUEUE, 120, replace(state, queue=raised))
+
+
+@pytest.mark.parametrize(
+    ("fields", "narrow", "wide"),
+    [
+        ({}, "12–40s", "~25s  12–40s"),
+        ({"eta_low_s": None, "eta_high_s": None}, "25s", "25s"),
+        ({"eta_s": None}, "–", "–"),
+        ({"held": True}, "held", "held"),
+        ({"cause": "session"}, "parked", "parked"),
+        ({"cause": "down"}, "–", "–"),
+        ({"cause": "down", "refused_in_s": 48.0, "eta_s": 0.13}, "refused 48s", "refused 48s"),
+        ({"eta_s": 0.0, "eta_low_s": 0.0, "eta_high_s": 0.0}, "next", "next"),
+    ],
+)
+def test_the_start_is_a_range_or_what_stands_in_its_way(
+    fields: dict[str, Any], narrow: str, wide: str
+) -> None:
+    row = replace(busy().queue[0], eta_s=25.0, eta_low_s=12.0, eta_high_s=40.0, cause="short")
+    row = replace(row, **fields)
+    assert starts(row, view(), 7).plain == narrow
+    assert starts(row, view(), 14).plain == wide
+    paused = replace(view(), snapshot=replace(busy(), mode="paused"))
+    assert starts(row, paused, 7).plain == ("–" if narrow in ("12–40s", "25s", "next") else narrow)
+
+
+def test_a_refusal_to_come_is_not_cut() -> None:
+    state = busy()
+    due = replace(state.queue[0], cause="down", refused_in_s=48.0)
+    shown = replace(view(), snapshot=replace(state, queue=(due, *state.queue[1:])))
+    assert "refused 48s" in Fitted.of(QUEUE, 38, shown).draw(due, shown).plain
+
+
+def test_a_background_request_has_no_bar_of_tau() -> None:
+    row = replace(busy().queue[0], cause="chore", age_s=340.0)
+    fitted = Fitted.of(QUEUE, 120, view())
+    assert "━" not in fitted.draw(row, view()).plain
+    assert "━" in fitted.draw(replace(row, cause="short"), view()).plain
+
+
+@pytest.mark.parametrize(
+    ("low_s", "high_s", "text"),
+    [
+        (0.2, 0.4, "0–1s"),
+        (12.0, 40.0, "12–40s"),
+        (45.0, 130.0, "45s–3m"),
+        (5.1, 5.9, "5–6s"),
+        (7_000.0, 9_000.0, "1–3h"),
+        (-3.0, 99.0, "0–99s"),
+    ],
+)
+def test_a_range_is_rounded_outwards(low_s: float, high_s: float, text: str) -> None:
+    assert figures.duration_range(low_s, high_s) == text
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (("127.0.0.1:11434", "127.0.0.1:8080"), ("11434", "8080")),
+        (("gpu-box-1.lan:11434", "gpu-box-2.lan:11434"), ("box-1", "box-2")),
+        (("desk", "rack"), ("desk", "rack")),
+        (("local",), ("local",)),
+        (("local", "local2"), ("local", "local2")),
+    ],
+)
+def test_names_are_shortened_to_what_differs(names: tuple[str, ...], short: tuple[str, ...]) -> None:
+    assert tuple(figures.short_names(names)[each] for each in names) == short
 
 
 # -- the plan ---------------------------------------------------------------------------------------------
@@ -140,7 +251,13 @@ def test_columns_fill_the_width_and_rows_keep_to_it(width: int) -> None:
 
 @pytest.mark.parametrize("width", [20, 80, 107, 108, 120, 167, 168, 200, 300])
 @pytest.mark.parametrize(
-    "wish", [SizeHint(), SizeHint(deck="log", slots=16, gpus=4, sessions=40), SizeHint(maximised="plots")]
+    "wish",
+    [
+        SizeHint(),
+        SizeHint(queue=1),
+        SizeHint(deck="log", slots=16, gpu=40, models=20, sessions=40),
+        SizeHint(maximised="plots"),
+    ],
 )
 def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: SizeHint) -> None:
     for height in range(4, 70, 3):
@@ -156,8 +273,8 @@ def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: SizeHint)
 
 @pytest.mark.parametrize(("width", "height"), [(120, 40), (200, 60)])
 def test_larger_screens_show_every_panel(width: int, height: int) -> None:
-    assert set(PANELS) <= set(plan(width, height, SizeHint(sessions=1)))
-    assert set(PANELS) - set(plan(width, height, SizeHint())) == {"sessions"}
+    assert set(PANELS) <= set(plan(width, height, SizeHint(queue=4, sessions=1)))
+    assert set(PANELS) - set(plan(width, height, SizeHint(queue=4))) == {"sessions"}
     assert not has_deck(width, height)
 
 
@@ -221,6 +338,16 @@ def test_what_a_word_of_the_prompt_did_is_a_signed_share() -> None:
     assert [word in page for word in ("−39%", "+25%", "×4.1", "characters a word")] == [True] * 3 + [False]
 
 
+def test_the_page_says_when_it_starts_and_how_many_before_it() -> None:
+    row = replace(busy().queue[0], eta_s=25.0, eta_low_s=12.0, eta_high_s=40.0, ahead=3.6)
+    page = text_of(detail.detail(replace(view(), snapshot=replace(busy(), queue=(row,))), row.id, 90))
+    assert "~25s  12–40s  about 4 start before it" in page
+    due = replace(row, cause="down", refused_in_s=48.0, ahead=None)
+    page = text_of(detail.detail(replace(view(), snapshot=replace(busy(), queue=(due,))), row.id, 90))
+    assert "refused 48s" in page
+    assert "before it" not in page
+
+
 def test_the_page_follows_a_request_to_its_slot_and_its_end() -> None:
     base = view()
     running = busy().running[0]
@@ -277,7 +404,7 @@ def test_a_load_is_not_light_while_more_wait_than_there_are_slots() -> None:
 
 def test_slots_are_told_apart_by_what_differs_in_their_servers_names() -> None:
     state = busy()
-    for names, prefixes in ((("desk", "rack"), ("des", "rac")), (("::1:11434", "::1:8080"), ("434", "080"))):
+    for names, prefixes in ((("desk", "rack"),) * 2, (("::1:11434", "::1:8080"), ("11434", "8080"))):
         servers = tuple(replace(state.backends[0], name=name) for name in names)
         lines = timeline.timeline(replace(view(), snapshot=replace(state, backends=servers)), 80, 20)
         assert all(any(line.plain.startswith(f"{each} 0") for line in lines) for each in prefixes)
@@ -301,6 +428,43 @@ def test_plots_fill_their_box(size: tuple[int, int]) -> None:
         lines = plots.body(shown, width, height)
         assert len(lines) <= height
         assert all(line.width <= width for line in lines)
+
+
+def test_classes_have_letters_in_plots() -> None:
+    waits = [line.plain for line in plots.waits(view(), 42, 10)[1:]]
+    assert [line[0] for line in waits if line[0] != " "] == ["S", "M", "L"]
+    assert plots.predicted_and_real(view(), 42, 10)[-1].plain.split() == ["S", "M", "L"]
+
+
+def with_samples(number: int, **fields: Any) -> ViewState:
+    base = view("empty")
+    assert base.snapshot is not None
+    history = History()
+    for second in range(number):
+        waiting = replace(base.snapshot.waiting, total=second % 50)
+        tau_state = replace(base.snapshot.tau, firings_total=second // 100)
+        state = replace(base.snapshot, uptime_s=float(second), waiting=waiting, tau=tau_state, **fields)
+        history.take(state)
+    return replace(base, snapshot=state, history=history)
+
+
+@pytest.mark.parametrize("height", [7, 10, 11, 18])
+def test_the_graph_shows_ten_minutes_of_queue_tokens_and_tau(height: int) -> None:
+    lines = graph.body(with_samples(601, running=busy().running), 66, height)
+    text = text_of(lines)
+    assert len(lines) == height
+    assert all(line.width <= 66 for line in lines)
+    assert "waiting 0" in text
+    assert "most 49" in text
+    assert ("tokens/s" in text) is (height >= 11)
+    strip = next(line.plain for line in lines if line.plain.startswith("  tau"))
+    assert strip.count("◆") == 6
+    assert "10 min ago" in lines[-1].plain
+
+
+def test_the_graph_is_empty_before_the_first_state() -> None:
+    lines = graph.body(replace(with_samples(1), history=History()), 66, 12)
+    assert "waiting –" in text_of(lines)
 
 
 def test_dots_stay_inside() -> None:
@@ -334,6 +498,52 @@ def test_history_counts_each_request_once_and_stays_small() -> None:
     assert len(history.samples) == SAMPLES
     assert len(history.finished) == POINTS
     assert len(history._known) == len(history._known) == 2 * POINTS
+
+
+def test_what_the_daemon_remembers_is_put_before_what_was_seen() -> None:
+    watched, states = stage("overloaded", 0.0), []
+    for _ in range(20):
+        watched.advance(5.0)
+        states.append(watched.snapshot())
+    history = History()
+    for state in states[15:]:
+        history.take(state)
+    ended = history.ended
+    history.put_before([*states[:16], replace(states[0], pid=7)])
+    assert [each.at for each in history.samples] == [state.uptime_s for state in states]
+    assert history.ended > ended
+    ids = [request.id for request in history.finished]
+    assert len(ids) == len(set(ids))
+    assert [each.finished_at for each in history.finished] == sorted(
+        each.finished_at for each in history.finished
+    )
+
+
+def test_clients_have_ten_minutes_of_their_requests() -> None:
+    history = History()
+    for second in range(700):
+        had = ClientState("ann", waiting=second // 25, running=1)
+        clients = (had,) if second < 650 else ()
+        history.take(replace(busy(), uptime_s=float(second), clients=clients))
+    points = [*history.clients["ann"]]
+    assert len(points) == 24
+    assert points[:3] == [5, 6, 7]
+    assert points[-2:] == [0, 0]
+
+
+def test_energy_is_power_over_time_shared_by_the_answers_meanwhile() -> None:
+    history = History()
+    assert history.energy_each_wh() is None
+    for second in range(61):
+        reading = Gpu(0, "a", power_w=360.0 if second != 30 else None)
+        history.take_hardware(Hardware(Host(), (reading,), at_s=10.0 + second))
+        completed = replace(busy().counters, completed=10 + second // 6)
+        history.take(replace(busy(), uptime_s=float(second), counters=completed))
+    wh, answers = history.energy_each_wh() or (0.0, 0)
+    assert answers == 10
+    assert wh == pytest.approx(58 * 360.0 / 3600.0 / 10)
+    history.take_hardware(Hardware(Host(), (reading,), at_s=10_000.0))
+    assert history.energy_j < 70 * 360.0, "a gap in the readings is not filled"
 
 
 def test_the_rate_does_not_mind_the_wall_clock() -> None:

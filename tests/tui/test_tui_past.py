@@ -1,6 +1,6 @@
 """The hour behind: what was taken comes back as it was, from the screen's own pages and the daemon's."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -11,7 +11,7 @@ from clairvoyant_cli.state.encoding import without_prompts
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.state_history import EVERY_S, PAGE, SPAN_S, StateHistory
 from tests.fakes.serving import ByFirstWord, asked, serving
-from tests.tui.board import stage
+from tests.tui.board import Script, settled, stage, still
 from tests.tui.test_tui_living import LENGTHS, chat, watching
 
 
@@ -87,3 +87,24 @@ async def test_a_screen_goes_back_to_before_it_was_opened() -> None:
             await screen.shows("scrubbed", "slots □□□□ 0/4", "ago")
             await screen.pilot.press("right_curly_bracket")
             await screen.shows("back_again", "slots ■■■■ 4/4", "waiting 2")
+
+
+@dataclass
+class Remembering(Script):
+    """A source with the history of a daemon."""
+
+    kept: StateHistory = field(default_factory=StateHistory)
+
+    async def past(self, before: float) -> bytes:
+        """Return the page before."""
+        return self.kept.page_before(before)
+
+
+async def test_the_graph_begins_with_what_the_daemon_remembers() -> None:
+    states = played(3 * PAGE)
+    app = still(Remembering(kept=filled(states)))
+    async with app.run_test(size=(200, 60)) as pilot:
+        app.take(states[-1])
+        await settled(app, pilot)
+        seen = [each.at for each in app.view().history.samples]
+        assert seen == [state.uptime_s for state in states]

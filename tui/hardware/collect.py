@@ -7,6 +7,7 @@ read is None.
 import plistlib
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -127,11 +128,11 @@ class Machine:
         host = self._host()
         if self._platform == "darwin":
             gpus = read_apple(host)
-            return Hardware(host, gpus, "" if gpus else "no GPU that tells its use")
+            return Hardware(host, gpus, "" if gpus else "no GPU that tells its use", time.monotonic())
         note = ""
         try:
             gpus = self._nvidia.read()
         except NvidiaGone as gone:
             gpus, note = (), str(gone)
         gpus += tuple(replace(gpu, index=gpu.index + len(gpus)) for gpu in self._amd())
-        return Hardware(host, gpus, note)
+        return Hardware(host, gpus, note, time.monotonic())

@@ -18,6 +18,9 @@ from tui.hardware.reading import Gpu, GpuProcess
 _RETRY_AFTER = 10
 _MAX_PROCESSES = 4
 _FATAL = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_UNKNOWN", "NVML_ERROR_RESET_REQUIRED")
+_THROTTLED = ((0x60, "heat"), (0x80, "power supply"), (0x08, "hardware"), (0x04, "power limit"))
+"""What slows the clock, by the bits of NVML; an idle GPU and a chosen clock are no such reasons."""
+
 _MESSAGES = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "no GPU: no NVIDIA driver is installed",
     "NVML_ERROR_DRIVER_NOT_LOADED": "no GPU: the NVIDIA driver is not loaded",
@@ -102,6 +105,7 @@ class Nvidia:
         rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
         limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        slowed = ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
         heat = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         return Gpu(
             index=index,
@@ -113,6 +117,9 @@ class Nvidia:
             power_w=power / 1000.0 if power is not None else None,
             power_limit_w=limit / 1000.0 if limit is not None else None,
             processes=self._processes(nvml, handle),
+            clock_mhz=ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            clock_limit_mhz=ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
+            throttled=next((why for bits, why in _THROTTLED if slowed & bits), ""),
         )
 
     def _processes(self, nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:

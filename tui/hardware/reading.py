@@ -14,8 +14,8 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One accelerator. `utilisation` is 0..1; `unified` means its memory is the host's; `fault` says in one
-    line why nothing more is known of it.
+    """One accelerator. `utilisation` is 0..1; `unified` means its memory is the host's; `throttled` says what
+    slows its clock, "" if nothing does; `fault` says in one line why nothing more is known of it.
     """
 
     index: int
@@ -29,6 +29,9 @@ class Gpu:
     processes: tuple[GpuProcess, ...] = ()
     unified: bool = False
     fault: str = ""
+    clock_mhz: int | None = None
+    clock_limit_mhz: int | None = None
+    throttled: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Everything read at one moment. `note` says why there are no GPUs, or that they are lost."""
+    """Everything read at one moment, `at_s` by a monotonic clock. `note` says why there are no GPUs, or that
+    they are lost.
+    """
 
     host: Host
     gpus: tuple[Gpu, ...] = ()
     note: str = ""
+    at_s: float = 0.0

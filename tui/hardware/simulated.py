@@ -19,8 +19,8 @@ def simulated_machine(gpus: int) -> Callable[[], Hardware]:
             0.21 + 0.08 * sin(moment / 5.0), 16, int((21.3 + 0.2 * sin(moment / 9.0)) * _GIB), 64 * _GIB
         )
         if not gpus:
-            return Hardware(host, note="no GPU: the NVIDIA driver is not installed")
-        return Hardware(host, tuple(_gpu(index, moment) for index in range(gpus)))
+            return Hardware(host, note="no GPU: the NVIDIA driver is not installed", at_s=moment + 1.0)
+        return Hardware(host, tuple(_gpu(index, moment) for index in range(gpus)), at_s=moment + 1.0)
 
     return read
 
@@ -37,5 +37,8 @@ def _gpu(index: int, moment: int) -> Gpu:
         temperature_c=48.0 + 26.0 * use,
         power_w=60.0 + 330.0 * use,
         power_limit_w=450.0 if index == 0 else 350.0,
+        clock_mhz=round(2775 - 240 * max(0.0, use - 0.7)),
+        clock_limit_mhz=3105,
+        throttled="power limit" if use > 0.97 else "",
         processes=(GpuProcess(31_337 + index, "ollama runner", int(held * _GIB)),),
     )

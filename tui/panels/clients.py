@@ -1,7 +1,10 @@
 """Draws the clients: queued and running requests, limits, tokens of the day."""
 
+from collections.abc import Iterable
+
 from clairvoyant_cli.state.snapshot import ClientState
-from tui.formatting import NOTHING, bar, brief, count, duration
+from tui.formatting import NOTHING, bar, brief, count, duration, spark
+from tui.history import CLIENT_POINTS
 from tui.styled_text import Line, Tone
 from tui.table_layout import Column, Fitted, Grid, Order
 from tui.view_state import ViewState
@@ -67,6 +70,20 @@ def _times(number: int) -> Line:
     return Line(count(number), "warn") if number else Line("·", "track")
 
 
+def _names(view: ViewState) -> Iterable[str]:
+    return (client.name for client in view.snapshot.clients) if view.snapshot else ()
+
+
+def _past(client: ClientState, view: ViewState, width: int) -> Line:
+    """Its queued and running requests, on one scale for all clients."""
+    top = max(map(max, view.history.clients.values()), default=0)
+    return Line(spark(view.history.clients.get(client.name, ()), width, top or 1.0), "accent")
+
+
+def _seen(view: ViewState) -> bool:
+    return bool(view.history.clients)
+
+
 def _by_level(view: ViewState) -> bool:
     return view.snapshot is not None and view.snapshot.urgency.heeded
 
@@ -77,17 +94,20 @@ def _promised(view: ViewState) -> bool:
 
 CLIENTS: Grid[ClientState] = Grid(
     columns=(
-        Column("name", "client", 12, lambda r, s, w: Line(r.name), flex=2),
-        Column("waiting", "waiting", 9, lambda r, s, w: _of_limit(r.waiting, r.max_waiting), right=True),
-        Column("running", "running", 7, lambda r, s, w: _of_limit(r.running, r.max_running), right=True),
-        Column("weight", "weight", 6, _weight, right=True),
-        Column("tokens", "tokens today", 13, _tokens, right=True),
-        Column("day", "of the day", 10, _day, from_width=84, flex=1),
-        Column("tau", "own τ", 5, _own_tau, right=True),
-        Column("priority", "priority", 9, _priority, right=True),
+        Column("name", "client", 8, 9, lambda r, s, w: Line(r.name), holds=_names),
+        Column("waiting", "waiting", 9, 8, lambda r, s, w: _of_limit(r.waiting, r.max_waiting), right=True),
+        Column("running", "running", 7, 8, lambda r, s, w: _of_limit(r.running, r.max_running), right=True),
+        Column("weight", "weight", 6, 5, _weight, right=True),
+        Column("tokens", "tokens today", 13, 5, _tokens, right=True),
+        Column("day", "of the day", 10, 0, _day),
+        Column("tau", "own τ", 5, 5, _own_tau, right=True),
+        Column("priority", "priority", 9, 5, _priority, right=True),
         # Urgency claims that were lowered, and first tokens that came too late.
-        Column("overruled", "overruled", 9, lambda r, s, w: _times(r.overruled), right=True, when=_by_level),
-        Column("late", "late", 5, lambda r, s, w: _times(r.late), right=True, when=_promised),
+        Column(
+            "overruled", "overruled", 9, 5, lambda r, s, w: _times(r.overruled), right=True, when=_by_level
+        ),
+        Column("late", "late", 5, 5, lambda r, s, w: _times(r.late), right=True, when=_promised),
+        Column("past", "last 10 min", CLIENT_POINTS, 1, _past, right=True, when=_seen),
     ),
     rows=lambda view: view.snapshot.clients if view.snapshot else (),
     id=lambda row: row.name,

@@ -5,7 +5,17 @@ from math import expm1
 from clairvoyant_cli.state import snapshot as state
 from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, RunningRequest, Snapshot
 from tui.formatting import bar, class_letter, class_tone, clock, count, duration, ratio, share
-from tui.panels.requests import compared, level_tone, progress, tau_fraction, tau_tone, tokens_now
+from tui.panels.requests import (
+    ETA_WIDE,
+    compared,
+    ends,
+    level_tone,
+    progress,
+    starts,
+    tau_fraction,
+    tau_tone,
+    tokens_now,
+)
 from tui.styled_text import Line, Tone, cell, wrap
 from tui.view_state import ViewState
 
@@ -79,7 +89,7 @@ def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width:
     rank = f"rank {request.rank:,} of {snapshot.waits:,}"
     lines = [
         _fact("waiting", duration(age_s), "strong", rank),
-        _fact("starts in", "held" if request.held else duration(request.eta_s)),
+        _fact("starts in", starts(request, view, ETA_WIDE).plain, note=_before(request)),
     ]
     if request.cuts:
         done = f"{count(request.tokens)} of ~{count(request.predicted.expected_tokens)} tokens"
@@ -96,6 +106,13 @@ def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width:
     if request.priority:
         lines.append(_fact("priority", f"{request.priority:+d}", "ink", "lower goes sooner"))
     return lines + _level(request)
+
+
+def _before(request: QueuedRequest) -> str:
+    if request.ahead is None or request.held:
+        return ""
+    ahead = round(request.ahead)
+    return f"about {ahead:,} start{'s' * (ahead == 1)} before it" if ahead else ""
 
 
 def _level(request: QueuedRequest | RunningRequest) -> list[Line]:
@@ -122,7 +139,7 @@ def _running(request: RunningRequest, view: ViewState) -> list[Line]:
     return [
         _fact("running", duration(request.elapsed_s + view.drift_s), "strong", f"{request.state} in {slot}"),
         line,
-        _fact("ends in", duration(request.eta_s)),
+        _fact("ends in", ends(request, view, ETA_WIDE).plain),
         _fact("waited", duration(request.waited_s), "ink", f"sent by {request.dispatched_by}"),
         _fact("first token", duration(request.ttft_s)),
         *([_fact("not cut", request.uncut, "soft")] if request.uncut else []),

@@ -1,14 +1,19 @@
 """Draws GPUs with their processes, and CPU and memory of the host."""
 
-from tui.formatting import bar, duration, share, size, spark
+from collections.abc import Iterable
+
+from tui.formatting import bar, count, duration, share, size, spark
 from tui.hardware.reading import Gpu, Hardware
-from tui.styled_text import Line, cell, ends, wrap
+from tui.panels.graph import AXIS, area
+from tui.styled_text import Line, Tone, cell, ends, flow, wrap
 from tui.view_state import ViewState
 
 _HOT_C = 83.0
 _FULL = 0.95
 _LABEL = 5
 _STALE_S = 5.0
+_NARROW, _NO_END = 40, 99
+_LEAST_GRAPH = 4
 
 
 def facts(view: ViewState) -> Line:
@@ -28,8 +33,13 @@ def of(view: ViewState) -> object:
     return view.hardware, view.link.local, duration(late_s)
 
 
+def rows(view: ViewState) -> int:
+    """How many lines the whole panel takes."""
+    return len(view.history.picture("gpu", view.hardware, lambda: body(view, _NARROW, _NO_END)))
+
+
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """As much of each GPU as fits: gauges, processes; then the host."""
+    """As much of each GPU as fits: gauges, clock, processes; then energy and the host."""
     hardware = view.hardware
     if hardware is None:
         return [Line("reading…", "faint")]
@@ -37,10 +47,19 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     if not hardware.gpus:
         return [*(Line(line, "soft") for line in wrap(hardware.note or "no GPU found", width)), *host]
     lines: list[Line] = []
-    per_gpu = max(1, (height - len(host)) // len(hardware.gpus))
+    rest = [*_energy(view, width), *host]
+    if height < len(rest) + 3 * len(hardware.gpus):
+        rest = host
+    per_gpu = max(1, (height - len(rest)) // len(hardware.gpus))
     for gpu in hardware.gpus:
-        lines += _gpu(view, gpu, width)[:per_gpu] if per_gpu >= 3 else [_gpu_short(gpu, width)]
-    return [*lines, *host]
+        full = _gpu(view, gpu, width)
+        lines += full[:per_gpu] if per_gpu >= min(3, max(2, len(full))) else [_gpu_short(gpu, width)]
+    spare = height - len(lines) - len(rest)
+    if height < _NO_END and spare >= _LEAST_GRAPH:
+        past = zip(*view.history.gpus.values(), strict=False)
+        power = [sum(each.power_w or 0.0 for each in at) for at in past]
+        rest = area("power, W", power[-2 * (width - AXIS) :], "faint", width, spare) + rest
+    return [*lines, *rest]
 
 
 def _gpu(view: ViewState, gpu: Gpu, width: int) -> list[Line]:
@@ -48,25 +67,55 @@ def _gpu(view: ViewState, gpu: Gpu, width: int) -> list[Line]:
     if gpu.fault:
         return [name, Line("! ", "alert").add(gpu.fault, "soft")]
     lines = [ends(name, _vital_signs(gpu), width)]
-    gauge = max(6, (width - _LABEL) // 2 - 6)
+    past = view.history.gpus.get(gpu.index, ())
     if gpu.utilisation is not None:
-        line = _gauge("util", gpu.utilisation, gauge)
-        history = list(view.history.gpu.get(gpu.index, ()))
-        lines.append(line.add(spark(history, max(0, width - line.width), 1.0), "faint"))
+        lines.append(_gauge("util", gpu.utilisation, (each.utilisation or 0.0 for each in past), width))
     if gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
-        fill = gpu.memory_used_bytes / gpu.memory_total_bytes
-        line = _gauge("mem" if gpu.unified else "vram", fill, gauge, full=fill >= _FULL)
-        line.add(size(gpu.memory_used_bytes)).add(f" of {size(gpu.memory_total_bytes)}", "soft")
-        lines.append(line)
+        total = gpu.memory_total_bytes
+        fills = ((each.memory_used_bytes or 0) / total for each in past)
+        held = Line(size(gpu.memory_used_bytes)).add(f" of {size(total)}", "soft")
+        label = "mem" if gpu.unified else "vram"
+        lines.append(_gauge(label, gpu.memory_used_bytes / total, fills, width, held, full=_FULL))
+    if gpu.clock_mhz is not None:
+        line = Line(cell("clock", _LABEL + 1), "faint").add(f"{gpu.clock_mhz:,}")
+        line.add(f"/{gpu.clock_limit_mhz:,} MHz" if gpu.clock_limit_mhz else " MHz", "soft")
+        slowed = Line(f"slowed: {gpu.throttled}" if gpu.throttled else "", "warn")
+        lines.append(ends(line, slowed, width))
     for process in gpu.processes:
         left = Line(f"  {process.pid} ", "faint").add(process.name, "soft")
         lines.append(ends(left, Line(size(process.memory_bytes)), width))
     return lines
 
 
-def _gauge(label: str, fraction: float, width: int, *, full: bool = False) -> Line:
-    line = Line(cell(label, _LABEL), "faint").join(bar(fraction, width, "alert" if full else "accent"))
-    return line.add(cell(share(fraction), 5, right=True), "alert" if full else "strong").add("  ")
+def _gauge(
+    label: str,
+    fraction: float,
+    past: Iterable[float],
+    width: int,
+    says: Line | None = None,
+    *,
+    full: float = 2.0,
+) -> Line:
+    """A gauge, its history, and what it means in absolute numbers."""
+    says = Line(" ").join(says) if says is not None else Line()
+    room = width - _LABEL - 6 - says.width
+    gauge = max(6, room * 3 // 5)
+    tone: Tone = "alert" if fraction >= full else "accent"
+    line = Line(cell(label, _LABEL), "faint").join(bar(fraction, gauge, tone))
+    line.add(cell(share(fraction), 5, right=True), "alert" if fraction >= full else "strong").add(" ")
+    return line.add(spark(past, room - gauge, 1.0), "faint").join(says)
+
+
+def _energy(view: ViewState, width: int) -> list[Line]:
+    """The energy of an answer, and what it costs at the price that was set."""
+    each = view.history.energy_each_wh()
+    if each is None or not view.link.local:
+        return []
+    wh, answers = each
+    line = Line("energy ", "faint").add(f"{wh:.2f}").add(" Wh each", "soft")
+    if view.price_kwh is not None:
+        line.add(f"  {wh * view.price_kwh:.3f}").add(" per 1,000", "soft")
+    return [flow([line, Line(f"of {count(answers)}", "faint")], width, gap=1)]
 
 
 def _vital_signs(gpu: Gpu) -> Line:
@@ -97,7 +146,7 @@ def _host(view: ViewState, hardware: Hardware, width: int) -> list[Line]:
     if host.cpu is not None:
         line.add(cell("cpu", _LABEL), "faint").add(cell(share(host.cpu), 4, right=True))
         line.add(f" of {host.cores}  " if host.cores else "  ", "faint")
-        line.add(spark(list(view.history.cpu), max(0, width - 36), 1.0), "faint")
+        line.add(spark(view.history.cpu, width - 36, 1.0), "faint")
     if host.memory_total_bytes and host.memory_used_bytes is not None:
         memory = Line("ram ", "faint").add(size(host.memory_used_bytes))
         line = ends(line, memory.add(f" of {size(host.memory_total_bytes)}", "soft"), width)

@@ -1,8 +1,9 @@
 """Draws the header: the state in a sentence, policy and load, and what scheduling gains."""
 
 from clairvoyant_cli.state.snapshot import GainState, Snapshot
-from tui.formatting import bar, change, clock, count, duration, share, spark
-from tui.styled_text import Line, Tone, ends, flow, gathered
+from tui.bottleneck import bottleneck
+from tui.formatting import change, clock, count, duration, share, spark
+from tui.styled_text import Line, Tone, ends, flow
 from tui.view_state import LinkState, ViewState
 
 REGIME = (0.55, 0.80)
@@ -63,6 +64,9 @@ def _right(view: ViewState, width: int, room: int) -> Line:
         line.add(" frozen ", "badge").add(" ")
     for word in (view.badge, "read-only" if view.readonly else ""):
         line.add(f"{word}  " if word else "", "soft")
+    limit = bottleneck(view)
+    if line.width + limit.width + 3 < room:
+        line.join(limit).add("   " if limit.width else "")
     if view.snapshot is None:
         return line.add(f"{view.link.where} ", "soft")
     up_s = view.snapshot.uptime_s + view.drift_s
@@ -185,12 +189,3 @@ def _twins(gain: GainState, width: int, tone: Tone) -> Line:
         bars = (" " if each is None else spark([each[of]], 1, top or 1.0) for each in minutes)
         line.add("".join(bars), colour)
     return line.add(" ")
-
-
-def load_gauge(rho: float, width: int) -> Line:
-    """A gauge of utilisation with marks where scheduling pays most."""
-    line = bar(rho, width, "accent" if rho < 0.95 else "alert")
-    cells = [(character, tone) for text, tone in line.spans for character in text]
-    for edge in REGIME:
-        cells[min(width - 1, round(edge * width))] = ("┼", "soft")
-    return gathered(cells)

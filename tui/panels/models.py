@@ -47,7 +47,7 @@ def _backend(backend: BackendState, width: int) -> Line:
     if backend.standing:
         line.add(f"  {backend.standing}", "warn")
     right = Line()
-    if backend.decode_tokens_per_s:
+    if backend.decode_tokens_per_s and backend.state == "up":
         right.add(rate(backend.decode_tokens_per_s)).add(" tok/s", "faint")
     return ends(line, right, width)
 

@@ -1,18 +1,18 @@
-"""Draws the plots: slots over time, waits by class, queue length, predicted and real tokens."""
+"""Draws the plots: slots over time, waits by class, predicted and real tokens."""
 
 from math import log10
 
-from clairvoyant_cli.state.snapshot import FinishedRequest
 from tui.braille import Dots
-from tui.formatting import class_letter, class_tone, count
+from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.panels.timeline import timeline
-from tui.styled_text import Line, cell, columns, ends
+from tui.styled_text import Line, cell, columns
 from tui.view_state import ViewState
 
 _WAIT_DECADES = (-1.3, 2.7)
 _TOKEN_DECADES = (0.6, 4.0)
-_MIN_HEIGHT = 5
 _SPAN_S = 600.0
+_MIDDLE = {"short": 28.0, "medium": 400.0, "long": 2800.0}
+"""Where the letter of a class stands under the predicted tokens."""
 
 
 def of(view: ViewState) -> object:
@@ -27,13 +27,8 @@ def of(view: ViewState) -> object:
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """As many plots as fit: one, two side by side, or the slots above those two."""
-    if height < _MIN_HEIGHT:
-        return queue_length(view, width, height)
     if width < 76:
-        if height < 2 * _MIN_HEIGHT + 2:
-            return waits(view, width, height)
-        top = height * 3 // 5
-        return waits(view, width, top) + queue_length(view, width, height - top)
+        return waits(view, width, height)
     if height < 18:
         right = min(36, width // 3)
         left = width - right - 2
@@ -56,35 +51,22 @@ def waits(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def _waits(view: ViewState, width: int, height: int, tau_s: float | None, now: float) -> list[Line]:
-    dots = Dots(width - 6, height - 1)
+    """A band for each class, all on one scale."""
     low, high = _WAIT_DECADES
+    lines = [Line("wait by class, last 10 min  ", "faint")]
     if tau_s:
-        dots.dash(_place(tau_s, low, high), "alert")
-    for request in _classwise(view):
-        x = 1.0 - (now - request.finished_at) / _SPAN_S
-        tone = class_tone(request.predicted.length_class)
-        dots.mark(x, _place(max(request.waited_s, 10**low), low, high), tone)
-    title = Line("wait by class, last 10 min  ", "faint")
-    for name in ("short", "medium", "long"):
-        title.add(f"{class_letter(name)} ", class_tone(name))
-    if tau_s:
-        title.add("╌ ", "alert").add("τ", "faint")
-    ticks = {_place(10.0**decade, low, high): f"{10.0**decade:g}s" for decade in range(-1, 3)}
-    return [title, *_with_axis(dots, ticks)]
-
-
-def queue_length(view: ViewState, width: int, height: int) -> list[Line]:
-    """Plot the queue length by second."""
-    samples = [float(sample.waiting) for sample in view.history.samples]
-    dots = Dots(width - 6, max(1, height - 1))
-    samples = samples[-dots.width * 2 :]
-    top = max([*samples, 4.0])
-    offset = dots.width * 2 - len(samples)
-    for index, value in enumerate(samples):
-        dots.column(offset + index, value / top, "accent")
-    now = Line(count(samples[-1]) if samples else "–", "strong").add(" waiting", "faint")
-    title = ends(Line("queue", "faint"), now, width)
-    return [title, *_with_axis(dots, {1.0: count(top), 0.0: "0"})]
+        lines[0].add("╌ ", "alert").add("τ", "faint")
+    for at, (name, letter) in enumerate(CLASS_LETTER.items()):
+        dots = Dots(width - 6, (height - 1) * (at + 1) // 3 - (height - 1) * at // 3)
+        if tau_s:
+            dots.dash(_place(tau_s, low, high), "alert")
+        for request in view.history.finished:
+            if request.predicted.length_class == name:
+                x = 1.0 - (now - request.finished_at) / _SPAN_S
+                dots.mark(x, _place(max(request.waited_s, 10**low), low, high), class_tone(name))
+        ticks = {_place(10.0, low, high): "10s"}
+        lines += with_axis(dots, ticks, Line(letter, class_tone(name)))
+    return [lines[0].fit(width), *lines[1:height]]
 
 
 def predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
@@ -94,22 +76,19 @@ def predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def _predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
-    dots = Dots(width - 6, height - 1)
+    dots = Dots(width - 6, height - 2)
     low, high = _TOKEN_DECADES
     dots.diagonal("track")
-    for request in _classwise(view):
+    for request in view.history.finished:
         if request.tokens is not None and request.outcome == "completed":
             x = _place(request.predicted.expected_tokens, low, high)
             dots.mark(x, _place(request.tokens, low, high), class_tone(request.predicted.length_class))
     title = Line("real tokens over predicted", "faint")
     ticks = {_place(10.0**decade, low, high): count(10.0**decade) for decade in range(1, 5)}
-    return [title, *_with_axis(dots, ticks)]
-
-
-def _classwise(view: ViewState) -> list[FinishedRequest]:
-    """Ended requests, long ones last, so that the few are drawn over the many."""
-    order = {"short": 0, "medium": 1, "long": 2}
-    return sorted(view.history.finished, key=lambda each: order.get(each.predicted.length_class, 3))
+    below = Line(" " * 6)
+    for name, tokens in _MIDDLE.items():
+        below.pad(6 + int(_place(tokens, low, high) * dots.width)).add(CLASS_LETTER[name], class_tone(name))
+    return [title, *with_axis(dots, ticks), below]
 
 
 def _place(value: float, low: float, high: float) -> float:
@@ -117,12 +96,13 @@ def _place(value: float, low: float, high: float) -> float:
     return (log10(max(value, 1e-9)) - low) / (high - low)
 
 
-def _with_axis(dots: Dots, ticks: dict[float, str]) -> list[Line]:
-    """Add labels at the left of a plot, by their height as a fraction."""
+def with_axis(dots: Dots, ticks: dict[float, str], name: Line | None = None) -> list[Line]:
+    """Add labels at the left of a plot, by their height as a fraction, and its name in the corner."""
     rows = dots.lines()
     at = {min(len(rows) - 1, int((1.0 - place) * len(rows))): label for place, label in ticks.items()}
     lines = []
     for y, row in enumerate(rows):
-        label = at.get(y, "")
-        lines.append(Line(cell(label, 5, right=True), "faint").add("┤" if label else "│", "track").join(row))
+        line, label = Line().join(name) if name and y == 0 else Line(), at.get(y, "")
+        line.add(cell(label, 5 - line.width, right=True), "faint")
+        lines.append(line.add("┤" if label else "│", "track").join(row))
     return lines

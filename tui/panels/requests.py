@@ -1,7 +1,7 @@
 """The three tables of requests: running, queued, ended."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from clairvoyant_cli.state.snapshot import FinishedRequest, PredictionState, QueuedRequest, RunningRequest
 from tui.formatting import (
@@ -12,9 +12,11 @@ from tui.formatting import (
     clock,
     count,
     duration,
+    duration_range,
     path_name,
     rate,
     ratio,
+    short_names,
 )
 from tui.styled_text import Line, Tone
 from tui.table_layout import Column, Grid
@@ -28,6 +30,8 @@ _STATE: dict[str, tuple[str, Tone]] = {
 }
 _NOW_S = 0.005
 _NEVER_S = 1e12
+ETA_WIDE = 14
+"""From this width on, the time that is expected stands before the range."""
 _COAST_S = 1.5
 _BY: dict[str, tuple[str, Tone]] = {"tau": ("τ", "alert"), "promoted": ("▲", "accent")}
 LEVELS: tuple[tuple[str, Tone], ...] = (
@@ -96,7 +100,10 @@ def _id() -> Column[Row]:
     def draw(row: Row, view: ViewState, width: int) -> Line:
         return Line(row.id if len(row.id) <= width else f"…{row.id[1 - width :]}")
 
-    return Column("id", "id", 9, draw, lambda r: r.id)
+    def holds(view: ViewState) -> Iterable[str]:
+        return (row.id[-9:] for row in _all(view))
+
+    return Column("id", "id", 4, 5, draw, lambda r: r.id, holds=holds)
 
 
 def class_mark(prediction: PredictionState) -> Line:
@@ -113,39 +120,59 @@ def _both_classes(row: Row, view: ViewState, width: int) -> Line:
 
 
 def _class() -> Column[Row]:
-    return Column("class", "cls", 3, _both_classes, lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3))
+    return Column(
+        "class", "cls", 3, 8, _both_classes, lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3)
+    )
 
 
 def _word(
     name: str,
+    title: str,
     width: int,
+    matter: int,
     of: Callable[[Row], str],
-    form: Callable[[str], str] = str,
-    *,
-    title: str = "",
-    tone: Tone = "soft",
-    flex: int = 0,
-    from_width: int = 0,
-    when: Callable[[ViewState], bool] = lambda view: True,
+    rows: Callable[[ViewState], Iterable[Row]],
+    form: Callable[[str, ViewState], str] = lambda text, view: text,
+    tone: Callable[[str], Tone] = lambda text: "soft",
 ) -> Column[Row]:
-    """Make a column of texts, sorted by the unformatted text."""
+    """Make a column of texts as wide as those of all `rows`, sorted by the unformatted text."""
 
     def draw(row: Row, view: ViewState, width: int) -> Line:
-        return Line(form(of(row)), tone)
+        return Line(form(of(row), view), tone(of(row)))
 
-    return Column(name, title or name, width, draw, of, flex=flex, from_width=from_width, when=when)
+    def holds(view: ViewState) -> Iterable[str]:
+        return (form(text, view) for text in {of(row) for row in rows(view)})
+
+    return Column(name, title, width, matter, draw, of, holds=holds)
+
+
+def _all(view: ViewState) -> Iterable[Any]:
+    """All requests: names are as wide in each table, and stay so when rows come and go."""
+    state = view.snapshot
+    return (*state.queue, *state.running, *state.recent) if state else ()
+
+
+def _names() -> tuple[Column[Row], ...]:
+    model: Column[Row] = _word("model", "model", 8, 6, lambda r: r.model, _all)
+    return model, _word("client", "client", 6, 6, lambda r: r.client, _all)
+
+
+def _server_name(name: str, view: ViewState) -> str:
+    """Its name by what differs from the others'; nothing of the only one."""
+    names = short_names([each.name for each in view.snapshot.backends] if view.snapshot else ())
+    return "" if len(names) < 2 else ", ".join(names.get(each, each) for each in name.split(", "))
 
 
 def _number(
     name: str,
     title: str,
     width: int,
+    matter: int,
     of: Callable[[Row], float | None],
     form: Callable[[float | None], str] = duration,
     tone: Tone = "ink",
     *,
     grows: bool = False,
-    from_width: int = 0,
 ) -> Column[Row]:
     """Make a column of numbers; a time that `grows` also does so between two states."""
 
@@ -153,7 +180,7 @@ def _number(
         value = of(row)
         return Line(form(value + view.drift_s if grows and value is not None else value), tone)
 
-    return Column(name, title, width, draw, lambda r: of(r) or 0.0, right=True, from_width=from_width)
+    return Column(name, title, width, matter, draw, lambda r: of(r) or 0.0, right=True)
 
 
 def _level() -> Column[Row]:
@@ -165,15 +192,11 @@ def _level() -> Column[Row]:
     def sort(row: Row) -> float:
         return _UNSAID_LEVEL if row.urgency is None else row.urgency
 
-    return Column("level", "lvl", 3, draw, sort, right=True, when=_heeded)
+    return Column("level", "lvl", 3, 7, draw, sort, right=True, when=_heeded)
 
 
 def _heeded(view: ViewState) -> bool:
     return view.snapshot is not None and view.snapshot.urgency.heeded
-
-
-def _several(view: ViewState) -> bool:
-    return view.snapshot is not None and len(view.snapshot.backends) > 1
 
 
 def _no_ghost(view: ViewState) -> bool:
@@ -191,27 +214,51 @@ def _prompts_shown(view: ViewState) -> bool:
 
 # -- the queue --------------------------------------------------------------------------------------------
 
+_CAUSE: dict[str, Tone] = {
+    "guard": "warn",
+    "down": "alert",
+    "promoted": "accent",
+    "urgent": "accent",
+    "held": "warn",
+    "limit": "warn",
+    "session": "warn",
+    "swap": "warn",
+}
 
-def _flag(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    flags: tuple[tuple[object, str, Tone], ...] = (
-        (row.held, "‖", "warn"),
-        (row.promoted, "▲", "accent"),
-        (row.cuts, "½", "accent"),
-        (row.priority, "+" if row.priority < 0 else "−", "soft"),
-        (_is_next_by_guard(row), "τ", "alert"),
-    )
-    return next((Line(sign, tone) for is_so, sign, tone in flags if is_so), Line())
 
-
-def _eta(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    if row.held:
-        return Line("held", "warn")
-    if row.cause == "session":
-        return Line("parked", "warn")
-    if row.eta_s is None or (view.snapshot is not None and view.snapshot.mode == "paused"):
+def starts(row: QueuedRequest, view: ViewState, width: int) -> Line:
+    """When a request starts, or what it has instead of a time."""
+    if row.refused_in_s is not None:
+        return Line("refused ", "soft").add(duration(row.refused_in_s - view.drift_s), "alert")
+    if row.held or row.cause == "session":
+        return Line("held" if row.held else "parked", "warn")
+    if row.cause == "down" or (view.snapshot is not None and view.snapshot.mode == "paused"):
         return Line("–", "faint")
-    left_s = row.eta_s - view.drift_s
-    return Line(duration(left_s)) if left_s >= _NOW_S else Line("next", "accent")
+    return _in(row, view, width, Line("next", "accent"))
+
+
+def _in(row: QueuedRequest | RunningRequest, view: ViewState, width: int, none: Line) -> Line:
+    """A range of times, with the expected one before it if there is room; `none` if it has passed."""
+    if row.eta_s is None:
+        return Line("–", "faint")
+    left_s, low_s, high_s = row.eta_s - view.drift_s, row.eta_low_s, row.eta_high_s
+    if low_s is None or high_s is None:
+        return Line(duration(left_s)) if left_s >= _NOW_S else none
+    if high_s - view.drift_s < _NOW_S:
+        return none
+    between = duration_range(low_s - view.drift_s, high_s - view.drift_s)
+    if width < ETA_WIDE:
+        return Line(between)
+    return Line("~", "faint").add(duration(left_s)).add(f" {between:>7}", "soft")
+
+
+def _eta_holds(view: ViewState) -> Iterable[str]:
+    refused_s = [row.refused_in_s for row in _queued(view) if row.refused_in_s is not None]
+    return (f"refused {duration(max(refused_s))}" if refused_s else "12–40s",)
+
+
+def _queued(view: ViewState) -> tuple[QueuedRequest, ...]:
+    return view.snapshot.queue if view.snapshot else ()
 
 
 def _age_bar(row: QueuedRequest, view: ViewState, width: int) -> Line:
@@ -226,7 +273,7 @@ def _expected(row: QueuedRequest) -> float:
 def _queue_tokens(row: QueuedRequest, view: ViewState, width: int) -> Line:
     """The expected tokens; of an answer that was cut, the ones it has."""
     if row.cuts:
-        return Line(count(row.tokens), "accent")
+        return Line(f"½ {count(row.tokens)}", "accent")
     return Line("~", "faint").add(count(row.predicted.expected_tokens))
 
 
@@ -236,6 +283,26 @@ def _p_long(row: QueuedRequest, view: ViewState, width: int) -> Line:
 
 def _priority(row: QueuedRequest, view: ViewState, width: int) -> Line:
     return Line(f"{row.priority:+d}") if row.priority else Line("·", "track")
+
+
+def _any_priority(view: ViewState) -> bool:
+    return any(row.priority for row in _queued(view))
+
+
+def _rank(row: QueuedRequest, view: ViewState, width: int) -> Line:
+    return Line(str(row.rank), "faint")
+
+
+def _longest_rank(view: ViewState) -> Iterable[str]:
+    return (f"{view.snapshot.waits:3}" if view.snapshot else "",)  # a mark stands before the number
+
+
+def _start_s(row: QueuedRequest | RunningRequest) -> float:
+    return _NEVER_S if row.eta_s is None else row.eta_s
+
+
+def _places(row: QueuedRequest) -> int:
+    return (row.rank_fcfs or row.rank) - row.rank
 
 
 def _words(row: QueuedRequest) -> str:
@@ -256,33 +323,27 @@ def _queue_empty(view: ViewState) -> str:
 
 QUEUE: Grid[QueuedRequest] = Grid(
     columns=(
-        Column("rank", "#", 4, lambda r, s, w: Line(str(r.rank), "faint"), lambda r: r.rank, right=True),
-        Column("flag", "", 1, _flag),
+        Column("rank", "#", 2, 9, _rank, lambda r: r.rank, right=True, holds=_longest_rank),
         _id(),
         _class(),
         _level(),
-        Column("p_long", "P(L)", 4, _p_long, lambda r: r.predicted.p_long, right=True, when=_no_ghost),
-        Column("tokens", "tokens", 6, _queue_tokens, _expected, right=True, when=_no_ghost),
-        _number("q90", "≤q90", 6, lambda r: r.predicted.q90_tokens, count, "faint", from_width=96),
-        Column("eta", "ETA", 6, _eta, lambda r: _NEVER_S if r.eta_s is None else r.eta_s, right=True),
-        _number("age", "age", 6, lambda r: r.age_s, grows=True),
-        Column("bar", "of τ", 7, _age_bar, flex=1, when=lambda view: not (view.ghost or view.prompts)),
-        Column(
-            "ghost",
-            "by arrival",
-            20,
-            lambda r, s, w: compared(r),
-            lambda r: (r.rank_fcfs or r.rank) - r.rank,
-            when=lambda view: view.ghost,
+        _word("why", "why", 5, 8, lambda r: r.cause, _queued, tone=lambda cause: _CAUSE.get(cause, "soft")),
+        Column("p_long", "P(L)", 4, 1, _p_long, lambda r: r.predicted.p_long, right=True, when=_no_ghost),
+        Column("tokens", "tokens", 6, 4, _queue_tokens, _expected, right=True, when=_no_ghost),
+        _number("q90", "≤q90", 6, 0, lambda r: r.predicted.q90_tokens, count, "faint"),
+        Column("eta", "ETA", 7, 9, starts, _start_s, right=True, holds=_eta_holds, most=ETA_WIDE),
+        _number("age", "age", 6, 7, lambda r: r.age_s, grows=True),
+        Column("bar", "of τ", 6, 3, _age_bar, flex=True, when=lambda view: not (view.ghost or view.prompts)),
+        Column("ghost", "by arrival", 20, 8, lambda r, s, w: compared(r), _places, when=lambda s: s.ghost),
+        _word("only", "only on", 4, 5, lambda r: ", ".join(r.backends), _queued, _server_name),
+        Column("priority", "pri", 3, 5, _priority, lambda r: r.priority, right=True, when=_any_priority),
+        *_names(),
+        _word(
+            "endpoint", "endpoint", 8, 0, lambda r: r.endpoint, _queued, lambda text, view: path_name(text)
         ),
-        _word("only", 8, lambda r: ", ".join(r.backends), title="only on", from_width=88, when=_several),
-        Column("priority", "pri", 3, _priority, lambda r: r.priority, right=True, from_width=90),
-        _word("model", 11, lambda r: r.model, flex=2),
-        _word("client", 9, lambda r: r.client, flex=1),
-        _word("endpoint", 9, lambda r: r.endpoint, path_name, tone="faint", from_width=104),
-        Column("prompt", "prompt", 16, _prompt, flex=6, from_width=60, when=_prompts_shown),
+        Column("prompt", "prompt", 16, 7, _prompt, flex=True, most=200, when=_prompts_shown),
     ),
-    rows=lambda view: view.snapshot.queue if view.snapshot else (),
+    rows=_queued,
     id=lambda row: row.id,
     text=_words,
     empty=_queue_empty,
@@ -291,6 +352,10 @@ QUEUE: Grid[QueuedRequest] = Grid(
 
 
 # -- running ----------------------------------------------------------------------------------------------
+
+
+def _runs(view: ViewState) -> tuple[RunningRequest, ...]:
+    return view.snapshot.running if view.snapshot else ()
 
 
 def _slot(row: RunningRequest, view: ViewState, width: int) -> Line:
@@ -326,11 +391,9 @@ def _tokens(row: RunningRequest, view: ViewState, width: int) -> Line:
     return line.add("/", "faint").add(brief(row.predicted.expected_tokens), "soft")
 
 
-def _running_eta(row: RunningRequest, view: ViewState, width: int) -> Line:
-    if row.eta_s is None:
-        return Line("–", "faint")
-    left_s = row.eta_s - view.drift_s
-    return Line(duration(left_s)) if left_s >= _NOW_S else Line("soon", "soft")  # longer than predicted
+def ends(row: RunningRequest, view: ViewState, width: int) -> Line:
+    """When an answer ends."""
+    return _in(row, view, width, Line("soon", "soft"))  # longer than predicted
 
 
 def _running_empty(view: ViewState) -> str:
@@ -345,24 +408,23 @@ def _running_empty(view: ViewState) -> str:
 
 RUNNING: Grid[RunningRequest] = Grid(
     columns=(
-        Column("slot", "slot", 4, _slot, lambda r: r.slot if r.slot is not None else -1, right=True),
-        Column("state", "", 1, _state_mark),
+        Column("slot", "slot", 4, 4, _slot, lambda r: r.slot if r.slot is not None else -1, right=True),
+        Column("state", "", 2, 8, _state_mark, right=True),
         _id(),
         _class(),
         _level(),
-        Column("tokens", "tokens", 10, _tokens, lambda r: r.tokens, right=True),
-        Column("progress", "", 8, _progress, flex=2),
-        Column("eta", "ETA", 6, _running_eta, lambda r: _NEVER_S if r.eta_s is None else r.eta_s, right=True),
-        _number("rate", "tok/s", 5, lambda r: r.tokens_per_s, rate),
-        _number("elapsed", "for", 5, lambda r: r.elapsed_s, tone="soft", grows=True),
-        _number("ttft", "TTFT", 5, lambda r: r.ttft_s, tone="soft", from_width=90),
-        _number("waited", "waited", 6, lambda r: r.waited_s, tone="soft", from_width=100),
-        _word("server", 8, lambda r: r.backend, tone="ink", when=_several),
-        _word("model", 10, lambda r: r.model, flex=2),
-        _word("client", 9, lambda r: r.client, flex=1, from_width=78),
-        Column("prompt", "prompt", 16, _prompt, flex=6, from_width=60, when=_prompts_shown),
+        Column("tokens", "tokens", 10, 5, _tokens, lambda r: r.tokens, right=True),
+        Column("progress", "", 8, 4, _progress, flex=True),
+        Column("eta", "ETA", 7, 9, ends, _start_s, right=True, most=ETA_WIDE),
+        _number("rate", "tok/s", 5, 3, lambda r: r.tokens_per_s, rate),
+        _number("elapsed", "for", 5, 3, lambda r: r.elapsed_s, tone="soft", grows=True),
+        _number("ttft", "TTFT", 5, 1, lambda r: r.ttft_s, tone="soft"),
+        _number("waited", "waited", 6, 1, lambda r: r.waited_s, tone="soft"),
+        _word("server", "server", 6, 6, lambda r: r.backend, _runs, _server_name),
+        *_names(),
+        Column("prompt", "prompt", 16, 7, _prompt, flex=True, most=200, when=_prompts_shown),
     ),
-    rows=lambda view: view.snapshot.running if view.snapshot else (),
+    rows=_runs,
     id=lambda row: row.id,
     text=lambda row: (
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {row.state}"
@@ -400,17 +462,18 @@ def _newest_first(view: ViewState) -> list[FinishedRequest]:
 
 RECENT: Grid[FinishedRequest] = Grid(
     columns=(
-        Column("at", "at", 8, lambda r, s, w: Line(clock(r.finished_at), "faint"), lambda r: -r.finished_at),
+        Column(
+            "at", "at", 8, 4, lambda r, s, w: Line(clock(r.finished_at), "faint"), lambda r: -r.finished_at
+        ),
         _id(),
-        Column("outcome", "outcome", 9, _outcome, lambda r: r.outcome),
+        Column("outcome", "outcome", 9, 9, _outcome, lambda r: r.outcome),
         _class(),
-        Column("tokens", "predicted→real", 14, _real_tokens, lambda r: r.tokens or 0, right=True),
-        _number("waited", "waited", 6, lambda r: r.waited_s),
-        _number("sojourn", "total", 6, lambda r: r.sojourn_s),
-        Column("by", "by", 2, _by, lambda r: r.dispatched_by),
-        _word("model", 8, lambda r: r.model, flex=2, from_width=72),
-        _word("client", 8, lambda r: r.client, flex=1, from_width=84),
-        Column("status", "code", 4, _status, lambda r: r.status, right=True, from_width=92),
+        Column("tokens", "predicted→real", 14, 5, _real_tokens, lambda r: r.tokens or 0, right=True),
+        _number("waited", "waited", 6, 7, lambda r: r.waited_s),
+        _number("sojourn", "total", 6, 8, lambda r: r.sojourn_s),
+        Column("by", "by", 2, 3, _by, lambda r: r.dispatched_by),
+        *_names(),
+        Column("status", "code", 4, 0, _status, lambda r: r.status, right=True),
     ),
     rows=_newest_first,
     id=lambda row: row.id,

@@ -1,6 +1,6 @@
 """Draws the sessions of agents: whose turn it is, and how much of their prompts came from the cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from clairvoyant_cli.state.snapshot import SessionState
 from tui.formatting import count, duration, share
@@ -41,6 +41,10 @@ def _hit(row: SessionState) -> float | None:
     return hit_share(row.read_tokens, row.cached_tokens)
 
 
+def _id(row: SessionState, view: ViewState, width: int) -> Line:
+    return Line(f" {row.id}" if row.parent else row.id)
+
+
 def _state(row: SessionState, view: ViewState, width: int) -> Line:
     away = row.calls_tool and row.state in ("held", "resting")
     line = Line("tool" if away else row.state, _STATES.get(row.state, (0, "ink"))[1])
@@ -59,33 +63,45 @@ def _saved(row: SessionState, view: ViewState, width: int) -> Line:
     return Line(duration(row.saved_s), "good" if row.saved_s else "faint")
 
 
-def _number(name: str, of: Callable[[SessionState], float], width: int = 6) -> Column[SessionState]:
-    return Column(name, name, width, lambda row, view, w: Line(count(of(row))), of, right=True)
+def _listed(view: ViewState) -> tuple[SessionState, ...]:
+    return view.snapshot.sessions.listed if view.snapshot else ()
+
+
+def _number(name: str, matter: int, of: Callable[[SessionState], float]) -> Column[SessionState]:
+    return Column(name, name, max(6, len(name)), matter, lambda r, s, w: Line(count(of(r))), of, right=True)
+
+
+def _age(row: SessionState, view: ViewState, width: int) -> Line:
+    return Line(duration(row.age_s + view.drift_s), "soft")
+
+
+def _clients(view: ViewState) -> Iterable[str]:
+    return (row.client for row in _listed(view))
 
 
 SESSIONS: Grid[SessionState] = Grid(
     columns=(
-        Column("id", "id", 6, lambda r, s, w: Line(f" {r.id}" if r.parent else r.id), lambda r: f"{r.id:>9}"),
-        Column("agent", "agent", 11, lambda r, s, w: Line(r.program), lambda r: r.program),
-        Column("state", "state", 15, _state, lambda r: _STATES.get(r.state, (9, "ink"))[0]),
+        Column("id", "id", 6, 9, _id, lambda r: f"{r.id:>9}"),
+        Column("agent", "agent", 11, 6, lambda r, s, w: Line(r.program), lambda r: r.program),
+        Column("state", "state", 15, 9, _state, lambda r: _STATES.get(r.state, (9, "ink"))[0]),
+        Column("age", "age", 6, 1, _age, lambda r: r.age_s, right=True),
+        _number("turns", 2, lambda r: r.turns),
+        _number("context", 5, lambda r: r.context_tokens),
+        _number("read", 5, lambda r: r.read_tokens),
+        _number("cached", 5, lambda r: r.cached_tokens),
+        Column("saved", "saved", 6, 4, _saved, lambda r: r.saved_s or 0.0, right=True),
+        Column("hit", "hit", 4, 8, _hit_share, lambda r: _hit(r) or 0.0, right=True),
         Column(
-            "age",
-            "age",
-            6,
-            lambda r, view, w: Line(duration(r.age_s + view.drift_s), "soft"),
-            lambda r: r.age_s,
-            right=True,
-            from_width=100,
+            "client",
+            "client",
+            8,
+            5,
+            lambda r, s, w: Line(r.client, "soft"),
+            lambda r: r.client,
+            holds=_clients,
         ),
-        _number("turns", lambda r: r.turns),
-        _number("context", lambda r: r.context_tokens, 7),
-        _number("read", lambda r: r.read_tokens),
-        _number("cached", lambda r: r.cached_tokens),
-        Column("saved", "saved", 6, _saved, lambda r: r.saved_s or 0.0, right=True, from_width=90),
-        Column("hit", "hit", 4, _hit_share, lambda r: _hit(r) or 0.0, right=True),
-        Column("client", "client", 10, lambda r, s, w: Line(r.client, "soft"), lambda r: r.client, flex=1),
     ),
-    rows=lambda view: view.snapshot.sessions.listed if view.snapshot else (),
+    rows=_listed,
     id=lambda row: row.id,
     text=lambda row: f"{row.id} {row.program} {row.client} {row.state}",
     empty=lambda view: "No session of an agent.",

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from clairvoyant_cli.state.snapshot import ClassStats, Percentiles, Snapshot
-from tui.formatting import change, class_letter, class_tone, count, duration, ratio, share
-from tui.panels.header import LIGHT, load_gauge, regime
+from tui.formatting import bar, change, class_letter, class_tone, count, duration, ratio, share
+from tui.panels.header import LIGHT, regime
 from tui.styled_text import Line, cell, columns
 from tui.view_state import ViewState
 
 _GRID = 43
+_FULL = 0.95
 
 
 def facts(view: ViewState) -> Line:
@@ -80,7 +81,11 @@ def _regime(snapshot: Snapshot) -> Line:
     rho = snapshot.utilisation
     if rho is None:
         return Line("ρ not known yet", "faint")
-    line = Line("load  ", "faint").join(load_gauge(rho, 13)).add(f" {ratio(rho)} ", "strong")
+    line = (
+        Line("load  ", "faint")
+        .join(bar(rho, 13, "accent" if rho < _FULL else "alert"))
+        .add(f" {ratio(rho)} ", "strong")
+    )
     crowded = snapshot.waits > snapshot.slots[1]
     word = regime(rho)
     return line.add("" if crowded and word == LIGHT else word, "soft")

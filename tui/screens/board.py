@@ -19,10 +19,11 @@ from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest, Urgenc
 from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, Host, OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
+from tui.history import RECENTLY_S
 from tui.keys import KEYS, MOVES, rebound
 from tui.layout import DECK, PANELS, Box, SizeHint, has_deck, plan
 from tui.palette import THEMES
-from tui.panels import footer, hardware, header, log, models, plots, sessions, stats, tau
+from tui.panels import footer, graph, hardware, header, log, models, plots, sessions, stats, tau
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.panels.sessions import SESSIONS
 from tui.screens.dialogs import Choose, Letters, Prompt
@@ -42,6 +43,7 @@ _NAMED = {
 """The actions of keys that can be typed, besides the verbs of `clairvoyant act`."""
 
 _THEMES = tuple(theme.name for theme in THEMES)
+_QUEUE_STEP, _MOST_ROWS = 4, 100
 
 
 Plan = Callable[[int, int], dict[str, Box]]
@@ -123,6 +125,7 @@ class BoardScreen(OperatorScreen):
             Table("recent", RECENT),
             Panel("plots", plots.body, of=plots.of),
             Panel("log", log.body, of=log.of),
+            Panel("graph", graph.body, graph.facts, of=graph.of),
             Footer(),
             plan=self._boxes,
         )
@@ -134,12 +137,11 @@ class BoardScreen(OperatorScreen):
         self.query_one("#queue").focus()
 
     def show(self, view: ViewState) -> None:
-        """Draw every visible panel; make room for the slots, GPUs and sessions there are."""
-        slots = sum(backend.slots for backend in view.snapshot.backends) if view.snapshot else 1
-        gpus = len(view.hardware.gpus) if view.hardware else 1
-        listed = len(view.snapshot.sessions.listed) if view.snapshot else 0
-        if (slots, gpus, listed) != (self._wish.slots, self._wish.gpus, self._wish.sessions):
-            self._arrange(slots=slots, gpus=gpus, sessions=listed)
+        """Draw every visible panel; give each the rows that it needs."""
+        wish = _with_rows(self._wish, view)
+        if wish != self._wish:
+            self._wish = wish
+            self._arrange()
         for canvas in self._canvases:
             if canvas.display and not isinstance(canvas, Footer):
                 canvas.show(view)
@@ -386,6 +388,24 @@ class BoardScreen(OperatorScreen):
             self.notify(f"wrote {path.name}")
 
 
+def _with_rows(wish: SizeHint, view: ViewState) -> SizeHint:
+    """Return a wish with the rows that panels have to show. The queue keeps those of its last minute: a
+    picture that jumps with every answer cannot be read.
+    """
+    state = view.snapshot
+    if state is None:
+        return wish
+    longest = max([state.waits, *(each.waiting for each in view.history.last(RECENTLY_S))])
+    return replace(
+        wish,
+        slots=sum(backend.slots for backend in state.backends),
+        queue=min(_QUEUE_STEP * -(-max(1, longest) // _QUEUE_STEP), _MOST_ROWS),
+        gpu=hardware.rows(view),
+        models=len(models.body(view, _MOST_ROWS, _MOST_ROWS)),
+        sessions=len(state.sessions.listed),
+    )
+
+
 def _running_facts(view: ViewState) -> Line:
     if view.snapshot is None:
         return Line()
@@ -396,7 +416,7 @@ def _running_facts(view: ViewState) -> Line:
 def _queue_facts(view: ViewState) -> Line:
     if view.snapshot is None or not view.snapshot.queue:
         return Line()
-    line = Line(" ")
+    line = Line(" ").join(graph.trend(view)).add(" ")
     for name, letter in CLASS_LETTER.items():
         waiting = getattr(view.snapshot.waiting, name)
         if waiting:

@@ -24,10 +24,8 @@ _SIGNS: tuple[tuple[str, Tone, str], ...] = (
     ("M", "medium", "predicted medium"),
     ("L", "long", "predicted long: 800 tokens or more"),
     ("τ", "alert", "past tau, or started because it was"),
-    ("▲", "accent", "moved to the front by an operator"),
-    ("‖", "warn", "held"),
+    ("▲", "accent", "started because an operator moved it to the front"),
     ("½", "accent", "its answer was cut, and goes on from there"),
-    ("+ −", "soft", "its priority was raised, or lowered"),
     ("•", "accent", "marked"),
     ("▶", "accent", "decoding;  ◔ prefill  ◌ connecting  × releasing"),
 )

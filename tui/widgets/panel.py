@@ -17,7 +17,7 @@ MARGIN = 1
 
 def key_of(name: str) -> str:
     """The key that goes to a panel."""
-    return "a" if name == SESSIONS else str(PANELS.index(name) + 1)
+    return "a" if name == SESSIONS else str((PANELS.index(name) + 1) % 10)
 
 
 class Panel(Canvas):
@@ -62,8 +62,8 @@ class Panel(Canvas):
     def rule(self, view: ViewState, width: int) -> Line:
         """Return the title line."""
         line = Line("─", "track")
-        for name in self.deck or (self.panel,):
-            line.join(self._label(name))
+        for label in self._labels(width):
+            line.join(label)
         facts = self.facts(view)
         if line.width + facts.width + 2 > width:
             facts = Line()
@@ -71,20 +71,26 @@ class Panel(Canvas):
         line.add("─" * max(0, width - line.width - facts.width - 1), "track")
         return line.join(facts).add("─" if line.width < width else "", "track")
 
-    def _label(self, name: str) -> Line:
+    def _labels(self, width: int) -> list[Line]:
+        """Return the labels of the panels in the rule, closer to each other if they do not fit."""
+        names = self.deck or (self.panel,)
+        labels = [self._label(name) for name in names]
+        fits = sum(label.width for label in labels) + 2 <= width
+        return labels if fits else [self._label(name, "") for name in names]
+
+    def _label(self, name: str, gap: str = " ") -> Line:
         if name != self.panel:
-            return Line(f" {key_of(name)} {name}", "faint").add(" ", "faint")
+            return Line(f" {key_of(name)} {name}{gap}", "faint")
         lit: Tone = "accent" if self.has_focus else "strong"
         sign = Line("▸", "accent") if self.has_focus else Line(" ")
-        return sign.add(key_of(name), "accent" if self.has_focus else "faint").add(f" {name} ", lit)
+        return sign.add(key_of(name), "accent" if self.has_focus else "faint").add(f" {name}{gap}", lit)
 
     def on_click(self, event: events.Click) -> None:
         if event.y != 0:
             return
         x = 1
-        for name in self.deck:
-            width = self._label(name).width
-            if x <= event.x < x + width:
+        for name, label in zip(self.deck, self._labels(self.size.width), strict=False):
+            if x <= event.x < x + label.width:
                 self.post_message(self.Chosen(name))
                 return
-            x += width
+            x += label.width

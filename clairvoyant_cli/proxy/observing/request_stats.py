@@ -94,10 +94,10 @@ class RequestStats:
         if exchange.dispatched_s is not None:
             self.services_s.append(exchange.service_s(now))
             self.busy.extend((each.granted_s, each.ended_s or now) for each in exchange.held_slots)
-        if _counts(exchange):
+        counts = _counts(exchange)
+        if counts:
             self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s, ttft_s))
-        is_compared = _counts(exchange) and not exchange.job.stands_back  # those are meant to wait
-        self.books.ended(exchange.id, exchange if is_compared else None, exchange.resumed_s)
+        self.books.ended(exchange.id, exchange if counts else None, exchange.resumed_s)
         self.recent.append(
             FinishedRequest(
                 id=exchange.id,
@@ -221,9 +221,12 @@ def class_stats(times: Mapping[LengthClass, Iterable[Times]]) -> tuple[ClassStat
 
 
 def _counts(exchange: Exchange) -> bool:
-    """Return whether a request counts in the statistics: answered whole, its length known."""
+    """Return whether a request counts in the statistics: answered whole, its length known, and no background
+    request, which is meant to wait.
+    """
     return (
         exchange.end is not None
+        and not exchange.job.stands_back
         and exchange.end.outcome is Outcome.COMPLETED
         and exchange.totals.complete
         and exchange.totals.tokens is not None

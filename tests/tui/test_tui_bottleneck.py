@@ -1,0 +1,97 @@
+"""The line that names the limit: right, or not there."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clairvoyant_cli.state.snapshot import LoadedModel, SessionsState, Snapshot
+from tests.tui.board import WHERE, busy
+from tui.bottleneck import bottleneck
+from tui.hardware.reading import Gpu, Hardware, Host
+from tui.history import History
+from tui.view_state import Link, LinkState, ViewState
+
+FULL_MODEL = (LoadedModel("m", 8 << 30, 8 << 30),)
+
+
+def watched(state: Snapshot, gpu: Gpu | None, seconds: int = 12, **link: Any) -> ViewState:
+    """What a screen has that has seen one state for some time."""
+    history = History()
+    readings = () if gpu is None else (gpu,)
+    hardware = Hardware(Host(), readings)
+    for second in range(seconds):
+        history.take(replace(state, uptime_s=100.0 + second))
+        history.take_hardware(replace(hardware, at_s=float(second + 1)))
+    shown = replace(state, uptime_s=99.0 + seconds)
+    return ViewState(Link(LinkState.LIVE, WHERE, **link), shown, hardware, history)
+
+
+def gpu(use: float, **fields: Any) -> Gpu:
+    return Gpu(0, "RTX", use, 8 << 30, 24 << 30, **fields)
+
+
+def state(**fields: Any) -> Snapshot:
+    (backend,) = busy().backends
+    return replace(busy(), backends=(replace(backend, models=FULL_MODEL),), **fields)
+
+
+def server(**fields: Any) -> Snapshot:
+    return replace(state(), backends=(replace(state().backends[0], **fields),))
+
+
+def idle(**fields: Any) -> Snapshot:
+    return replace(server(busy=1), **fields)
+
+
+def for_cause(cause: str) -> Snapshot:
+    return idle(queue=tuple(replace(row, cause=cause) for row in busy().queue))
+
+
+def of_one_client() -> Snapshot:
+    return state(running=tuple(replace(row, client="zed") for row in busy().running))
+
+
+@pytest.mark.parametrize(
+    ("state", "gpu", "words"),
+    [
+        (state(), gpu(0.98), "GPU 98%: it is the limit"),
+        (state(), gpu(0.97, throttled="heat"), "GPU 97%, slowed by heat: it is the limit"),
+        (state(), gpu(0.8), ""),
+        (state(), gpu(0.41), "slots full, GPU 41%: try --slots 6"),
+        (state(), replace(gpu(0.41), memory_used_bytes=23 << 30), "slots full, GPU 41%"),
+        (server(kind="llamacpp", models=FULL_MODEL), gpu(0.41), "slots full, GPU 41%"),
+        (
+            server(models=(LoadedModel("big", 40 << 30, 20 << 30),)),
+            gpu(0.3),
+            "GPU 30%: part of big is on the CPU",
+        ),
+        (state(), None, ""),
+        (state(), Gpu(0, "MIG slice"), ""),
+        (of_one_client(), gpu(0.98), "zed holds all 4 slots"),
+        (server(stamped=True), gpu(0.98), ""),
+        (server(state="loading"), gpu(0.98), ""),
+        (state(mode="paused"), gpu(0.98), ""),
+        (replace(state(), queue=(), waiting=replace(busy().waiting, total=0)), gpu(0.98), ""),
+        (idle(), gpu(0.98), ""),
+        (idle(sessions=SessionsState(2, 1)), gpu(0.3), "cache holds 2 of 3 sessions"),
+        (for_cause("limit"), gpu(0.3), "all that wait are at their client's limit"),
+        (for_cause("swap"), None, "all that wait need another model"),
+    ],
+)
+def test_the_limit_is_named_or_nothing_is(state: Snapshot, gpu: Gpu | None, words: str) -> None:
+    assert bottleneck(watched(state, gpu)).plain == words
+
+
+def test_nothing_is_named_of_another_machine_a_lost_daemon_or_a_moment() -> None:
+    seen = watched(state(), gpu(0.98))
+    assert bottleneck(seen).plain
+    assert not bottleneck(watched(state(), gpu(0.98), local=False)).plain
+    assert not bottleneck(watched(state(), gpu(0.98), seconds=5)).plain
+    assert not bottleneck(replace(seen, link=replace(seen.link, state=LinkState.LOST))).plain
+    assert not bottleneck(replace(seen, hardware_age_s=60.0)).plain
+    assert not bottleneck(replace(seen, past_s=60.0)).plain
+    for other in (server(busy=3), state(queue=(), waiting=replace(busy().waiting, total=0))):
+        mixed = watched(state(), gpu(0.98))
+        mixed.history.take(replace(other, uptime_s=112.0))
+        assert not bottleneck(mixed).plain

@@ -6,9 +6,6 @@ conditional mean exceeds the age by about age x sigma^2 / ln(age / median)).
 """
 
 from math import erfc, exp, log, pi, sqrt
-from statistics import NormalDist
-
-NORMAL = NormalDist()
 
 Z90 = 1.2815515655446004
 """The 90 % quantile of the standard normal distribution."""
@@ -48,11 +45,16 @@ def residual_quantile(done: float, mean: float, q90: float, share: float) -> flo
         return 0.0
     sigma = max(sigma_of(mean, q90), MIN_SIGMA)
     middle = log(mean) - sigma * sigma / 2.0
-    far = (log(done) - middle) / sigma if done > 0.0 else -FAR
-    if far > FAR:  # the tail is exponential here
-        return -log(1.0 - share) * mean_residual(done, mean, q90)
-    beyond = erfc(far / sqrt(2.0)) / 2.0 * (1.0 - share)
-    return max(exp(middle - sigma * NORMAL.inv_cdf(beyond)) - done, 0.0)
+    far = max((log(done) - middle) / sigma, -FAR) if done > 0.0 else -FAR
+    wanted, z = _log_beyond(far) + log(1.0 - share), max(far, 0.0)
+    for _ in range(8):  # Newton's method: the logarithm is concave
+        z += (_log_beyond(z) - wanted) * mills(z)
+    return max(exp(middle + sigma * z) - done, 0.0)
+
+
+def _log_beyond(x: float) -> float:
+    """Return log P(Z > x), less a constant."""
+    return log(mills(x)) - x * x / 2.0
 
 
 def sigma_of(mean: float, q90: float) -> float:

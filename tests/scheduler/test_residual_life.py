@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
-from clairvoyant_cli.scheduler.residual_life import MIN_SIGMA, Z90, mean_residual, sigma_of
+from clairvoyant_cli.scheduler.residual_life import (
+    MIN_SIGMA,
+    Z90,
+    mean_residual,
+    residual_quantile,
+    sigma_of,
+)
 
 SPREADS = st.floats(1.0, 3.0)
 
@@ -32,6 +38,21 @@ def test_it_is_the_conditional_mean_of_the_log_normal(ratio: float, share: float
     mean = 250.0
     wanted = integrated(share * mean, mean, ratio * mean)
     assert mean_residual(share * mean, mean, ratio * mean) == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("done", [0.0, 10.0, 100.0, 400.0])
+def test_quantiles_of_what_is_left_are_those_of_drawn_answers(done: float) -> None:
+    sigma = sigma_of(100.0, 200.0)
+    drawn = np.exp(np.random.default_rng(1).normal(math.log(100.0) - sigma**2 / 2.0, sigma, 2_000_000))
+    left = drawn[drawn > done] - done
+    for share in (0.1, 0.5, 0.9):
+        wanted = float(np.quantile(left, share))
+        assert residual_quantile(done, 100.0, 200.0, share) == pytest.approx(wanted, rel=0.1, abs=0.5)
+
+
+def test_quantiles_far_beyond_the_prediction_grow_with_the_mean() -> None:
+    low, middle, high = (residual_quantile(1e6, 100.0, 150.0, share) for share in (0.1, 0.5, 0.9))
+    assert 0.0 < low < middle < mean_residual(1e6, 100.0, 150.0) < high
 
 
 @pytest.mark.parametrize("ratio", [1.2, 1.7, 2.2])

@@ -33,7 +33,7 @@ class Cause(StrEnum):
     URGENT = "urgent"  # a level of urgency, or a priority
     SHARE = "share"  # the policy is fair between clients
     ARRIVAL = "arrival"  # the policy goes by arrival
-    SHORT = "short"  # the policy goes by size
+    SIZE = "size"  # the order of the policy is by predicted size
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Standings(Sequence[Standing]):
             return Cause.URGENT
         if policy.by_share:
             return Cause.SHARE
-        return Cause.ARRIVAL if policy.key in (arrival, joined, joined_then_short) else Cause.SHORT
+        return Cause.ARRIVAL if policy.key in (arrival, joined, joined_then_short) else Cause.SIZE
 
 
 def _next_to_front(scheduler: Scheduler, order: list[QueuedJob], now: float) -> QueuedJob | None:

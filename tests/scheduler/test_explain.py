@@ -67,8 +67,8 @@ def test_only_the_job_started_by_the_guard_has_cause_guard() -> None:
         (Cause.GUARD, 1, 0),
         (Cause.GUARD, 5, 1),
         (Cause.GUARD, 4, 2),
-        (Cause.SHORT, 3, 0),
-        (Cause.SHORT, 2, 0),
+        (Cause.SIZE, 3, 0),
+        (Cause.SIZE, 2, 0),
     ]
     assert [each.by_guard for each in (found[n] for n in "012")] == [True, False, False]
     assert found["4"].overdue_s == pytest.approx(-1.5)
@@ -105,7 +105,7 @@ def test_operator_actions_and_client_limits_are_explained() -> None:
         "held": Cause.HELD,
         "top": Cause.PROMOTED,
         "wished": Cause.URGENT,
-        "runs": Cause.SHORT,
+        "runs": Cause.SIZE,
     }
     assert (found["held"].start, found["held"].ahead) == (None, None)
     assert (found["top"].rank, found["held"].rank) == (1, 5)
@@ -131,11 +131,11 @@ def test_a_job_whose_model_is_not_loaded_waits_for_a_swap() -> None:
     scheduler = waiting("bounded", jobs, load_s={"loaded": 5.0, "other": 5.0})
     scheduler.residency.set("a", frozenset({"loaded"}))
     found = standing(scheduler, 1.0)
-    assert {name: each.cause for name, each in found.items()} == {"loaded": Cause.SHORT, "other": Cause.SWAP}
+    assert {name: each.cause for name, each in found.items()} == {"loaded": Cause.SIZE, "other": Cause.SWAP}
 
 
 @pytest.mark.parametrize(
-    ("policy", "word"), [("fair", Cause.SHARE), ("rr", Cause.ARRIVAL), ("srpt", Cause.SHORT)]
+    ("policy", "word"), [("fair", Cause.SHARE), ("rr", Cause.ARRIVAL), ("srpt", Cause.SIZE)]
 )
 def test_the_policy_says_what_it_goes_by(policy: str, word: Cause) -> None:
     assert standing(waiting(policy, [Job("a", 0.0)]), 1.0)["a"].cause is word

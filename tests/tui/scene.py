@@ -29,7 +29,6 @@ from clairvoyant_cli.state.snapshot import (
     ClientState,
     Counters,
     FinishedRequest,
-    GainState,
     LoadedModel,
     LogEvent,
     MoveRecord,
@@ -181,6 +180,7 @@ class Scene:
         left_s += sum(row.predicted.expected_tokens for row in queue) / TOKENS_PER_S
         log = [(0.0, "info", f"serving with {SLOTS} slots, policy {POLICY}, tau {TAU_S:.0f} s")]
         log += [(at, "tau", "one has waited longer than tau: it goes next") for at in late]
+        gain = self._gain(t)
         since = t - 300.0
         busy_s = np.minimum(served.finish_s, t) - np.maximum(served.start_s, since)
         state = Snapshot(
@@ -193,7 +193,7 @@ class Scene:
             policy=POLICY,
             policies=(POLICY, "fcfs", "sjf"),
             summaries=tuple(POLICIES[name].summary for name in (POLICY, "fcfs", "sjf")),
-            gain=self._gain(t),
+            gain=gain.state(),
             tau=TauState(
                 TAU_S,
                 TAU_S / 30.0,
@@ -221,8 +221,8 @@ class Scene:
             utilisation=min(1.0, float(np.clip(busy_s, 0.0, None).sum()) / 300.0 / SLOTS),
             log=tuple(LogEvent(STARTED_AT + at, level, text) for at, level, text in log[-60:]),
             clients=self._clients(arrived & ~started, started & ~ended, done),
-            stats_paired=self._paired(t, self.served),
-            stats_fcfs=self._paired(t, self.by_arrival),
+            stats_paired=gain.by_class[0],
+            stats_fcfs=gain.by_class[1],
         )
         return judged(state)
 
@@ -343,7 +343,7 @@ class Scene:
         )
         return tuple(sorted(states, key=lambda each: (-each.waiting - each.running, each.name)))
 
-    def _gain(self, t: float) -> GainState:
+    def _gain(self, t: float) -> Gain:
         """Return what the order was worth to those that ended within the hour."""
         clock = [STARTED_AT]
         gain = Gain(lambda: clock[0])
@@ -354,15 +354,8 @@ class Scene:
             kind = LengthClass.of(self.asked[number].tokens)
             waited_s, in_order_s = float(self.served.wait_s[number]), float(self.by_arrival.wait_s[number])
             gain.enter(kind, Waits(clock[0], waited_s, in_order_s - waited_s))
-        return gain.state()
-
-    def _paired(self, t: float, run: Run) -> tuple[ClassStats, ...]:
-        newest = np.flatnonzero(self.served.finish_s <= t)[-240:]
-        kinds, waits = run.workload.kind[newest], run.wait_s[newest]
-        return tuple(
-            ClassStats(name, _percentiles(waits[kinds == kind].tolist()), Percentiles(), Percentiles())
-            for name, kind in CLASSES.items()
-        )
+        gain.state()
+        return gain
 
 
 @cache

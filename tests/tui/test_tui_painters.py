@@ -195,7 +195,7 @@ def test_a_column_with_nothing_to_show_takes_no_room() -> None:
 def test_the_start_is_a_range_or_what_stands_in_its_way(
     fields: dict[str, Any], narrow: str, wide: str
 ) -> None:
-    row = replace(busy().queue[0], eta_s=25.0, eta_low_s=12.0, eta_high_s=40.0, cause="short")
+    row = replace(busy().queue[0], eta_s=25.0, eta_low_s=12.0, eta_high_s=40.0, cause="size")
     row = replace(row, **fields)
     assert starts(row, view(), 7).plain == narrow
     assert starts(row, view(), 14).plain == wide
@@ -211,10 +211,10 @@ def test_a_refusal_to_come_is_not_cut() -> None:
 
 
 def test_a_background_request_has_no_bar_of_tau() -> None:
-    row = replace(busy().queue[0], cause="chore", age_s=340.0)
+    row = replace(busy().queue[0], cause="chore", age_s=340.0, tau_s=None)
     fitted = Fitted.of(QUEUE, 120, view())
     assert "━" not in fitted.draw(row, view()).plain
-    assert "━" in fitted.draw(replace(row, cause="short"), view()).plain
+    assert "━" in fitted.draw(replace(row, cause="size", tau_s=90.0), view()).plain
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """Draws waits by class, compared with order of arrival, and the quality of predictions."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from clairvoyant_cli.state.snapshot import ClassStats, Percentiles, Snapshot
+from clairvoyant_cli.state.snapshot import Percentiles, Snapshot
 from tui.formatting import bar, change, class_letter, class_tone, count, duration, ratio, share
 from tui.panels.header import LIGHT, regime
 from tui.styled_text import Line, cell, columns
@@ -45,22 +44,20 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def _waits(snapshot: Snapshot) -> list[Line]:
-    """Wait percentiles, each with the median in order of arrival and the change, of the compared answers."""
-    pairs = {ours.length_class: (ours.wait, other.wait.p50) for ours, other in _pairs(snapshot)}
-    lines = _block("wait", [(each.length_class, each.wait) for each in snapshot.stats])
-    if not pairs:
-        return lines
+    """Waits of the compared answers, each with the median in order of arrival and the change; of all answers
+    if none is compared.
+    """
+    pairs = [*zip(snapshot.stats_paired, snapshot.stats_fcfs, strict=False)]
+    if not any(ours.wait.n for ours, _ in pairs):
+        return _block("wait", [(each.length_class, each.wait) for each in snapshot.stats])
+    lines = _block("wait", [(ours.length_class, ours.wait) for ours, _ in pairs])
     lines[0].add(cell("by arrival", 12, right=True), "faint")
-    for line, stats in zip(lines[1:], snapshot.stats, strict=True):
-        ours, fcfs_s = pairs.get(stats.length_class, (Percentiles(), None))
+    for line, (ours, other) in zip(lines[1:], pairs, strict=True):
+        p50_s, fcfs_s = ours.wait.p50, other.wait.p50
         line.add(cell(duration(fcfs_s), 7, right=True), "soft")
-        if fcfs_s and ours.p50 is not None:
-            line.add(cell(change(ours.p50, fcfs_s), 6, right=True), "good" if ours.p50 < fcfs_s else "warn")
+        if fcfs_s and p50_s is not None:
+            line.add(cell(change(p50_s, fcfs_s), 6, right=True), "good" if p50_s < fcfs_s else "warn")
     return lines
-
-
-def _pairs(snapshot: Snapshot) -> Iterator[tuple[ClassStats, ClassStats]]:
-    return zip(snapshot.stats_paired, snapshot.stats_fcfs, strict=False)
 
 
 def _block(name: str, rows: list[tuple[str, Percentiles]]) -> list[Line]:

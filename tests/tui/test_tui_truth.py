@@ -3,10 +3,18 @@
 The default run looks at a few; `python -m tests.perf.perf_truth` at two hundred.
 """
 
+import asyncio
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
 import pytest
 
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
+from clairvoyant_cli.state.snapshot import Snapshot
+from tests.fakes.figures_on_screen import wrong_figures
 from tests.fakes.watched_schedule import DEEDS, Watched, watched
+from tests.tui.board import SIZES, Script, settled, still
 
 REQUESTS, RHO = 24, 0.9
 # Two servers are no case of "fcfs": a request may wait for the better of them, which the gain counts.
@@ -55,3 +63,42 @@ def test_the_saving_is_that_of_the_clients_times(policy: str, slots: int) -> Non
 @pytest.mark.parametrize(("policy", "servers", "slots"), WITH_TROUBLE)
 def test_the_state_agrees_with_servers_and_clients_in_trouble(policy: str, servers: int, slots: int) -> None:
     check_trouble(policy, servers, slots, seed=1)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
+async def test_every_figure_on_screen_is_the_states(size: tuple[int, int]) -> None:
+    looks = await asyncio.to_thread(seen_in_trouble)
+    app = still(Script())
+    async with app.run_test(size=size) as pilot:
+        for look in looks[:: max(1, len(looks) // 25)]:
+            app.take(look)
+            text = await settled(app, pilot)
+            assert not [*wrong_figures(text, look)], text
+
+
+@cache
+def seen_in_trouble() -> list[Snapshot]:
+    """States of a schedule with two servers, outages, pauses and clients that leave."""
+    return seen("bounded", 3, servers=2, slots=2, deeds=DEEDS).looks
+
+
+async def test_wrong_figures_are_found() -> None:
+    look = max(seen_in_trouble(), key=lambda look: (look.gain.answers_today > 3, len(look.queue)))
+    app = still(Script())
+    async with app.run_test(size=SIZES[-1]) as pilot:
+        app.take(look)
+        text = await settled(app, pilot)
+    older = tuple(replace(row, age_s=row.age_s + 100.0) for row in look.queue)
+    longer = tuple(replace(row, tokens=row.tokens + 7) for row in look.running)
+    others: dict[str, Any] = {
+        "queue": older,
+        "running": longer,
+        "utilisation": 0.123,
+        "policy": "fcfs",
+        "gain": replace(look.gain, saved_today_s=look.gain.saved_today_s + 1e4),
+        "tau": replace(look.tau, firings_total=99),
+        "counters": replace(look.counters, completed=look.counters.completed + 1),
+        "stats_paired": look.stats_paired[::-1],
+    }
+    for name, wrong in others.items():
+        assert [*wrong_figures(text, replace(look, **{name: wrong}))], name

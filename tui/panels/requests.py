@@ -316,9 +316,12 @@ def _queue_empty(view: ViewState) -> str:
         return view.link.reason
     if view.snapshot is None:
         return f"Looking for a daemon at {view.link.where}"
-    if any(server.is_there for server in view.snapshot.backends):
+    busy, slots = view.snapshot.slots
+    if not slots:
+        return "The queue is empty, and no server is up."
+    if busy < slots and view.snapshot.mode == "serving":
         return "The queue is empty: a new request starts at once."
-    return "The queue is empty, and no server is up."
+    return "The queue is empty."
 
 
 QUEUE: Grid[QueuedRequest] = Grid(

@@ -37,7 +37,7 @@ def _labelled(text: str, known: dict[str, tuple[str, ...]]) -> Iterator[str]:
 def _of_header(state: Snapshot) -> dict[str, tuple[str, ...]]:
     tau, gain = state.tau, state.gain
     busy, slots = state.slots
-    known = {
+    known: dict[str, tuple[str, ...]] = {
         r"order (\S+)": (state.policy,),
         r"τ (\S+)": (duration(tau.tau_s) if tau.tau_s and tau.guards else "off",),
         r"slots \S* ?(\d+)/(\d+)": (str(busy), str(slots)),
@@ -68,7 +68,7 @@ def _of_header(state: Snapshot) -> dict[str, tuple[str, ...]]:
 
 def _of_panels(state: Snapshot) -> dict[str, tuple[str, ...]]:
     tau, counters = state.tau, state.counters
-    known = {
+    known: dict[str, tuple[str, ...]] = {
         r" (\d+)/min ": (str(tau.firings_last_minute),),
         r"fired (\S+) times": (count(tau.firings_total),),
         r"mean short (\S+)": (duration(tau.short_s),),
@@ -111,7 +111,9 @@ def _row(line: str, row: QueuedRequest | RunningRequest, state: Snapshot) -> Ite
 
 
 def _times(row: QueuedRequest | RunningRequest) -> Iterator[float]:
-    times = (row.eta_s, row.refused_in_s, row.age_s) if isinstance(row, QueuedRequest) else ()
-    if isinstance(row, RunningRequest):
-        times = (row.eta_s, row.elapsed_s, row.ttft_s, row.waited_s)
-    yield from (each for each in times if each is not None)
+    own: tuple[float | None, ...]
+    if isinstance(row, QueuedRequest):
+        own = row.refused_in_s, row.age_s
+    else:
+        own = row.elapsed_s, row.ttft_s, row.waited_s
+    yield from (each for each in (row.eta_s, *own) if each is not None)

@@ -18,7 +18,8 @@ def wrong_figures(text: str, state: Snapshot) -> Iterator[str]:
         yield f"{state.verdict.text!r} is not in {head[0]!r}"
     yield from _labelled("\n".join(head), _of_header(state))
     yield from _labelled("\n".join(body), _of_panels(state))
-    rows = {row.id: row for row in (*state.queue, *state.running)}
+    rows: dict[str, QueuedRequest | RunningRequest] = {row.id: row for row in state.queue}
+    rows |= {row.id: row for row in state.running}
     left = body[0].find("─  ─") + 1 or None  # where the column of requests ends
     for line in (each[:left] for each in body):
         row = next((row for ident, row in rows.items() if re.search(rf" {re.escape(ident)} ", line)), None)

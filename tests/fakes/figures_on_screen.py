@@ -56,14 +56,15 @@ def _of_header(state: Snapshot) -> dict[str, tuple[str, ...]]:
             count(answers),
             each,
         )
-    if gain.short_s is not None and gain.short_fcfs_s:
-        ours_s, other_s = gain.short_s, gain.short_fcfs_s
-        known[r"S (\S+) this hour, by arrival (\S+) (\S+) \((\S+)\)"] = (
-            duration(ours_s),
-            duration(other_s),
-            change(ours_s, other_s),
-            count(gain.short_n),
-        )
+    for ours, other in zip(state.stats_paired, state.stats_fcfs, strict=True):
+        ours_s, other_s, letter = ours.wait.p50, other.wait.p50, ours.length_class[0].upper()
+        if ours_s is not None and other_s:
+            known[rf"{letter} (\S+?)(?: this hour)?, by arrival (\S+) (\S+) \((\S+)\)"] = (
+                duration(ours_s),
+                duration(other_s),
+                change(ours_s, other_s),
+                count(ours.wait.n),
+            )
     return known
 
 

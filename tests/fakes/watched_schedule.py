@@ -184,7 +184,8 @@ class Watched:
             served = [row for row in here if row.state in ("prefill", "decoding")]
             if backend.up and len(working) != len(here) and all(row in served for row in here):
                 yield f"{server.name} works on {len(working)}, published as running: {len(here)}"
-        if state.mode == "paused" and "Paused" not in state.verdict.text:
+        is_up = any(each.is_there for each in state.backends)
+        if is_up and state.mode == "paused" and "Paused" not in state.verdict.text:
             yield f"paused, and the sentence is {state.verdict.text!r}"
         if "All well" in state.verdict.text and all(each.state == "down" for each in state.backends):
             yield "all well without a server"

@@ -83,7 +83,10 @@ def seen_in_trouble() -> list[Snapshot]:
 
 
 async def test_wrong_figures_are_found() -> None:
-    look = max(seen_in_trouble(), key=lambda look: (look.gain.answers_today > 3, len(look.queue)))
+    look = max(
+        await asyncio.to_thread(seen_in_trouble),
+        key=lambda look: (look.gain.answers_today > 3, len(look.queue)),
+    )
     app = still(Script())
     async with app.run_test(size=SIZES[-1]) as pilot:
         app.take(look)

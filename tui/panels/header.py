@@ -1,8 +1,8 @@
 """Draws the header: the state in a sentence, policy and load, and what scheduling gains."""
 
-from clairvoyant_cli.state.snapshot import GainState, Snapshot
+from clairvoyant_cli.state.snapshot import ClassStats, GainState, Snapshot
 from tui.bottleneck import bottleneck
-from tui.formatting import change, clock, count, duration, share, spark
+from tui.formatting import change, class_letter, class_tone, clock, count, duration, share, spark
 from tui.styled_text import Line, Tone, ends, flow
 from tui.view_state import LinkState, ViewState
 
@@ -31,7 +31,7 @@ def header(view: ViewState, width: int, height: int) -> list[Line]:
     if height > 1:
         lines.append(ends(_state(view, width - 1), Line(), width))
     if height > 2:
-        of = (view.snapshot.gain if view.snapshot else None, width)
+        of = (view.snapshot.gain if view.snapshot else None, _hour(view.snapshot), width)
         lines += view.history.picture("worth", of, lambda: [worth(view, width)])
     return lines
 
@@ -143,22 +143,29 @@ def worth(view: ViewState, width: int) -> Line:
     if gain.behind:
         pieces.append(Line("provisional", "warn").add(f", {count(gain.behind)} to compare", "faint"))
     tone: Tone = "good"
-    if gain.short_s is not None and gain.short_fcfs_s is not None:
-        tone = "warn" if gain.short_fcfs_s - gain.short_s < _BEHIND else "good"
-        short = Line("S ", "short").add(duration(gain.short_s), tone)
-        short.add(" this hour, by arrival ", "faint").add(duration(gain.short_fcfs_s), "strong")
-        short.add(f" {change(gain.short_s, gain.short_fcfs_s)}" if gain.short_fcfs_s else "", tone)
-        pieces.append(short.add(f" ({count(gain.short_n)})", "faint"))
-    if gain.long_paid_s is not None:
-        word = " longer" if gain.long_paid_s >= 0 else " less"
-        pieces.append(Line("L ", "long").add(duration(abs(gain.long_paid_s))).add(word, "faint"))
-        pieces[-1].add(f" ({count(gain.long_n)})", "faint")
+    for ours, other in zip(*_hour(view.snapshot), strict=False):
+        p50_s, fcfs_s = ours.wait.p50, other.wait.p50
+        if ours.length_class == "medium" or p50_s is None or fcfs_s is None:
+            continue
+        colour: Tone = "warn" if fcfs_s - p50_s < _BEHIND else "good"
+        is_short = ours.length_class == "short"
+        tone = colour if is_short else tone
+        piece = Line(f"{class_letter(ours.length_class)} ", class_tone(ours.length_class))
+        piece.add(duration(p50_s), colour).add(" this hour" if is_short else "", "faint")
+        piece.add(", by arrival ", "faint").add(duration(fcfs_s), "strong")
+        piece.add(f" {change(p50_s, fcfs_s)}" if fcfs_s else "", colour)
+        pieces.append(piece.add(f" ({count(ours.wait.n)})", "faint"))
     if not pieces:
         none = "No answer yet to compare with order of arrival."
         return Line(f" {none}" if view.snapshot else "", "faint")
     line = Line(" ").join(flow(pieces, width - 1, gap=3))
     room = (width - line.width - 26) // 2
     return ends(line, _twins(gain, min(30, room), tone), width) if room >= 5 else line
+
+
+def _hour(snapshot: Snapshot | None) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
+    """The waits of the compared answers of the last hour by class, ours and in order of arrival."""
+    return (snapshot.stats_paired, snapshot.stats_fcfs) if snapshot else ((), ())
 
 
 def today(gain: GainState) -> Line:

@@ -389,8 +389,7 @@ class Top(App[None]):
 
     def action_prompts(self) -> None:
         """Show prompts, if the daemon sends them."""
-        state = self._snapshot
-        rows = state.queue + state.running if state else ()
+        rows = self._snapshot.alive if self._snapshot else ()
         if not self._prompts and all(each.prompt is None for each in rows):
             self.notify("The daemon does not send prompts.", severity="warning")
             return

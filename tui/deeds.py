@@ -50,19 +50,16 @@ def standing(field: str, ident: str | None, snapshot: Snapshot) -> Any:
 
 
 def _row(ident: str, snapshot: Snapshot) -> QueuedRequest | RunningRequest | BackendState | None:
-    rows: tuple[QueuedRequest | RunningRequest, ...] = (*snapshot.queue, *snapshot.running)
-    found = next((row for row in rows if row.id == ident), None)
+    found = next((row for row in snapshot.alive if row.id == ident), None)
     return found or next((each for each in snapshot.backends if each.name == ident), None)
 
 
 def deed(action: Action, snapshot: Snapshot) -> Deed:
     """Return what an action does in this state."""
     row = _row(action.id, snapshot) if action.id else None
-    return (
-        _on_request(action, row)
-        if "id" in COMMANDS[action.verb].fields
-        else _on_daemon(action, row, snapshot)
-    )
+    if "id" in COMMANDS[action.verb].fields:
+        return _on_request(action, row)
+    return _on_daemon(action, row, snapshot)
 
 
 def _on_request(action: Action, row: object) -> Deed:

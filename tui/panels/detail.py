@@ -34,15 +34,14 @@ AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
 
 def find(snapshot: Snapshot, ident: str) -> AnyRequest | None:
     """Return the request of this id; None if it is no longer kept."""
-    requests: tuple[AnyRequest, ...] = (*snapshot.running, *snapshot.queue, *snapshot.recent)
-    return next((request for request in requests if request.id == ident), None)
+    return next((each for each in (*snapshot.alive, *snapshot.recent) if each.id == ident), None)
 
 
 def detail(view: ViewState, ident: str, width: int) -> list[Line]:
     """Return the page of a request, wherever it is."""
-    snapshot = view.snapshot
-    request = find(snapshot, ident) if snapshot else None
-    if snapshot is None or request is None:
+    snapshot = view.state
+    request = find(snapshot, ident)
+    if request is None:
         return [Line("This request has ended and is no longer kept.", "soft")]
     lines = [_who(request), Line()]
     if isinstance(request, QueuedRequest):
@@ -161,8 +160,7 @@ def _finished(request: FinishedRequest) -> list[Line]:
 def _parts(parts: tuple[state.AnswerPart, ...], view: ViewState) -> list[Line]:
     """Draw when the request had a slot, a line per part, on one time scale."""
     ends = [part.ended_at for part in parts if part.ended_at is not None]
-    now = view.snapshot.taken_at if view.snapshot else 0.0
-    begin, end = parts[0].began_at, max([*ends, now] if parts[-1].ended_at is None else ends)
+    begin, end = parts[0].began_at, max([*ends, view.state.taken_at] if parts[-1].ended_at is None else ends)
     scale = _BAR / max(end - begin, 1e-9)
     lines = [Line("parts", "faint")]
     for number, part in enumerate(parts, 1):

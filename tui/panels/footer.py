@@ -23,8 +23,8 @@ def footer(view: ViewState, width: int, height: int) -> list[Line]:
 
 def of(view: ViewState) -> object:
     """What the footer depends on."""
-    mode = view.snapshot.mode if view.snapshot else ""
-    return view.message, view.message_tone, view.forbids, view.offers, mode, _trouble(view).spans
+    shown = view.message, view.message_tone, view.forbids, view.offers
+    return *shown, view.state.mode, _trouble(view).spans
 
 
 def key_at(view: ViewState, x: int) -> Key | None:
@@ -50,7 +50,7 @@ def _hints(view: ViewState) -> list[Key]:
 
 def _hint(key: Key, view: ViewState) -> str:
     """Return what a key does now, in a word."""
-    mode = view.snapshot.mode if view.snapshot else ""
+    mode = view.state.mode
     if (key.action, mode) in (("pause", "paused"), ("drain", "draining")):
         return "resume"
     if (key.action == "pause" and mode == "draining") or (key.hint == "choose" and "row" in view.offers):

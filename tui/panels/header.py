@@ -31,7 +31,7 @@ def header(view: ViewState, width: int, height: int) -> list[Line]:
     if height > 1:
         lines.append(ends(_state(view, width - 1), Line(), width))
     if height > 2:
-        of = (view.snapshot.gain if view.snapshot else None, width)
+        of = (view.snapshot and view.snapshot.gain, width)
         lines += view.history.picture("worth", of, lambda: [worth(view, width)])
     return lines
 
@@ -138,7 +138,7 @@ def regime(rho: float | None) -> str:
 
 def worth(view: ViewState, width: int) -> Line:
     """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
-    gain = view.snapshot.gain if view.snapshot else GainState()
+    gain = view.state.gain
     pieces = [today(gain)] if gain.answers_today else []
     if gain.behind:
         pieces.append(Line("provisional", "warn").add(f", {count(gain.behind)} to compare", "faint"))

@@ -13,7 +13,7 @@ _LEVEL: dict[str, tuple[str, Tone]] = {
 
 def of(view: ViewState) -> object:
     """What the panel depends on."""
-    return (view.snapshot.log if view.snapshot else None,)
+    return (view.snapshot and view.snapshot.log,)
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:

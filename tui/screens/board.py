@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,7 +16,7 @@ from textual.widget import Widget
 from clairvoyant_cli.errors import printable
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest, UrgencyState
-from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, Host, OperatorScreen
+from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.history import RECENTLY_S
@@ -34,6 +34,9 @@ from tui.widgets.canvas import Canvas
 from tui.widgets.panel import Panel, key_of
 from tui.widgets.table import Table
 
+if TYPE_CHECKING:
+    from tui.app import Top
+
 _NAME = 12
 _NAMED = {
     key.name: key.action
@@ -46,16 +49,12 @@ _THEMES = tuple(theme.name for theme in THEMES)
 _QUEUE_STEP, _MOST_ROWS = 4, 100
 
 
-Plan = Callable[[int, int], dict[str, Box]]
-"""Returns a box for each panel that is to be seen, by its id, at a width and a height."""
-
-
 class PlanLayout(Layout):
-    """Places the children of a plan; the others are not placed."""
+    """Places the children of a plan, which returns boxes by id for a width and a height; others have none."""
 
     name = "plan"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Callable[[int, int], dict[str, Box]]) -> None:
         self._plan = plan
 
     def arrange(
@@ -67,19 +66,6 @@ class PlanLayout(Layout):
             for child in children
             if (box := boxes.get(child.id or "")) is not None
         ]
-
-
-class Board(Container):
-    """All panels, where the plan puts them."""
-
-    def __init__(self, *children: Widget, plan: Plan) -> None:
-        super().__init__(*children, id="board")
-        self._plan_layout = PlanLayout(plan)
-
-    @property
-    def layout(self) -> Layout:
-        """The layout that follows the plan."""
-        return self._plan_layout
 
 
 class Footer(Canvas):
@@ -102,7 +88,7 @@ class BoardScreen(OperatorScreen):
         *(Binding(key_of(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
     ]
 
-    def __init__(self, host: Host, folder: Path | None = None) -> None:
+    def __init__(self, host: "Top", folder: Path | None = None) -> None:
         """`folder` is where exports go; the working directory if None."""
         super().__init__(host)
         self._folder = folder
@@ -113,22 +99,24 @@ class BoardScreen(OperatorScreen):
             self._bindings.bind(other, key.action, key.help, show=False)
 
     def compose(self) -> ComposeResult:
-        yield Board(
+        board = Container(
             Canvas(header.header, name="header"),
             Table("running", RUNNING, _running_facts),
             Table("queue", QUEUE, _queue_facts),
-            Panel("tau", tau.body, tau.facts, of=tau.of),
+            Panel("tau", tau.body, tau.facts, waits=True, of=tau.of),
             Panel("gpu", hardware.body, hardware.facts, fades=False, of=hardware.of),
             Panel("models", models.body, models.facts, of=models.of),
-            Panel("stats", stats.body, stats.facts, of=stats.of),
+            Panel("stats", stats.body, stats.facts, waits=True, of=stats.of),
             Table("sessions", SESSIONS, sessions.facts),
             Table("recent", RECENT),
             Panel("plots", plots.body, of=plots.of),
             Panel("log", log.body, of=log.of),
             Panel("graph", graph.body, graph.facts, of=graph.of),
             Footer(),
-            plan=self._boxes,
+            id="board",
         )
+        board.styles.set_rule("layout", PlanLayout(self._boxes))
+        yield board
 
     def on_mount(self) -> None:
         self._canvases = list(self.query(Canvas))
@@ -328,8 +316,7 @@ class BoardScreen(OperatorScreen):
             self.host.draw()
 
         hint = "filter: words that must match, !words that must not"
-        line = Prompt("/", table.order.filter, enter=lambda text: "", typed=select, hint=hint)
-        self.app.push_screen(line, select)
+        self.app.push_screen(Prompt("/", table.order.filter, typed=select, hint=hint), select)
 
     def action_clear(self) -> None:
         """Come back from the past; else clear marks and filter, leave the large view, or clear the cursor."""
@@ -407,21 +394,19 @@ def _with_rows(wish: SizeHint, view: ViewState) -> SizeHint:
 
 
 def _running_facts(view: ViewState) -> Line:
-    if view.snapshot is None:
-        return Line()
-    rate = sum(job.tokens_per_s or 0.0 for job in view.snapshot.running)
+    rate = sum(job.tokens_per_s or 0.0 for job in view.state.running)
     return Line(f" {rate:.0f}", "strong").add(" tok/s ", "soft") if rate else Line()
 
 
 def _queue_facts(view: ViewState) -> Line:
-    if view.snapshot is None or not view.snapshot.queue:
+    if not view.state.queue:
         return Line()
     line = Line(" ").join(graph.trend(view)).add(" ")
     for name, letter in CLASS_LETTER.items():
-        waiting = getattr(view.snapshot.waiting, name)
+        waiting = getattr(view.state.waiting, name)
         if waiting:
             line.add(f"{count(waiting)}{letter} ", class_tone(name))
-    return line.join(_levels(view.snapshot.urgency))
+    return line.join(_levels(view.state.urgency))
 
 
 def _levels(urgency: UrgencyState) -> Line:

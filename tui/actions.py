@@ -37,7 +37,8 @@ class OperatorScreen(Screen[None]):
     @property
     def table(self) -> Table[Any] | None:
         """The table that has the focus, if it is shown."""
-        raise NotImplementedError
+        focused = self.focused
+        return focused if isinstance(focused, Table) and focused.display else None
 
     # -- requests ---------------------------------------------------------------------------------------
 
@@ -256,19 +257,15 @@ def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tupl
     summaries = dict(zip(snapshot.policies, snapshot.summaries, strict=False))
     coming = {each.policy: each for each in outlook}
     now = coming.get(snapshot.policy)
-    return [
-        (name, _policy(name, summaries.get(name, ""), coming.get(name), now)) for name in snapshot.policies
-    ]
-
-
-def _policy(name: str, summary: str, coming: PolicyOutlook | None, now: PolicyOutlook | None) -> str:
-    text = name
-    if coming is not None:
-        now = now or coming
-        pairs = (("S", coming.short_s, now.short_s), ("L", coming.long_s, now.long_s))
-        starts = [_median_start(*pair) for pair in pairs]
-        text = f"{name:<12} {''.join(starts)}{' before any cut' * (coming.cuts and any(starts))}"
-    return f"{text.rstrip()}\n  {summary}".rstrip()
+    rows = []
+    for name in snapshot.policies:
+        text, then = name, coming.get(name)
+        if then is not None:
+            pairs = (("S", then.short_s, (now or then).short_s), ("L", then.long_s, (now or then).long_s))
+            starts = [_median_start(*pair) for pair in pairs]
+            text = f"{name:<12} {''.join(starts)}{' before any cut' * (then.cuts and any(starts))}"
+        rows.append((name, f"{text.rstrip()}\n  {summaries.get(name, '')}".rstrip()))
+    return rows
 
 
 def _median_start(letter: str, at_s: float | None, now_s: float | None) -> str:

@@ -47,10 +47,6 @@ class SizeHint:
         """The panels that are in the deck now."""
         return DECK if self.sessions else DECK[:-1]
 
-    def sessions_of(self, height: int) -> int:
-        """The part of the queue's height that the sessions take, at most half."""
-        return min(2 + self.sessions, height // 2) if self.sessions else 0
-
 
 def plan(width: int, height: int, wish: SizeHint) -> dict[str, Box]:
     """Return a box for each panel that is shown."""
@@ -120,7 +116,7 @@ def _left(
 ) -> dict[str, int]:
     """Return the heights of the column of requests; `graph` is the least that the graph gets."""
     room = height - running - recent - log
-    sessions = wish.sessions_of(room)
+    sessions = min(2 + wish.sessions, room // 2) if wish.sessions else 0  # of the queue's, at most half
     queue = min(room - sessions - graph, 2 + wish.queue)
     graph = room - sessions - queue
     if graph < _LEAST_GRAPH:

@@ -31,7 +31,6 @@ class Link:
     where: str
     local: bool = True
     reason: str = ""
-    retry_in_s: float | None = None
     lost_for_s: float = 0.0
 
 

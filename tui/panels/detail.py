@@ -1,5 +1,6 @@
 """Draws the page of one request: prediction, place in the queue, progress, end."""
 
+from collections.abc import Iterable
 from math import expm1
 
 from clairvoyant_cli.state import snapshot as state
@@ -21,6 +22,7 @@ from tui.view_state import ViewState
 
 _LABEL = 12
 _BAR = 24
+_MOST, _MORE = 12, Line("  …", "faint")
 _LEAST_EFFECT = 0.01
 _MANIFOLD = 2.0
 _SAID_BY = {
@@ -60,13 +62,19 @@ def detail(view: ViewState, ident: str, width: int) -> list[Line]:
         lines += [Line(), Line("history", "faint")]
     for move in moves:
         lines.append(Line(f"  {clock(move.at)}  ", "faint").add(move.kind).add(f"  {move.note}", "soft"))
-    prompt = None if isinstance(request, FinishedRequest) else request.prompt
-    if prompt is not None and view.prompts:
-        lines += [Line(), Line("prompt", "faint"), *_prompt(prompt, width)]
-    answer = None if isinstance(request, FinishedRequest) else request.answer
-    if answer and view.prompts:
-        lines += [Line(), Line("answer so far", "faint"), *_answer(answer, width)]
+    if isinstance(request, FinishedRequest) or not view.prompts:
+        return lines
+    if request.prompt is not None:
+        text = _indented([request.prompt], width)
+        lines += [Line(), Line("prompt", "faint"), *text[:_MOST], *[_MORE] * (len(text) > _MOST)]
+    if request.answer:  # its end, line by line as it was written
+        text = _indented(request.answer.split("\n"), width)
+        lines += [Line(), Line("answer so far", "faint"), *[_MORE] * (len(text) > _MOST), *text[-_MOST:]]
     return lines
+
+
+def _indented(texts: Iterable[str], width: int) -> list[Line]:
+    return [Line(f"  {line}") for each in texts for line in wrap(each, max(20, width - 2))]
 
 
 def _fact(label: str, value: str, tone: Tone = "ink", note: str = "") -> Line:
@@ -190,14 +198,3 @@ def _prediction(prediction: state.PredictionState) -> list[Line]:
         text = f"×{effect + 1:.1f}" if effect >= _MANIFOLD else f"{effect:+.0%}".replace("-", "−")
         lines.append(_fact(f"  {text}", name, "soft"))
     return lines
-
-
-def _prompt(text: str, width: int, most: int = 12) -> list[Line]:
-    lines = [Line(f"  {line}") for line in wrap(text, max(20, width - 2))]
-    return lines if len(lines) <= most else [*lines[:most], Line("  …", "faint")]
-
-
-def _answer(text: str, width: int, most: int = 12) -> list[Line]:
-    """The end of an answer, line by line as it was written."""
-    lines = [Line(f"  {line}") for each in text.split("\n") for line in wrap(each, max(20, width - 2))]
-    return lines if len(lines) <= most else [Line("  …", "faint"), *lines[-most:]]

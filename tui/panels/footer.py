@@ -21,12 +21,6 @@ def footer(view: ViewState, width: int, height: int) -> list[Line]:
     return [ends(line, trouble, width)]
 
 
-def of(view: ViewState) -> object:
-    """What the footer depends on."""
-    shown = view.message, view.message_tone, view.forbids, view.offers
-    return *shown, view.state.mode, _trouble(view).spans
-
-
 def key_at(view: ViewState, x: int) -> Key | None:
     """Return the key whose hint is at the cell `x`."""
     left = 1

@@ -22,6 +22,7 @@ _BEHIND = -0.05
 """A loss of less than this, in seconds, goes unnoticed."""
 
 _SAME_S = 0.005
+_FULL = 0.9
 
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
@@ -79,11 +80,12 @@ def _state(view: ViewState, width: int) -> Line:
     snapshot = view.snapshot
     if snapshot is None:
         return Line()
+    full = snapshot.queue_capacity and snapshot.waits >= _FULL * snapshot.queue_capacity
     pieces = [
         Line(" ").join(_policy(snapshot)),
         _tau(view, snapshot),
         _slots(snapshot),
-        Line("waiting ", "faint").add(count(snapshot.waits), _queue_tone(snapshot)),
+        Line("waiting ", "faint").add(count(snapshot.waits), "alert" if full else "strong"),
         Line(f"load {window(snapshot)} ", "faint").add(share(snapshot.utilisation)),
     ]
     per_minute = view.history.per_minute()
@@ -122,15 +124,8 @@ def _slots(snapshot: Snapshot) -> Line:
     return line.add(f"{busy}/{slots}")
 
 
-def _queue_tone(snapshot: Snapshot) -> Tone:
-    fill = snapshot.waits / snapshot.queue_capacity if snapshot.queue_capacity else 0.0
-    return "alert" if fill >= 0.9 else "strong"
-
-
-def regime(rho: float | None) -> str:
+def regime(rho: float) -> str:
     """Say what a utilisation means for scheduling."""
-    if rho is None:
-        return ""
     if rho < REGIME[0]:
         return LIGHT
     return "scheduling pays most" if rho <= REGIME[1] else "heavy"
@@ -169,10 +164,8 @@ def today(gain: GainState) -> Line:
         return Line(f"as much waiting as by arrival today ({count(answers)} {plural})", "soft")
     line = Line(duration(abs(saved_s)), "warn" if saved_s / answers < _BEHIND else "good")
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")
-    line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each", "faint")
-    line.add(f", {count(gain.estimated_today)} estimated" if gain.estimated_today else "", "faint").add(
-        ")", "faint"
-    )
+    estimated = f", {count(gain.estimated_today)} estimated" if gain.estimated_today else ""
+    line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each{estimated})", "faint")
     if abs(gain.spared_tokens_today) < 1.0:
         return line
     word = "fewer" if gain.spared_tokens_today > 0 else "more"

@@ -301,10 +301,6 @@ QUEUE: Grid[QueuedRequest] = Grid(
 # -- running ----------------------------------------------------------------------------------------------
 
 
-def _runs(view: ViewState) -> tuple[RunningRequest, ...]:
-    return view.state.running
-
-
 def _state_mark(row: RunningRequest, view: ViewState, width: int) -> Line:
     by = _BY.get(row.dispatched_by) if row.state == "decoding" else None
     return Line(*(by or _STATE.get(row.state, ("?", "warn"))))
@@ -363,11 +359,11 @@ RUNNING: Grid[RunningRequest] = Grid(
         number("elapsed", "for", 5, 3, lambda r: r.elapsed_s, tone="soft", grows=True),
         number("ttft", "TTFT", 5, 1, lambda r: r.ttft_s, tone="soft"),
         number("waited", "waited", 6, 1, lambda r: r.waited_s, tone="soft"),
-        words("server", "server", 6, 6, lambda r: r.backend, _runs, _server_name),
+        words("server", "server", 6, 6, lambda r: r.backend, lambda view: view.state.running, _server_name),
         *_names(),
         Column("prompt", "prompt", 16, 7, _prompt, flex=True, most=200, when=_prompts_shown),
     ),
-    rows=_runs,
+    rows=lambda view: view.state.running,
     id=lambda row: row.id,
     text=lambda row: (
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {row.state}"

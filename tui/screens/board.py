@@ -72,7 +72,7 @@ class Footer(Canvas):
     """The hints; a click does what the key does."""
 
     def __init__(self) -> None:
-        super().__init__(footer.footer, name="footer", of=footer.of)
+        super().__init__(footer.footer, name="footer")
 
     async def on_click(self, event: events.Click) -> None:
         key = footer.key_at(self.view, event.x) if self.view is not None else None
@@ -110,7 +110,7 @@ class BoardScreen(OperatorScreen):
             Table("sessions", SESSIONS, sessions.facts),
             Table("recent", RECENT),
             Panel("plots", plots.body, of=plots.of),
-            Panel("log", log.body, of=log.of),
+            Panel("log", log.body, waits=True),
             Panel("graph", graph.body, graph.facts, of=graph.of),
             Footer(),
             id="board",
@@ -128,8 +128,7 @@ class BoardScreen(OperatorScreen):
         """Draw every visible panel; give each the rows that it needs."""
         wish = _with_rows(self._wish, view)
         if wish != self._wish:
-            self._wish = wish
-            self._arrange()
+            self._arrange(wish)
         for canvas in self._canvases:
             if canvas.display and not isinstance(canvas, Footer):
                 canvas.show(view)
@@ -162,9 +161,9 @@ class BoardScreen(OperatorScreen):
     def _boxes(self, width: int, height: int) -> dict[str, Box]:
         return plan(width, height, self._wish)
 
-    def _arrange(self, **changes: Any) -> None:
+    def _arrange(self, wish: SizeHint | None = None) -> None:
         """Place the panels after a change of size or of what is shown."""
-        self._wish = replace(self._wish, **changes)
+        self._wish = wish or self._wish
         width, height = self.size
         boxes = self._boxes(width, height)
         deck = self._wish.in_deck if has_deck(width, height) and not self._wish.maximised else ()
@@ -177,12 +176,6 @@ class BoardScreen(OperatorScreen):
         self.call_after_refresh(self.host.draw)
 
     # -- looking around ---------------------------------------------------------------------------------
-
-    @property
-    def table(self) -> Table[Any] | None:
-        """The table that has the focus, if it is shown."""
-        focused = self.focused
-        return focused if isinstance(focused, Table) and focused.display else None
 
     def _rows(self) -> Table[Any] | None:
         """Return the table; if there is none, say so."""
@@ -201,14 +194,12 @@ class BoardScreen(OperatorScreen):
         if name == "sessions" and not self._wish.sessions:
             self.notify("no session of an agent yet", timeout=3)
             return
-        changes: dict[str, str] = {}
-        if self._wish.maximised and self._wish.maximised != name:
-            changes["maximised"] = name
+        wish = replace(self._wish, maximised=self._wish.maximised and name)
         if name in DECK and has_deck(*self.size):
-            changes["deck"] = name
+            wish = replace(wish, deck=name)
             self.host.remember(deck=name)
-        if changes:
-            self._arrange(**changes)
+        if wish != self._wish:
+            self._arrange(wish)
         self.query_one(f"#{name}").focus()
 
     def action_deck(self, step: int) -> None:
@@ -225,7 +216,7 @@ class BoardScreen(OperatorScreen):
         """Maximise the focused panel, or restore it."""
         focused = self.focused
         name = focused.panel if isinstance(focused, Panel) else "queue"
-        self._arrange(maximised="" if self._wish.maximised else name)
+        self._arrange(replace(self._wish, maximised="" if self._wish.maximised else name))
 
     def action_detail(self) -> None:
         """Open the page of the request under the cursor, also of one that has left; else of the first one."""
@@ -327,7 +318,7 @@ class BoardScreen(OperatorScreen):
             table.marks.clear()
             table.reorder(replace(table.order, filter=""))
         elif self._wish.maximised:
-            self._arrange(maximised="")
+            self._arrange(replace(self._wish, maximised=""))
         elif table is not None:
             table.unchoose()
         self.host.draw()

@@ -3,27 +3,23 @@
 They act on the chosen rows of the table that has the focus, as the screen shows them, and on nothing else.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, TARGETS, Action, Verb, arguments_of
-from clairvoyant_cli.state.snapshot import (
-    PolicyOutlook,
-    QueuedRequest,
-    RunningRequest,
-    Snapshot,
-)
+from clairvoyant_cli.state.snapshot import PolicyOutlook, QueuedRequest, RunningRequest, Snapshot
 from tui.formatting import class_letter, duration
-from tui.layout import SESSIONS
 from tui.panels.requests import LEVELS
-from tui.screens.dialogs import AnswerT, Choose, Confirm, Dialog, Prompt, WhatIf
+from tui.screens.dialogs import AnswerT, Choose, Confirm, Dialog, Prompt
 from tui.styled_text import cell
-from tui.view_state import ViewState
 from tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from tui.app import Top
 
 NO_REQUEST = "this key is for requests"
 NO_ROWS = "this panel has no rows: 1 goes to the running requests, 2 to the queue"
@@ -31,58 +27,29 @@ NO_ROW = "no request is chosen: j or k chooses one"
 _SAME_S = 0.1
 
 
-class Host(Protocol):
-    """What a screen needs of the application."""
-
-    @property
-    def likes(self) -> Mapping[str, str]:
-        """The stored preferences."""
-
-    def view(self) -> ViewState:
-        """Return what is to be drawn now."""
-
-    def draw(self) -> None:
-        """Redraw all panels."""
-
-    def ask(self, *actions: Action) -> None:
-        """Send actions to the daemon, one after the other, and show what they did."""
-
-    def expect(self, field: str, ident: str | None) -> Any:
-        """Return a field that actions change: as the last one left it, which the state may not show yet."""
-
-    def undo(self) -> None:
-        """Undo the last key that asked the daemon for something."""
-
-    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
-        """Ask when the queue would start under each policy, and show the answer."""
-
-    def remember(self, **liked: str) -> None:
-        """Store preferences."""
-
-
 class OperatorScreen(Screen[None]):
     """A screen with the operator's keys. They do nothing without a daemon, or under `--readonly`."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: "Top") -> None:
         super().__init__(id="_default")
         self.host = host
 
     @property
     def table(self) -> Table[Any] | None:
         """The table that has the focus, if it is shown."""
-        raise NotImplementedError
+        focused = self.focused
+        return focused if isinstance(focused, Table) and focused.display else None
 
     # -- requests ---------------------------------------------------------------------------------------
 
     def action_cancel(self) -> None:
         """Cancel the chosen requests after asking."""
-        self._each(
-            [Action(Verb.CANCEL, row.id) for row in self._alive("cannot cancel: it has ended")], asks=True
-        )
+        self.action_cancel_now(asks=True)
 
-    def action_cancel_now(self) -> None:
+    def action_cancel_now(self, *, asks: bool = False) -> None:
         """Cancel the chosen requests."""
-        self._each([Action(Verb.CANCEL, row.id) for row in self._alive("cannot cancel: it has ended")])
+        rows = self._alive("cannot cancel: it has ended")
+        self._each([Action(Verb.CANCEL, row.id) for row in rows], asks=asks)
 
     def action_promote(self) -> None:
         """Move the chosen queued requests to the front."""
@@ -132,11 +99,8 @@ class OperatorScreen(Screen[None]):
         """Offer the daemon's policies."""
         snapshot = self._steerable()
         if snapshot is not None:
-            dialog = WhatIf(
-                "Policy, and when the median Short and Long would start",
-                _policies(snapshot, ()),
-                snapshot.policy,
-            )
+            question = "Policy, and when the median Short and Long would start"
+            dialog = Choose(question, _policies(snapshot, ()), snapshot.policy, "whatif")
             self._ask(dialog, lambda name: [Action(Verb.POLICY, value=name)])
             self.host.outlook(
                 lambda coming: dialog.foresee(_policies(snapshot, coming), _orders(snapshot, coming))
@@ -198,15 +162,15 @@ class OperatorScreen(Screen[None]):
         """Return what may be typed after these words."""
         if not before:
             return [*COMMANDS]
-        snapshot = self.host.view().snapshot
+        snapshot = self.host.view().state
         fields = COMMANDS[Verb(before[0])].fields if before[0] in COMMANDS else ()
-        if snapshot is None or len(before) > len(fields):
+        if len(before) > len(fields):
             return []
         verb, field = before[0], fields[len(before) - 1]
-        rows = snapshot.running if verb in (Verb.CANCEL, Verb.URGENCY) else ()
+        rows = snapshot.alive if verb in (Verb.CANCEL, Verb.URGENCY) else snapshot.queue
         models = {model.name for each in snapshot.backends for model in each.models}
         words: dict[str, Sequence[str]] = {
-            "id": [*(row.id for row in snapshot.queue), *(row.id for row in rows)],
+            "id": [row.id for row in rows],
             "policy": snapshot.policies,
             "tau_s": [AUTO, "off"],
             "level": [str(level) for level, _ in enumerate(LEVELS)],
@@ -253,11 +217,8 @@ class OperatorScreen(Screen[None]):
         self._ask(Confirm(f"{verb} {what}?", detail), lambda yes: actions)
 
     def _clients(self, actions: Sequence[Action]) -> str:
-        snapshot, ids = self.host.view().snapshot, {action.id for action in actions}
-        names = set[str]()
-        if snapshot is not None:
-            names = {row.client or "unnamed" for row in snapshot.queue if row.id in ids}
-            names |= {row.client or "unnamed" for row in snapshot.running if row.id in ids}
+        state, ids = self.host.view().state, {action.id for action in actions}
+        names = {row.client or "unnamed" for row in state.alive if row.id in ids}
         return f" ({', '.join(sorted(names))})" if names else ""
 
     def _alive(self, otherwise: str) -> list[QueuedRequest | RunningRequest]:
@@ -272,7 +233,7 @@ class OperatorScreen(Screen[None]):
         rows = [row for row in table.chosen if isinstance(row, kinds)] if table is not None else []
         if rows or table is None:
             why = "" if rows else NO_ROWS
-        elif table.panel == SESSIONS:
+        elif table.panel == "sessions":
             why = NO_REQUEST
         elif table.chosen:
             why = otherwise
@@ -285,14 +246,10 @@ class OperatorScreen(Screen[None]):
 
     def _fate(self, ident: str) -> str:
         """Say what has become of a request that is not in its table any more."""
-        snapshot = self.host.view().snapshot
-        if snapshot is None:
-            return "is gone"
-        if any(row.id == ident for row in snapshot.running):
+        state = self.host.view().state
+        if any(row.id == ident for row in state.running):
             return "has started"
-        if any(row.id == ident for row in snapshot.queue):
-            return "is not in this list"
-        return "has ended"
+        return "is not in this list" if any(row.id == ident for row in state.queue) else "has ended"
 
 
 def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tuple[str, str]]:
@@ -300,19 +257,15 @@ def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tupl
     summaries = dict(zip(snapshot.policies, snapshot.summaries, strict=False))
     coming = {each.policy: each for each in outlook}
     now = coming.get(snapshot.policy)
-    return [
-        (name, _policy(name, summaries.get(name, ""), coming.get(name), now)) for name in snapshot.policies
-    ]
-
-
-def _policy(name: str, summary: str, coming: PolicyOutlook | None, now: PolicyOutlook | None) -> str:
-    text = name
-    if coming is not None:
-        now = now or coming
-        pairs = (("S", coming.short_s, now.short_s), ("L", coming.long_s, now.long_s))
-        starts = [_median_start(*pair) for pair in pairs]
-        text = f"{name:<12} {''.join(starts)}{' before any cut' * (coming.cuts and any(starts))}"
-    return f"{text.rstrip()}\n  {summary}".rstrip()
+    rows = []
+    for name in snapshot.policies:
+        text, then = name, coming.get(name)
+        if then is not None:
+            pairs = (("S", then.short_s, (now or then).short_s), ("L", then.long_s, (now or then).long_s))
+            starts = [_median_start(*pair) for pair in pairs]
+            text = f"{name:<12} {''.join(starts)}{' before any cut' * (then.cuts and any(starts))}"
+        rows.append((name, f"{text.rstrip()}\n  {summaries.get(name, '')}".rstrip()))
+    return rows
 
 
 def _median_start(letter: str, at_s: float | None, now_s: float | None) -> str:

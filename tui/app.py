@@ -198,7 +198,7 @@ class Top(App[None]):
             self._done.clear()  # another daemon may come back
             if link.state is not LinkState.LOST:
                 self._lost_at = now
-            self._link = replace(link, state=LinkState.LOST, reason=news.reason, retry_in_s=news.retry_in_s)
+            self._link = replace(link, state=LinkState.LOST, reason=news.reason)
         else:
             self._snapshot, self._received_at = news, now
             self._link = replace(link, state=LinkState.LIVE, reason="", lost_for_s=0.0)
@@ -295,9 +295,8 @@ class Top(App[None]):
             if done and not undone:
                 self._done.append((done, self._clock()))
             if refusal:
-                self.notify(
-                    refusal if not done else f"{len(done)} of {len(deeds)} done: {refusal}", severity="error"
-                )
+                partly = f"{len(done)} of {len(deeds)} done: " if done else ""
+                self.notify(f"{partly}{refusal}", severity="error")
             else:
                 can = any(each.undo for each in done) and not undone
                 self.notify(f"undone: {undone}" if undone else f"{said_of(done)}{'  (u: undo)' * can}")
@@ -351,10 +350,8 @@ class Top(App[None]):
 
         async def fetch() -> None:
             try:
-                while (begins_at := self._past.begins_at) and min(
-                    back_to, self._sought or back_to
-                ) < begins_at:
-                    older = self._past.put_before(await self._source.past(begins_at))
+                while (at := self._past.begins_at) and min(back_to, self._sought or back_to) < at:
+                    older = self._past.put_before(await self._source.past(at))
                     if not older:
                         break
                     self._history.put_before(older)
@@ -389,8 +386,7 @@ class Top(App[None]):
 
     def action_prompts(self) -> None:
         """Show prompts, if the daemon sends them."""
-        state = self._snapshot
-        rows = state.queue + state.running if state else ()
+        rows = self._snapshot.alive if self._snapshot else ()
         if not self._prompts and all(each.prompt is None for each in rows):
             self.notify("The daemon does not send prompts.", severity="warning")
             return

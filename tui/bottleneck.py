@@ -23,21 +23,13 @@ _OWN_SLOTS = ("ollama", "lmstudio", "jan", "other")
 
 def bottleneck(view: ViewState) -> Line:
     """Return the limit in a few words; an empty line if it is not certain."""
-    state, window = view.snapshot, view.history.last(WINDOW_S)
-    if (
-        state is None
-        or view.link.state is not LinkState.LIVE
-        or state.mode != "serving"
-        or view.past_s is not None
-    ):
+    state, window = view.state, view.history.last(WINDOW_S)
+    serves = view.link.state is LinkState.LIVE and view.past_s is None and state.mode == "serving"
+    if not serves or any(each.state != "up" or each.stamped for each in state.backends):
         return Line()
-    if (
-        len(window) < 2
-        or window[-1].at - window[0].at < WINDOW_S - 2.0
-        or any(not each.waiting for each in window)
-    ):
+    if len(window) < 2 or window[-1].at - window[0].at < WINDOW_S - 2.0:
         return Line()
-    if any(each.state != "up" or each.stamped for each in state.backends):
+    if any(not each.waiting for each in window):
         return Line()
     full = all(each.busy >= each.slots > 0 for each in window)
     text = (_of_slots(view, state, window) if full else "") or ("" if full else _of_queue(state, window))

@@ -12,20 +12,8 @@ SETTLED_S = 1.5
 
 _UNSAID_LEVEL = 2
 _MAX_PRIORITY = 100
-_MODES = {
-    Verb.PAUSE: ("paused", "paused"),
-    Verb.RESUME: ("resumed", "serving"),
-    Verb.DRAIN: ("draining", "draining"),
-}
-"""What each does, in words, and the mode after it."""
-
-_UNDONE_BY = {
-    (Verb.PAUSE, "serving"): Verb.RESUME,
-    (Verb.DRAIN, "serving"): Verb.RESUME,
-    (Verb.RESUME, "paused"): Verb.PAUSE,
-    (Verb.RESUME, "draining"): Verb.DRAIN,
-}
-"""What undoes a change of the mode, by the mode before it."""
+_MODES = {Verb.PAUSE: "paused", Verb.RESUME: "serving", Verb.DRAIN: "draining"}
+"""The mode after each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +38,16 @@ def standing(field: str, ident: str | None, snapshot: Snapshot) -> Any:
 
 
 def _row(ident: str, snapshot: Snapshot) -> QueuedRequest | RunningRequest | BackendState | None:
-    rows: tuple[QueuedRequest | RunningRequest, ...] = (*snapshot.queue, *snapshot.running)
-    found = next((row for row in rows if row.id == ident), None)
+    found = next((row for row in snapshot.alive if row.id == ident), None)
     return found or next((each for each in snapshot.backends if each.name == ident), None)
 
 
 def deed(action: Action, snapshot: Snapshot) -> Deed:
     """Return what an action does in this state."""
     row = _row(action.id, snapshot) if action.id else None
-    return (
-        _on_request(action, row)
-        if "id" in COMMANDS[action.verb].fields
-        else _on_daemon(action, row, snapshot)
-    )
+    if "id" in COMMANDS[action.verb].fields:
+        return _on_request(action, row)
+    return _on_daemon(action, row, snapshot)
 
 
 def _on_request(action: Action, row: object) -> Deed:
@@ -98,9 +83,10 @@ def _on_daemon(action: Action, row: object, snapshot: Snapshot) -> Deed:
     back: tuple[Action, ...] = ()
     match verb:
         case Verb.PAUSE | Verb.RESUME | Verb.DRAIN:
-            said, becomes = _MODES[verb]
-            undone_by = _UNDONE_BY.get((verb, snapshot.mode))
-            return Deed(action, said, "mode", becomes, (Action(undone_by),) if undone_by else ())
+            before, after = snapshot.mode, _MODES[verb]
+            if before != after and "serving" in (before, after):
+                back = tuple(Action(each) for each, mode in _MODES.items() if mode == before)
+            return Deed(action, "resumed" if verb is Verb.RESUME else after, "mode", after, back)
         case Verb.POLICY:
             back = (Action(verb, value=snapshot.policy),)
             return Deed(action, f"policy {snapshot.policy} → {value}", "policy", value, back)

@@ -54,17 +54,13 @@ def short_names(names: Iterable[str], least: int = 4) -> dict[str, str]:
     every = [*words.values()]
     if len(every) < 2:
         return {name: name for name in words}
-    begin = len([*takewhile(_alike, zip(*every, strict=False))])
+    begin = len([*takewhile(lambda words: len(set(words)) == 1, zip(*every, strict=False))])
     for end in range(begin + 1, max(map(len, every)) + 1):
         if len({tuple(each[begin:end]) for each in every}) == len(every):
             break
     while begin and min(sum(map(cells, each[begin:end])) for each in every) < least:
         begin -= 1
     return {name: "".join(each[begin:end]).strip("-_.:/") for name, each in words.items()}
-
-
-def _alike(words: Iterable[str]) -> bool:
-    return len(set(words)) == 1
 
 
 def count(value: float | None) -> str:

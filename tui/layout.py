@@ -7,24 +7,8 @@ need; what the queue leaves is the graph's.
 
 from dataclasses import dataclass
 
-HEADER = "header"
-RUNNING = "running"
-QUEUE = "queue"
-TAU = "tau"
-GPU = "gpu"
-MODELS = "models"
-STATS = "stats"
-RECENT = "recent"
-PLOTS = "plots"
-LOG = "log"
-GRAPH = "graph"
-SESSIONS = "sessions"
-FOOTER = "footer"
-
-PANELS = (RUNNING, QUEUE, TAU, GPU, MODELS, STATS, RECENT, PLOTS, LOG, GRAPH, SESSIONS)
-"""In the order of their keys: 1 is that of the first, 0 that of the tenth. The sessions are
-shown while there are any.
-"""
+PANELS = ("running", "queue", "tau", "gpu", "models", "stats", "recent", "plots", "log", "graph", "sessions")
+"""In the order of their keys: 1 is that of the first, 0 of the tenth. Sessions are shown if there are any."""
 
 DECK = PANELS[2:]
 """The panels that share the deck of a small terminal."""
@@ -50,7 +34,7 @@ class Box:
 class SizeHint:
     """What sizes the panels: those shown in the deck and maximised, and the rows that panels have to show."""
 
-    deck: str = TAU
+    deck: str = "tau"
     maximised: str = ""
     slots: int = 2
     queue: int = 99
@@ -63,15 +47,11 @@ class SizeHint:
         """The panels that are in the deck now."""
         return DECK if self.sessions else DECK[:-1]
 
-    def sessions_of(self, height: int) -> int:
-        """The part of the queue's height that the sessions take, at most half."""
-        return min(2 + self.sessions, height // 2) if self.sessions else 0
-
 
 def plan(width: int, height: int, wish: SizeHint) -> dict[str, Box]:
     """Return a box for each panel that is shown."""
     head = 3 if height >= 24 else 2 if height >= 16 else 1
-    boxes = {HEADER: Box(0, 0, width, head), FOOTER: Box(0, height - 1, width, 1)}
+    boxes = {"header": Box(0, 0, width, head), "footer": Box(0, height - 1, width, 1)}
     body = Box(0, head, width, max(1, height - head - 1))
     if wish.maximised:
         return boxes | {wish.maximised: body}
@@ -93,8 +73,10 @@ def _small(body: Box, wish: SizeHint) -> dict[str, Box]:
     queue = body.height - running - deck
     if deck:
         queue = min(queue, max(2 + wish.queue, queue - _MOST_DECK))
-    shown = wish.deck if wish.deck in wish.in_deck else TAU
-    return _stack(body, {RUNNING: running, QUEUE: queue, shown: body.height - running - queue if deck else 0})
+    shown = wish.deck if wish.deck in wish.in_deck else "tau"
+    return _stack(
+        body, {"running": running, "queue": queue, shown: body.height - running - queue if deck else 0}
+    )
 
 
 def _middle(body: Box, wish: SizeHint) -> dict[str, Box]:
@@ -102,12 +84,12 @@ def _middle(body: Box, wish: SizeHint) -> dict[str, Box]:
     left = Box(body.x, body.y, body.width - right - GUTTER, body.height)
     side = Box(left.width + GUTTER, body.y, right, body.height)
     running = 2 + min(8 if body.height >= 36 else 6, max(2, wish.slots))
-    fixed = {TAU: 5, GPU: 0, MODELS: 0, STATS: 9}
+    fixed = {"tau": 5, "gpu": 0, "models": 0, "stats": 9}
     room = side.height - sum(fixed.values()) - _LEAST_PLOT
-    fixed[MODELS] = min(1 + wish.models, max(3, room - 1 - wish.gpu))
-    fixed[GPU] = min(1 + wish.gpu, room - fixed[MODELS])
+    fixed["models"] = min(1 + wish.models, max(3, room - 1 - wish.gpu))
+    fixed["gpu"] = min(1 + wish.gpu, room - fixed["models"])
     heights = _left(left.height, wish, running, recent=8, log=5)
-    return _stack(left, heights) | _stack(side, fixed | {PLOTS: side.height - sum(fixed.values())})
+    return _stack(left, heights) | _stack(side, fixed | {"plots": side.height - sum(fixed.values())})
 
 
 def _large(body: Box, wish: SizeHint) -> dict[str, Box]:
@@ -123,10 +105,10 @@ def _large(body: Box, wish: SizeHint) -> dict[str, Box]:
     top = max(stats + tau, gpu + models)
     first = Box(x, body.y, half, body.height)
     second = Box(x + half + GUTTER, body.y, half, body.height)
-    boxes |= _stack(first, {STATS: stats, TAU: top - stats})
-    boxes |= _stack(second, {GPU: top - models, MODELS: models})
+    boxes |= _stack(first, {"stats": stats, "tau": top - stats})
+    boxes |= _stack(second, {"gpu": top - models, "models": models})
     low = Box(x, body.y + top, right, body.height - top)
-    return boxes | _stack(low, {PLOTS: low.height - log, LOG: log})
+    return boxes | _stack(low, {"plots": low.height - log, "log": log})
 
 
 def _left(
@@ -134,14 +116,14 @@ def _left(
 ) -> dict[str, int]:
     """Return the heights of the column of requests; `graph` is the least that the graph gets."""
     room = height - running - recent - log
-    sessions = wish.sessions_of(room)
+    sessions = min(2 + wish.sessions, room // 2) if wish.sessions else 0  # of the queue's, at most half
     queue = min(room - sessions - graph, 2 + wish.queue)
     graph = room - sessions - queue
     if graph < _LEAST_GRAPH:
         queue, graph = queue + graph, 0
     more = max(0, graph - _MOST_GRAPH)  # for those that have ended
-    heights = {RUNNING: running, QUEUE: queue, GRAPH: graph - more, SESSIONS: sessions}
-    return heights | {RECENT: recent + more, LOG: log}
+    heights = {"running": running, "queue": queue, "graph": graph - more, "sessions": sessions}
+    return heights | {"recent": recent + more, "log": log}
 
 
 def _stack(column: Box, heights: dict[str, int]) -> dict[str, Box]:

@@ -1,6 +1,7 @@
 """Prints the state once, as plain text that fits the width."""
 
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import cast
@@ -32,12 +33,9 @@ def output_width() -> int:
 
 async def first_snapshot(source: DaemonSource) -> Snapshot | Disconnected:
     """Return the first state, or that the daemon is lost."""
-    stream = cast(AsyncGenerator[Snapshot | Disconnected], source.stream())
-    try:
+    async with aclosing(cast(AsyncGenerator[Snapshot | Disconnected], source.stream())) as stream:
         async for news in stream:
             return news
-    finally:
-        await stream.aclose()
     return Disconnected("it sent no state")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tui.formatting import duration
 from tui.styled_text import Line, Tone, cell, cells, clip
 from tui.view_state import ViewState
 
@@ -71,6 +72,52 @@ class Grid(Generic[RowT]):
     def column(self, name: str) -> Column[RowT] | None:
         """Return the column of this name."""
         return next((column for column in self.columns if column.name == name), None)
+
+
+def heeded(view: ViewState) -> bool:
+    """Whether the policy orders by urgency level."""
+    return view.state.urgency.heeded
+
+
+def words(
+    name: str,
+    title: str,
+    width: int,
+    matter: int,
+    of: Callable[[RowT], str],
+    rows: Callable[[ViewState], Iterable[RowT]],
+    form: Callable[[str, ViewState], str] = lambda text, view: text,
+    tone: Callable[[str], Tone] = lambda text: "soft",
+) -> Column[RowT]:
+    """Make a column of texts as wide as those of all `rows`, sorted by the unformatted text."""
+
+    def draw(row: RowT, view: ViewState, width: int) -> Line:
+        return Line(form(of(row), view), tone(of(row)))
+
+    def holds(view: ViewState) -> Iterable[str]:
+        return (form(text, view) for text in {of(row) for row in rows(view)})
+
+    return Column(name, title, width, matter, draw, of, holds=holds)
+
+
+def number(
+    name: str,
+    title: str,
+    width: int,
+    matter: int,
+    of: Callable[[RowT], float | None],
+    form: Callable[[float | None], str] = duration,
+    tone: Tone = "ink",
+    *,
+    grows: bool = False,
+) -> Column[RowT]:
+    """Make a column of numbers; a time that `grows` also does so between two states."""
+
+    def draw(row: RowT, view: ViewState, width: int) -> Line:
+        value = of(row)
+        return Line(form(value + view.drift_s if grows and value is not None else value), tone)
+
+    return Column(name, title, width, matter, draw, lambda r: of(r) or 0.0, right=True)
 
 
 def select(grid: Grid[RowT], rows: Sequence[RowT], order: Order) -> Sequence[RowT]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from clairvoyant_cli.state.snapshot import Snapshot
+from clairvoyant_cli.state.snapshot import EMPTY, Snapshot
 from tui.hardware.reading import Hardware
 from tui.history import History
 from tui.styled_text import Tone
@@ -31,7 +31,6 @@ class Link:
     where: str
     local: bool = True
     reason: str = ""
-    retry_in_s: float | None = None
     lost_for_s: float = 0.0
 
 
@@ -71,9 +70,14 @@ class ViewState:
         return "" if self.link.state is LinkState.LIVE else "no daemon"
 
     @property
+    def state(self) -> Snapshot:
+        """The state; an empty one before the first."""
+        return self.snapshot or EMPTY
+
+    @property
     def now(self) -> float:
         """The daemon's clock, epoch seconds; 0 before the first state."""
-        return self.snapshot.taken_at + self.drift_s if self.snapshot else 0.0
+        return self.state.taken_at + self.drift_s
 
     @property
     def tau_lit(self) -> bool:

@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
@@ -28,13 +28,8 @@ _FEW_COLLECTIONS = 20_000
 _TERMINATED = 128 + 15
 
 
-@dataclass(frozen=True, slots=True)
-class _Attachment:
-    """What the dashboard shows, and the machine whose load it shows (None: this one)."""
-
-    source: "DaemonSource"
-    badge: str = ""
-    machine: "Callable[[], Hardware] | None" = None
+Attachment: TypeAlias = "tuple[DaemonSource, Callable[[], Hardware]]"
+"""What the dashboard shows, and a reader of the machine whose load it shows."""
 
 
 @click.command()
@@ -95,7 +90,6 @@ def command(
 
         serve_pages(web, local_url(url), admin_token(token_file), readonly=readonly)
         return
-    opened: AbstractAsyncContextManager[_Attachment]
     opened = _demo(scenario, demo_gpus) if demo else nullcontext(_live(url, token_file))
     once = once or as_json
     streams = (sys.stdin, sys.stdout, sys.stderr)
@@ -103,45 +97,49 @@ def command(
         raise ClairvoyantError("top needs a terminal; for a script use --once or --json", ExitCode.USAGE)
     if not once and os.environ.get("TERM") == "dumb":
         raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
+    if once:
+        _print(asyncio.run(_first(opened)), as_json)
+        return
     drawn = "ascii" if in_ascii else "plain" if plain else ""
     bell = not demo if bell is None else bell
-    news = asyncio.run(_watch(opened, once=once, readonly=readonly, drawn=drawn, bell=bell, price=price))
-    if news is not None:
-        _print(news, as_json)
+    asyncio.run(_watch(opened, readonly=readonly, badge="demo" * demo, drawn=drawn, bell=bell, price=price))
 
 
 @asynccontextmanager
-async def _demo(scenario: str, gpus: int) -> AsyncIterator[_Attachment]:
+async def _demo(scenario: str, gpus: int) -> AsyncIterator[Attachment]:
     from clairvoyant_cli.commands.embedded_daemon import asked_daemon
     from clairvoyant_cli.state.source import DaemonSource
     from tui.hardware.simulated import simulated_machine
 
     async with asked_daemon(scenario) as daemon:
-        yield _Attachment(DaemonSource(daemon.base_url), badge="demo", machine=simulated_machine(gpus))
+        yield DaemonSource(daemon.base_url), simulated_machine(gpus)
 
 
-def _live(url: str | None, token_file: Path | None) -> _Attachment:
+def _live(url: str | None, token_file: Path | None) -> Attachment:
     from clairvoyant_cli.state.client import admin_token, local_url
     from clairvoyant_cli.state.source import DaemonSource
 
-    return _Attachment(DaemonSource(local_url(url), admin_token(token_file)))
+    return DaemonSource(local_url(url), admin_token(token_file)), lambda: _this_machine()()
+
+
+async def _first(opened: AbstractAsyncContextManager[Attachment]) -> "Snapshot | Disconnected":
+    from tui.print_tables import first_snapshot
+
+    async with opened as (source, _):
+        return await first_snapshot(source)
 
 
 async def _watch(
-    opened: AbstractAsyncContextManager[_Attachment],
+    opened: AbstractAsyncContextManager[Attachment],
     *,
-    once: bool,
     readonly: bool,
+    badge: str,
     drawn: str,
     bell: bool,
     price: float | None,
-) -> "Snapshot | Disconnected | None":
-    """Return the first state if `once`; else run the dashboard."""
-    async with opened as attachment:
-        if once:
-            from tui.print_tables import first_snapshot
-
-            return await first_snapshot(attachment.source)
+) -> None:
+    """Run the dashboard."""
+    async with opened as (source, machine):
         from clairvoyant_cli.config import load_top_config
         from clairvoyant_cli.state.client import state_dir
         from tui.alerts import Alerts, title_kept
@@ -153,10 +151,10 @@ async def _watch(
         gc.freeze()
         gc.set_threshold(_FEW_COLLECTIONS)
         app = Top(
-            attachment.source,
-            machine=attachment.machine or _this_machine(),
+            source,
+            machine=machine,
             readonly=readonly,
-            badge=attachment.badge,
+            badge=badge,
             glyphs={"ascii": ASCII, "plain": PLAIN}.get(drawn),
             memory=state_dir() / "top.json",
             likes=replace(config, price=config.price if price is None else price).likes(),
@@ -173,19 +171,14 @@ async def _watch(
             await app.run_async()
         if app.return_code:
             sys.exit(app.return_code)
-        return None
 
 
+@cache
 def _this_machine() -> "Callable[[], Hardware]":
     """Return a reader of this computer's sensors; what it needs is loaded with the first reading."""
+    from tui.hardware.collect import Machine
 
-    @cache
-    def machine() -> "Callable[[], Hardware]":
-        from tui.hardware.collect import Machine
-
-        return Machine()
-
-    return lambda: machine()()
+    return Machine()
 
 
 def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:

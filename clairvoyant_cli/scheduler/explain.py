@@ -133,16 +133,12 @@ class Standings(Sequence[Standing]):
             entry is self._by_guard,
             start,
             None if wait is None else wait.ahead,
-            self.rank_fcfs(place),
+            self._place_fcfs[place] + 1,
             start_fcfs_s,
             tau_s,
             late_s,
             0 if late_s is None or late_s <= 0.0 else self._later_than(late_s),
         )
-
-    def rank_fcfs(self, place: int) -> int:
-        """Return the rank in arrival order of the job at a place; holds do not count."""
-        return self._place_fcfs[place] + 1
 
     def _tau_s(self, entry: QueuedJob) -> float | None:
         """Return after how long the guard starts a job, None if it never does."""

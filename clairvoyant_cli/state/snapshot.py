@@ -579,6 +579,17 @@ class Snapshot:
         return sum(server.busy for server in self.backends), there
 
     @property
+    def alive(self) -> tuple[QueuedRequest | RunningRequest, ...]:
+        """The queued and the running requests."""
+        return self.queue + self.running
+
+    @property
     def waits(self) -> int:
         """The length of the queue, listed or not."""
         return max(self.waiting.total, len(self.queue))
+
+
+EMPTY = Snapshot(
+    0.0, "", 0, "", "", 0.0, "", (), TauState(), PredictorState(""), (), (), (), (), (), Counters(), 0
+)
+"""What stands in for a state before the first comes."""

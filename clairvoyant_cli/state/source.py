@@ -31,39 +31,6 @@ class Disconnected:
     retry_in_s: float | None = None
 
 
-class _Newest:
-    """Holds the newest event. Events that nobody takes are never decoded."""
-
-    def __init__(self) -> None:
-        self._event: bytes | None = None
-        self._reason = ""
-        self._news = asyncio.Event()
-
-    def put(self, event: bytes) -> None:
-        """Replace the event."""
-        self._event = event
-        self._news.set()
-
-    def end(self, reason: str) -> None:
-        """Say why no more events will come."""
-        self._reason = reason
-        self._news.set()
-
-    async def take(self) -> bytes | str:
-        """Return the newest event, or the reason why there will be none."""
-        try:
-            async with asyncio.timeout(_SILENCE_S):
-                await self._news.wait()
-        except TimeoutError:
-            return f"the daemon has sent nothing for {_SILENCE_S:.0f} s"
-        if self._event is None:
-            return self._reason
-        event, self._event = self._event, None
-        if not self._reason:
-            self._news.clear()
-        return event
-
-
 class DaemonSource:
     """Attaches to a running daemon, and reconnects with growing pauses when it is lost. `where` is its
     address for the header, `local` tells whether it runs on this machine.
@@ -79,20 +46,22 @@ class DaemonSource:
         self._token = token
         self._every_s = EVERY_S
         self._states = StateReader()
-        self._newest = _Newest()
+        self._news: asyncio.Queue[bytes | str] = asyncio.Queue()
         self._reader: asyncio.Task[None] | None = None
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
         """Yield the newest state each time one is asked for, or that the daemon is lost."""
         retry_s = _FIRST_RETRY_S
         while True:
-            newest = self._newest = _Newest()
-            self._reader = asyncio.create_task(self._read(newest))
+            self._news = asyncio.Queue()
+            self._reader = asyncio.create_task(self._read(self._news))
             try:
-                while isinstance(event := await newest.take(), bytes):
+                while isinstance(event := await asyncio.wait_for(self._news.get(), _SILENCE_S), bytes):
                     yield self._states.read(event)
                     retry_s = _FIRST_RETRY_S
                 reason = event
+            except TimeoutError:
+                reason = f"the daemon has sent nothing for {_SILENCE_S:.0f} s"
             except ClairvoyantError as error:
                 reason = str(error)
             finally:
@@ -107,7 +76,7 @@ class DaemonSource:
         self._every_s = every_s
         if self._reader is not None:
             self._reader.cancel()
-            self._reader = asyncio.create_task(self._read(self._newest))
+            self._reader = asyncio.create_task(self._read(self._news))
 
     async def act(self, action: Action) -> str:
         """Send an action; return why it was refused, "" if it was not. Never raises."""
@@ -137,11 +106,15 @@ class DaemonSource:
     def _client(self) -> ControlClient:
         return ControlClient(self.where, self._token)
 
-    async def _read(self, newest: _Newest) -> None:
+    async def _read(self, news: asyncio.Queue[bytes | str]) -> None:
+        """Put the newest event, at last the reason why no more will come."""
+        reason = "the daemon has closed the connection"
         try:
             async with self._client() as client:
                 async for event in client.events(self._every_s):
-                    newest.put(event)
-            newest.end("the daemon has closed the connection")
+                    while not news.empty():  # nobody took it, and it is not decoded
+                        news.get_nowait()
+                    news.put_nowait(event)
         except ClairvoyantError as error:
-            newest.end(str(error))
+            reason = str(error)
+        news.put_nowait(reason)

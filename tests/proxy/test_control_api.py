@@ -119,7 +119,7 @@ async def test_of_a_long_queue_the_first_rows_are_sent_and_all_are_counted(daemo
 async def test_a_row_tells_why_it_waits_and_how_it_would_stand_in_order_of_arrival(daemon: Daemon) -> None:
     short, long = daemon.snapshot().queue
     assert (short.why, short.rank_fcfs) == ("First in the queue: takes the next free slot.", 1)
-    assert (long.cause, long.rank_fcfs) == ("short", 2)
+    assert (long.cause, long.rank_fcfs) == ("size", 2)
     await daemon.control._actions.run("hold", {"id": short.id})
     await daemon.control._actions.run("pause", {})
     long, short = daemon.snapshot().queue

@@ -28,15 +28,14 @@ _IOREG_TIMEOUT_S = 2.0
 
 def read_host() -> Host:
     """Return what psutil tells; a field it cannot read stays None."""
-    cpu: float | None = None
-    used: int | None = None
-    total: int | None = None
+    host = Host(cores=psutil.cpu_count())
     with suppress(OSError, psutil.Error):
-        cpu = psutil.cpu_percent(interval=None) / 100.0
+        host = replace(host, cpu=psutil.cpu_percent(interval=None) / 100.0)
     with suppress(OSError, psutil.Error):
         memory = psutil.virtual_memory()
         used, total = int(memory.total - memory.available), int(memory.total)
-    return Host(cpu, psutil.cpu_count(), used, total)
+        host = replace(host, memory_used_bytes=used, memory_total_bytes=total)
+    return host
 
 
 def read_amd(drm: Path = DRM) -> tuple[Gpu, ...]:

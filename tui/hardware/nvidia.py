@@ -8,6 +8,7 @@ started on the first reading, in the caller's thread.
 from collections.abc import Callable
 from functools import partial
 from heapq import nlargest
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -40,7 +41,7 @@ class Nvidia:
 
     def __init__(self, load: Callable[[], ModuleType] | None = None) -> None:
         """`load` returns the pynvml module; ImportError if there is none."""
-        self._load = load or _import
+        self._load = load or partial(import_module, "pynvml")
         self._nvml: Any = None
         self._gone = ""
         self._skip = 0
@@ -144,13 +145,6 @@ def process_name(pid: int) -> str:
         return str(psutil.Process(pid).name())
     except (OSError, psutil.Error):
         return f"pid {pid}"
-
-
-def _import() -> ModuleType:
-    import pynvml
-
-    module: ModuleType = pynvml
-    return module
 
 
 def _words(nvml: Any, error: Exception) -> str:

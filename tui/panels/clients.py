@@ -1,12 +1,10 @@
 """Draws the clients: queued and running requests, limits, tokens of the day."""
 
-from collections.abc import Iterable
-
 from clairvoyant_cli.state.snapshot import ClientState
 from tui.formatting import NOTHING, bar, brief, count, duration, spark
 from tui.history import CLIENT_POINTS
 from tui.styled_text import Line, Tone
-from tui.table_layout import Column, Fitted, Grid, Order
+from tui.table_layout import Column, Fitted, Grid, Order, heeded, words
 from tui.view_state import ViewState
 
 _NEARLY = 0.75
@@ -53,25 +51,13 @@ def _day(client: ClientState, view: ViewState, width: int) -> Line:
     return bar(fraction, width, _tone(client.tokens_today, client.tokens_per_day, "accent"))
 
 
-def _weight(client: ClientState, view: ViewState, width: int) -> Line:
-    return Line(f"{client.weight:g}", "soft" if client.weight == 1.0 else "ink")
-
-
 def _own_tau(client: ClientState, view: ViewState, width: int) -> Line:
     text = own_tau(client)
     return Line(text, "track" if text == NOTHING else "ink")
 
 
-def _priority(client: ClientState, view: ViewState, width: int) -> Line:
-    return Line("{}..{}".format(*client.priority), "soft")
-
-
 def _times(number: int) -> Line:
     return Line(count(number), "warn") if number else Line("·", "track")
-
-
-def _names(view: ViewState) -> Iterable[str]:
-    return (client.name for client in view.snapshot.clients) if view.snapshot else ()
 
 
 def _past(client: ClientState, view: ViewState, width: int) -> Line:
@@ -80,36 +66,41 @@ def _past(client: ClientState, view: ViewState, width: int) -> Line:
     return Line(spark(view.history.clients.get(client.name, ()), width, top or 1.0), "accent")
 
 
-def _seen(view: ViewState) -> bool:
-    return bool(view.history.clients)
-
-
-def _by_level(view: ViewState) -> bool:
-    return view.snapshot is not None and view.snapshot.urgency.heeded
+def _priority(client: ClientState, view: ViewState, width: int) -> Line:
+    return Line("{}..{}".format(*client.priority), "soft")
 
 
 def _promised(view: ViewState) -> bool:
-    return view.snapshot is not None and view.snapshot.service_level is not None
+    return view.state.service_level is not None
 
 
 CLIENTS: Grid[ClientState] = Grid(
     columns=(
-        Column("name", "client", 8, 9, lambda r, s, w: Line(r.name), holds=_names),
+        words(
+            "name", "client", 8, 9, lambda r: r.name, lambda view: view.state.clients, tone=lambda name: "ink"
+        ),
         Column("waiting", "waiting", 9, 8, lambda r, s, w: _of_limit(r.waiting, r.max_waiting), right=True),
         Column("running", "running", 7, 8, lambda r, s, w: _of_limit(r.running, r.max_running), right=True),
-        Column("weight", "weight", 6, 5, _weight, right=True),
+        Column(
+            "weight",
+            "weight",
+            6,
+            5,
+            lambda r, s, w: Line(f"{r.weight:g}", "soft" if r.weight == 1.0 else "ink"),
+            right=True,
+        ),
         Column("tokens", "tokens today", 13, 5, _tokens, right=True),
         Column("day", "of the day", 10, 0, _day),
         Column("tau", "own τ", 5, 5, _own_tau, right=True),
         Column("priority", "priority", 9, 5, _priority, right=True),
         # Urgency claims that were lowered, and first tokens that came too late.
-        Column(
-            "overruled", "overruled", 9, 5, lambda r, s, w: _times(r.overruled), right=True, when=_by_level
-        ),
+        Column("overruled", "overruled", 9, 5, lambda r, s, w: _times(r.overruled), right=True, when=heeded),
         Column("late", "late", 5, 5, lambda r, s, w: _times(r.late), right=True, when=_promised),
-        Column("past", "last 10 min", CLIENT_POINTS, 1, _past, right=True, when=_seen),
+        Column(
+            "past", "last 10 min", CLIENT_POINTS, 1, _past, right=True, when=lambda s: bool(s.history.clients)
+        ),
     ),
-    rows=lambda view: view.snapshot.clients if view.snapshot else (),
+    rows=lambda view: view.state.clients,
     id=lambda row: row.name,
     text=lambda row: row.name,
     empty=lambda view: "No requests today.",

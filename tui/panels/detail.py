@@ -1,5 +1,6 @@
 """Draws the page of one request: prediction, place in the queue, progress, end."""
 
+from collections.abc import Iterable
 from math import expm1
 
 from clairvoyant_cli.state import snapshot as state
@@ -21,6 +22,7 @@ from tui.view_state import ViewState
 
 _LABEL = 12
 _BAR = 24
+_MOST, _MORE = 12, Line("  …", "faint")
 _LEAST_EFFECT = 0.01
 _MANIFOLD = 2.0
 _SAID_BY = {
@@ -34,15 +36,14 @@ AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
 
 def find(snapshot: Snapshot, ident: str) -> AnyRequest | None:
     """Return the request of this id; None if it is no longer kept."""
-    requests: tuple[AnyRequest, ...] = (*snapshot.running, *snapshot.queue, *snapshot.recent)
-    return next((request for request in requests if request.id == ident), None)
+    return next((each for each in (*snapshot.alive, *snapshot.recent) if each.id == ident), None)
 
 
 def detail(view: ViewState, ident: str, width: int) -> list[Line]:
     """Return the page of a request, wherever it is."""
-    snapshot = view.snapshot
-    request = find(snapshot, ident) if snapshot else None
-    if snapshot is None or request is None:
+    snapshot = view.state
+    request = find(snapshot, ident)
+    if request is None:
         return [Line("This request has ended and is no longer kept.", "soft")]
     lines = [_who(request), Line()]
     if isinstance(request, QueuedRequest):
@@ -61,13 +62,19 @@ def detail(view: ViewState, ident: str, width: int) -> list[Line]:
         lines += [Line(), Line("history", "faint")]
     for move in moves:
         lines.append(Line(f"  {clock(move.at)}  ", "faint").add(move.kind).add(f"  {move.note}", "soft"))
-    prompt = None if isinstance(request, FinishedRequest) else request.prompt
-    if prompt is not None and view.prompts:
-        lines += [Line(), Line("prompt", "faint"), *_prompt(prompt, width)]
-    answer = None if isinstance(request, FinishedRequest) else request.answer
-    if answer and view.prompts:
-        lines += [Line(), Line("answer so far", "faint"), *_answer(answer, width)]
+    if isinstance(request, FinishedRequest) or not view.prompts:
+        return lines
+    if request.prompt is not None:
+        text = _indented([request.prompt], width)
+        lines += [Line(), Line("prompt", "faint"), *text[:_MOST], *[_MORE] * (len(text) > _MOST)]
+    if request.answer:  # its end, line by line as it was written
+        text = _indented(request.answer.split("\n"), width)
+        lines += [Line(), Line("answer so far", "faint"), *[_MORE] * (len(text) > _MOST), *text[-_MOST:]]
     return lines
+
+
+def _indented(texts: Iterable[str], width: int) -> list[Line]:
+    return [Line(f"  {line}") for each in texts for line in wrap(each, max(20, width - 2))]
 
 
 def _fact(label: str, value: str, tone: Tone = "ink", note: str = "") -> Line:
@@ -161,8 +168,7 @@ def _finished(request: FinishedRequest) -> list[Line]:
 def _parts(parts: tuple[state.AnswerPart, ...], view: ViewState) -> list[Line]:
     """Draw when the request had a slot, a line per part, on one time scale."""
     ends = [part.ended_at for part in parts if part.ended_at is not None]
-    now = view.snapshot.taken_at if view.snapshot else 0.0
-    begin, end = parts[0].began_at, max([*ends, now] if parts[-1].ended_at is None else ends)
+    begin, end = parts[0].began_at, max([*ends, view.state.taken_at] if parts[-1].ended_at is None else ends)
     scale = _BAR / max(end - begin, 1e-9)
     lines = [Line("parts", "faint")]
     for number, part in enumerate(parts, 1):
@@ -192,14 +198,3 @@ def _prediction(prediction: state.PredictionState) -> list[Line]:
         text = f"×{effect + 1:.1f}" if effect >= _MANIFOLD else f"{effect:+.0%}".replace("-", "−")
         lines.append(_fact(f"  {text}", name, "soft"))
     return lines
-
-
-def _prompt(text: str, width: int, most: int = 12) -> list[Line]:
-    lines = [Line(f"  {line}") for line in wrap(text, max(20, width - 2))]
-    return lines if len(lines) <= most else [*lines[:most], Line("  …", "faint")]
-
-
-def _answer(text: str, width: int, most: int = 12) -> list[Line]:
-    """The end of an answer, line by line as it was written."""
-    lines = [Line(f"  {line}") for each in text.split("\n") for line in wrap(each, max(20, width - 2))]
-    return lines if len(lines) <= most else [Line("  …", "faint"), *lines[-most:]]

@@ -21,12 +21,6 @@ def footer(view: ViewState, width: int, height: int) -> list[Line]:
     return [ends(line, trouble, width)]
 
 
-def of(view: ViewState) -> object:
-    """What the footer depends on."""
-    mode = view.snapshot.mode if view.snapshot else ""
-    return view.message, view.message_tone, view.forbids, view.offers, mode, _trouble(view).spans
-
-
 def key_at(view: ViewState, x: int) -> Key | None:
     """Return the key whose hint is at the cell `x`."""
     left = 1
@@ -50,7 +44,7 @@ def _hints(view: ViewState) -> list[Key]:
 
 def _hint(key: Key, view: ViewState) -> str:
     """Return what a key does now, in a word."""
-    mode = view.snapshot.mode if view.snapshot else ""
+    mode = view.state.mode
     if (key.action, mode) in (("pause", "paused"), ("drain", "draining")):
         return "resume"
     if (key.action == "pause" and mode == "draining") or (key.hint == "choose" and "row" in view.offers):

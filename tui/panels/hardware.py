@@ -93,7 +93,6 @@ def _gauge(
     past: Iterable[float],
     width: int,
     says: Line | None = None,
-    *,
     full: float = 2.0,
 ) -> Line:
     """A gauge, its history, and what it means in absolute numbers."""

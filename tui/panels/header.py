@@ -22,6 +22,7 @@ _BEHIND = -0.05
 """A loss of less than this, in seconds, goes unnoticed."""
 
 _SAME_S = 0.005
+_FULL = 0.9
 
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
@@ -31,7 +32,7 @@ def header(view: ViewState, width: int, height: int) -> list[Line]:
     if height > 1:
         lines.append(ends(_state(view, width - 1), Line(), width))
     if height > 2:
-        of = (view.snapshot.gain if view.snapshot else None, _hour(view.snapshot), width)
+        of = (view.state.gain, _hour(view.state), width)
         lines += view.history.picture("worth", of, lambda: [worth(view, width)])
     return lines
 
@@ -79,11 +80,12 @@ def _state(view: ViewState, width: int) -> Line:
     snapshot = view.snapshot
     if snapshot is None:
         return Line()
+    full = snapshot.queue_capacity and snapshot.waits >= _FULL * snapshot.queue_capacity
     pieces = [
         Line(" ").join(_policy(snapshot)),
         _tau(view, snapshot),
         _slots(snapshot),
-        Line("waiting ", "faint").add(count(snapshot.waits), _queue_tone(snapshot)),
+        Line("waiting ", "faint").add(count(snapshot.waits), "alert" if full else "strong"),
         Line(f"load {window(snapshot)} ", "faint").add(share(snapshot.utilisation)),
     ]
     per_minute = view.history.per_minute()
@@ -122,15 +124,8 @@ def _slots(snapshot: Snapshot) -> Line:
     return line.add(f"{busy}/{slots}")
 
 
-def _queue_tone(snapshot: Snapshot) -> Tone:
-    fill = snapshot.waits / snapshot.queue_capacity if snapshot.queue_capacity else 0.0
-    return "alert" if fill >= 0.9 else "strong"
-
-
-def regime(rho: float | None) -> str:
+def regime(rho: float) -> str:
     """Say what a utilisation means for scheduling."""
-    if rho is None:
-        return ""
     if rho < REGIME[0]:
         return LIGHT
     return "scheduling pays most" if rho <= REGIME[1] else "heavy"
@@ -138,12 +133,12 @@ def regime(rho: float | None) -> str:
 
 def worth(view: ViewState, width: int) -> Line:
     """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
-    gain = view.snapshot.gain if view.snapshot else GainState()
+    gain = view.state.gain
     pieces = [today(gain)] if gain.answers_today else []
     if gain.behind:
         pieces.append(Line("provisional", "warn").add(f", {count(gain.behind)} to compare", "faint"))
     tone: Tone = "good"
-    for ours, other in zip(*_hour(view.snapshot), strict=False):
+    for ours, other in zip(*_hour(view.state), strict=False):
         p50_s, fcfs_s = ours.wait.p50, other.wait.p50
         if ours.length_class == "medium" or p50_s is None or fcfs_s is None:
             continue
@@ -163,9 +158,9 @@ def worth(view: ViewState, width: int) -> Line:
     return ends(line, _twins(gain, min(30, room), tone), width) if room >= 5 else line
 
 
-def _hour(snapshot: Snapshot | None) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
+def _hour(state: Snapshot) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
     """The waits of the compared answers of the last hour by class, ours and in order of arrival."""
-    return (snapshot.stats_paired, snapshot.stats_fcfs) if snapshot else ((), ())
+    return state.stats_paired, state.stats_fcfs
 
 
 def today(gain: GainState) -> Line:
@@ -176,10 +171,8 @@ def today(gain: GainState) -> Line:
         return Line(f"as much waiting as by arrival today ({count(answers)} {plural})", "soft")
     line = Line(duration(abs(saved_s)), "warn" if saved_s / answers < _BEHIND else "good")
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")
-    line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each", "faint")
-    line.add(f", {count(gain.estimated_today)} estimated" if gain.estimated_today else "", "faint").add(
-        ")", "faint"
-    )
+    estimated = f", {count(gain.estimated_today)} estimated" if gain.estimated_today else ""
+    line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each{estimated})", "faint")
     if abs(gain.spared_tokens_today) < 1.0:
         return line
     word = "fewer" if gain.spared_tokens_today > 0 else "more"

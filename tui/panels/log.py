@@ -11,17 +11,10 @@ _LEVEL: dict[str, tuple[str, Tone]] = {
 }
 
 
-def of(view: ViewState) -> object:
-    """What the panel depends on."""
-    return (view.snapshot.log if view.snapshot else None,)
-
-
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """As many lines as fit."""
-    if view.snapshot is None:
-        return []
     lines = []
-    for event in view.snapshot.log[-height:]:
+    for event in view.state.log[-height:]:
         sign, tone = _LEVEL.get(event.level, ("·", "faint"))
         line = Line(clock(event.at), "faint").add(f" {sign} ", tone)
         lines.append(line.add(event.text, "soft" if event.level == "info" else "ink").fit(width))

@@ -10,25 +10,21 @@ _STATE: dict[str, tuple[str, Tone]] = {"up": ("●", "good"), "loading": ("◐",
 
 def facts(view: ViewState) -> Line:
     """How often a model replaced another."""
-    if view.snapshot is None:
-        return Line()
-    swaps = sum(backend.swaps_total for backend in view.snapshot.backends)
+    swaps = sum(backend.swaps_total for backend in view.state.backends)
     return Line(f" {swaps} swaps " if swaps != 1 else " 1 swap ", "soft") if swaps else Line()
 
 
 def of(view: ViewState) -> object:
     """What the panel depends on; the second only if a model will expire."""
-    backends = view.snapshot.backends if view.snapshot else ()
+    backends = view.state.backends
     leaves = any(model.expires_at is not None for each in backends for model in each.models)
-    return view.snapshot is None, backends, int(view.now) if leaves else 0
+    return backends, int(view.now) if leaves else 0
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """A line for each server and each of its models."""
-    if view.snapshot is None:
-        return []
     lines: list[Line] = []
-    for backend in view.snapshot.backends:
+    for backend in view.snapshot.backends if view.snapshot else ():
         lines.append(_backend(backend, width))
         lines += [_model(model, view.now, width) for model in backend.models]
         if backend.engine is not None:

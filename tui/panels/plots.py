@@ -17,9 +17,7 @@ _MIDDLE = {"short": 28.0, "medium": 400.0, "long": 2800.0}
 
 def of(view: ViewState) -> object:
     """What the plots depend on."""
-    state = view.snapshot
-    if state is None:
-        return ()
+    state = view.state
     runs = tuple((row.id, row.backend, row.slot) for row in state.running)
     slots = tuple((each.name, each.slots) for each in state.backends)
     return view.history.ended, runs, slots, state.tau.tau_s, int(view.now)
@@ -43,7 +41,7 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
 
 def waits(view: ViewState, width: int, height: int) -> list[Line]:
     """Plot the waits of ended requests over time, on a log scale; the dashed line is tau."""
-    tau_s = view.snapshot.tau.tau_s if view.snapshot else None
+    tau_s = view.state.tau.tau_s
     step_s = _SPAN_S / (2 * max(1, width - 6))
     now = (view.now // step_s + 1) * step_s  # points move together, a dot at a time
     of = (width, height, tau_s, now, view.history.ended)

@@ -1,6 +1,7 @@
 """The three tables of requests: running, queued, ended."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from clairvoyant_cli.state.snapshot import FinishedRequest, PredictionState, QueuedRequest, RunningRequest
@@ -19,7 +20,7 @@ from tui.formatting import (
     short_names,
 )
 from tui.styled_text import Line, Tone
-from tui.table_layout import Column, Grid
+from tui.table_layout import Column, Grid, heeded, number, words
 from tui.view_state import LinkState, ViewState
 
 _STATE: dict[str, tuple[str, Tone]] = {
@@ -69,11 +70,7 @@ def tau_fraction(row: QueuedRequest, view: ViewState) -> float | None:
 
 def tau_tone(row: QueuedRequest) -> Tone:
     """Return the tone of a wait: only the request that the guard starts next stands out."""
-    return "alert" if _is_next_by_guard(row) else "soft"
-
-
-def _is_next_by_guard(row: QueuedRequest) -> bool:
-    return row.cause == "guard" and row.rank == 1
+    return "alert" if row.cause == "guard" and row.rank == 1 else "soft"
 
 
 def compared(row: QueuedRequest) -> Line:
@@ -125,62 +122,20 @@ def _class() -> Column[Row]:
     )
 
 
-def _word(
-    name: str,
-    title: str,
-    width: int,
-    matter: int,
-    of: Callable[[Row], str],
-    rows: Callable[[ViewState], Iterable[Row]],
-    form: Callable[[str, ViewState], str] = lambda text, view: text,
-    tone: Callable[[str], Tone] = lambda text: "soft",
-) -> Column[Row]:
-    """Make a column of texts as wide as those of all `rows`, sorted by the unformatted text."""
-
-    def draw(row: Row, view: ViewState, width: int) -> Line:
-        return Line(form(of(row), view), tone(of(row)))
-
-    def holds(view: ViewState) -> Iterable[str]:
-        return (form(text, view) for text in {of(row) for row in rows(view)})
-
-    return Column(name, title, width, matter, draw, of, holds=holds)
-
-
 def _all(view: ViewState) -> Iterable[Any]:
     """All requests: names are as wide in each table, and stay so when rows come and go."""
-    state = view.snapshot
-    return (*state.queue, *state.running, *state.recent) if state else ()
+    return (*view.state.queue, *view.state.running, *view.state.recent)
 
 
 def _names() -> tuple[Column[Row], ...]:
-    model: Column[Row] = _word("model", "model", 8, 6, lambda r: r.model, _all)
-    return model, _word("client", "client", 6, 6, lambda r: r.client, _all)
+    model: Column[Row] = words("model", "model", 8, 6, lambda r: r.model, _all)
+    return model, words("client", "client", 6, 6, lambda r: r.client, _all)
 
 
 def _server_name(name: str, view: ViewState) -> str:
     """Its name by what differs from the others'; nothing of the only one."""
-    names = short_names([each.name for each in view.snapshot.backends] if view.snapshot else ())
+    names = short_names([each.name for each in view.state.backends])
     return "" if len(names) < 2 else ", ".join(names.get(each, each) for each in name.split(", "))
-
-
-def _number(
-    name: str,
-    title: str,
-    width: int,
-    matter: int,
-    of: Callable[[Row], float | None],
-    form: Callable[[float | None], str] = duration,
-    tone: Tone = "ink",
-    *,
-    grows: bool = False,
-) -> Column[Row]:
-    """Make a column of numbers; a time that `grows` also does so between two states."""
-
-    def draw(row: Row, view: ViewState, width: int) -> Line:
-        value = of(row)
-        return Line(form(value + view.drift_s if grows and value is not None else value), tone)
-
-    return Column(name, title, width, matter, draw, lambda r: of(r) or 0.0, right=True)
 
 
 def _level() -> Column[Row]:
@@ -192,11 +147,7 @@ def _level() -> Column[Row]:
     def sort(row: Row) -> float:
         return _UNSAID_LEVEL if row.urgency is None else row.urgency
 
-    return Column("level", "lvl", 3, 7, draw, sort, right=True, when=_heeded)
-
-
-def _heeded(view: ViewState) -> bool:
-    return view.snapshot is not None and view.snapshot.urgency.heeded
+    return Column("level", "lvl", 3, 7, draw, sort, right=True, when=heeded)
 
 
 def _no_ghost(view: ViewState) -> bool:
@@ -232,7 +183,7 @@ def starts(row: QueuedRequest, view: ViewState, width: int) -> Line:
         return Line("refused ", "soft").add(duration(row.refused_in_s - view.drift_s), "alert")
     if row.held or row.cause == "session":
         return Line("held" if row.held else "parked", "warn")
-    if row.cause == "down" or (view.snapshot is not None and view.snapshot.mode == "paused"):
+    if row.cause == "down" or view.state.mode == "paused":
         return Line("–", "faint")
     return _in(row, view, width, Line("next", "accent"))
 
@@ -258,7 +209,7 @@ def _eta_holds(view: ViewState) -> Iterable[str]:
 
 
 def _queued(view: ViewState) -> tuple[QueuedRequest, ...]:
-    return view.snapshot.queue if view.snapshot else ()
+    return view.state.queue
 
 
 def _age_bar(row: QueuedRequest, view: ViewState, width: int) -> Line:
@@ -289,12 +240,8 @@ def _any_priority(view: ViewState) -> bool:
     return any(row.priority for row in _queued(view))
 
 
-def _rank(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    return Line(str(row.rank), "faint")
-
-
 def _longest_rank(view: ViewState) -> Iterable[str]:
-    return (f"{view.snapshot.waits:3}" if view.snapshot else "",)  # a mark stands before the number
+    return (f"{view.state.waits:3}",)  # a mark stands before the number
 
 
 def _start_s(row: QueuedRequest | RunningRequest) -> float:
@@ -326,22 +273,22 @@ def _queue_empty(view: ViewState) -> str:
 
 QUEUE: Grid[QueuedRequest] = Grid(
     columns=(
-        Column("rank", "#", 2, 9, _rank, lambda r: r.rank, right=True, holds=_longest_rank),
+        replace(number("rank", "#", 2, 9, lambda r: r.rank, str, "faint"), holds=_longest_rank),
         _id(),
         _class(),
         _level(),
-        _word("why", "why", 5, 8, lambda r: r.cause, _queued, tone=lambda cause: _CAUSE.get(cause, "soft")),
+        words("why", "why", 5, 8, lambda r: r.cause, _queued, tone=lambda cause: _CAUSE.get(cause, "soft")),
         Column("p_long", "P(L)", 4, 1, _p_long, lambda r: r.predicted.p_long, right=True, when=_no_ghost),
         Column("tokens", "tokens", 6, 4, _queue_tokens, _expected, right=True, when=_no_ghost),
-        _number("q90", "≤q90", 6, 0, lambda r: r.predicted.q90_tokens, count, "faint"),
+        number("q90", "≤q90", 6, 0, lambda r: r.predicted.q90_tokens, count, "faint"),
         Column("eta", "ETA", 7, 9, starts, _start_s, right=True, holds=_eta_holds, most=ETA_WIDE),
-        _number("age", "age", 6, 7, lambda r: r.age_s, grows=True),
+        number("age", "age", 6, 7, lambda r: r.age_s, grows=True),
         Column("bar", "of τ", 6, 3, _age_bar, flex=True, when=lambda view: not (view.ghost or view.prompts)),
         Column("ghost", "by arrival", 20, 8, lambda r, s, w: compared(r), _places, when=lambda s: s.ghost),
-        _word("only", "only on", 4, 5, lambda r: ", ".join(r.backends), _queued, _server_name),
+        words("only", "only on", 4, 5, lambda r: ", ".join(r.backends), _queued, _server_name),
         Column("priority", "pri", 3, 5, _priority, lambda r: r.priority, right=True, when=_any_priority),
         *_names(),
-        _word(
+        words(
             "endpoint", "endpoint", 8, 0, lambda r: r.endpoint, _queued, lambda text, view: path_name(text)
         ),
         Column("prompt", "prompt", 16, 7, _prompt, flex=True, most=200, when=_prompts_shown),
@@ -350,19 +297,11 @@ QUEUE: Grid[QueuedRequest] = Grid(
     id=lambda row: row.id,
     text=_words,
     empty=_queue_empty,
-    total=lambda view: view.snapshot.waits if view.snapshot else 0,
+    total=lambda view: view.state.waits,
 )
 
 
 # -- running ----------------------------------------------------------------------------------------------
-
-
-def _runs(view: ViewState) -> tuple[RunningRequest, ...]:
-    return view.snapshot.running if view.snapshot else ()
-
-
-def _slot(row: RunningRequest, view: ViewState, width: int) -> Line:
-    return Line(str(row.slot) if row.slot is not None else "–", "faint")
 
 
 def _state_mark(row: RunningRequest, view: ViewState, width: int) -> Line:
@@ -411,7 +350,7 @@ def _running_empty(view: ViewState) -> str:
 
 RUNNING: Grid[RunningRequest] = Grid(
     columns=(
-        Column("slot", "slot", 4, 4, _slot, lambda r: r.slot if r.slot is not None else -1, right=True),
+        number("slot", "slot", 4, 4, lambda r: r.slot, count, "faint"),
         Column("state", "", 2, 8, _state_mark, right=True),
         _id(),
         _class(),
@@ -419,15 +358,15 @@ RUNNING: Grid[RunningRequest] = Grid(
         Column("tokens", "tokens", 10, 5, _tokens, lambda r: r.tokens, right=True),
         Column("progress", "", 8, 4, _progress, flex=True),
         Column("eta", "ETA", 7, 9, ends, _start_s, right=True, most=ETA_WIDE),
-        _number("rate", "tok/s", 5, 3, lambda r: r.tokens_per_s, rate),
-        _number("elapsed", "for", 5, 3, lambda r: r.elapsed_s, tone="soft", grows=True),
-        _number("ttft", "TTFT", 5, 1, lambda r: r.ttft_s, tone="soft"),
-        _number("waited", "waited", 6, 1, lambda r: r.waited_s, tone="soft"),
-        _word("server", "server", 6, 6, lambda r: r.backend, _runs, _server_name),
+        number("rate", "tok/s", 5, 3, lambda r: r.tokens_per_s, rate),
+        number("elapsed", "for", 5, 3, lambda r: r.elapsed_s, tone="soft", grows=True),
+        number("ttft", "TTFT", 5, 1, lambda r: r.ttft_s, tone="soft"),
+        number("waited", "waited", 6, 1, lambda r: r.waited_s, tone="soft"),
+        words("server", "server", 6, 6, lambda r: r.backend, lambda view: view.state.running, _server_name),
         *_names(),
         Column("prompt", "prompt", 16, 7, _prompt, flex=True, most=200, when=_prompts_shown),
     ),
-    rows=_runs,
+    rows=lambda view: view.state.running,
     id=lambda row: row.id,
     text=lambda row: (
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {row.state}"
@@ -454,15 +393,6 @@ def _by(row: FinishedRequest, view: ViewState, width: int) -> Line:
     return Line(*_BY.get(row.dispatched_by, ("", "ink")))
 
 
-def _status(row: FinishedRequest, view: ViewState, width: int) -> Line:
-    return Line(str(row.status) if row.status else "–", "faint")
-
-
-def _newest_first(view: ViewState) -> list[FinishedRequest]:
-    recent = view.snapshot.recent if view.snapshot else ()
-    return sorted(recent, key=lambda row: row.finished_at, reverse=True)
-
-
 RECENT: Grid[FinishedRequest] = Grid(
     columns=(
         Column(
@@ -472,17 +402,17 @@ RECENT: Grid[FinishedRequest] = Grid(
         Column("outcome", "outcome", 9, 9, _outcome, lambda r: r.outcome),
         _class(),
         Column("tokens", "predicted→real", 14, 5, _real_tokens, lambda r: r.tokens or 0, right=True),
-        _number("waited", "waited", 6, 7, lambda r: r.waited_s),
-        _number("sojourn", "total", 6, 8, lambda r: r.sojourn_s),
+        number("waited", "waited", 6, 7, lambda r: r.waited_s),
+        number("sojourn", "total", 6, 8, lambda r: r.sojourn_s),
         Column("by", "by", 2, 3, _by, lambda r: r.dispatched_by),
         *_names(),
-        Column("status", "code", 4, 0, _status, lambda r: r.status, right=True),
+        number("status", "code", 4, 0, lambda r: r.status, lambda code: str(code or "–"), "faint"),
     ),
-    rows=_newest_first,
+    rows=lambda view: sorted(view.state.recent, key=lambda row: row.finished_at, reverse=True),
     id=lambda row: row.id,
     text=lambda row: (
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.outcome} {row.predicted.length_class}"
     ),
     empty=lambda view: "No request has ended yet." if view.link.state is LinkState.LIVE else "",
-    of=lambda view: (view.snapshot.recent if view.snapshot else None, view.link.state, _heeded(view)),
+    of=lambda view: (view.state.recent, view.link.state, heeded(view)),
 )

@@ -1,11 +1,9 @@
 """Draws the sessions of agents: whose turn it is, and how much of their prompts came from the cache."""
 
-from collections.abc import Callable, Iterable
-
 from clairvoyant_cli.state.snapshot import SessionState
 from tui.formatting import count, duration, share
 from tui.styled_text import Line, Tone
-from tui.table_layout import Column, Grid
+from tui.table_layout import Column, Grid, number, words
 from tui.view_state import ViewState
 
 _STATES: dict[str, tuple[int, Tone]] = {
@@ -21,9 +19,7 @@ _LOW_SHARE = 0.5
 
 def facts(view: ViewState) -> Line:
     """How the sessions take turns, or how much of all prompts came from the cache; and what that saved."""
-    if view.snapshot is None:
-        return Line()
-    sessions = view.snapshot.sessions
+    sessions = view.state.sessions
     hit = hit_share(sessions.read_tokens, sessions.cached_tokens)
     text = sessions.summary or (f"{share(hit)} from cache" if hit is not None else "")
     if sessions.saved_s:
@@ -63,45 +59,21 @@ def _saved(row: SessionState, view: ViewState, width: int) -> Line:
     return Line(duration(row.saved_s), "good" if row.saved_s else "faint")
 
 
-def _listed(view: ViewState) -> tuple[SessionState, ...]:
-    return view.snapshot.sessions.listed if view.snapshot else ()
-
-
-def _number(name: str, matter: int, of: Callable[[SessionState], float]) -> Column[SessionState]:
-    return Column(name, name, max(6, len(name)), matter, lambda r, s, w: Line(count(of(r))), of, right=True)
-
-
-def _age(row: SessionState, view: ViewState, width: int) -> Line:
-    return Line(duration(row.age_s + view.drift_s), "soft")
-
-
-def _clients(view: ViewState) -> Iterable[str]:
-    return (row.client for row in _listed(view))
-
-
 SESSIONS: Grid[SessionState] = Grid(
     columns=(
         Column("id", "id", 6, 9, _id, lambda r: f"{r.id:>9}"),
         Column("agent", "agent", 11, 6, lambda r, s, w: Line(r.program), lambda r: r.program),
         Column("state", "state", 15, 9, _state, lambda r: _STATES.get(r.state, (9, "ink"))[0]),
-        Column("age", "age", 6, 1, _age, lambda r: r.age_s, right=True),
-        _number("turns", 2, lambda r: r.turns),
-        _number("context", 5, lambda r: r.context_tokens),
-        _number("read", 5, lambda r: r.read_tokens),
-        _number("cached", 5, lambda r: r.cached_tokens),
+        number("age", "age", 6, 1, lambda r: r.age_s, tone="soft", grows=True),
+        number("turns", "turns", 6, 2, lambda r: r.turns, count),
+        number("context", "context", 7, 5, lambda r: r.context_tokens, count),
+        number("read", "read", 6, 5, lambda r: r.read_tokens, count),
+        number("cached", "cached", 6, 5, lambda r: r.cached_tokens, count),
         Column("saved", "saved", 6, 4, _saved, lambda r: r.saved_s or 0.0, right=True),
         Column("hit", "hit", 4, 8, _hit_share, lambda r: _hit(r) or 0.0, right=True),
-        Column(
-            "client",
-            "client",
-            8,
-            5,
-            lambda r, s, w: Line(r.client, "soft"),
-            lambda r: r.client,
-            holds=_clients,
-        ),
+        words("client", "client", 8, 5, lambda r: r.client, lambda view: view.state.sessions.listed),
     ),
-    rows=_listed,
+    rows=lambda view: view.state.sessions.listed,
     id=lambda row: row.id,
     text=lambda row: f"{row.id} {row.program} {row.client} {row.state}",
     empty=lambda view: "No session of an agent.",

@@ -14,25 +14,19 @@ _FULL = 0.95
 
 def facts(view: ViewState) -> Line:
     """The number of completed requests."""
-    if view.snapshot is None:
-        return Line()
-    return Line(f" by real length, {count(view.snapshot.counters.completed)} done ", "soft")
+    return Line(f" by real length, {count(view.state.counters.completed)} done ", "soft")
 
 
 def of(view: ViewState) -> object:
     """What the panel depends on."""
-    state = view.snapshot
-    if state is None:
-        return ()
+    state = view.state
     told = (state.stats, state.stats_paired, state.stats_fcfs, state.predictor, state.service_level)
     return told, replace(state.counters, submitted=0), ratio(state.utilisation)
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """The blocks, side by side if the panel is wide and low."""
-    snapshot = view.snapshot
-    if snapshot is None:
-        return []
+    snapshot = view.state
     waits = _waits(snapshot)
     rest = [_regime(snapshot), _predictor(snapshot), _counters(snapshot), *_promised(snapshot)]
     sojourns = _block("total", [(each.length_class, each.sojourn) for each in snapshot.stats])
@@ -78,11 +72,8 @@ def _regime(snapshot: Snapshot) -> Line:
     rho = snapshot.utilisation
     if rho is None:
         return Line("ρ not known yet", "faint")
-    line = (
-        Line("load  ", "faint")
-        .join(bar(rho, 13, "accent" if rho < _FULL else "alert"))
-        .add(f" {ratio(rho)} ", "strong")
-    )
+    line = Line("load  ", "faint").join(bar(rho, 13, "accent" if rho < _FULL else "alert"))
+    line.add(f" {ratio(rho)} ", "strong")
     crowded = snapshot.waits > snapshot.slots[1]
     word = regime(rho)
     return line.add("" if crowded and word == LIGHT else word, "soft")

@@ -9,24 +9,20 @@ _WINDOW_S = 600.0
 
 def facts(view: ViewState) -> Line:
     """Promotions in the last minute."""
-    if view.snapshot is None:
-        return Line()
-    firings = view.snapshot.tau.firings_last_minute
+    firings = view.state.tau.firings_last_minute
     tone: Tone = "siren" if view.tau_lit else "alert" if firings else "soft"
     return Line(f" {firings}/min ", tone)
 
 
 def of(view: ViewState) -> object:
     """What the panel depends on; the second only once tau has promoted a request."""
-    tau = view.snapshot.tau if view.snapshot else None
-    return tau, view.tau_lit, int(view.now) if tau and tau.recent else 0
+    tau = view.state.tau
+    return tau, view.tau_lit, int(view.now) if tau.recent else 0
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """Tau and what it was computed from, its promotions, a strip of the last ten minutes, the last times."""
-    if view.snapshot is None:
-        return []
-    tau = view.snapshot.tau
+    tau = view.state.tau
     limit = Line("limit ", "faint").add(duration(tau.tau_s) if tau.tau_s else "off", "strong")
     mean = Line("mean short ", "faint").add(duration(tau.short_s))
     basis = Line("taken as ", "faint").add(duration(tau.mu_short_s)) if tau.mu_short_s else Line()
@@ -42,9 +38,8 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
         ends(Line("10 min ago", "faint"), Line("now", "faint"), width),
     ]
     earlier = tau.recent[-2::-1][: max(0, height - len(lines))]
-    lines += [
-        Line("◆ ", "alert").add(clock(at)).add(f"  {duration(view.now - at)} ago", "soft") for at in earlier
-    ]
+    for at in earlier:
+        lines.append(Line("◆ ", "alert").add(clock(at)).add(f"  {duration(view.now - at)} ago", "soft"))
     return lines
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,7 +16,7 @@ from textual.widget import Widget
 from clairvoyant_cli.errors import printable
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest, UrgencyState
-from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, Host, OperatorScreen
+from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.history import RECENTLY_S
@@ -34,6 +34,9 @@ from tui.widgets.canvas import Canvas
 from tui.widgets.panel import Panel, key_of
 from tui.widgets.table import Table
 
+if TYPE_CHECKING:
+    from tui.app import Top
+
 _NAME = 12
 _NAMED = {
     key.name: key.action
@@ -46,16 +49,12 @@ _THEMES = tuple(theme.name for theme in THEMES)
 _QUEUE_STEP, _MOST_ROWS = 4, 100
 
 
-Plan = Callable[[int, int], dict[str, Box]]
-"""Returns a box for each panel that is to be seen, by its id, at a width and a height."""
-
-
 class PlanLayout(Layout):
-    """Places the children of a plan; the others are not placed."""
+    """Places the children of a plan, which returns boxes by id for a width and a height; others have none."""
 
     name = "plan"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Callable[[int, int], dict[str, Box]]) -> None:
         self._plan = plan
 
     def arrange(
@@ -69,24 +68,11 @@ class PlanLayout(Layout):
         ]
 
 
-class Board(Container):
-    """All panels, where the plan puts them."""
-
-    def __init__(self, *children: Widget, plan: Plan) -> None:
-        super().__init__(*children, id="board")
-        self._plan_layout = PlanLayout(plan)
-
-    @property
-    def layout(self) -> Layout:
-        """The layout that follows the plan."""
-        return self._plan_layout
-
-
 class Footer(Canvas):
     """The hints; a click does what the key does."""
 
     def __init__(self) -> None:
-        super().__init__(footer.footer, name="footer", of=footer.of)
+        super().__init__(footer.footer, name="footer")
 
     async def on_click(self, event: events.Click) -> None:
         key = footer.key_at(self.view, event.x) if self.view is not None else None
@@ -102,7 +88,7 @@ class BoardScreen(OperatorScreen):
         *(Binding(key_of(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
     ]
 
-    def __init__(self, host: Host, folder: Path | None = None) -> None:
+    def __init__(self, host: "Top", folder: Path | None = None) -> None:
         """`folder` is where exports go; the working directory if None."""
         super().__init__(host)
         self._folder = folder
@@ -113,22 +99,24 @@ class BoardScreen(OperatorScreen):
             self._bindings.bind(other, key.action, key.help, show=False)
 
     def compose(self) -> ComposeResult:
-        yield Board(
+        board = Container(
             Canvas(header.header, name="header"),
             Table("running", RUNNING, _running_facts),
             Table("queue", QUEUE, _queue_facts),
-            Panel("tau", tau.body, tau.facts, of=tau.of),
+            Panel("tau", tau.body, tau.facts, waits=True, of=tau.of),
             Panel("gpu", hardware.body, hardware.facts, fades=False, of=hardware.of),
             Panel("models", models.body, models.facts, of=models.of),
-            Panel("stats", stats.body, stats.facts, of=stats.of),
+            Panel("stats", stats.body, stats.facts, waits=True, of=stats.of),
             Table("sessions", SESSIONS, sessions.facts),
             Table("recent", RECENT),
             Panel("plots", plots.body, of=plots.of),
-            Panel("log", log.body, of=log.of),
+            Panel("log", log.body, waits=True),
             Panel("graph", graph.body, graph.facts, of=graph.of),
             Footer(),
-            plan=self._boxes,
+            id="board",
         )
+        board.styles.set_rule("layout", PlanLayout(self._boxes))
+        yield board
 
     def on_mount(self) -> None:
         self._canvases = list(self.query(Canvas))
@@ -140,8 +128,7 @@ class BoardScreen(OperatorScreen):
         """Draw every visible panel; give each the rows that it needs."""
         wish = _with_rows(self._wish, view)
         if wish != self._wish:
-            self._wish = wish
-            self._arrange()
+            self._arrange(wish)
         for canvas in self._canvases:
             if canvas.display and not isinstance(canvas, Footer):
                 canvas.show(view)
@@ -174,9 +161,9 @@ class BoardScreen(OperatorScreen):
     def _boxes(self, width: int, height: int) -> dict[str, Box]:
         return plan(width, height, self._wish)
 
-    def _arrange(self, **changes: Any) -> None:
+    def _arrange(self, wish: SizeHint | None = None) -> None:
         """Place the panels after a change of size or of what is shown."""
-        self._wish = replace(self._wish, **changes)
+        self._wish = wish or self._wish
         width, height = self.size
         boxes = self._boxes(width, height)
         deck = self._wish.in_deck if has_deck(width, height) and not self._wish.maximised else ()
@@ -189,12 +176,6 @@ class BoardScreen(OperatorScreen):
         self.call_after_refresh(self.host.draw)
 
     # -- looking around ---------------------------------------------------------------------------------
-
-    @property
-    def table(self) -> Table[Any] | None:
-        """The table that has the focus, if it is shown."""
-        focused = self.focused
-        return focused if isinstance(focused, Table) and focused.display else None
 
     def _rows(self) -> Table[Any] | None:
         """Return the table; if there is none, say so."""
@@ -213,14 +194,12 @@ class BoardScreen(OperatorScreen):
         if name == "sessions" and not self._wish.sessions:
             self.notify("no session of an agent yet", timeout=3)
             return
-        changes: dict[str, str] = {}
-        if self._wish.maximised and self._wish.maximised != name:
-            changes["maximised"] = name
+        wish = replace(self._wish, maximised=self._wish.maximised and name)
         if name in DECK and has_deck(*self.size):
-            changes["deck"] = name
+            wish = replace(wish, deck=name)
             self.host.remember(deck=name)
-        if changes:
-            self._arrange(**changes)
+        if wish != self._wish:
+            self._arrange(wish)
         self.query_one(f"#{name}").focus()
 
     def action_deck(self, step: int) -> None:
@@ -237,7 +216,7 @@ class BoardScreen(OperatorScreen):
         """Maximise the focused panel, or restore it."""
         focused = self.focused
         name = focused.panel if isinstance(focused, Panel) else "queue"
-        self._arrange(maximised="" if self._wish.maximised else name)
+        self._arrange(replace(self._wish, maximised="" if self._wish.maximised else name))
 
     def action_detail(self) -> None:
         """Open the page of the request under the cursor, also of one that has left; else of the first one."""
@@ -328,8 +307,7 @@ class BoardScreen(OperatorScreen):
             self.host.draw()
 
         hint = "filter: words that must match, !words that must not"
-        line = Prompt("/", table.order.filter, enter=lambda text: "", typed=select, hint=hint)
-        self.app.push_screen(line, select)
+        self.app.push_screen(Prompt("/", table.order.filter, typed=select, hint=hint), select)
 
     def action_clear(self) -> None:
         """Come back from the past; else clear marks and filter, leave the large view, or clear the cursor."""
@@ -340,7 +318,7 @@ class BoardScreen(OperatorScreen):
             table.marks.clear()
             table.reorder(replace(table.order, filter=""))
         elif self._wish.maximised:
-            self._arrange(maximised="")
+            self._arrange(replace(self._wish, maximised=""))
         elif table is not None:
             table.unchoose()
         self.host.draw()
@@ -407,21 +385,19 @@ def _with_rows(wish: SizeHint, view: ViewState) -> SizeHint:
 
 
 def _running_facts(view: ViewState) -> Line:
-    if view.snapshot is None:
-        return Line()
-    rate = sum(job.tokens_per_s or 0.0 for job in view.snapshot.running)
+    rate = sum(job.tokens_per_s or 0.0 for job in view.state.running)
     return Line(f" {rate:.0f}", "strong").add(" tok/s ", "soft") if rate else Line()
 
 
 def _queue_facts(view: ViewState) -> Line:
-    if view.snapshot is None or not view.snapshot.queue:
+    if not view.state.queue:
         return Line()
     line = Line(" ").join(graph.trend(view)).add(" ")
     for name, letter in CLASS_LETTER.items():
-        waiting = getattr(view.snapshot.waiting, name)
+        waiting = getattr(view.state.waiting, name)
         if waiting:
             line.add(f"{count(waiting)}{letter} ", class_tone(name))
-    return line.join(_levels(view.snapshot.urgency))
+    return line.join(_levels(view.state.urgency))
 
 
 def _levels(urgency: UrgencyState) -> Line:

@@ -1,7 +1,6 @@
 """A widget that shows the lines a painter gives it, and redraws only those that changed."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, cast
 
 from rich.segment import Segment
 from rich.style import Style
@@ -20,12 +19,6 @@ Of = Callable[[ViewState], object]
 
 Paint = tuple[Style, Mapping[Tone, Style]]
 """The style of blanks, and of text in each tone."""
-
-
-class Coloured(Protocol):
-    """An application with a palette."""
-
-    palette: Palette
 
 
 class Canvas(Widget):
@@ -110,7 +103,7 @@ class Canvas(Widget):
         stale = self.fades and self._stale
         paint = self._paints.get((marked, stale))
         if paint is None:
-            palette = cast(Coloured, self.app).palette
+            palette: Palette = self.app.palette  # type: ignore[attr-defined]  # the dashboard's
             ground = self.rich_style + palette.cursor if marked else self.rich_style
             styles = palette.stale if stale else palette.styles
             tones = {tone: self._filtered(ground + style) for tone, style in styles.items()}

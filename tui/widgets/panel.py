@@ -5,7 +5,7 @@ from collections.abc import Callable
 from textual import events
 from textual.message import Message
 
-from tui.layout import PANELS, SESSIONS
+from tui.layout import PANELS
 from tui.styled_text import Line, Tone
 from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas, Of, Painter
@@ -17,7 +17,7 @@ MARGIN = 1
 
 def key_of(name: str) -> str:
     """The key that goes to a panel."""
-    return "a" if name == SESSIONS else str((PANELS.index(name) + 1) % 10)
+    return "a" if name == "sessions" else str((PANELS.index(name) + 1) % 10)
 
 
 class Panel(Canvas):
@@ -37,10 +37,13 @@ class Panel(Canvas):
         facts: Facts | None = None,
         *,
         fades: bool = True,
+        waits: bool = False,
         of: Of | None = None,
     ) -> None:
+        """`fades`: it is grey while the daemon is lost; `waits`: it is empty before the first state."""
         super().__init__(painter, name=name, focusable=True, of=of)
         self.fades = fades
+        self._waits = waits
         self.panel = name
         self.deck: tuple[str, ...] = ()
         self._facts = facts
@@ -53,11 +56,11 @@ class Panel(Canvas):
 
     def body(self, view: ViewState, width: int, height: int) -> list[Line]:
         """Return what stands under the rule."""
-        return super().paint(view, width, height)
+        return super().paint(view, width, height) if view.snapshot or not self._waits else []
 
     def facts(self, view: ViewState) -> Line:
         """Return what stands at the right end of the rule."""
-        return self._facts(view) if self._facts else Line()
+        return self._facts(view) if self._facts and (view.snapshot or not self._waits) else Line()
 
     def rule(self, view: ViewState, width: int) -> Line:
         """Return the title line."""

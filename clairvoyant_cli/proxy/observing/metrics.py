@@ -4,7 +4,7 @@ Gauges are read from the state at each scrape; histograms and requests by outcom
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -95,15 +95,12 @@ class Histogram:
 
     def __init__(self, text: str, buckets: Sequence[float], label: str = "") -> None:
         self._text, self._buckets, self._label = text, buckets, label
-        self._counts: dict[str, list[int]] = {}
+        none = [0] * (len(buckets) + 1)
+        self._counts: dict[str, list[int]] = defaultdict(none.copy, {} if label else {"": none.copy()})
         self._sums: Counter[str] = Counter()
-        if not label:
-            self._begin("")
 
     def observe(self, value: float, label: str = "") -> None:
         """Count a value."""
-        if label not in self._counts:
-            self._begin(label)
         self._counts[label][bisect_left(self._buckets, value)] += 1
         self._sums[label] += value  # type: ignore[assignment]  # a Counter holds any number
 
@@ -115,9 +112,6 @@ class Histogram:
             cumulated = [(bound, sum(counts[: at + 1])) for at, bound in enumerate(bounds)]
             family.add_metric([label] if self._label else [], cumulated, self._sums[label])
         return family
-
-    def _begin(self, label: str) -> None:
-        self._counts[label] = [0] * (len(self._buckets) + 1)
 
 
 class Metrics(Collector):

@@ -34,7 +34,7 @@ class WaitingRows:
     now: float
     ranges: ForecastRanges
     standings: Standings = field(init=False)
-    _exchanges: list[Exchange] = field(init=False)
+    exchanges: list[Exchange] = field(init=False)
 
     def __post_init__(self) -> None:
         dispatcher = self.operation.dispatcher
@@ -43,12 +43,12 @@ class WaitingRows:
         work_s = sum(left_s(running[ident], self.now) for ident in busy)
         slots = max(1, self.pool.at_once)
         self.standings = Standings(dispatcher.scheduler, self.now, work_s, slots, self.ranges)
-        self._exchanges = [dispatcher.live[entry.job.id] for entry in self.standings.entries]
+        self.exchanges = [dispatcher.live[entry.job.id] for entry in self.standings.entries]
 
     def summed(self) -> WaitingState:
         """Return the totals of the whole queue."""
         entries = self.standings.entries
-        classes = Counter([each.prediction_state.length_class for each in self._exchanges])
+        classes = Counter([each.prediction_state.length_class for each in self.exchanges])
         return WaitingState(
             total=len(entries),
             held=sum([each.held for each in entries]),
@@ -59,25 +59,17 @@ class WaitingRows:
             clear_s=self.standings.work_s / max(1, self.pool.at_once),
         )
 
-    def explained(self, number: int) -> list[Exchange]:
-        """Return the requests of the first rows."""
-        return self._exchanges[:number]
-
     def state(self, number: int) -> tuple[QueuedRequest, ...]:
         """Return the first rows."""
-        return tuple(map(self._row, self._exchanges[:number], self.standings[:number]))
+        return tuple(map(self._row, self.exchanges[:number], self.standings[:number]))
 
     def _row(self, exchange: Exchange, standing: Standing) -> QueuedRequest:
         entry, job, parsed = standing.entry, standing.entry.job, exchange.asked.parsed
         low_s, eta_s, high_s = standing.start or (None, None, None)
         return QueuedRequest(
-            id=exchange.id,
+            **self.stats.common(exchange),
             rank=standing.rank,
             age_s=self.now - exchange.job.arrival_s,
-            endpoint=exchange.asked.route.name,
-            model=self.pool.model_of(exchange),
-            client=exchange.client,
-            predicted=exchange.prediction_state,
             key=entry.key,
             eta_s=eta_s,
             eta_low_s=low_s,
@@ -95,13 +87,9 @@ class WaitingRows:
             moves=moves(tuple(entry.moves), self.stats),
             prompt=_shown(exchange.asked.prompt, standing.rank),
             tokens=exchange.tokens,
-            cuts=len(exchange.cuts),
             answer=exchange.answer.read() if exchange.answer is not None and exchange.has_begun else None,
-            parts=self.stats.parts(exchange),
             cause=standing.cause.value,
             why=why(standing, self.operation.dispatcher.scheduler),
-            urgency=job.urgency,
-            urgency_by=job.urgency_by,
             backends=(job.worker,) if job.worker else tuple(sorted(job.able)),
             rank_fcfs=standing.rank_fcfs,
             eta_fcfs_s=standing.start_fcfs_s,
@@ -130,9 +118,8 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
         if standing.entry.cuts and job.worker:
             text = f"Its answer continues on {job.worker}, which is not up."
     elif cause is Cause.LIMIT:
-        text = (
-            f"Its client has all the slots it may have ({scheduler.line.rules_of(job.client).max_running})."
-        )
+        limit = scheduler.line.rules_of(job.client).max_running
+        text = f"Its client has all the slots it may have ({limit})."
     elif cause is Cause.PROMOTED:
         text = f"Moved to the front by an operator. {_before(standing)}"
     elif standing.by_guard:
@@ -140,11 +127,7 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
     elif cause is Cause.GUARD:
         text = f"{late}, {_why_not_yet(standing, scheduler)} {_before(standing)}"
     else:
-        text = (
-            f"Its model has to be loaded in place of another. {_before(standing)}"
-            if cause is Cause.SWAP
-            else _before(standing)
-        )
+        text = "Its model has to be loaded in place of another. " * (cause is Cause.SWAP) + _before(standing)
         if standing.overdue_s is not None and standing.rank > 1:
             text += f" Past tau in {-standing.overdue_s:.0f} s."
     if job.stands_back and not standing.entry.promoted:
@@ -177,8 +160,4 @@ def _before(standing: Standing) -> str:
     to_come = f"{'about' if here else 'About'} {ahead - here} that have yet to come"
     if here:
         return f"Ahead of it: {here}, and {to_come}." if ahead > here else f"Ahead of it: {here}."
-    return (
-        f"First in the queue. {to_come} go first."
-        if ahead
-        else "First in the queue: takes the next free slot."
-    )
+    return f"First in the queue{f'. {to_come} go first' if ahead else ': takes the next free slot'}."

@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from clairvoyant_cli.protocols import printable as plain
 from clairvoyant_cli.proxy.access.daily_quota import DailyTokens
@@ -100,23 +101,15 @@ class RequestStats:
         self.books.ended(exchange.id, exchange if counts else None, exchange.resumed_s)
         self.recent.append(
             FinishedRequest(
-                id=exchange.id,
+                **self.common(exchange),
                 finished_at=self.journal.at(now),
                 outcome=end.outcome.value,
                 status=end.status,
-                endpoint=asked.route.name,
-                model=self.model_of(exchange),
-                client=exchange.client,
-                predicted=exchange.prediction_state,
                 waited_s=waited_s,
                 sojourn_s=sojourn_s,
                 ttft_s=ttft_s,
                 tokens=tokens,
                 dispatched_by=exchange.dispatched_by,
-                cuts=len(exchange.cuts),
-                parts=self.parts(exchange),
-                urgency=exchange.job.urgency,
-                urgency_by=exchange.job.urgency_by,
                 backend=backend,
                 slot=attempt.slot if attempt else None,
                 expected_s=attempt.expected_s if attempt else None,
@@ -146,11 +139,20 @@ class RequestStats:
             plain.field(exchange.client),
         )
 
-    def parts(self, exchange: Exchange) -> tuple[AnswerPart, ...]:
-        """Return the parts of an answer that was cut; none of another."""
-        if not exchange.cuts:
-            return ()
-        return tuple(self._part(each, each.ended_s or exchange.ended_s) for each in exchange.held_slots)
+    def common(self, exchange: Exchange) -> dict[str, Any]:
+        """Return what the states of queued, running and ended requests have in common."""
+        slots = exchange.held_slots if exchange.cuts else ()
+        return {
+            "id": exchange.id,
+            "endpoint": exchange.asked.route.name,
+            "model": self.model_of(exchange),
+            "client": exchange.client,
+            "predicted": exchange.prediction_state,
+            "cuts": len(exchange.cuts),
+            "parts": tuple(self._part(each, each.ended_s or exchange.ended_s) for each in slots),
+            "urgency": exchange.job.urgency,
+            "urgency_by": exchange.job.urgency_by,
+        }
 
     def _part(self, of: Attempt, ended_s: float | None) -> AnswerPart:
         ended_at = None if ended_s is None else self.journal.at(ended_s)
@@ -171,15 +173,8 @@ class RequestStats:
     def counters(self) -> Counters:
         """Return the counts since the start."""
         counts = {outcome.value: n for outcome, n in self.counts.items()}
-        return Counters(
-            submitted=self.submitted,
-            passed_through=self.passed_through,
-            cuts=self.cuts,
-            resumes=self.resumes,
-            recomputed_tokens=self.recomputed_tokens,
-            repeats=self.repeats,
-            **counts,
-        )
+        own = ("submitted", "passed_through", "cuts", "resumes", "recomputed_tokens", "repeats")
+        return Counters(**counts, **{name: getattr(self, name) for name in own})
 
     def stats(self) -> tuple[ClassStats, ...]:
         """Return percentiles by class of the answer, at most 1 s old."""

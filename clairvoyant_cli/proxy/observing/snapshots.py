@@ -104,8 +104,10 @@ class SnapshotBuilder:
         now = stats.journal.clock()
         utilisation_s = min(UTILISATION_S, max(1.0, now - self.started_s))
         waiting = WaitingRows(operation, self.pool, stats, now, self.ranges)
-        for exchange in waiting.explained(EXPLAINED) if explains else ():
+        for exchange in waiting.exchanges[:EXPLAINED] if explains else ():
             self._explain(exchange, now)
+        live = operation.dispatcher.live.values()
+        granted_s = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]
         stats.compare()
         self.backlog.look()
         gain = self.gain.state(stats.books.behind)
@@ -133,7 +135,7 @@ class SnapshotBuilder:
             clients=self._clients(),
             counters=stats.counters(),
             queue_capacity=scheduler.capacity,
-            utilisation=self._utilisation(now, utilisation_s),
+            utilisation=stats.utilisation(self.pool.slots, utilisation_s, granted_s),
             utilisation_s=utilisation_s,
             log=tuple(stats.journal.events),
             service_level=None if self.service_level is None else self.service_level.state(),
@@ -145,11 +147,6 @@ class SnapshotBuilder:
             displaced_policy=operation.fallback.displaced or "",
         )
         return replace(state, verdict=verdict(state, stopping=operation.stopping))
-
-    def _utilisation(self, now: float, over_s: float) -> float:
-        live = self.operation.dispatcher.live.values()
-        running = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]
-        return self.stats.utilisation(self.pool.slots, over_s, running)
 
     def _backend(self, worker: Server, waiting: int) -> BackendState:
         return BackendState(
@@ -345,13 +342,9 @@ class SnapshotBuilder:
             tokens_shown, estimated = self._unseen_tokens(exchange, attempt, now), True
             state = Phase.DECODING.value if tokens_shown else state
         return RunningRequest(
-            id=exchange.id,
+            **self.stats.common(exchange),
             backend=attempt.worker,
             state=state,
-            endpoint=exchange.asked.route.name,
-            model=self.pool.model_of(exchange),
-            client=exchange.client,
-            predicted=exchange.prediction_state,
             waited_s=exchange.waited_s(now),
             elapsed_s=now - attempt.granted_s,
             ttft_s=exchange.ttft_s,
@@ -366,11 +359,7 @@ class SnapshotBuilder:
             moves=moves(attempt.moves, self.stats),
             prompt=exchange.asked.prompt,
             slot=attempt.slot,
-            cuts=len(exchange.cuts),
-            parts=self.stats.parts(exchange),
             uncut=exchange.uncut_because,
-            urgency=exchange.job.urgency,
-            urgency_by=exchange.job.urgency_by,
             estimated=estimated,
             remark=exchange.remark,
         )

@@ -111,9 +111,8 @@ def _impaired(state: Snapshot) -> StatusLine | None:
         rest = needed if number else "other servers take what they can"
         return StatusLine("warn", f"{away[0].name} is {how}{others}: {rest}")
     if state.displaced_policy:
-        return StatusLine(
-            "warn", "Upper bounds on lengths do not hold: first come, first served until they do"
-        )
+        text = "Upper bounds on lengths do not hold: first come, first served until they do"
+        return StatusLine("warn", text)
     distrusted = state.predictor.distrusted
     if distrusted:
         others = f" (and {len(distrusted) - 1} more)" if len(distrusted) > 1 else ""

@@ -101,7 +101,7 @@ def test_where_there_is_nothing_to_learn_it_orders_hardly_worse() -> None:
     predicted: list[tuple[float, float, float]] = []
     for _ in range(900):
         hashes = generator.integers(0, 300, 30).astype(np.uint32)
-        features = correction.features(hashes, ["m"], generator.normal(0, 0.3, 4).astype(np.float32))
+        features = correction.features(hashes, generator.normal(0, 0.3, 4).astype(np.float32))
         static = generator.normal(5.5, 0.8)
         real = static + generator.normal(0, 0.7)
         predicted.append((static, static + correction.shift(features), real))

@@ -31,10 +31,10 @@ _NOTHING = np.float32(0)
 class Layers:
     """What the net makes of cues and of a sum of numbers, a score: how a file holds it.
 
-    Cues count from `low` to `high`, each (cues,), which are `LIMIT` spreads from their mean. `by_cues` is (cues,
-    hidden), `by_sum` (n, hidden), `bias` and `outer` (hidden,). What goes straight to the score stands in two
-    columns, one the other's negative: of the two, rectified, one is left. `ordinary`, (n,), is the mean sum of
-    the prompts it was trained on.
+    Cues count from `low` to `high`, each (cues,), which are `LIMIT` spreads from their mean. `by_cues` is
+    (cues, hidden), `by_sum` (n, hidden), `bias` and `outer` (hidden,). What goes straight to the score stands
+    in two columns, one the other's negative: of the two, rectified, one is left. `ordinary`, (n,), is the mean
+    sum of the prompts it was trained on.
     """
 
     low: Floats

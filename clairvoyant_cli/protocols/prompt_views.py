@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.protocols.agent_steps import ReadMessage, calls_length, step_of
+from clairvoyant_cli.protocols.agent_steps import BY_THE_MODEL, ReadMessage, calls_length, step_of
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     count,
@@ -220,18 +220,22 @@ def _conversation(
     # The last one is what is asked, and has an allowance of its own.
     told = [_said(message, allowance, HISTORY_PARTS) for message in looked_at[:-1]]
     told += [_said(message, Allowance(), MAX_PARTS) for message in looked_at[-1:]]
-    answered = sum(said is not None and said.is_answer for said in told)
-    answered += max(0, len(messages) - MAX_MESSAGES) // 2
-    step = step_of(ends(messages, MAX_MESSAGES), told, answered, tools)
+    answered = max(0, len(messages) - MAX_MESSAGES) // 2
+    read_characters = 0
     for said in told:
         if said is None:
             continue
         images += said.images
+        read_characters += len(said.text) + said.cut
+        answered += said.role in BY_THE_MODEL
         if said.role in ("system", "developer"):
             system.append(said.text)
         else:
             turns.append(Turn(said.role, said.text, said.cut))
     asked = turns.pop() if turns else Turn("user", "")
+    step = None
+    if answered or is_given(tools):
+        step = step_of(ends(messages, MAX_MESSAGES) or [ABSENT], told, answered, read_characters, tools)
     return PromptView(
         prompt=asked.text,
         cut=asked.cut,
@@ -266,7 +270,8 @@ def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> Read
         plain = fields(PLAIN_MESSAGE, message)
         if plain is not None:
             said, cut = uncut(plain.content)
-            cut += calls_length(plain.tool_calls)
+            if plain.tool_calls is not ABSENT:
+                cut += calls_length(plain.tool_calls)
             return ReadMessage(plain.role, said, cut, count(plain.images), plain.tool_calls)
         held = fields(MESSAGE, message)
         if held is None:

@@ -103,7 +103,7 @@ class Correction:
         surprise = min(max(real - static, -LARGEST_SURPRISE), LARGEST_SURPRISE)
         value, grams = features.gram_value, features.grams
         moved, words = self._covariance @ features.dense, self._variances[grams] * value
-        variance = NOISE + max(features.dense @ moved, np.float32(0)) + words.sum() * value
+        variance = NOISE + np.float32(max(float(features.dense @ moved), 0.0)) + words.sum() * value
         unforeseen = np.float32(surprise - self.shift(features)) / variance
         self._dense += moved * unforeseen
         self._table[grams] += words * unforeseen

@@ -15,6 +15,7 @@ from predictor.lexical.context import Context, consider
 from predictor.lexical.cues import NAMES
 from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
 from predictor.lexical.online import KEY_BUCKETS, Correction, Features, Floats, ModelEdges, hashed_keys
+from predictor.lexical.steps import NUMBER_VALUE, NUMBERS, STEP_KEY_VALUE, step_keys, step_numbers
 from predictor.lognormal import log_tokens, median_above, prediction_of, tokens_at
 from predictor.record import LONG_FROM_TOKENS, USUAL, Prediction, Predictor, PromptView, Quality, Task
 from predictor.semantic.opinion import EMBEDDED, Opinion
@@ -42,7 +43,8 @@ EXPECTED_ABOVE = 1.0
 _CHARACTERS = NAMES.index("characters")
 _CUE_VALUE = CUE_VALUE / sqrt(len(NAMES))
 _MEAN = len(NAMES)
-_KEYS = slice(_MEAN + 1, _MEAN + 1 + KEY_BUCKETS)
+_STEP = slice(_MEAN + 1, _MEAN + 1 + NUMBERS)
+_KEYS = slice(_STEP.stop, _STEP.stop + KEY_BUCKETS)
 _EMBEDDING = slice(_KEYS.stop, _KEYS.stop + EMBEDDED)
 _WIDTH = _EMBEDDING.stop
 
@@ -115,6 +117,11 @@ class LexicalPredictor(Predictor):
         dense[_CHARACTERS] *= LENGTH_VALUE / _CUE_VALUE
         dense[_MEAN] = MEAN_VALUE * (context.mean - TYPICAL_MEAN)
         keys = dict.fromkeys((*context.keys, *_keys(view)), KEY_VALUE)
+        if view.step is not None:
+            dense[_STEP] = step_numbers(view.step)
+            dense[_STEP] *= NUMBER_VALUE
+            whose = f"{view.model} {view.step.harness}"
+            keys |= dict.fromkeys(step_keys(view.step, whose), STEP_KEY_VALUE)
         dense[_KEYS] = hashed_keys(keys)
         if opinion is not None:
             dense[_EMBEDDING] = opinion.embedding

@@ -28,7 +28,7 @@ _FAILURES = ("error", "traceback", "exception", "fail", "not found", "no such", 
 _TOOL_USE, _TOOL_RESULT = b'"tool_use"', b'"tool_result"'  # within a text its quotes are escaped
 _BEGINNING = r"""\s*([^"'\s\\`]{1,40})(?:[ \t]+([-<>][^"'\s\\`]{0,4}))?"""
 _COMMAND = re.compile(rf"""["'](?:command|cmd|script|code)["']\s*:\s*\[?\s*["']{_BEGINNING}""")
-_FENCED = re.compile(rf"\A(?:\w*\n)?{_BEGINNING}")
+_FENCED = re.compile(rf"\A(?:bash|sh|shell|console|mswea_bash_command)?\n{_BEGINNING}")
 _FENCE = "```"
 _CALLED = msgspec.json.Decoder(Called)
 

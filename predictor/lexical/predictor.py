@@ -98,7 +98,9 @@ class LexicalPredictor(Predictor):
         context = consider(view, reading.drawn(calibration.mean_at(score)))
         features = self._correction.features(reading.hashes, self._dense(view, reading, context, opinion))
         mean = context.mean + self._correction.shift(features)
-        spread = calibration.spread_at(mean) * (STATED_SPREAD if reading.states_length else 1.0)
+        spread = calibration.spread_at(mean) * (
+            STATED_SPREAD if context.by_words and reading.states_length else 1.0
+        )
         model = crc32(view.model.encode("utf-8", "replace"))
         seen = self._edges.of(model)
         q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * seen.scale
@@ -164,6 +166,9 @@ class LexicalPredictor(Predictor):
         reading = self._model.read(view.prompt, view.cut)
         static = reading.drawn(self._calibration.mean_at(reading.score))
         context = consider(view, static)
+        request = f"request: {', '.join(context.keys)}"
+        if not context.by_words:
+            return [(request, context.mean - TYPICAL_MEAN)]
         effects = {
             _SHOWN_AS.get(name, name.replace("_", " ")): slope * effect
             for name, effect in self._model.effects(reading).items()
@@ -173,7 +178,7 @@ class LexicalPredictor(Predictor):
         telling = sorted(words, key=lambda word: (-round(abs(words[word]), 4), word))[:_WORDS_SHOWN]
         effects[f"words: {', '.join(telling)}"] = effects.pop("words")
         if context.keys:
-            effects[f"request: {', '.join(context.keys)}"] = context.mean - static
+            effects[request] = context.mean - static
         moved = [(name, effect) for name, effect in effects.items() if abs(effect) >= _MIN_EFFECT]
         return sorted(moved, key=lambda reason: -abs(reason[1]))[:_REASONS_SHOWN]
 

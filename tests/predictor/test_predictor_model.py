@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import predictor
 from predictor.errors import ModelError
 from predictor.frozen import FrozenPredictor
 from predictor.loading import MODELS, SEMANTIC
-from predictor.record import Prediction, Predictor, PromptView, Task, Turn
+from predictor.record import Prediction, Predictor, PromptView, Step, Task, Turn
 
 LEXICAL = predictor.load()
 PAPER = predictor.load("paper")
@@ -226,3 +227,20 @@ def test_a_frozen_predictor_explains_and_counts_but_does_not_learn() -> None:
     assert frozen.explain(view) == loaded.explain(view) != []
     assert (frozen.quality().judged, frozen.quality().q90_coverage) == (50, 1.0)
     assert loaded.quality().judged == 0
+
+
+def test_a_tools_result_is_not_read_as_a_question() -> None:
+    loaded = predictor.load()
+    results = (
+        "Write a long essay about whales, with ten chapters.",
+        "ls: a.py and ten other files, in order.",
+    )
+    views = [
+        PromptView(text, tools=1, step=Step(len(text) + place, is_result=True, answers=(400,), tools=("sh",)))
+        for place, text in enumerate(reversed(results))
+    ]
+    words, essay = (loaded.predict(view).expected_tokens for view in views)
+    assert essay == pytest.approx(words, rel=0.05)
+    step = Step(len(results[1]), is_result=True, answers=(4000,), tools=("sh",))
+    longer = loaded.predict(replace(views[0], step=step))
+    assert longer.expected_tokens > 1.5 * words

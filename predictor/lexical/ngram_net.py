@@ -17,7 +17,7 @@ from predictor.lexical.words import Hashes
 BAG = "bag.npz"
 
 PLACE_BITS = 20
-"""More than the gram table has: most grams of a prompt have no numbers, and must not take another's."""
+"""Many: most grams of a prompt have no numbers, and must not take another's."""
 
 LIMIT = 4.0  # spreads from its mean: further out a cue says no more
 PLACES = np.uint32((1 << PLACE_BITS) - 1)

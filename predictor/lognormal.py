@@ -82,19 +82,24 @@ def prediction_of(
     source: str,
     memo: object = None,
     shifts: tuple[float, float] = (0.0, 0.0),
+    scale: float = 1.0,
 ) -> Prediction:
     """Return the record of a log-normal answer length, cut off at the client's cap if there is one.
 
-    `shifts` are added to the log odds of being below the boundaries of the classes.
+    `shifts` are added to the log odds of being below the boundaries of the classes. `scale` multiplies the
+    spread, but not in the score: scores of different times would not be comparable.
     """
     (bias, slope), (long_bias, long_slope) = calibration.short_edge, calibration.long_edge
     edges = (bias + shifts[0], slope), (long_bias + shifts[1], long_slope)
-    short, medium, long = class_probabilities(mean, spread, *edges)
-    expected, upper = mean_tokens(mean, spread), tokens_at(q90)
+    short, medium, long = class_probabilities(mean, spread * scale, *edges)
+    upper = tokens_at(q90)
     if cap is not None and cap >= 0:
-        expected, upper = capped_mean_tokens(mean, spread, cap), min(upper, float(cap))
+        expected, ordered = (capped_mean_tokens(mean, each, cap) for each in (spread * scale, spread))
+        upper = min(upper, float(cap))
         short, medium, long = _capped_classes(short, medium, long, cap)
-    return Prediction(short, medium, long, log_tokens(expected), expected, upper, source, memo)
+    else:
+        expected, ordered = mean_tokens(mean, spread * scale), mean_tokens(mean, spread)
+    return Prediction(short, medium, long, log_tokens(ordered), expected, upper, source, memo)
 
 
 def predicted_by(calibration: Calibration, score: float) -> Prediction:

@@ -73,6 +73,28 @@ class Chore:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """Where a conversation stands, as an agent's requests show it; lengths are in characters.
+
+    `new_characters` came since the model's last answer: a tool's result if `is_result`, which `failed` if it
+    reads like an error, otherwise a person's words. `answers` are the lengths of the latest answers with
+    their calls, the latest first, and `tools` the tool that each of them called, "" if none; `answered`
+    counts all answers, `read_characters` is the length of the whole request. `command` is how the command
+    begins that the latest answer runs. `harness` identifies the tools on offer.
+    """
+
+    new_characters: int = 0
+    is_result: bool = False
+    failed: bool = False
+    answers: tuple[int, ...] = ()
+    tools: tuple[str, ...] = ()
+    command: str = ""
+    answered: int = 0
+    read_characters: int = 0
+    harness: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PromptView:
     """A request as a proxy sees it before it runs; every field but `prompt` may be missing.
 
@@ -80,7 +102,8 @@ class PromptView:
     `cut` says how many characters longer it is. `history` holds the earlier turns, oldest first, without the
     system message; in a long conversation the middle turns are one turn without role and text, only a length.
     `max_tokens` is the client's cap on the answer (None: none given). `thinking` is None where the client did
-    not say. `tools` and `images` are counts. `chore` is None for what a person asks.
+    not say. `tools` and `images` are counts. `chore` is None for what a person asks. `step` is None where
+    there are neither tools nor earlier answers.
     """
 
     prompt: str
@@ -96,6 +119,7 @@ class PromptView:
     client: str = ""
     cut: int = 0
     chore: Chore | None = None
+    step: Step | None = None
 
     @property
     def characters(self) -> int:

@@ -149,5 +149,7 @@ def _part_text(entry: Raw, allowance: Allowance, most: int) -> Text | None:
         return text_of(part.text)
     if "image" in text(part.type):
         return Text(images=1)
+    if part.input is not ABSENT:
+        return Text("", len(part.input))  # Anthropic's tool_use
     # Anthropic's tool_result, Responses' tool output
     return None if part.content is ABSENT else content_text(part.content, allowance, most)

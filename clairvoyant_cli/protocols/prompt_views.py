@@ -1,11 +1,11 @@
 """Turns requests of each dialect into what a predictor sees, at a bounded cost."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
 
+from clairvoyant_cli.protocols.agent_steps import BY_THE_MODEL, ReadMessage, calls_length, step_of
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     count,
@@ -60,21 +60,12 @@ TEXT_FORMAT = msgspec.json.Decoder(TextFormat)
 TYPED = msgspec.json.Decoder(Typed)
 
 
-class ReadMessage(NamedTuple):
-    """A message: who said it, what, how many characters more it was, and its pictures."""
-
-    role: str
-    text: str
-    cut: int
-    images: int
-
-
 def _ollama_chat(body: RequestBody, model: str, client: str) -> PromptView:
     return _conversation(
         _listed(body.messages),
         cap=_ollama_cap(body),
         json_mode=is_given(body.format),
-        tools=count(body.tools),
+        tools=body.tools,
         thinking=_thinking(body.think),
         model=model,
         client=client,
@@ -103,7 +94,7 @@ def _chat(body: RequestBody, model: str, client: str) -> PromptView:
         _listed(body.messages),
         cap=_cap(body.max_completion_tokens, body.max_tokens, body.n_predict),
         json_mode=_is_json(body.response_format) or is_given(body.json_schema) or is_given(body.grammar),
-        tools=count(body.tools) + count(body.functions),
+        tools=body.tools if is_given(body.tools) else body.functions,
         thinking=_thinking(body.reasoning_effort),
         model=model,
         client=client,
@@ -143,7 +134,7 @@ def _responses(body: RequestBody, model: str, client: str) -> PromptView:
         *_asked(body.instructions, body.input),
         cap=_cap(body.max_output_tokens),
         json_mode=wanted is not None and _is_json(wanted.format),
-        tools=count(body.tools),
+        tools=body.tools,
         thinking=None if reasoning is None else _thinking(reasoning.effort),
         model=model,
         client=client,
@@ -155,7 +146,7 @@ def _lmstudio_chat(body: RequestBody, model: str, client: str) -> PromptView:
         *_asked(body.system_prompt, body.input),
         cap=_cap(body.max_output_tokens),
         json_mode=False,
-        tools=count(body.integrations),
+        tools=body.integrations,
         thinking=text(body.reasoning) != "off" if is_given(body.reasoning) else None,
         model=model,
         client=client,
@@ -168,7 +159,7 @@ def _messages(body: RequestBody, model: str, client: str) -> PromptView:
         *_asked(body.system, body.messages),
         cap=_cap(body.max_tokens),
         json_mode=False,
-        tools=count(body.tools),
+        tools=body.tools,
         thinking=thinking == "enabled" if thinking else None,
         model=model,
         client=client,
@@ -216,7 +207,7 @@ def _conversation(
     *,
     cap: int | None,
     json_mode: bool,
-    tools: int,
+    tools: Raw,
     thinking: bool | None,
     model: str,
     client: str,
@@ -229,15 +220,22 @@ def _conversation(
     # The last one is what is asked, and has an allowance of its own.
     told = [_said(message, allowance, HISTORY_PARTS) for message in looked_at[:-1]]
     told += [_said(message, Allowance(), MAX_PARTS) for message in looked_at[-1:]]
+    answered = max(0, len(messages) - MAX_MESSAGES) // 2
+    read_characters = 0
     for said in told:
         if said is None:
             continue
         images += said.images
+        read_characters += len(said.text) + said.cut
+        answered += said.role in BY_THE_MODEL
         if said.role in ("system", "developer"):
             system.append(said.text)
         else:
             turns.append(Turn(said.role, said.text, said.cut))
     asked = turns.pop() if turns else Turn("user", "")
+    step = None
+    if answered or is_given(tools):
+        step = step_of(ends(messages, MAX_MESSAGES) or [ABSENT], told, answered, read_characters, tools)
     return PromptView(
         prompt=asked.text,
         cut=asked.cut,
@@ -245,11 +243,12 @@ def _conversation(
         history=(*_passed_over(messages, allowance), *turns),
         max_tokens=cap,
         json_mode=json_mode,
-        tools=tools,
+        tools=count(tools),
         images=images,
         thinking=thinking,
         model=model,
         client=client,
+        step=step,
     )
 
 
@@ -270,13 +269,19 @@ def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> Read
     if not isinstance(message, Message):
         plain = fields(PLAIN_MESSAGE, message)
         if plain is not None:
-            return ReadMessage(plain.role, *uncut(plain.content), count(plain.images))
+            said, cut = uncut(plain.content)
+            if plain.tool_calls is not ABSENT:
+                cut += calls_length(plain.tool_calls)
+            return ReadMessage(plain.role, said, cut, count(plain.images), plain.tool_calls)
         held = fields(MESSAGE, message)
         if held is None:
             return None
         message = held
-    said, cut, images = content_text(message.content, allowance, most_parts)
-    return ReadMessage(text(message.role) or text(message.type), said, cut, images + count(message.images))
+    content = message.content if is_given(message.content) else message.output
+    said, cut, images = content_text(content, allowance, most_parts)
+    cut += calls_length(message.tool_calls) + (len(message.arguments) if is_given(message.arguments) else 0)
+    role = text(message.role) or text(message.type)
+    return ReadMessage(role, said, cut, images + count(message.images), message.tool_calls)
 
 
 def _cap(*given: Raw) -> int | None:

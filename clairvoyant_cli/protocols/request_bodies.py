@@ -18,6 +18,7 @@ class Part(msgspec.Struct, gc=False):
     text: Raw = ABSENT
     type: Raw = ABSENT
     content: Raw = ABSENT
+    input: Raw = ABSENT  # of a tool's call
 
 
 class Message(msgspec.Struct, gc=False):
@@ -27,6 +28,20 @@ class Message(msgspec.Struct, gc=False):
     type: Raw = ABSENT
     content: Raw = ABSENT
     images: Raw = ABSENT
+    tool_calls: Raw = ABSENT
+    output: Raw = ABSENT  # of a Responses function_call_output
+    arguments: Raw = ABSENT  # of a Responses function_call
+
+
+class Called(msgspec.Struct, gc=False):
+    """A tool's call: an entry of `tool_calls`, an Anthropic part, or an item of a Responses request."""
+
+    name: Raw = ABSENT
+    function: Raw = ABSENT
+    arguments: Raw = ABSENT
+    input: Raw = ABSENT
+    content: Raw = ABSENT  # of an Anthropic message, whose parts are its calls
+    action: Raw = ABSENT  # of a Responses local_shell_call
 
 
 class PlainMessage(msgspec.Struct, gc=False):
@@ -35,6 +50,7 @@ class PlainMessage(msgspec.Struct, gc=False):
     role: str
     content: str
     images: Raw = ABSENT
+    tool_calls: Raw = ABSENT
 
 
 class PromptObject(msgspec.Struct, gc=False):

@@ -6,7 +6,7 @@ them from the answers of the traffic at hand, which is why each has a key.
 """
 
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, log, log1p
 
 from predictor.lexical.stated_length import UNITS, asked_tokens
 from predictor.lexical.words import split, split_with_numbers, window
@@ -24,6 +24,13 @@ INFILL_MEAN = log(60 + SHIFT_TOKENS)
 THINKING_FACTOR = 1.5
 THINKING_TOKENS = 400.0
 
+STEP_MEAN = 2.0
+STEP_BEFORE, STEP_NEW = 0.5, 0.1
+USUAL_STEP = 4.9
+"""An agent's next answer is by half as long as its latest, on average, and the longer the more came in. The
+words of a tool's result ask nothing: eleven sets of trajectories are ranked at 0.54 by them, at 0.60 by this,
+and other weights make no difference."""
+
 HISTORY_TURNS = 4  # only the latest answers are looked at: style drifts, and time is short
 HISTORY_WEIGHT = 0.5  # the share of a conversation's own mean, once there is much of it
 _BRIEF = frozenset(b"brief briefly concise concisely short shortly succinct succinctly terse only".split())
@@ -32,17 +39,27 @@ _DETAIL = frozenset(b"detailed comprehensive comprehensively thorough thoroughly
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The mean log length with everything considered, and the keys of what was considered."""
+    """The mean log length with everything considered, and the keys of what was considered.
+
+    `by_words` is False where the prompt's words do not count: it is a tool's result, say.
+    """
 
     mean: float
     keys: tuple[str, ...]
+    by_words: bool = True
 
 
 def consider(view: PromptView, mean: float) -> Context:
     """Shift the mean log length predicted from the prompt by what else is known of the request."""
     if view.task is Task.INFILL:
-        return Context(INFILL_MEAN, ("infill",))
+        return Context(INFILL_MEAN, ("infill",), by_words=False)
     keys: list[str] = []
+    step = view.step
+    if step is not None and (step.is_result or step.command or any(step.tools)):
+        before = [log_tokens(count / CHARACTERS_A_TOKEN) for count in step.answers] or [USUAL_STEP]
+        mean = STEP_MEAN + STEP_BEFORE * sum(before) / len(before) + STEP_NEW * log1p(step.new_characters)
+        keys.append("step")
+        return Context(_with_thinking(view, mean, keys), tuple(keys), by_words=False)
     if view.task is Task.COMPLETION:
         mean += COMPLETION_SHIFT
         keys.append("completion")
@@ -60,10 +77,14 @@ def consider(view: PromptView, mean: float) -> Context:
     if view.history:
         mean = _with_history(view, mean)
         keys.append("history")
-    if view.thinking:
-        mean = log(THINKING_FACTOR * exp(mean) + THINKING_TOKENS)
-        keys.append("thinking")
-    return Context(mean, tuple(keys))
+    return Context(_with_thinking(view, mean, keys), tuple(keys))
+
+
+def _with_thinking(view: PromptView, mean: float, keys: list[str]) -> float:
+    if not view.thinking:
+        return mean
+    keys.append("thinking")
+    return log(THINKING_FACTOR * exp(mean) + THINKING_TOKENS)
 
 
 def _with_system(system: str, mean: float) -> float:

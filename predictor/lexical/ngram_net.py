@@ -17,8 +17,9 @@ from predictor.lexical.words import Hashes
 BAG = "bag.npz"
 
 PLACE_BITS = 20
-"""More than the gram table has: most grams of a prompt have no numbers, and must not take another's."""
+"""Many: most grams of a prompt have no numbers, and must not take another's."""
 
+LIMIT = 4.0  # spreads from its mean: further out a cue says no more
 PLACES = np.uint32((1 << PLACE_BITS) - 1)
 MAX_GRAMS = (1 << 16) - 1
 
@@ -30,9 +31,10 @@ _NOTHING = np.float32(0)
 class Layers:
     """What the net makes of cues and of a sum of numbers, a score: how a file holds it.
 
-    Cues count from `low` to `high`, each (cues,). `by_cues` is (cues, hidden), `by_sum` (n, hidden), `bias`
-    and `outer` (hidden,). What goes straight to the score stands in two columns, one the other's negative: of
-    the two, rectified, one is left. `ordinary`, (n,), is the mean sum of the prompts it was trained on.
+    Cues count from `low` to `high`, each (cues,), `LIMIT` spreads from their mean. `by_cues` is (cues,
+    hidden), `by_sum` (n, hidden), `bias` and `outer` (hidden,). What goes straight to the score stands in two
+    columns, one the other's negative: of the two, rectified, one is left. `ordinary`, (n,), is the mean sum
+    of the prompts it was trained on.
     """
 
     low: Floats
@@ -50,6 +52,8 @@ class Bag:
     def __init__(self, hashes: Hashes, numbers: Floats, layers: Layers) -> None:
         """Take the hashes of its grams, at most `MAX_GRAMS`, and their numbers (grams, n)."""
         self.layers = layers
+        self.centre: Floats = (layers.low + layers.high) / np.float32(2)
+        self.spread: Floats = (layers.high - layers.low) / np.float32(2 * LIMIT)
         self._slots = np.zeros(1 << PLACE_BITS, np.uint16)
         self._slots[hashes & PLACES] = np.arange(1, len(hashes) + 1)
         nothing = np.zeros((1, numbers.shape[1]), np.float32)

@@ -14,8 +14,8 @@ from predictor.errors import ModelError
 from predictor.lexical.context import Context, consider
 from predictor.lexical.cues import NAMES
 from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
-from predictor.lexical.online import CUE_VALUE, Correction, ResidualScales
-from predictor.lexical.ridge import Features, Floats
+from predictor.lexical.online import KEY_BUCKETS, Correction, Features, Floats, ModelEdges, hashed_keys
+from predictor.lexical.steps import NUMBER_VALUE, NUMBERS, STEP_KEY_VALUE, step_keys, step_numbers
 from predictor.lognormal import log_tokens, median_above, prediction_of, tokens_at
 from predictor.record import LONG_FROM_TOKENS, USUAL, Prediction, Predictor, PromptView, Quality, Task
 from predictor.semantic.opinion import EMBEDDED, Opinion
@@ -26,7 +26,9 @@ NOTHING = Prediction(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none")  # an embedding gener
 TYPICAL_MEAN = 5.5
 """Log tokens; the static mean is learnt about as its distance from here, so that it carries no level."""
 
-EMBEDDING_VALUE = 1.5  # how freely the weights of an embedding of unit length may change
+CUE_VALUE = 0.5  # how freely cues of unit spread may learn, all of them together
+EMBEDDING_VALUE = 1.0  # how freely the weights of an embedding of unit length may change
+KEY_VALUE = 1.0
 MEAN_VALUE = 1.5
 LENGTH_VALUE = 2.5
 """How freely two of the features may learn, each for itself: the static mean, in log tokens, and the length
@@ -39,6 +41,12 @@ EXPECTED_ABOVE = 1.0
 """Spreads below the mean: that an answer did not end at a cap so low says too little to be learnt."""
 
 _CHARACTERS = NAMES.index("characters")
+_CUE_VALUE = CUE_VALUE / sqrt(len(NAMES))
+_MEAN = len(NAMES)
+_STEP = slice(_MEAN + 1, _MEAN + 1 + NUMBERS)
+_KEYS = slice(_STEP.stop, _STEP.stop + KEY_BUCKETS)
+_EMBEDDING = slice(_KEYS.stop, _KEYS.stop + EMBEDDED)
+_WIDTH = _EMBEDDING.stop
 
 _WORDS_SHOWN = 4
 _REASONS_SHOWN = 8
@@ -71,9 +79,8 @@ class LexicalPredictor(Predictor):
         self.name = name
         self._model = LexicalModel(directory)
         self._calibration = self._model.card.calibration
-        self._dense_value = CUE_VALUE / sqrt(self._model.width)
-        self._correction = Correction(self._model.width + 1 + EMBEDDED)
-        self._spreads = ResidualScales()
+        self._correction = Correction(_WIDTH)
+        self._edges = ModelEdges()
         self._trusts = Trusts()
         self._chores = ChoreLengths()
 
@@ -89,31 +96,38 @@ class LexicalPredictor(Predictor):
         if opinion is not None:
             calibration, score = opinion.calibration, reading.blended(opinion.score, opinion.share)
         context = consider(view, reading.drawn(calibration.mean_at(score)))
-        dense = self._dense(reading, context, opinion)
-        features = self._correction.features(reading.hashes, (*context.keys, *_keys(view)), dense)
+        features = self._correction.features(reading.hashes, self._dense(view, reading, context, opinion))
         mean = context.mean + self._correction.shift(features)
-        spread = calibration.spread_at(mean) * (STATED_SPREAD if reading.states_length else 1.0)
+        spread = calibration.spread_at(mean) * (
+            STATED_SPREAD if context.by_words and reading.states_length else 1.0
+        )
         model = crc32(view.model.encode("utf-8", "replace"))
-        seen = self._spreads.of(model)
+        seen = self._edges.of(model)
         q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * seen.scale
         whose = view.client, view.model[:MODEL_CHARS]
         memo = Memo(features, context.mean, mean, spread, q90, model, view.max_tokens, *whose)
         shifts = seen.short_shift, seen.long_shift
         prediction = prediction_of(
-            calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo, shifts
+            calibration, mean, spread, q90, view.max_tokens, self.name, memo, shifts, seen.scale
         )
         return self._trusts.trusted(prediction, *whose, view.max_tokens)
 
-    def _dense(self, reading: Reading, context: Context, opinion: Opinion | None) -> Floats:
+    def _dense(self, view: PromptView, reading: Reading, context: Context, opinion: Opinion | None) -> Floats:
         """Return the dense features that learning uses; zeros where there is no embedding."""
-        dense = np.zeros(self._model.width + 1 + EMBEDDED, np.float32)
-        cues = len(reading.row)
-        dense[:cues] = self._model.standardise(reading.row, self._dense_value)
-        dense[_CHARACTERS] *= LENGTH_VALUE / self._dense_value
-        dense[cues - 1] = MEAN_VALUE * (context.mean - TYPICAL_MEAN)
+        dense = np.zeros(_WIDTH, np.float32)
+        dense[: len(NAMES)] = self._model.standardise(reading.row, _CUE_VALUE)
+        dense[_CHARACTERS] *= LENGTH_VALUE / _CUE_VALUE
+        dense[_MEAN] = MEAN_VALUE * (context.mean - TYPICAL_MEAN)
+        keys = dict.fromkeys((*context.keys, *_keys(view)), KEY_VALUE)
+        if view.step is not None:
+            dense[_STEP] = step_numbers(view.step)
+            dense[_STEP] *= NUMBER_VALUE
+            whose = f"{view.model} {view.step.harness}"
+            keys |= dict.fromkeys(step_keys(view.step, whose), STEP_KEY_VALUE)
+        dense[_KEYS] = hashed_keys(keys)
         if opinion is not None:
-            dense[cues:] = opinion.embedding
-            dense[cues:] *= EMBEDDING_VALUE
+            dense[_EMBEDDING] = opinion.embedding
+            dense[_EMBEDDING] *= EMBEDDING_VALUE
         return dense
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
@@ -128,13 +142,13 @@ class LexicalPredictor(Predictor):
             return
         real = log_tokens(tokens)
         if memo.cap is not None and tokens >= memo.cap:
-            spread = memo.spread * self._spreads.of(memo.model).scale
+            spread = memo.spread * self._edges.of(memo.model).scale
             if real < memo.mean - EXPECTED_ABOVE * spread:
                 return
             real = median_above(memo.mean, spread, real)
         else:  # where the client ends an answer says nothing of where the model would have
             self._trusts.judge(memo.client, memo.model_name, prediction.score, tokens_at(memo.q90), tokens)
-            taught = self._spreads.to_teach(memo.model)
+            taught = self._edges.to_teach(memo.model)
             taught.learn((real - memo.mean) / memo.spread, real > memo.q90)
             if prediction.source != USUAL and (memo.cap is None or memo.cap >= LONG_FROM_TOKENS):
                 taught.learn_class(real, prediction.p_short, prediction.p_long)
@@ -152,41 +166,42 @@ class LexicalPredictor(Predictor):
         reading = self._model.read(view.prompt, view.cut)
         static = reading.drawn(self._calibration.mean_at(reading.score))
         context = consider(view, static)
+        request = f"request: {', '.join(context.keys)}"
+        if not context.by_words:
+            return [(request, context.mean - TYPICAL_MEAN)]
         effects = {
             _SHOWN_AS.get(name, name.replace("_", " ")): slope * effect
             for name, effect in self._model.effects(reading).items()
             if name != "told_share"  # says nothing but with the length itself
         }
-        words = self._model.word_effects(view.prompt)
-        telling = sorted(words, key=lambda word: -abs(words[word]))[:_WORDS_SHOWN]
+        words = self._model.word_effects(view.prompt, view.cut)
+        telling = sorted(words, key=lambda word: (-round(abs(words[word]), 4), word))[:_WORDS_SHOWN]
         effects[f"words: {', '.join(telling)}"] = effects.pop("words")
         if context.keys:
-            effects[f"request: {', '.join(context.keys)}"] = context.mean - static
+            effects[request] = context.mean - static
         moved = [(name, effect) for name, effect in effects.items() if abs(effect) >= _MIN_EFFECT]
         return sorted(moved, key=lambda reason: -abs(reason[1]))[:_REASONS_SHOWN]
 
     def export_state(self) -> bytes:
-        """Return a line of JSON with the chores, then the models' spreads and the correction's weights."""
-        spreads = self._spreads.export_state()
-        head = json.dumps(
-            {"model": self._model.card.sha256, "spreads": len(spreads), "chores": self._chores.export_state()}
-        )
-        return b"".join((head.encode(), b"\n", spreads, self._correction.export_state()))
+        """Return a line of JSON with the chores and the models' edges, then the correction."""
+        head = {"model": self._model.card.sha256, "edges": self._edges.export_state()}
+        line = json.dumps({**head, "chores": self._chores.export_state()})
+        return b"".join((line.encode(), b"\n", self._correction.export_state()))
 
     def import_state(self, state: bytes) -> None:
         """Take up what `export_state` returned; ModelError if it was learnt on top of another model."""
         head, _, learnt = state.partition(b"\n")
+        edges = ModelEdges()
         try:
             fields = json.loads(head)
-            model, spreads = fields["model"], int(fields["spreads"])
-            chores = ChoreLengths(fields.get("chores", {}))
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            model, chores = fields["model"], ChoreLengths(fields.get("chores", {}))
+            edges.import_state(fields.get("edges", {}))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ModelError(f"the learnt state cannot be read ({error}): learning starts over") from None
         if model != self._model.card.sha256:
             raise ModelError("the learnt state belongs to another model: learning starts over")
-        self._correction.import_state(learnt[spreads:])
-        self._spreads.import_state(learnt[:spreads])
-        self._chores = chores
+        self._correction = Correction.of_state(learnt, _WIDTH)
+        self._edges, self._chores = edges, chores
         self._trusts = Trusts()  # what was judged were other predictions
 
 

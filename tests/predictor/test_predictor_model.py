@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import predictor
 from predictor.errors import ModelError
 from predictor.frozen import FrozenPredictor
 from predictor.loading import MODELS, SEMANTIC
-from predictor.record import Prediction, Predictor, PromptView, Task, Turn
+from predictor.record import Prediction, Predictor, PromptView, Step, Task, Turn
 
 LEXICAL = predictor.load()
 PAPER = predictor.load("paper")
@@ -166,7 +167,7 @@ def test_other_features_are_refused_with_the_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "content"),
-    [("card.json", "{"), ("trees.onnx", "no"), ("grams.npz", "no"), ("bag.npz", "no"), ("card.json", "[]")],
+    [("card.json", "{"), ("trees.onnx", "no"), ("bag.npz", "no"), ("card.json", "[]")],
 )
 def test_a_damaged_model_is_one_line(tmp_path: Path, file: str, content: str) -> None:
     directory = _copy("default", tmp_path)
@@ -176,7 +177,7 @@ def test_a_damaged_model_is_one_line(tmp_path: Path, file: str, content: str) ->
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("file", ["trees.onnx", "grams.npz", "bag.npz"])
+@pytest.mark.parametrize("file", ["trees.onnx", "bag.npz"])
 @pytest.mark.parametrize(
     "damage",
     [lambda data: data[: len(data) // 2], lambda data: data[:1000] + bytes(1000) + data[2000:]],
@@ -226,3 +227,20 @@ def test_a_frozen_predictor_explains_and_counts_but_does_not_learn() -> None:
     assert frozen.explain(view) == loaded.explain(view) != []
     assert (frozen.quality().judged, frozen.quality().q90_coverage) == (50, 1.0)
     assert loaded.quality().judged == 0
+
+
+def test_a_tools_result_is_not_read_as_a_question() -> None:
+    loaded = predictor.load()
+    results = (
+        "Write a long essay about whales, with ten chapters.",
+        "ls: a.py and ten other files, in order.",
+    )
+    views = [
+        PromptView(text, tools=1, step=Step(len(text) + place, is_result=True, answers=(400,), tools=("sh",)))
+        for place, text in enumerate(reversed(results))
+    ]
+    words, essay = (loaded.predict(view).expected_tokens for view in views)
+    assert essay == pytest.approx(words, rel=0.05)
+    step = Step(len(results[1]), is_result=True, answers=(4000,), tools=("sh",))
+    longer = loaded.predict(replace(views[0], step=step))
+    assert longer.expected_tokens > 1.5 * words

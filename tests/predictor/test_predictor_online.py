@@ -12,7 +12,7 @@ import predictor
 from predictor.errors import ModelError
 from predictor.lexical.online import Correction
 from predictor.ranking import ranking_accuracy
-from predictor.record import Predictor, PromptView, Quality
+from predictor.record import Predictor, PromptView, Quality, Step
 from predictor.trust import LOST_BELOW, MAX_CLIENTS, MIN_JUDGED, Trust, Trusts
 
 TOPICS = [f"topic{number}" for number in range(40)]
@@ -101,7 +101,7 @@ def test_where_there_is_nothing_to_learn_it_orders_hardly_worse() -> None:
     predicted: list[tuple[float, float, float]] = []
     for _ in range(900):
         hashes = generator.integers(0, 300, 30).astype(np.uint32)
-        features = correction.features(hashes, ["m"], generator.normal(0, 0.3, 4).astype(np.float32))
+        features = correction.features(hashes, generator.normal(0, 0.3, 4).astype(np.float32))
         static = generator.normal(5.5, 0.8)
         real = static + generator.normal(0, 0.7)
         predicted.append((static, static + correction.shift(features), real))
@@ -306,3 +306,30 @@ def test_distrust_is_reported_with_the_evidence_for_it_while_new_answers_are_jud
 def test_nothing_judged_is_nothing_counted() -> None:
     quality = predictor.load("paper").quality()
     assert (quality.judged, quality.ranking_accuracy, quality.q90_coverage) == (0, None, None)
+
+
+def _step(tool: str, generator: np.random.Generator) -> PromptView:
+    step = Step(new_characters=int(generator.integers(10, 900)), is_result=True, tools=(tool,), answered=3)
+    return PromptView(f"line {generator.integers(99)}", model="m", step=step)
+
+
+def test_it_learns_what_follows_a_tools_result() -> None:
+    loaded, generator = predictor.load(), np.random.default_rng(1)
+    for _ in range(60):
+        tool = str(generator.choice(["read", "search"]))
+        loaded.learn(loaded.predict(_step(tool, generator)), 900 if tool == "read" else 60)
+    after = {tool: loaded.predict(_step(tool, generator)).expected_tokens for tool in ("read", "search")}
+    assert after["read"] > 2 * after["search"]
+
+
+def test_many_answers_leave_the_regression_sound() -> None:
+    correction, generator = Correction(12), np.random.default_rng(1)
+    weights = generator.normal(0, 0.5, 12)
+    for _ in range(20_000):
+        dense = generator.normal(0, 1, 12).astype(np.float32)
+        features = correction.features(generator.integers(0, 90, 20).astype(np.uint32), dense)
+        correction.learn(features, 5.0, 5.0 + float(dense @ weights) + generator.normal(0, 0.5))
+    spread = np.linalg.eigvalsh(correction._covariance)
+    assert spread.min() > 0
+    assert spread.max() < 1
+    assert correction._dense == pytest.approx(weights, abs=0.1)

@@ -1,7 +1,6 @@
 """Train the default predictor's model: needs the `train` extra.
 
-A ridge regression over n-gram buckets gives each gram a weight; small trees then read the dense cues and the
-gram scores of rows that the ridge had not seen. The net beside them (`bag`) is trained on its own.
+Small trees read the dense cues. The net beside them (`bag`) reads the words too and is trained on its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from predictor.card import LOGIT_OF_NORMAL, Calibration, Card
 from predictor.errors import from_the_train_extra
 from predictor.lexical.cues import FEATURES_VERSION, NAMES
-from predictor.lexical.model import BUCKETS, GRAMS, NET_SHARE, STATED_MEAN, STATED_SHARE, TABLE_BITS, TREES
+from predictor.lexical.model import NET_SHARE, STATED_MEAN, STATED_SHARE, TREES
 from predictor.lexical.ngram_net import BAG, Bag
 from predictor.lognormal import LOG_LONG, LOG_SHORT, SHIFT_TOKENS, Edge
 from predictor.record import LONG_FROM_TOKENS
@@ -26,11 +25,8 @@ with from_the_train_extra():
     import xgboost
     from onnxmltools.convert import convert_xgboost
     from onnxmltools.convert.common.data_types import FloatTensorType
-    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.linear_model import LogisticRegression
 
-
-RIDGE_PENALTY = 4.0
-MIN_PROMPTS_A_GRAM = 2
 FOLDS = 5
 TREE_SETTINGS = {
     "n_estimators": 200,
@@ -51,44 +47,36 @@ MIN_SPREAD = 0.1  # a cue that hardly ever occurs must not weigh a hundred sprea
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A trained model: `gram_weights` (2 ** TABLE_BITS,); `centre` and `spread` (features,)."""
+    """A trained model."""
 
-    gram_weights: Numbers
     trees: xgboost.XGBRegressor
     bag: Bag
-    centre: Numbers
-    spread: Numbers
 
     def scores(self, material: Material) -> Numbers:
         """Return the score of each prompt; higher is longer."""
-        scores = predict_trees(self.trees, material.cues, gram_scores(self.gram_weights, material))
+        cues = material.cues.astype(np.float32)
+        scores = np.asarray(self.trees.predict(cues), np.float64)
         stated, share = material.cues[:, STATED_MEAN], material.cues[:, STATED_SHARE]
         scores += share * (stated - scores)
         sums = material.grams @ self.bag.numbers(material.hashes)
-        scores += NET_SHARE * (self.bag.scores(material.cues.astype(np.float32), sums) - scores)
+        scores += NET_SHARE * (self.bag.scores(cues, sums) - scores)
         return scores
 
 
 def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) -> Fitted:
-    """Fit grams and trees to targets (near log tokens), one row a prompt.
+    """Fit trees and net to targets (near log tokens), one row a prompt.
 
-    They learn what the stated length leaves open; the net learns the whole.
+    The trees learn what the stated length leaves open; the net learns the whole.
     """
-    left, whole = 1 - material.cues[:, STATED_SHARE], targets
-    targets = (targets - material.cues[:, STATED_SHARE] * material.cues[:, STATED_MEAN]) / left
+    left = 1 - material.cues[:, STATED_SHARE]
+    unstated = (targets - material.cues[:, STATED_SHARE] * material.cues[:, STATED_MEAN]) / left
     weights = weights * left**2
-    unseen = np.zeros(len(targets))
-    for known, held in folds(material.groups, seed):
-        table = fit_grams(material.rows(known), targets[known], weights[known])
-        unseen[held] = gram_scores(table, material.rows(held))
     # Training leaves a few answers only where data is scarce; a leaf may then be smaller.
     smallest_leaf = min(SMALLEST_LEAF, 0.01 * float(weights.sum()))
     trees = xgboost.XGBRegressor(**TREE_SETTINGS, min_child_weight=smallest_leaf, random_state=seed)
-    rows = np.column_stack((material.cues, unseen))
-    trees.fit(rows, targets, sample_weight=weights)
-    centre, spread = rows.mean(axis=0), rows.std(axis=0)
-    bag = fit_bag(material, whole, centre[:-1], np.maximum(spread[:-1], MIN_SPREAD), seed)
-    return Fitted(fit_grams(material, targets, weights), trees, bag, centre, spread)
+    trees.fit(material.cues, unstated, sample_weight=weights)
+    spread = np.maximum(material.cues.std(axis=0), MIN_SPREAD)
+    return Fitted(trees, fit_bag(material, targets, material.cues.mean(axis=0), spread, seed))
 
 
 def folds(groups: Rows, seed: int, count: int = FOLDS) -> Iterator[tuple[Rows, Rows]]:
@@ -97,30 +85,6 @@ def folds(groups: Rows, seed: int, count: int = FOLDS) -> Iterator[tuple[Rows, R
     fold_of = np.random.default_rng(seed).permutation(np.arange(labels.max() + 1) % count)[labels]
     for fold in range(count):
         yield np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
-
-
-def fit_grams(material: Material, targets: Numbers, weights: Numbers) -> Numbers:
-    """Return the ridge weight of each bucket; a gram of one prompt alone says nothing of others."""
-    prompts_a_gram = np.bincount(material.grams.indices, minlength=material.grams.shape[1])
-    kept = np.flatnonzero(prompts_a_gram >= MIN_PROMPTS_A_GRAM)
-    table = np.zeros(1 << TABLE_BITS)
-    if len(kept):
-        ridge = Ridge(alpha=RIDGE_PENALTY, solver="sparse_cg", tol=1e-3)
-        ridge.fit(material.grams[:, kept], targets, sample_weight=weights)
-        np.add.at(table, material.hashes[kept] & BUCKETS, ridge.coef_)
-    return table
-
-
-def gram_scores(table: Numbers, material: Material) -> Numbers:
-    """Return the gram score of each prompt, as the loaded model computes it."""
-    scores: Numbers = material.grams @ table[material.hashes & BUCKETS]
-    return scores
-
-
-def predict_trees(trees: xgboost.XGBRegressor, cues: Numbers, scores: Numbers) -> Numbers:
-    """Return the trees' output as float64."""
-    rows = np.column_stack((cues, scores)).astype(np.float32)
-    return np.asarray(trees.predict(rows), np.float64)
 
 
 def out_of_fold(
@@ -191,24 +155,15 @@ def fit_edge(distances: Numbers, below: npt.NDArray[np.bool_], weights: Numbers)
 def save(fitted: Fitted, card: Card, directory: Path) -> Card:
     """Write a model directory; return its card with the files' hashes filled in."""
     directory.mkdir(parents=True, exist_ok=True)
-    used = np.flatnonzero(fitted.gram_weights)
-    np.savez(
-        directory / GRAMS,
-        buckets=used.astype(np.uint32),
-        weights=fitted.gram_weights[used].astype(np.float16),
-        centre=fitted.centre.astype(np.float32),
-        scale=(1 / np.maximum(fitted.spread, MIN_SPREAD)).astype(np.float32),
-    )
-    width = len(NAMES) + 1
     onnx = convert_xgboost(
         fitted.trees,
         name="trees",  # a random one would give the same model another hash each time
-        initial_types=[("features", FloatTensorType([None, width]))],
+        initial_types=[("features", FloatTensorType([None, len(NAMES)]))],
         target_opset=OPSET,
     )
     (directory / TREES).write_bytes(onnx.SerializeToString())
     fitted.bag.save(directory / BAG)
-    files = [GRAMS, TREES, BAG]
+    files = [TREES, BAG]
     signed = replace(card, features_version=FEATURES_VERSION, sha256=file_hashes(directory, files))
     write_card(signed, directory)
     return signed

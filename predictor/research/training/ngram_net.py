@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from predictor.lexical.ngram_net import MAX_GRAMS, Bag, Layers
+from predictor.lexical.ngram_net import LIMIT, MAX_GRAMS, Bag, Layers
 from predictor.research.training.material import Material, Numbers, Rows
 
 NUMBERS = 4
@@ -27,7 +27,6 @@ DECAY, NUMBERS_DECAY = 0.01, 0.02
 WORDS_DROPPED, NUMBERS_DROPPED, HIDDEN_DROPPED = 0.4, 0.1, 0.2
 FIRST_SPREAD = 0.02
 
-LIMIT = 4.0  # spreads from its mean: further out a cue says no more
 DELTA = 0.3
 LARGEST_DIFFERENCE = 2.0
 STEEPNESS = 1.5

@@ -1,7 +1,6 @@
 """`clairvoyant bench`: measure what shortest-first gains on your own machine."""
 
 import asyncio
-import csv
 import json
 import logging
 import platform
@@ -91,10 +90,6 @@ shared_options = together(
     backend_key_file_option,
     click.option("--quick", is_flag=True, help="Try it out: a few requests in one run."),
     json_option("Print the findings as JSON instead of tables."),
-    click.option("--csv", "csv_file", type=output_file(), metavar="FILE", help="Write every answer's times."),
-    click.option(
-        "--plot", "plot_file", type=output_file(".svg"), metavar="FILE", help="Draw the charts as SVG."
-    ),
     click.option(
         "--report",
         "report_file",
@@ -246,7 +241,7 @@ def agents(**options: Any) -> None:
     report_options = {name: options.pop(name) for name in ("as_json", "report_file")}
     measure = _measure_agents(**options)
     findings = run_virtually(measure) if virtual else run(measure)
-    _write(findings, csv_file=None, plot_file=None, report=agents_report(findings), **report_options)
+    _write(findings, agents_report(findings), **report_options)
 
 
 async def _measure_agents(
@@ -330,6 +325,7 @@ async def _measure_agents(
 def _bench(
     kind: str, requests: int, quick_requests: int, runs: int, options: dict[str, Any], **more: Any
 ) -> None:
+    from clairvoyant_cli.research.bench.report import report_of
     from clairvoyant_cli.research.bench.setup import Settings
 
     logging.getLogger("clairvoyant").setLevel(logging.ERROR)  # keep the daemon's log out of the table
@@ -359,8 +355,7 @@ def _bench(
     arms = [parse_arm(text) for text in settings.arms]
     measure = _measure(settings, arms, options["backend_key_file"])
     findings = run_virtually(measure) if virtual else run(measure)
-    names = ("as_json", "csv_file", "plot_file", "report_file")
-    _write(findings, **{name: options[name] for name in names})
+    _write(findings, report_of(findings), options["as_json"], options["report_file"])
 
 
 async def _measure(settings: "Settings", arms: list[Arm], backend_key_file: Path | None) -> "Findings":
@@ -460,26 +455,14 @@ def _progress(total: int) -> Iterator[Callable[[float, str], None]]:
     yield print_step
 
 
-def _write(
-    findings: "Findings",
-    as_json: bool,
-    csv_file: Path | None,
-    plot_file: Path | None,
-    report_file: Path | None,
-    report: "Report | None" = None,
-) -> None:
+def _write(findings: "Findings", report: "Report", as_json: bool, report_file: Path | None) -> None:
     from clairvoyant_cli.commands.console import PlainConsole
-    from clairvoyant_cli.research.bench.report import report_of, to_csv, to_json
+    from clairvoyant_cli.research.bench.report import to_json
     from clairvoyant_cli.research.report import print_report, save
 
-    report = report or report_of(findings)
     try:
-        if csv_file is not None:
-            with csv_file.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows(to_csv(findings.cells))
-        for path in (plot_file, report_file):
-            if path is not None:
-                save(report, path)
+        if report_file is not None:
+            save(report, report_file)
     except OSError as error:
         raise ClairvoyantError(f"cannot write {error.filename}: {error.strerror}") from None
     if as_json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clairvoyant_cli.commands.options import json_option, output_file
+from clairvoyant_cli.commands.options import json_option
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.research.simulator.scenarios import SCENARIOS, run_scenario
@@ -126,13 +126,11 @@ def option(name: str, value_type: Any, default: Any, text: str, parameter: str =
 @click.option("--seeds", type=click.IntRange(min=1), help="Independent runs. More give narrower intervals.")
 @click.option("--requests", type=click.IntRange(min=2), help="Requests per run.")
 @json_option("Print JSON.")
-@click.option("--plot", type=output_file(".svg"), help="Draw the plots as SVG.")
 def command(
     scenario: str | None,
     seeds: int | None,
     requests: int | None,
     as_json: bool,
-    plot: Path | None,
     **mix: Any,
 ) -> None:
     """Run the serving scheduler in virtual time and compare policies.
@@ -142,7 +140,7 @@ def command(
     `clairvoyant history --trace` prints.
     """
     from clairvoyant_cli.commands.console import PlainConsole
-    from clairvoyant_cli.research.report import print_report, save, to_json
+    from clairvoyant_cli.research.report import print_report, to_json
     from clairvoyant_cli.research.simulator.comparison import Options
 
     with progress() as tick:
@@ -152,12 +150,6 @@ def command(
         click.echo(json.dumps(to_json(report), indent=2))
     else:
         print_report(report, PlainConsole())
-    if plot is not None:
-        try:
-            save(report, plot)
-        except OSError as error:
-            raise ClairvoyantError(f"cannot write {plot}: {error.strerror}") from error
-        click.echo(f"wrote {plot}", err=True)
 
 
 def run_mix(mix: Mix, options: "Options") -> "Report":

@@ -97,15 +97,15 @@ def test_an_odd_file_is_refused_in_one_line(
 
 
 OUTPUTS = {
-    "csv": (*REPLAYED, "--csv"),
+    "report": (*REPLAYED, "--report"),
     "model": ("train", __file__, "--out"),
 }
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(output: str, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for place, words in ((tmp_path / "pipe", "pipe"), (tmp_path / ("n" * 300), "too long")):
+    os.mkfifo(tmp_path / "pipe.md")
+    for place, words in ((tmp_path / "pipe.md", "pipe"), (tmp_path / f"{'n' * 300}.md", "too long")):
         result = CliRunner().invoke(cli, [*OUTPUTS[output], str(place)])
         refused = result.exception
         code = refused.exit_code if isinstance(refused, ClairvoyantError) else result.exit_code

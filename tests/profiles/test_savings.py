@@ -77,9 +77,7 @@ def test_report_rounds_tiny_savings_to_zero(tmp_path: Path) -> None:
         ["report", "--html", "x.pdf"],
         ["bench", "burst", "--report", "/nonexist/x.md"],
         ["bench", "burst", "--report", "x.pdf"],
-        ["bench", "burst", "--plot", "x.png"],
         ["bench", "burst", "--resume", "/nonexist/x.part"],
-        ["simulate", "--plot", "x.gif"],
         ["train", "x.jsonl", "--out", f"{__file__}/model"],
     ],
 )

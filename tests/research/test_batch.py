@@ -100,7 +100,10 @@ def test_no_other_choice_of_tokens_to_keep_is_cheaper(
 ) -> None:
     best = rates.resume_s(prompt, done)
     assert best <= rates.resume_with_s(prompt, done, share * done) * (1 + 1e-9) + 1e-12
-    printed = min(rates.tokens_to_keep_as_printed(prompt), done)
+    top = rates.beta - rates.gamma_1 * prompt - (rates.gamma_1 + 2.0 * rates.gamma_2) / 2.0
+    printed = min(
+        max(0.0, top / (2.0 * rates.gamma_1)), done
+    )  # Eq. 6 of semantic scheduling as it is printed
     assert best <= rates.resume_with_s(prompt, done, printed) * (1 + 1e-9) + 1e-12
 
 

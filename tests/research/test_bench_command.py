@@ -55,11 +55,9 @@ def test_arms_know_classes_or_lengths() -> None:
 
 def test_poisson_takes_several_utilisations(tmp_path: Path) -> None:
     words = ("poisson", *REPLAY, "--requests", "6", "--arm", "fcfs", "--arm", "sjf")
-    files = ("--plot", str(tmp_path / "p.svg"), "--csv", str(tmp_path / "c.csv"))
-    said = findings(*words, "--rho", "0.5", "--rho", "0.8", *files)
+    said = findings(*words, "--rho", "0.5", "--rho", "0.8", "--report", str(tmp_path / "r.md"))
     assert {each["load"] for each in said["arms"]} == {"rho 0.5", "rho 0.8"}
-    assert "Gain over load" in (tmp_path / "p.svg").read_text()
-    assert len((tmp_path / "c.csv").read_text().splitlines()) == 1 + 6 * 4
+    assert "Gain over load" in (tmp_path / "r.svg").read_text()
 
 
 def test_a_trace_is_replayed_at_a_utilisation(tmp_path: Path) -> None:
@@ -131,8 +129,7 @@ def test_bench_errors_are_one_line(words: tuple[str, ...]) -> None:
 def test_the_simulator_agrees_with_the_bench(tmp_path: Path) -> None:
     words = ("poisson", "--backend", "replay", "--virtual-time", "--runs", "1", "--requests", "16")
     arms = ("--arm", "fcfs", "--arm", "bounded@classes:36", "--arm", "oracle")
-    files = ("--plot", str(tmp_path / "p.svg"), "--report", str(tmp_path / "r.md"))
-    said = findings(*words, *arms, "--rho", "0.6", "--rho", "0.9", *files)
+    said = findings(*words, *arms, "--rho", "0.6", "--rho", "0.9", "--report", str(tmp_path / "r.md"))
     assert {each["load"] for each in said["arms"]} == {"rho 0.6", "rho 0.9"}
     measured, simulated = (
         {(each["load"], each["arm"]): each["figures"] for each in said[name]}
@@ -143,7 +140,7 @@ def test_the_simulator_agrees_with_the_bench(tmp_path: Path) -> None:
         for kind in ("short", "long"):
             p50 = simulated[key][kind]["sojourn p50"]["mean"]
             assert figures[kind]["sojourn p50"]["mean"] == pytest.approx(p50, rel=0.02, abs=0.1)
-    drawn = (tmp_path / "p.svg").read_text()
+    drawn = (tmp_path / "r.svg").read_text()
     assert "bounded@classes:36, simulated" in drawn
     assert "stroke-dasharray" in drawn
     assert "## rho 0.9" in (tmp_path / "r.md").read_text()

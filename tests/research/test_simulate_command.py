@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -71,7 +70,7 @@ def test_one_run_has_no_interval_and_the_json_is_still_json() -> None:
 
     printed = simulate("--scenario", "clairvoyant-figure3", "--seeds", "1", "--requests", "60", "--json")
     found = json.loads(printed.stdout, parse_constant=refuse)
-    assert found["plots"][0]["curves"][0]["points"][0]["half_width"] is None
+    assert found["tables"][0]["cells"][0]["half_width"] is None
 
 
 def test_a_file_without_long_answers_that_arrive_twice_as_fast(tmp_path: Path) -> None:
@@ -86,21 +85,6 @@ def test_a_file_without_long_answers_that_arrive_twice_as_fast(tmp_path: Path) -
     assert columns == {"short P50", "short P95", "medium P50", "medium P95", "mean", "longest wait"}
     longest = [table["tables"][0]["cells"][5]["ours"] for table in (once, twice)]
     assert longest[0] < longest[1]
-
-
-def test_a_plot_has_axes_with_units_and_error_bars(tmp_path: Path) -> None:
-    path = tmp_path / "out.svg"
-    simulate("--scenario", "clairvoyant-figure3", *SMALL, "--plot", str(path))
-    drawing = ElementTree.parse(path)  # noqa: S314 - written by ourselves
-    texts = {element.text for element in drawing.iter() if element.tag.endswith("text")}
-    assert {"utilisation (1)", "change (%)", "bounded"} <= texts
-
-
-def test_a_report_without_curves_is_drawn_by_its_rows(tmp_path: Path) -> None:
-    path = tmp_path / "out.svg"
-    simulate("--scenario", "clairvoyant-table8", *SMALL, "--plot", str(path))
-    texts = {element.text for element in ElementTree.parse(path).iter()}  # noqa: S314 - written by ourselves
-    assert {"Change against fcfs", "(%)", "bounded @85%", "short P50"} <= texts
 
 
 @pytest.mark.parametrize(
@@ -118,12 +102,6 @@ def test_simulate_errors_are_one_line(arguments: list[str], complaint: str) -> N
     with pytest.raises(ClairvoyantError, match=complaint) as caught:
         simulate(*SMALL, *arguments)
     assert "\n" not in str(caught.value)
-
-
-def test_a_plot_is_svg_or_refused_before_the_work() -> None:
-    refused = simulate("--plot", "out.png", *SMALL)
-    assert refused.exit_code == 2
-    assert "'out.png' must end in .svg" in refused.stderr
 
 
 @pytest.mark.parametrize("text", ["x", "1", "1,2,3", "-1,2", "3,-1"])

@@ -1,7 +1,7 @@
-"""Makes the report of a bench: tables, charts, JSON and CSV."""
+"""Makes the report of a bench: tables, charts and JSON."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
@@ -282,12 +282,3 @@ def _nested(estimates: Mapping[Key, Estimate]) -> dict[str, dict[str, Any]]:
         half_width = each.half_width if isfinite(each.half_width) else None
         nested.setdefault(kind, {})[name] = {"mean": each.mean, "half_width": half_width, "runs": each.n}
     return nested
-
-
-def to_csv(cells: Iterable[Cell]) -> Iterator[tuple[object, ...]]:
-    """Yield a header and one row an answer."""
-    yield "load", "run", "arm", "class", "at_s", "tokens", "predicted_tokens", "ttft_s", "sojourn_s", "error"
-    for cell in cells:
-        for a in cell.answers:
-            times = (a.predicted_tokens, a.ttft_s, a.sojourn_s, a.error)
-            yield (cell.load, cell.run, cell.arm, a.kind, a.at_s, a.tokens, *times)

@@ -3,7 +3,7 @@
 Build a `Report` from `Table`s (text) or `figures` (numbers with confidence intervals) and `Plot`s, then:
 
     print_report(report, console)            # rich tables
-    save(report, Path("r.md"))               # .md (charts beside it) or .svg (charts alone)
+    save(report, Path("r.md"))               # Markdown, charts beside it
     to_json(report)                          # the figures as data
 """
 

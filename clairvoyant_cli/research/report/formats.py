@@ -1,6 +1,5 @@
 """Writes a report as Markdown or JSON."""
 
-from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,11 @@ from clairvoyant_cli.research.report.svg import svg
 
 
 def save(report: Report, path: Path) -> None:
-    """Write a report: its charts for .svg, else Markdown with an SVG file beside it.
-
-    OSError if a file cannot be written.
-    """
-    if path.suffix == ".svg":
-        path.write_text(svg(report.charts), encoding="utf-8")
-    else:
-        drawing = path.with_suffix(".svg")
-        if report.plots:
-            drawing.write_text(svg(report.plots), encoding="utf-8")
-        path.write_text(markdown(report, drawing.name), encoding="utf-8")
+    """Write a report as Markdown, its charts as an SVG file beside it; OSError if that fails."""
+    drawing = path.with_suffix(".svg")
+    if report.plots:
+        drawing.write_text(svg(report.plots), encoding="utf-8")
+    path.write_text(markdown(report, drawing.name), encoding="utf-8")
 
 
 def markdown(report: Report, chart_file: str) -> str:
@@ -42,16 +35,12 @@ def markdown(report: Report, chart_file: str) -> str:
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """Return the figures and plots as plain JSON types; null where an interval is not known."""
-    plots = [asdict(plot) for plot in report.plots]
-    for point in (p for plot in plots for curve in plot["curves"] for p in curve["points"]):
-        point["half_width"] = _finite(point["half_width"])
+    """Return the figures as plain JSON types; null where an interval is not known."""
     return {
         "name": report.name,
         "setting": report.setting,
         "tables": [{"title": table.title, "cells": [*map(_record, table.cells)]} for table in report.tables],
         "notes": list(report.notes),
-        "plots": plots,
     }
 
 

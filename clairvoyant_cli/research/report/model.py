@@ -100,34 +100,12 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Curves over one pair of axes; the labels contain the units.
-
-    With `x_names`, the points are at 0, 1, 2 and so on, labelled with the names and not joined.
-    """
+    """Curves over one pair of axes; the labels contain the units."""
 
     title: str
     x_label: str
     y_label: str
     curves: tuple[Curve, ...]
-    x_names: tuple[str, ...] = ()
-
-
-def plot_of(table: Table) -> Plot:
-    """Return a table of figures as a plot: one point a figure, over the names of the rows."""
-    rows = tuple(dict.fromkeys(cell.row for cell in table.cells))
-    curves = tuple(
-        Curve(
-            column,
-            tuple(
-                Point.of(rows.index(c.row), c.ours, c.scale)
-                for c in table.cells
-                if c.column == column and isfinite(c.ours.mean)
-            ),
-        )
-        for column in table.header
-    )
-    units = ", ".join(dict.fromkeys(cell.unit for cell in table.cells))
-    return Plot(table.title, "", f"({units})", curves, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +119,6 @@ class Report:
     plots: tuple[Plot, ...] = ()
     conclusions: tuple[str, ...] = ()
     command: str = ""
-
-    @property
-    def charts(self) -> tuple[Plot, ...]:
-        """The plots; without any, the last table of figures as a plot."""
-        if self.plots or not any(table.cells for table in self.tables):
-            return self.plots
-        return (plot_of([table for table in self.tables if table.cells][-1]),)
 
 
 def paragraphs(text: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from math import ceil, floor, isfinite, log10
 from clairvoyant_cli.research.report.model import Curve, Plot
 
 WIDTH, HEIGHT = 760, 440
-LEFT, RIGHT, TOP, BOTTOM, NAMES = 70, 190, 40, 55, 60
+LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 55
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Okabe and Ito's palette, which is safe for colour-blind readers."""
 DASHES = ' stroke-dasharray="5 4"'
@@ -45,10 +45,7 @@ def _extent(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
 
 def _panel(plot: Plot, offset: int) -> Iterator[str]:
     x_ticks, y_ticks = _extent(plot.curves)
-    if plot.x_names:
-        x_ticks = [float(n) for n in range(-1, len(plot.x_names) + 1)]
-    bottom_margin = BOTTOM + (NAMES if plot.x_names else 0)
-    plot_width, plot_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - bottom_margin
+    plot_width, plot_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
     def at_x(x: float) -> float:
         return LEFT + (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0]) * plot_width
@@ -65,11 +62,7 @@ def _panel(plot: Plot, offset: int) -> Iterator[str]:
     for tick in x_ticks:
         x = at_x(tick)
         yield f'<line x1="{x:.1f}" y1="{bottom}" x2="{x:.1f}" y2="{bottom + 5}" stroke="black"/>'
-        if not plot.x_names:
-            yield f'<text x="{x:.1f}" y="{bottom + 19}" text-anchor="middle">{tick:g}</text>'
-        elif 0 <= tick < len(plot.x_names):
-            turned = f'transform="translate({x + 4:.1f} {bottom + 10}) rotate(-40)" text-anchor="end"'
-            yield f"<text {turned}>{escape(plot.x_names[int(tick)])}</text>"
+        yield f'<text x="{x:.1f}" y="{bottom + 19}" text-anchor="middle">{tick:g}</text>'
     yield f'<path d="M{LEFT} {offset + TOP}V{bottom}H{right}" fill="none" stroke="black"/>'
     across, middle = LEFT + plot_width / 2, offset + TOP + plot_height / 2
     yield f'<text x="{across}" y="{bottom + 40}" text-anchor="middle">{escape(plot.x_label)}</text>'
@@ -79,7 +72,7 @@ def _panel(plot: Plot, offset: int) -> Iterator[str]:
     for number, curve in enumerate(plot.curves):
         colours += not curve.dashed
         colour = COLOURS[max(colours, 0) % len(COLOURS)]
-        yield from _curve(curve, colour, at_x, at_y, joined=not plot.x_names)
+        yield from _curve(curve, colour, at_x, at_y)
         key_y = offset + TOP + 12 + 18 * number
         line = f'x1="{right + 12}" y1="{key_y}" x2="{right + 34}" y2="{key_y}"'
         yield f'<line {line} stroke="{colour}"{DASHES if curve.dashed else ""}/>'
@@ -87,13 +80,12 @@ def _panel(plot: Plot, offset: int) -> Iterator[str]:
 
 
 def _curve(
-    curve: Curve, colour: str, at_x: Callable[[float], float], at_y: Callable[[float], float], *, joined: bool
+    curve: Curve, colour: str, at_x: Callable[[float], float], at_y: Callable[[float], float]
 ) -> Iterator[str]:
     spots = [(at_x(p.x), at_y(p.y)) for p in curve.points]
-    if joined:
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-        dashes = DASHES if curve.dashed else ""
-        yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"{dashes}/>'
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
+    dashes = DASHES if curve.dashed else ""
+    yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"{dashes}/>'
     for (x, y), point in zip(spots, curve.points, strict=True):
         if curve.marked:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'

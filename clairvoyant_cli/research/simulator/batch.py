@@ -56,11 +56,6 @@ class Rates:
         recomputed = (self.beta - self.gamma_2) / self.gamma_1 - prompt_tokens - 0.5
         return done - min(max(recomputed, 0.0), done)
 
-    def tokens_to_keep_as_printed(self, prompt_tokens: float) -> float:
-        """Return how many tokens Eq. 6 keeps as printed, for comparison."""
-        top = self.beta - self.gamma_1 * prompt_tokens - (self.gamma_1 + 2.0 * self.gamma_2) / 2.0
-        return max(0.0, top / (2.0 * self.gamma_1))
-
     def resume_with_s(self, prompt_tokens: float, done: float, kept: float) -> float:
         """Return the cost of resuming with `kept` decoded tokens (Eq. 5, and Eq. 3 for the prompt)."""
         prompt_s = min(self.beta * prompt_tokens, self.prefill_s(prompt_tokens))

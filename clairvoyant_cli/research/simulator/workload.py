@@ -34,7 +34,7 @@ class Workload:
     """Requests in order of arrival. Columns have shape (n,), or (0,) if unused.
 
     `service_s` is the time alone in a slot, of which the first `prefill_s` come before the first token.
-    `kind` is the true class, for reports. `delay_s` is time that passed before the arrival, in a predictor.
+    `kind` is the true class, for reports.
     """
 
     arrival_s: Floats
@@ -45,7 +45,6 @@ class Workload:
     prefill_s: Floats = field(default_factory=no_floats)
     client: Ints = field(default_factory=no_ints)
     urgency: Ints = field(default_factory=no_ints)
-    delay_s: Floats = field(default_factory=no_floats)
 
     def __len__(self) -> int:
         return len(self.arrival_s)

@@ -3,7 +3,7 @@
 The paper's figures are those that its prose states: the stored text has no table cells.
 """
 
-from clairvoyant_cli.research.report import Cell, Curve, Plot, Point, Report, figures, paragraphs
+from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs
 from clairvoyant_cli.research.simulator.comparison import (
     BY_CLASS,
     Draw,
@@ -126,22 +126,17 @@ def figure3(options: Options) -> Report:
         variant(DEFAULT_POLICY, DEFAULT_TAU_S, classes(0.85, SERVICE), f"{DEFAULT_POLICY} @85%"),
     ]
     cells: list[Cell] = []
-    points: dict[str, list[Point]] = {each.name: [] for each in variants[1:]}
     for load in LOADS:
         column = f"rho {load:g}"
         measured = {column: BY_CLASS["short P50"]}
         samples = compare(variants, steady(load, options.requests), measured, options)
         stated = {(name, column): change for (at, name), change in FIGURE3.items() if at == load}
-        for cell in relative(samples, stated):
-            cells.append(cell)
-            points[cell.row].append(Point.of(load, cell.ours, 100.0))
-    curves = tuple(Curve(name, tuple(of_name)) for name, of_name in points.items())
+        cells += relative(samples, stated)
     return Report(
         "",
         f"{SETTING}{options.size}; tau = {TAU_S:g} s",
         (figures("Change of short P50 against fcfs", cells),),
         FIGURE3_NOTES,
-        (Plot("Short requests, P50 against fcfs", "utilisation (1)", "change (%)", curves),),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from clairvoyant_cli.confidence import mean_of, percentile
-from clairvoyant_cli.research.report import Cell, Curve, Plot, Point, Report, figures, paragraphs
+from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs
 from clairvoyant_cli.research.simulator.batch import Machine, PreemptedCaches, Rates
 from clairvoyant_cli.research.simulator.comparison import Figure, Options, Samples, Variant, absolute, compare
 from clairvoyant_cli.research.simulator.predictions import Predictions, gaussian_tokens
@@ -47,10 +47,6 @@ TIMES: dict[str, Figure] = {
     f"{label} {name}": lambda run, measure=measure, share=share: percentile(getattr(run, measure), share)  # type: ignore[misc]
     for label, measure in (("TTFT", "ttft_s"), ("E2EL", "sojourn_s"))
     for name, share in (("P25", 25.0), ("P50", 50.0), ("P75", 75.0), ("max", 100.0))
-}
-MEANS: dict[str, Figure] = {
-    "mean TTFT": lambda run: float(run.ttft_s.mean()),
-    "mean E2EL": lambda run: float(run.sojourn_s.mean()),
 }
 
 RATIOS = (
@@ -100,16 +96,11 @@ def run(variants: list[Variant], options: Options, rate_per_s: float = float("in
     return compare(
         variants,
         lambda rng: workload(rng, options.requests, rate_per_s),
-        TIMES | MEANS,
+        TIMES,
         options,
         machine=L4_LLAMA_1B,
         cache=lambda: PreemptedCaches(L4_LLAMA_1B.rates),
     )
-
-
-def quartiles(samples: Samples) -> list[Cell]:
-    """Return the quartiles and maxima of TTFT and E2EL."""
-    return [cell for cell in absolute(samples) if cell.column in TIMES]
 
 
 def comparison(options: Options) -> Report:
@@ -122,7 +113,7 @@ def comparison(options: Options) -> Report:
         ratios.append(Cell(f"{policy} / rr-sjf", label, ratio, "x", paper))
     sigmas = (0.0, 25.0, 100.0, 400.0, 1024.0)
     noise = [variant(p, sigma, name=f"{p} sigma {sigma:g}") for p in ("sjf", "rr-sjf") for sigma in sigmas]
-    noise_cells = quartiles(run(noise, options))
+    noise_cells = absolute(run(noise, options))
     rates = (5.0, 10.0, 15.0, 25.0, 50.0)
     by_rate = {
         rate: run([variant(p, name=f"{p} {rate:g}/s") for p in ("fcfs", "sjf", "rr-sjf")], options, rate)
@@ -132,15 +123,11 @@ def comparison(options: Options) -> Report:
         cell
         for policy in ("fcfs", "sjf", "rr-sjf")
         for samples in by_rate.values()
-        for cell in quartiles(samples)
+        for cell in absolute(samples)
         if cell.row.split()[0] == policy
     ]
     quanta = (5.0, 10.0, 25.0, 50.0, 100.0, 200.0)
     by_quantum = run([variant("rr-sjf", quantum_tokens=q, name=f"quantum {q:g}") for q in quanta], options)
-    curves = tuple(
-        Curve(name, tuple(Point.of(q, mean_of(by_quantum[f"quantum {q:g}"][name])) for q in quanta))
-        for name in MEANS
-    )
     return Report(
         "",
         "vLLM-like continuous batching, 256 sequences, preemption by recompute; answers of 4 to 1,024 tokens"
@@ -148,11 +135,10 @@ def comparison(options: Options) -> Report:
         " confidence",
         (
             figures("Ratios the paper states (its figures in brackets)", ratios),
-            figures("Figures 3 and 4: a burst, quantum 5, true lengths", quartiles(burst)),
+            figures("Figures 3 and 4: a burst, quantum 5, true lengths", absolute(burst)),
             figures("Figures 5 and 6: Gaussian noise on the lengths (tokens)", noise_cells),
             figures("Figures 7 and 8: request rate", rate_cells),
-            figures("Figure 2: tokens before preemption", quartiles(by_quantum)),
+            figures("Figure 2: tokens before preemption", absolute(by_quantum)),
         ),
         NOTES,
-        (Plot("RR-SJF: tokens before preemption", "quantum (tokens)", "time (s)", curves),),
     )

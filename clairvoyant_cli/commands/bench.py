@@ -149,22 +149,6 @@ def poisson(requests: int, rhos: tuple[float, ...], **options: Any) -> None:
     _bench("poisson", requests, 60, 5, options, rhos=rhos)
 
 
-@command.command()
-@click.argument("trace", type=FILE)
-@click.option(
-    "--rho",
-    "rhos",
-    type=UTILISATION,
-    multiple=True,
-    help="Stretch the arrivals to this utilisation. Default: as recorded.",
-)
-@requests_option(250)
-@shared_options
-def trace(trace: Path, requests: int, rhos: tuple[float, ...], **options: Any) -> None:
-    """Send questions at the times of a trace: Azure's, Mooncake's, or your own."""
-    _bench("trace", requests, 60, 3, options, rhos=rhos, trace=str(trace))
-
-
 def number_option(name: str, least: float, most: float, default: float, text: str) -> Callable[[Any], Any]:
     """Return the option for a number between two limits; a whole one if its default is."""
     whole = isinstance(default, int)

@@ -29,7 +29,6 @@ CONTENTS = {
 REPLAYED = ("bench", "burst", "--quick", "--backend", "replay", "--virtual-time", "--requests", "2")
 READERS = {
     "simulate": ("simulate", "--requests", "50", "--seeds", "1", "--workload"),
-    "trace": ("bench", "trace", "--quick", "--backend", "replay", "--virtual-time"),
     "prompts": (*REPLAYED, "--prompts"),
     "evaluate": ("evaluate",),
 }

@@ -32,7 +32,7 @@ def test_a_place_that_cannot_be_read_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "words", [["serve", "--polcy", "x"], ["act"], ["demo", "--requests", "0"], ["bench", "trace"]]
+    "words", [["serve", "--polcy", "x"], ["act"], ["demo", "--requests", "0"], ["simulate", "x"]]
 )
 def test_wrong_usage_is_one_line_that_says_where_to_look(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -43,7 +43,7 @@ def test_wrong_usage_is_one_line_that_says_where_to_look(
     assert ended.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("clairvoyant: ")
-    command = " ".join(word for word in words if word in ("serve", "act", "demo", "bench", "trace"))
+    command = " ".join(word for word in words if word in ("serve", "act", "demo", "simulate"))
     assert line.endswith(f"; see: clairvoyant {command} --help")
 
 

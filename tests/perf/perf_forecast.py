@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.traces import read_trace
+from clairvoyant_cli.research.simulator.traces import read_history
 from tests.fakes.watched_waits import Q90, TOKENS_PER_S, Judged, WatchedWaits, of_workload, watched
 
 POLICIES = ("bounded", "srpt", "fcfs")
@@ -25,7 +25,7 @@ Case = tuple[str, str, float, str]
 
 def of_trace(policy: str, path: str, rho: float, slots: int, seed: int) -> WatchedWaits:
     """Return a run of recorded arrivals and lengths, at another speed, with guesses of the lengths."""
-    workload = read_trace(Path(path), 1000)
+    workload = read_history(Path(path), limit=1000).workload
     guessed = np.maximum(
         workload.tokens * np.exp(np.random.default_rng(seed).normal(0.0, 0.7, len(workload))), 1.0
     )

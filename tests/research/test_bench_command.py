@@ -60,15 +60,6 @@ def test_poisson_takes_several_utilisations(tmp_path: Path) -> None:
     assert "Gain over load" in (tmp_path / "r.svg").read_text()
 
 
-def test_a_trace_is_replayed_at_a_utilisation(tmp_path: Path) -> None:
-    trace = tmp_path / "trace.jsonl"
-    trace.write_text("".join(f'{{"at": {i * 60}, "tokens": {50 + 450 * (i % 3)}}}\n' for i in range(6)))
-    said = findings("trace", str(trace), *REPLAY, "--arm", "fcfs", "--rho", "0.8")
-    (only,) = said["arms"]
-    assert only["load"] == "trace at rho 0.8"
-    assert set(only["figures"]) == {"short", "medium", "long", "all"}
-
-
 async def test_real_answers_end_at_their_limit_and_the_oracle_knows_the_lengths(
     tmp_path: Path,
 ) -> None:
@@ -116,7 +107,6 @@ def test_set_lengths_on_a_real_server_are_hidden_from_predictions(llama: LlamaSe
         ("burst", "--backend", "http://127.0.0.1:1"),
         ("burst", "--backend", "replay", "--arm", "sfj"),
         ("burst", "--virtual-time"),
-        ("trace", "missing.csv", "--backend", "replay"),
         ("burst", "--backend", "replay", "--prompts", "missing.jsonl"),
     ],
 )

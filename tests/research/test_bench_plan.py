@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,12 +19,10 @@ from clairvoyant_cli.research.bench.plan import (
     as_written,
     burst,
     poisson,
-    replayed,
     without_repeats,
 )
 from clairvoyant_cli.research.bench.prompts import load_prompts
-from clairvoyant_cli.research.simulator.traces import read_trace
-from clairvoyant_cli.research.simulator.workload import Workload
+from clairvoyant_cli.research.simulator.traces import read_history
 from predictor.record import LengthClass, Prediction, Predictor, PromptView
 
 POOLS = load_prompts()
@@ -112,31 +109,22 @@ OWN = '{"at": 10, "tokens": 44}\n\n{"at": 14.3, "tokens": 909}\n'
 def test_each_kind_of_trace_is_read(tmp_path: Path, name: str, text: str, packed: bool) -> None:
     file = tmp_path / (f"{name}.gz" if packed else name)
     file.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    trace = read_trace(file, 100)
+    trace = read_history(file).workload
     assert trace.tokens.tolist() == [44, 909]
     assert trace.arrival_s.tolist() == pytest.approx([0.0, 4.3], abs=0.05)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", OWN.splitlines()[0], "x,y\n1,2\n", "tokens\n5\n6\n", '{"when": 1}\n{"when": 2}\n', "[1]\n[2]\n"],
+    ["", "x,y\n1,2\n", '{"when": 1}\n{"when": 2}\n', "[1]\n[2]\n"],
 )
 def test_invalid_traces_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
     for name in ("t.csv", "t.jsonl", "t.jsonl.gz"):
         file = tmp_path / name
         file.write_text(text)
         with pytest.raises(ClairvoyantError) as refused:
-            read_trace(file, 100)
+            read_history(file)
         assert "\n" not in str(refused.value)
-
-
-def test_a_replayed_trace_keeps_its_lengths_and_is_stretched() -> None:
-    tokens = np.array([44.0, 909.0, 300.0])
-    recorded = Workload(np.array([0.0, 2.0, 3.0]), tokens / 40.0, np.zeros(3, dtype=np.int64), tokens)
-    plan = replayed(recorded, as_written(POOLS), 0.5, Random(0))
-    assert [a.at_s for a in plan] == [0.0, 1.0, 1.5]
-    assert [a.question.tokens for a in plan] == [44, 909, 300]
-    assert [a.question.length_class.value for a in plan] == ["short", "long", "medium"]
 
 
 @pytest.mark.parametrize(

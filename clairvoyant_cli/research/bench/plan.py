@@ -1,11 +1,11 @@
-"""Plans of questions and arrival times: bursts, Poisson arrivals and recorded arrivals. Seeded, no I/O."""
+"""Plans of questions and arrival times: bursts and Poisson arrivals. Seeded, no I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from clairvoyant_cli.research.bench.prompts import Question
-from clairvoyant_cli.research.simulator.workload import MIN_SERVICE_S, TwoNormals, Workload
+from clairvoyant_cli.research.simulator.workload import MIN_SERVICE_S, TwoNormals
 from predictor.record import LengthClass
 
 PAPER = TwoNormals()
@@ -97,18 +97,4 @@ def poisson(count: int, rate_per_s: float, draw: Draw, rng: Random) -> Plan:
     for _ in range(count):
         at_s += rng.expovariate(rate_per_s)
         plan.append(Arrival(at_s, draw(rng.choice((LengthClass.SHORT, LengthClass.LONG)), rng)))
-    return tuple(plan)
-
-
-def replayed(recorded: Workload, draw: Draw, stretch: float, rng: Random) -> Plan:
-    """Return questions at recorded times, `stretch` times as far apart, with the recorded lengths.
-
-    A trace has no prompts: lengths below 200 tokens get a short question, the others a long one.
-    """
-    plan = []
-    for at_s, tokens in zip(recorded.arrival_s.tolist(), recorded.tokens.tolist(), strict=True):
-        length_class = LengthClass.of(tokens)
-        kind = LengthClass.SHORT if length_class is LengthClass.SHORT else LengthClass.LONG
-        question = replace(draw(kind, rng), tokens=max(1, int(tokens)), known_class=length_class)
-        plan.append(Arrival(at_s * stretch, question))
     return tuple(plan)

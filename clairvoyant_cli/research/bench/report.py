@@ -114,8 +114,6 @@ def notes_of(
         )
     if settings.prompts is None:
         yield "The prompts are the project's own; no predictor was trained on them."
-    if settings.kind == "trace":
-        yield "The trace has no prompts: its short answers get short questions, the others long ones."
     failed = Counter(answer.error for cell in cells for answer in cell.answers if answer.error is not None)
     if failed:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in failed.most_common())

@@ -36,7 +36,6 @@ from clairvoyant_cli.research.bench.plan import (
     as_written,
     burst,
     poisson,
-    replayed,
     without_repeats,
 )
 from clairvoyant_cli.research.bench.prompts import SHIPPED, Question, load_prompts
@@ -45,7 +44,6 @@ from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.research.replay.proof import proven
 from clairvoyant_cli.research.simulator.engine import Preemption, SlotSimulation
 from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.traces import read_trace
 from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Workload
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -89,7 +87,6 @@ class Settings:
     backend: str | None = None
     model: str | None = None
     rhos: tuple[float, ...] = ()
-    trace: str | None = None
     prompts: str | None = None
     predictor: str | None = None
     slots: int | None = None
@@ -217,30 +214,14 @@ class Bench:
         if settings.kind == "burst":
             gap_s = GAP_S * settings.speedup
             return [load("burst", lambda draw, rng: burst(settings.requests, gap_s, draw, rng))]
-        if settings.kind == "poisson":
-            return [poisson_at(rho) for rho in settings.rhos]
-        recorded = read_trace(Path(settings.trace or ""), settings.requests)
-        mean_tokens = fmean(fmean(q.tokens for q in pool) for pool in self.pools.values() if pool)
-        per_token = self._seconds_per_token or service_s / mean_tokens
-        work_s = float(recorded.tokens.sum()) * per_token
-        span_s = max(float(recorded.arrival_s[-1]), 1e-6)
-        stretches = {f"trace at rho {rho:g}": work_s / (rho * self.slots * span_s) for rho in settings.rhos}
-
-        def trace_at(name: str, stretch: float) -> Load:
-            return load(name, lambda draw, rng: replayed(recorded, draw, stretch, rng))
-
-        return [trace_at(name, stretch) for name, stretch in (stretches or {"trace": 1.0}).items()]
-
-    @property
-    def _seconds_per_token(self) -> float | None:
-        return 1 / PaperAnswers({}).tokens_per_s if self.engine is not None else None
+        return [poisson_at(rho) for rho in settings.rhos]
 
     def simulated(
         self, cells: Sequence[Cell], loads: Sequence[Load], arms: Sequence[Arm], service_s: float
     ) -> list[Cell]:
         """Return the simulator's cells for the same arrivals, lengths and predictions."""
         tokens = [a.tokens for cell in cells for a in cell.answers if a.tokens]
-        per_token = self._seconds_per_token or service_s / fmean(tokens)
+        per_token = service_s / fmean(tokens) if self.engine is None else 1 / PaperAnswers({}).tokens_per_s
         plans = {(load.name, cell.run): load.plan(cell.run) for load in loads for cell in cells}
         by_name = {arm.name: arm for arm in arms if arm.policy is not None}
         return [

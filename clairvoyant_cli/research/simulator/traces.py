@@ -67,14 +67,6 @@ def read_history(
         raise ClairvoyantError(f"cannot use {path}: {error}", ExitCode.USAGE) from error
 
 
-def read_trace(path: Path, limit: int) -> Workload:
-    """Read the first `limit` requests; ClairvoyantError if there are fewer than two, or no times."""
-    workload = read_history(path, limit=limit).workload
-    if len(workload) < 2 or not workload.arrival_s.any():
-        raise ClairvoyantError(f"{path} holds fewer than two requests with their times", ExitCode.USAGE)
-    return workload
-
-
 def rows_of(path: Path, limit: int | None) -> Iterator[Row]:
     """Yield the rows of CSV or JSON Lines; ClairvoyantError if the file cannot be read."""
     with opened(path, "the requests", LARGE_BYTES):

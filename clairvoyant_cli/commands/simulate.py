@@ -27,10 +27,7 @@ REQUESTS = 2000
 BURST_SPREAD_S = 0.05
 
 WORKLOAD_HELP = "Generated arrivals, all at once, or a FILE: a history, an Azure or a Mooncake trace."
-PREDICTOR_HELP = (
-    "What the scheduler knows: oracle, class:ACCURACY, score:ACCURACY (graded, as a real classifier),"
-    " recorded (the FILE's own predictions), or model (the shipped model on the FILE's prompts)."
-)
+PREDICTOR_HELP = "What the scheduler knows: oracle, class:ACCURACY, or recorded (the FILE's own predictions)."
 
 
 class MeanAndSpread(click.ParamType[tuple[float, float]]):
@@ -170,10 +167,9 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
             prefill_rate=mix.prefill_rate,
             decode_rate=mix.decode_rate,
             limit=options.requests or None,
-            prompts=mix.predictor == "model",
         )
         short_s, long_s = mean_by_class(history.workload)
-    nothing_random = history is not None and mix.predictor in ("oracle", "recorded", "model")
+    nothing_random = history is not None and mix.predictor in ("oracle", "recorded")
     seeds = options.seeds or (1 if nothing_random else SEEDS)
     options = replace(options, seeds=seeds, requests=options.requests or REQUESTS)
     tau_s = tau_from_setting(mix.tau, tau_from_service(short_s))
@@ -223,23 +219,15 @@ def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: f
     kind, _, number = mix.predictor.partition(":")
     if kind == "oracle":
         return lambda _, workload: predictions.oracle(workload)
-    if kind in ("class", "score"):
+    if kind == "class":
         accuracy = accuracy_of(mix.predictor, number)
-        make = predictions.noisy_class if kind == "class" else predictions.noisy_score
-        return lambda rng, workload: make(rng, workload, accuracy, short_s, long_s)
+        return lambda rng, workload: predictions.noisy_class(rng, workload, accuracy, short_s, long_s)
     if kind == "recorded" and history is not None and history.predictions is not None:
         recorded = history.predictions
         return lambda _, __: recorded
-    if kind == "model" and history is not None:
-        from clairvoyant_cli.commands.setup import load_predictor
-        from predictor.record import PromptView
-
-        views = [PromptView(prompt) for prompt in history.prompts]
-        predicted = predictions.of_model(load_predictor(None), views, 1.0 / mix.decode_rate)
-        return lambda _, __: predicted
     raise ClairvoyantError(
-        f"--predictor {mix.predictor!r} is not oracle, class:ACCURACY or score:ACCURACY; recorded and model"
-        " need a --workload FILE with predicted_tokens or prompt",
+        f"--predictor {mix.predictor!r} is neither oracle nor class:ACCURACY; recorded needs a --workload"
+        " FILE with predicted_tokens",
         ExitCode.USAGE,
     )
 

@@ -9,12 +9,9 @@ from clairvoyant_cli.confidence import change_of, jain, mean_of, student_t
 from clairvoyant_cli.research.simulator.predictions import (
     gaussian_tokens,
     noisy_class,
-    noisy_score,
-    of_model,
     ranked_tokens,
 )
 from clairvoyant_cli.research.simulator.workload import Floats, TwoNormals, Workload, poisson
-from predictor.record import Prediction, Predictor, PromptView
 from tests.research.theory import covers
 
 
@@ -26,12 +23,11 @@ def two_classes(n: int = 20_000) -> Workload:
 @pytest.mark.parametrize("accuracy", [0.76, 0.85])
 def test_class_predictions_have_the_given_accuracy_and_are_calibrated(accuracy: float) -> None:
     workload = two_classes()
-    for make in (noisy_class, noisy_score):
-        predictions = make(np.random.default_rng(1), workload, accuracy, 3.5, 8.9)
-        said_long = predictions.p_long > 0.5
-        assert (said_long == (workload.kind == 1)).mean() == pytest.approx(accuracy, abs=0.01)
-        assert predictions.p_long.mean() == pytest.approx(workload.kind.mean(), abs=0.01)
-        assert predictions.cost_s.mean() == pytest.approx(workload.service_s.mean(), rel=0.01)
+    predictions = noisy_class(np.random.default_rng(1), workload, accuracy, 3.5, 8.9)
+    said_long = predictions.p_long > 0.5
+    assert (said_long == (workload.kind == 1)).mean() == pytest.approx(accuracy, abs=0.01)
+    assert predictions.p_long.mean() == pytest.approx(workload.kind.mean(), abs=0.01)
+    assert predictions.cost_s.mean() == pytest.approx(workload.service_s.mean(), rel=0.01)
 
 
 def kendall(one: Floats, other: Floats) -> float:
@@ -58,28 +54,6 @@ def test_gaussian_noise_stays_within_its_limits() -> None:
     assert guess.min() >= 1.0
     assert guess.max() <= 1024.0
     assert gaussian_tokens(rng, workload, 0.0, 1024.0).tokens.tolist() == tokens.tolist()
-
-
-class Guesser(Predictor):
-    """A predictor that counts letters."""
-
-    name = "letters"
-
-    def predict(self, view: PromptView, opinion: object = None) -> Prediction:
-        """Predict one token a letter."""
-        n = float(len(view.prompt))
-        return Prediction(0.5, 0.25, 0.25, n, n, 2.0 * n, self.name)
-
-    def learn(self, prediction: Prediction, tokens: int) -> None:
-        """Learn nothing."""
-
-
-def test_a_real_model_predicts_from_prompts() -> None:
-    predictions = of_model(Guesser(), [PromptView("abc"), PromptView("abcdef")], 0.5)
-    assert predictions.tokens.tolist() == [3.0, 6.0]
-    assert predictions.cost_s.tolist() == [1.5, 3.0]
-    assert predictions.cost_q90_s.tolist() == [3.0, 6.0]
-    assert predictions.tokens_q90.tolist() == [6.0, 12.0]
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,6 @@ def test_a_history_with_predictions_and_prompts(tmp_path: Path) -> None:
             "tokens": 80,
             "predicted_tokens": 100,
             "client": "a",
-            "prompt": "Late",
         },
         {
             "arrival_s": 1,
@@ -60,16 +59,13 @@ def test_a_history_with_predictions_and_prompts(tmp_path: Path) -> None:
             "tokens": 160,
             "predicted_tokens": 50,
             "client": "b",
-            "prompt": "Early",
         },
     ]
     path.write_text("\n".join(json.dumps(row) for row in rows))
-    history = read_history(path, prompts=True)
-    assert history.prompts == ("Early", "Late")
+    history = read_history(path)
     assert history.predictions is not None
     assert history.predictions.tokens.tolist() == [50.0, 100.0]
     assert history.predictions.cost_s.tolist() == pytest.approx([1.25, 2.5])
-    assert read_history(path).prompts == ()
     assert len(read_history(path, limit=1).workload) == 1
 
 

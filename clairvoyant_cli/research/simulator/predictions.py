@@ -1,6 +1,5 @@
-"""Predicts each request of a workload: perfectly, with noise, or with a real model."""
+"""Predicts each request of a workload: perfectly, or with noise."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import pi, sin
 from statistics import NormalDist
@@ -8,7 +7,6 @@ from statistics import NormalDist
 import numpy as np
 
 from clairvoyant_cli.research.simulator.workload import SHORT, Floats, Ints, Workload, no_floats, no_ints
-from predictor.record import Predictor, PromptView
 
 STANDARD_NORMAL = NormalDist()
 
@@ -47,15 +45,6 @@ def noisy_class(
     """
     said_long = (workload.kind != SHORT) ^ (rng.random(len(workload)) >= accuracy)
     return from_p_long(np.where(said_long, accuracy, 1.0 - accuracy), short_s, long_s)
-
-
-def noisy_score(
-    rng: np.random.Generator, workload: Workload, accuracy: float, short_s: float, long_s: float
-) -> Predictions:
-    """Return P(Long) from a normal score that separates the classes with `accuracy`, as a classifier does."""
-    gap = 2.0 * STANDARD_NORMAL.inv_cdf(min(accuracy, 0.9999))
-    score = rng.normal(np.where(workload.kind != SHORT, gap / 2.0, -gap / 2.0))
-    return from_p_long(1.0 / (1.0 + np.exp(-gap * score)), short_s, long_s)
 
 
 def from_p_long(p_long: Floats, short_s: float, long_s: float) -> Predictions:
@@ -98,12 +87,3 @@ def from_tokens(tokens: Floats, workload: Workload) -> Predictions:
     cost_s = tokens * seconds_per_token
     p_long = tokens / max(float(tokens.max()), 1e-9)
     return Predictions(p_long, cost_s, cost_s, tokens)
-
-
-def of_model(model: Predictor, prompts: Sequence[PromptView], seconds_per_token: float) -> Predictions:
-    """Return what a real model predicts of real prompts, one a request."""
-    rows = [model.predict(view) for view in prompts]
-    tokens = np.array([row.expected_tokens for row in rows], dtype=np.float64)
-    q90 = np.array([row.q90_tokens for row in rows], dtype=np.float64)
-    p_long = np.array([row.p_long for row in rows], dtype=np.float64)
-    return Predictions(p_long, tokens * seconds_per_token, q90 * seconds_per_token, tokens, q90)

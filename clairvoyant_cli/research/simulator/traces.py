@@ -30,23 +30,17 @@ MILLISECONDS = {"timestamp_ms", "timestamp"}
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A recorded workload, its recorded predictions, and its prompts if they were asked for."""
+    """A recorded workload and its recorded predictions."""
 
     workload: Workload
     predictions: Predictions | None = None
-    prompts: tuple[str, ...] = ()
 
 
 Row = Mapping[str, object]
 
 
 def read_history(
-    path: Path,
-    *,
-    prefill_rate: float = 1000.0,
-    decode_rate: float = 40.0,
-    limit: int | None = None,
-    prompts: bool = False,
+    path: Path, *, prefill_rate: float = 1000.0, decode_rate: float = 40.0, limit: int | None = None
 ) -> History:
     """Read a file of recorded requests; ClairvoyantError if it cannot be read or lacks a required column.
 
@@ -58,7 +52,7 @@ def read_history(
     if not rows:
         raise ClairvoyantError(f"{path} holds no requests", ExitCode.USAGE)
     try:
-        return _history(rows, prefill_rate, decode_rate, prompts)
+        return _history(rows, prefill_rate, decode_rate)
     except KeyError as error:
         raise ClairvoyantError(
             f"cannot use {path}: a request lacks {error.args[0]}", ExitCode.USAGE
@@ -84,7 +78,7 @@ def rows_of(path: Path, limit: int | None) -> Iterator[Row]:
         raise ClairvoyantError(f"{path} is neither CSV nor JSON lines: {error}", ExitCode.USAGE) from error
 
 
-def _history(rows: list[Row], prefill_rate: float, decode_rate: float, with_prompts: bool) -> History:
+def _history(rows: list[Row], prefill_rate: float, decode_rate: float) -> History:
     first = rows[0]
     arrival_s = _arrivals(rows)
     prompt_tokens = _column(rows, _known(first, PROMPT_TOKENS), 0.0)
@@ -113,8 +107,7 @@ def _history(rows: list[Row], prefill_rate: float, decode_rate: float, with_prom
         client[order],
         urgency=urgency[order],
     )
-    texts = tuple(str(rows[i]["prompt"]) for i in order) if with_prompts else ()
-    return History(workload, _recorded_forecast(rows, workload, order.tolist()), texts)
+    return History(workload, _recorded_forecast(rows, workload, order.tolist()))
 
 
 def _recorded_forecast(rows: list[Row], workload: Workload, order: list[int]) -> Predictions | None:

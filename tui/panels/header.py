@@ -133,13 +133,13 @@ def regime(rho: float | None) -> str:
         return ""
     if rho < REGIME[0]:
         return LIGHT
-    return "scheduling pays most" if rho <= REGIME[1] else "heavy"
+    return "order matters" if rho <= REGIME[1] else "heavy"
 
 
 def worth(view: ViewState, width: int) -> Line:
     """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
     gain = view.snapshot.gain if view.snapshot else GainState()
-    pieces = [today(gain)] if gain.answers_today else []
+    pieces = today(gain) if gain.answers_today else []
     if gain.behind:
         pieces.append(Line("provisional", "warn").add(f", {count(gain.behind)} to compare", "faint"))
     tone: Tone = "good"
@@ -161,12 +161,12 @@ def worth(view: ViewState, width: int) -> Line:
     return ends(line, _twins(gain, min(30, room), tone), width) if room >= 5 else line
 
 
-def today(gain: GainState) -> Line:
+def today(gain: GainState) -> list[Line]:
     """How much less all waited today, and how many prompt tokens were not read again."""
     saved_s, answers = gain.saved_today_s, gain.answers_today
     plural = "answer" if answers == 1 else "answers"
     if abs(saved_s) / answers < _SAME_S:
-        return Line(f"as much waiting as by arrival today ({count(answers)} {plural})", "soft")
+        return [Line(f"as much waiting as by arrival today ({count(answers)} {plural})", "soft")]
     line = Line(duration(abs(saved_s)), "warn" if saved_s / answers < _BEHIND else "good")
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")
     line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each", "faint")
@@ -174,9 +174,9 @@ def today(gain: GainState) -> Line:
         ")", "faint"
     )
     if abs(gain.spared_tokens_today) < 1.0:
-        return line
+        return [line]
     word = "fewer" if gain.spared_tokens_today > 0 else "more"
-    return line.add(f", about {count(abs(gain.spared_tokens_today))} {word} tokens read", "faint")
+    return [line, Line(f"about {count(abs(gain.spared_tokens_today))} {word} tokens read", "faint")]
 
 
 def _twins(gain: GainState, width: int, tone: Tone) -> Line:
@@ -184,6 +184,8 @@ def _twins(gain: GainState, width: int, tone: Tone) -> Line:
     minutes = gain.minutes[-width:]
     top = max([max(each) for each in minutes if each], default=0.0)
     line = Line()
+    if not top:
+        return line
     for name, of, colour in (("ours ", 0, tone), ("  by arrival ", 1, "soft")):
         line.add(name, "faint")
         bars = (" " if each is None else spark([each[of]], 1, top or 1.0) for each in minutes)

@@ -189,7 +189,7 @@ class BoardScreen(OperatorScreen):
         self.call_after_refresh(self.host.draw)
 
     def _focus(self, name: str) -> None:
-        """Focus a panel at once: `Widget.focus` waits for a message, and keys typed meanwhile act on another table."""
+        """Focus a panel at once: `Widget.focus` does so later, and a key typed meanwhile acts on another."""
         self.set_focus(self.query_one(f"#{name}"))
 
     # -- looking around ---------------------------------------------------------------------------------

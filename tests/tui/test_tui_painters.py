@@ -423,6 +423,16 @@ def test_the_gain_drops_what_does_not_fit_and_cuts_no_word() -> None:
     narrow, wide = (header.worth(seen, width).plain.strip() for width in (80, 120))
     assert narrow == "1h19 less waiting today (100 answers, 47s each, 58 estimated)"
     assert wide == f"{narrow}   about 1,049 fewer tokens read"  # and no titles of bars that are not there
+    open_still = replace(seen, snapshot=replace(busy(), gain=replace(gain, answers_today=1_135, behind=1103)))
+    narrow, wide = (header.worth(open_still, width).plain for width in (80, 120))
+    assert narrow.endswith("estimated)   provisional")
+    assert "estimated)   provisional, 1,103 to compare" in wide
+
+
+def test_thousands_of_answers_are_not_cut_to_a_digit() -> None:
+    many = tuple(replace(each, wait=replace(each.wait, n=1070)) for each in busy().stats_paired)
+    lines = stats.body(replace(view(), snapshot=replace(busy(), stats_paired=many)), 42, 9)
+    assert lines[1].plain.startswith("S 1.1k")
 
 
 @pytest.mark.parametrize("rho", [0.66, 0.97])

@@ -140,8 +140,10 @@ def worth(view: ViewState, width: int) -> Line:
     """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
     gain = view.snapshot.gain if view.snapshot else GainState()
     pieces = today(gain) if gain.answers_today else []
-    if gain.behind:
-        pieces.append(Line("provisional", "warn").add(f", {count(gain.behind)} to compare", "faint"))
+    if gain.behind:  # before all else that follows: the figure may change its sign
+        word, rest = Line("provisional", "warn"), f", {count(gain.behind)} to compare"
+        room = width - 4 - sum(piece.width for piece in pieces[:1]) - word.width
+        pieces.insert(1, word.add(rest if len(rest) <= room else "", "faint"))
     tone: Tone = "good"
     if gain.short_s is not None and gain.short_fcfs_s is not None:
         tone = "warn" if gain.short_fcfs_s - gain.short_s < _BEHIND else "good"

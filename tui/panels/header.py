@@ -141,9 +141,9 @@ def worth(view: ViewState, width: int) -> Line:
     gain = view.snapshot.gain if view.snapshot else GainState()
     pieces = today(gain) if gain.answers_today else []
     if gain.behind:  # before all else that follows: the figure may change its sign
-        word, rest = Line("provisional", "warn"), f", {count(gain.behind)} to compare"
-        room = width - 4 - sum(piece.width for piece in pieces[:1]) - word.width
-        pieces.insert(1, word.add(rest if len(rest) <= room else "", "faint"))
+        label, rest = Line("provisional", "warn"), f", {count(gain.behind)} to compare"
+        room = width - 4 - sum(piece.width for piece in pieces[:1]) - label.width
+        pieces.insert(1, label.add(rest if len(rest) <= room else "", "faint"))
     tone: Tone = "good"
     if gain.short_s is not None and gain.short_fcfs_s is not None:
         tone = "warn" if gain.short_fcfs_s - gain.short_s < _BEHIND else "good"

@@ -19,7 +19,7 @@ COMMANDS = {
     "status": "Print the state of a running daemon once.",
     "act": "Run one action of `top`, e.g. `act urgency id=REQUEST level=0`.",
     "calibrate": "Measure an LLM server and store the profile for `serve`.",
-    "profiles": "List, show, select, export and import profiles.",
+    "profiles": "List, show, select and remove profiles.",
     "history": "Show served requests.",
     "report": "Report time saved or lost against arrival order.",
     "forget": "Erase recorded requests permanently.",

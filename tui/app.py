@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.notifications import SeverityLevel
@@ -36,6 +37,7 @@ from tui.history import History
 from tui.palette import THEMES, Palette
 from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
+from tui.screens.dialogs import Prompt
 from tui.screens.pages import Clients, Help, PageScreen
 from tui.styled_text import Tone
 from tui.view_state import SILENT_S, Link, LinkState, ViewState
@@ -141,6 +143,12 @@ class Top(App[None]):
             watcher = threading.Thread(target=watch, name="sensors", daemon=True)
             self.call_after_refresh(watcher.start)
         self.set_interval(_TICK_S, self._tick)
+
+    def on_key(self, event: events.Key) -> None:
+        if (
+            isinstance(self.screen, Prompt) and event.is_printable
+        ):  # its line takes what comes when it has the focus
+            self.screen.type_ahead(event.character or "")
 
     def on_unmount(self) -> None:
         self._left.set()

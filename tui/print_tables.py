@@ -55,9 +55,10 @@ def summary(snapshot: Snapshot) -> Iterator[str]:
     unused = "" if tau.guards else "; this policy does not use it"
     ended = {
         "done": counts.completed,
-        "cancelled": counts.client_cancelled + counts.operator_cancelled,
-        "failed": counts.upstream_error,
-        "refused": counts.rejected + counts.timeout,
+        "left": counts.client_cancelled,
+        "cancelled": counts.operator_cancelled,
+        "failed": counts.upstream_error + counts.timeout,
+        "refused": counts.rejected,
     }
     rest = "".join(f", {count(number)} {name}" for name, number in ended.items() if number)
     lines = [
@@ -65,7 +66,7 @@ def summary(snapshot: Snapshot) -> Iterator[str]:
         f"{snapshot.mode} on {snapshot.listen}, order {snapshot.policy}, up {duration(snapshot.uptime_s)}",
         f"{busy} of {slots} slots busy, load {share(snapshot.utilisation)} in {window(snapshot)}",
         f"{snapshot.waits:,} waiting, {len(snapshot.running)} running{rest}",
-        today(snapshot.gain).plain if snapshot.gain.answers_today else "",
+        ", ".join(line.plain for line in today(snapshot.gain)) if snapshot.gain.answers_today else "",
         f"tau {limit}, fired {count(tau.firings_total)} time{'' if tau.firings_total == 1 else 's'}{unused}",
     ]
     for each in snapshot.backends:

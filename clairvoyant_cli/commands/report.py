@@ -156,7 +156,9 @@ def run_line(each: "SessionTotal") -> str:
     """Return what a session took, in a line."""
     from tui.formatting import count  # slow to load
 
-    spans = f"{time_span(each.last_at - each.first_at)}, {time_span(each.waited_s)} of it waiting"
+    took_s = each.last_at - each.first_at
+    of_it = "of it " if each.waited_s <= took_s else ""  # turns that overlap wait at the same time
+    spans = f"{time_span(took_s)}, {time_span(each.waited_s)} {of_it}waiting"
     line = f"{each.program or 'a session'}, {each.turns:,} turns, {spans}"
     return (
         line if each.cached_tokens is None else f"{line}, {count(each.cached_tokens)} tokens not read again"

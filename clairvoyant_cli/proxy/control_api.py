@@ -142,7 +142,7 @@ class Actions:
         if not isinstance(job_id, str):
             raise InvalidError(f'{verb} needs the request\'s id, as {{"id": "..."}}')
         if not self._do(verb, job_id, arguments):
-            raise RefusedError(f"cannot {verb} request {job_id}; it may have ended")
+            raise RefusedError(f"{verb} failed: request {job_id} has started or ended, or is unknown")
         return {"id": job_id, "done": verb}
 
     def _do(self, verb: Verb, job_id: str, arguments: dict[str, Any]) -> bool:

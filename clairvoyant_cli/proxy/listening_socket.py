@@ -8,7 +8,7 @@ from clairvoyant_cli.system import claim_alone
 
 BACKLOG = 2048
 
-TAKEN = "the port is taken (clairvoyant status says whether by a clairvoyant)"
+TAKEN = "the port is taken (clairvoyant status shows whether by another clairvoyant)"
 
 OWN_DESCRIPTORS = 100
 """Kept for the listener, the database, probes, spare and resting connections to the backend."""

@@ -136,6 +136,11 @@ def test_history_lists_sessions(db: Path) -> None:
     assert "completed 100 50 60" in " ".join(latest.split())
     record(Writer(db), [replace(FINISHED, finished_at=START + 9.9e3, remark="answer repeats itself")])
     assert run("history", "-n", "1", "--db", db).stdout.endswith("answer repeats itself\n")
+    overlapping = replace(FINISHED, finished_at=START + 9e4, session="abc-s8", waited_s=9.0, program="httpx")
+    record(Writer(db), [overlapping, replace(overlapping, finished_at=START + 9e4 + 3)])
+    told = run("report", "--since", "2000-01-01", "--db", db).stdout
+    assert "18 s waiting" in told  # turns that wait at the same time: no part of the time that passed
+    assert "18 s of it waiting" not in told
 
 
 def test_history_trace_is_a_simulator_workload(db: Path, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ UP = ("mac", "up", None)
             WaitingState(4, stranded=4, refused_in_s=9.0),
             (GONE, ("mac", "down", 9.0)),
             "alert",
-            "None of the 2 servers answers, 4 waiting; refused in 9 s unless one returns",
+            "No server answers, 4 waiting; refused in 9 s unless one returns",
         ),
         (
             WaitingState(2, stranded=2, refused_in_s=30.0),

@@ -83,6 +83,22 @@ async def test_keys_act_on_no_table_that_is_hidden_or_has_not_the_focus() -> Non
         assert it.source.asked == [Action(Verb.PROMOTE, it.queue[0].id)]
 
 
+async def test_keys_typed_at_once_act_on_the_table_that_the_first_of_them_goes_to() -> None:
+    async with bench() as it:
+        for key in ("1", "j", "ctrl+k"):
+            it.app.post_message(events.Key(key, None))
+        await it.press()
+        assert it.source.asked == [Action(Verb.CANCEL, it.snapshot.running[0].id)]
+
+
+async def test_a_command_typed_at_once_is_whole() -> None:
+    async with bench() as it:
+        for letter in ":tau 90":
+            it.app.post_message(events.Key("colon" if letter == ":" else letter, letter))
+        await it.press("enter")
+        assert it.source.asked == [Action(Verb.TAU, value=90.0)]
+
+
 async def test_a_paste_is_no_row_of_keys() -> None:
     async with bench() as it:
         await it.press("j")

@@ -10,6 +10,7 @@ from clairvoyant_cli.state.snapshot import (
     ClassStats,
     ClientState,
     EngineState,
+    GainState,
     MoveRecord,
     Percentiles,
     Snapshot,
@@ -119,6 +120,12 @@ def test_sort_by_each_column() -> None:
         assert sorted(row.id for row in up) == sorted(row.id for row in rows)
     oldest = select(QUEUE, rows, Order(by="age", reverse=True))[0]
     assert oldest.age_s == max(row.age_s for row in rows)
+
+
+def test_no_tokens_are_made_up_while_a_daemon_is_silent() -> None:
+    row = replace(busy().running[0], state="decoding", tokens=20, tokens_per_s=60.0)
+    assert requests.tokens_now(row, replace(view(), drift_s=0.1)) == pytest.approx(26.0)
+    assert requests.tokens_now(row, replace(view(), drift_s=2.0)) == pytest.approx(50.0)
 
 
 def test_an_answer_that_is_longer_than_predicted_ends_soon_and_not_now() -> None:
@@ -408,6 +415,43 @@ def test_slots_are_told_apart_by_what_differs_in_their_servers_names() -> None:
         servers = tuple(replace(state.backends[0], name=name) for name in names)
         lines = timeline.timeline(replace(view(), snapshot=replace(state, backends=servers)), 80, 20)
         assert all(any(line.plain.startswith(f"{each} 0") for line in lines) for each in prefixes)
+
+
+def test_the_gain_drops_what_does_not_fit_and_cuts_no_word() -> None:
+    gain = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, spared_tokens_today=1049.0)
+    seen = replace(view(), snapshot=replace(busy(), gain=gain))
+    narrow, wide = (header.worth(seen, width).plain.strip() for width in (80, 120))
+    assert narrow == "1h19 less waiting today (100 answers, 47s each, 58 estimated)"
+    assert wide == f"{narrow}   about 1,049 fewer tokens read"  # and no titles of bars that are not there
+    open_still = replace(seen, snapshot=replace(busy(), gain=replace(gain, answers_today=1_135, behind=1103)))
+    narrow, wide = (header.worth(open_still, width).plain for width in (80, 120))
+    assert narrow.endswith("estimated)   provisional")
+    assert "estimated)   provisional, 1,103 to compare" in wide
+
+
+def test_thousands_of_answers_are_not_cut_to_a_digit() -> None:
+    many = tuple(replace(each, wait=replace(each.wait, n=1070)) for each in busy().stats_paired)
+    lines = stats.body(replace(view(), snapshot=replace(busy(), stats_paired=many)), 42, 9)
+    assert lines[1].plain.startswith("S 1.1k")
+
+
+@pytest.mark.parametrize("rho", [0.66, 0.97])
+def test_what_a_load_means_is_not_cut(rho: float) -> None:
+    lines = stats.body(replace(view(), snapshot=replace(busy(), utilisation=rho)), 39, 20)
+    assert header.regime(rho) in text_of([line.fit(39) for line in lines])
+
+
+def test_a_server_that_is_down_says_why_in_whole_words() -> None:
+    backend = replace(
+        busy().backends[0],
+        name="two",
+        kind="ollama",
+        version="0.40.0",
+        state="down",
+        detail="connection refused",
+    )
+    [line, *_] = models.body(replace(view(), snapshot=replace(busy(), backends=(backend,))), 39, 5)
+    assert line.plain.strip() == "○ two  down connection refused"
 
 
 def test_stats_call_a_loss_a_loss() -> None:

@@ -10,7 +10,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.encoding import decode, encode
-from clairvoyant_cli.state.snapshot import SCHEMA_VERSION
+from clairvoyant_cli.state.snapshot import SCHEMA_VERSION, Counters
 from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import Script, busy, stage
 from tests.tui.scene import SCENARIOS
@@ -65,6 +65,16 @@ def test_once_fits_80_columns_and_cuts_no_sentence(name: str) -> None:
     assert "load 100% in 5 min" in text
     assert f"backend {name} http://127.0.0.1:11434 down, connection refused, 4 at work, 12 waiting" in text
     assert text.endswith("learned since), fired 289 times " + text[text.index("backend ") :])
+
+
+def test_once_counts_the_ends_of_requests_as_the_dashboard_does() -> None:
+    counters = Counters(
+        completed=7, client_cancelled=2, operator_cancelled=3, upstream_error=4, timeout=1, rejected=6
+    )
+    snapshot = replace(busy(), counters=counters)
+    assert any(
+        line.endswith("7 done, 2 left, 3 cancelled, 5 failed, 6 refused") for line in state(snapshot, 80)
+    )
 
 
 @pytest.mark.parametrize("width", [80, 160])

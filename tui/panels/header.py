@@ -128,15 +128,17 @@ def regime(rho: float) -> str:
     """Say what a utilisation means for scheduling."""
     if rho < REGIME[0]:
         return LIGHT
-    return "scheduling pays most" if rho <= REGIME[1] else "heavy"
+    return "order matters" if rho <= REGIME[1] else "heavy"
 
 
 def worth(view: ViewState, width: int) -> Line:
     """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
     gain = view.state.gain
-    pieces = [today(gain)] if gain.answers_today else []
-    if gain.behind:
-        pieces.append(Line("provisional", "warn").add(f", {count(gain.behind)} to compare", "faint"))
+    pieces = today(gain) if gain.answers_today else []
+    if gain.behind:  # before all else that follows: the figure may change its sign
+        label, rest = Line("provisional", "warn"), f", {count(gain.behind)} to compare"
+        room = width - 4 - sum(piece.width for piece in pieces[:1]) - label.width
+        pieces.insert(1, label.add(rest if len(rest) <= room else "", "faint"))
     tone: Tone = "good"
     for ours, other in zip(*_hour(view.state), strict=False):
         p50_s, fcfs_s = ours.wait.p50, other.wait.p50
@@ -163,20 +165,20 @@ def _hour(state: Snapshot) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ..
     return state.stats_paired, state.stats_fcfs
 
 
-def today(gain: GainState) -> Line:
+def today(gain: GainState) -> list[Line]:
     """How much less all waited today, and how many prompt tokens were not read again."""
     saved_s, answers = gain.saved_today_s, gain.answers_today
     plural = "answer" if answers == 1 else "answers"
     if abs(saved_s) / answers < _SAME_S:
-        return Line(f"as much waiting as by arrival today ({count(answers)} {plural})", "soft")
+        return [Line(f"as much waiting as by arrival today ({count(answers)} {plural})", "soft")]
     line = Line(duration(abs(saved_s)), "warn" if saved_s / answers < _BEHIND else "good")
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")
     estimated = f", {count(gain.estimated_today)} estimated" if gain.estimated_today else ""
     line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each{estimated})", "faint")
     if abs(gain.spared_tokens_today) < 1.0:
-        return line
+        return [line]
     word = "fewer" if gain.spared_tokens_today > 0 else "more"
-    return line.add(f", about {count(abs(gain.spared_tokens_today))} {word} tokens read", "faint")
+    return [line, Line(f"about {count(abs(gain.spared_tokens_today))} {word} tokens read", "faint")]
 
 
 def _twins(gain: GainState, width: int, tone: Tone) -> Line:
@@ -184,6 +186,8 @@ def _twins(gain: GainState, width: int, tone: Tone) -> Line:
     minutes = gain.minutes[-width:]
     top = max([max(each) for each in minutes if each], default=0.0)
     line = Line()
+    if not top:
+        return line
     for name, of, colour in (("ours ", 0, tone), ("  by arrival ", 1, "soft")):
         line.add(name, "faint")
         bars = (" " if each is None else spark([each[of]], 1, top or 1.0) for each in minutes)

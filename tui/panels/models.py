@@ -37,8 +37,10 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
 def _backend(backend: BackendState, width: int) -> Line:
     sign, tone = _STATE.get(backend.state, ("?", "warn"))
     kind = "" if backend.kind == backend.name else f" {backend.kind}"
-    line = Line(f"{sign} ", tone).add(backend.name).add(f"{kind} {backend.version}".rstrip(), "soft")
-    if backend.state != "up":
+    line = Line(f"{sign} ", tone).add(backend.name)
+    if backend.state == "up":
+        line.add(f"{kind} {backend.version}".rstrip(), "soft")
+    else:
         line.add(f"  {backend.state}", tone).add(f" {backend.detail}", "soft")
     if backend.standing:
         line.add(f"  {backend.standing}", "warn")

@@ -33,7 +33,7 @@ _NOW_S = 0.005
 _NEVER_S = 1e12
 ETA_WIDE = 14
 """From this width on, the time that is expected stands before the range."""
-_COAST_S = 1.5
+_COAST_S = 0.5
 _BY: dict[str, tuple[str, Tone]] = {"tau": ("τ", "alert"), "promoted": ("▲", "accent")}
 LEVELS: tuple[tuple[str, Tone], ...] = (
     ("immediate", "alert"),

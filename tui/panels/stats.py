@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from clairvoyant_cli.state.snapshot import Percentiles, Snapshot
-from tui.formatting import bar, change, class_letter, class_tone, count, duration, ratio, share
+from tui.formatting import bar, brief, change, class_letter, class_tone, count, duration, ratio, share
 from tui.panels.header import LIGHT, regime
 from tui.styled_text import Line, cell, columns
 from tui.view_state import ViewState
@@ -61,7 +61,7 @@ def _block(name: str, rows: list[tuple[str, Percentiles]]) -> list[Line]:
     lines = [heading]
     for length_class, percentiles in rows:
         line = Line(f"{class_letter(length_class)} ", class_tone(length_class))
-        line.add(cell(count(percentiles.n), 4, right=True), "faint")
+        line.add(cell(brief(percentiles.n), 4, right=True), "faint")
         for index, value in enumerate((percentiles.p50, percentiles.p95, percentiles.p99)):
             line.add(cell(duration(value), 7, right=True), "strong" if index == 0 else "ink")
         lines.append(line)

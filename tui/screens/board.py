@@ -122,7 +122,7 @@ class BoardScreen(OperatorScreen):
         self._canvases = list(self.query(Canvas))
         self._recall()
         self._arrange()
-        self.query_one("#queue").focus()
+        self._focus("queue")
 
     def show(self, view: ViewState) -> None:
         """Draw every visible panel; give each the rows that it needs."""
@@ -172,8 +172,12 @@ class BoardScreen(OperatorScreen):
             panel.deck = deck if panel.panel in deck else ()
         self.query_one("#header").refresh(layout=True)
         if self.focused is not None and not self.focused.display:
-            self.query_one("#queue").focus()
+            self._focus("queue")
         self.call_after_refresh(self.host.draw)
+
+    def _focus(self, name: str) -> None:
+        """Focus a panel at once: `Widget.focus` does so later, and a key typed meanwhile acts on another."""
+        self.set_focus(self.query_one(f"#{name}"))
 
     # -- looking around ---------------------------------------------------------------------------------
 
@@ -200,7 +204,7 @@ class BoardScreen(OperatorScreen):
             self.host.remember(deck=name)
         if wish != self._wish:
             self._arrange(wish)
-        self.query_one(f"#{name}").focus()
+        self._focus(name)
 
     def action_deck(self, step: int) -> None:
         """Show the next panel of the deck."""

@@ -158,6 +158,12 @@ class Prompt(Dialog[str]):
                 yield Static(self._asked, classes="sign", markup=False)
                 yield Input(self._value, compact=True, select_on_focus=False, placeholder=self._hint)
 
+    def type_ahead(self, letter: str) -> None:
+        """Take a letter that was typed before the line had the focus."""
+        self._value += letter  # of a line that is not laid out yet
+        for field in self.query(Input):
+            field.insert_text_at_cursor(letter)
+
     def on_input_changed(self, event: Input.Changed) -> None:
         self._typed(event.value)
         self._say("  ".join(self._complete(event.value)))

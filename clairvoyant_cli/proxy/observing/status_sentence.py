@@ -54,7 +54,7 @@ def _without_server(state: Snapshot) -> StatusLine | None:
     if loading is not None:
         return StatusLine("warn", f"{loading.name} is loading its model{_kept(state, 'it is ready')}")
     if len(servers) > 1:
-        return StatusLine("alert", f"None of the {len(servers)} servers answers{_kept(state, 'one returns')}")
+        return StatusLine("alert", f"No server answers{_kept(state, 'one returns')}")
     return StatusLine("alert", f"{servers[0].name} does not answer{_kept(state, 'it returns')}")
 
 

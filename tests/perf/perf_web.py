@@ -82,7 +82,6 @@ async def _hands(page: Tab, control: ControlClient) -> None:
 
 async def main(folder: Path) -> None:
     """Check all of it."""
-    folder.mkdir(parents=True, exist_ok=True)
     async with asked_daemon("busy") as daemon, tab() as page:
         async with (
             serving_pages("127.0.0.1:0", daemon.base_url, "a token") as address,
@@ -124,4 +123,6 @@ async def main(folder: Path) -> None:
 if __name__ == "__main__":
     if PROGRAM is None:
         sys.exit("no Chromium: apt-get install chromium")
-    asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())))
+    pictures = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
+    pictures.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(pictures))

@@ -123,4 +123,6 @@ async def main(folder: Path) -> None:
 if __name__ == "__main__":
     if PROGRAM is None:
         sys.exit("no Chromium: apt-get install chromium")
-    asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())))
+    pictures = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
+    pictures.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(pictures))

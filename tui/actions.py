@@ -3,9 +3,9 @@
 They act on the chosen rows of the table that has the focus, as the screen shows them, and on nothing else.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from textual.screen import Screen
 
@@ -16,10 +16,8 @@ from tui.formatting import class_letter, duration
 from tui.panels.requests import LEVELS
 from tui.screens.dialogs import AnswerT, Choose, Confirm, Dialog, Prompt
 from tui.styled_text import cell
+from tui.view_state import ViewState
 from tui.widgets.table import Table
-
-if TYPE_CHECKING:
-    from tui.app import Top
 
 NO_REQUEST = "this key is for requests"
 NO_ROWS = "this panel has no rows: 1 goes to the running requests, 2 to the queue"
@@ -27,10 +25,39 @@ NO_ROW = "no request is chosen: j or k chooses one"
 _SAME_S = 0.1
 
 
+class Host(Protocol):
+    """What a screen needs of the application."""
+
+    @property
+    def likes(self) -> Mapping[str, str]:
+        """The stored preferences."""
+
+    def view(self) -> ViewState:
+        """Return what is to be drawn now."""
+
+    def draw(self) -> None:
+        """Redraw all panels."""
+
+    def ask(self, *actions: Action) -> None:
+        """Send actions to the daemon, one after the other, and show what they did."""
+
+    def expect(self, field: str, ident: str | None) -> Any:
+        """Return a field that actions change: as the last one left it, which the state may not show yet."""
+
+    def undo(self) -> None:
+        """Undo the last key that asked the daemon for something."""
+
+    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
+        """Ask when the queue would start under each policy, and show the answer."""
+
+    def remember(self, **liked: str) -> None:
+        """Store preferences."""
+
+
 class OperatorScreen(Screen[None]):
     """A screen with the operator's keys. They do nothing without a daemon, or under `--readonly`."""
 
-    def __init__(self, host: "Top") -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(id="_default")
         self.host = host
 

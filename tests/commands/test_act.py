@@ -31,6 +31,6 @@ async def test_a_level_is_corrected_and_what_is_wrong_is_said() -> None:
         assert state.running[0].urgency_by == "operator"
         assert "level" in str((await act("urgency", f"id={name}", "level=9", *where)).exception)
         assert "KEY=VALUE" in str((await act("urgency", name, "1", "2", *where)).exception)
-        assert "cannot priority" in str((await act("priority", name, "-5", *where)).exception)
+        assert "priority failed" in str((await act("priority", name, "-5", *where)).exception)
         assert (await act("tau", "tau_s=auto", *where)).exception is None
         assert (await act("cancel", f"id={name}", *where)).exception is None

@@ -244,7 +244,7 @@ async def test_the_page_moves_and_cancels_requests_and_pauses(tmp_path: Path) ->
             assert it.daemon.snapshot().mode == mode
         gone = await it.act("promote", {"id": last})
         assert gone.status_code == 409
-        assert "may have ended" in gone.json()["error"]
+        assert "has started or ended" in gone.json()["error"]
 
 
 async def test_the_page_does_nothing_else(tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ def test_no_slot_idles_while_a_job_may_use_it_unless_for_a_better_one(
     if tale.scheduler.deferring:
         assert len(able) <= MAX_PASSED
         able = [e for e in able if e.promoted or tale.scheduler._line.is_overdue(e)]
-    assert not any(free & {e.job.worker} if e.job.worker else free for e in able)
+    assert not any(free & {e.job.worker or e.routed} if e.job.worker or e.routed else free for e in able)
 
 
 @given(names, st.integers(1, 20))

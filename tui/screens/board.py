@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,7 +16,7 @@ from textual.widget import Widget
 from clairvoyant_cli.errors import printable
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest, UrgencyState
-from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, OperatorScreen
+from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, Host, OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.history import RECENTLY_S
@@ -33,9 +33,6 @@ from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas
 from tui.widgets.panel import Panel, key_of
 from tui.widgets.table import Table
-
-if TYPE_CHECKING:
-    from tui.app import Top
 
 _NAME = 12
 _NAMED = {
@@ -88,7 +85,7 @@ class BoardScreen(OperatorScreen):
         *(Binding(key_of(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
     ]
 
-    def __init__(self, host: "Top", folder: Path | None = None) -> None:
+    def __init__(self, host: Host, folder: Path | None = None) -> None:
         """`folder` is where exports go; the working directory if None."""
         super().__init__(host)
         self._folder = folder

@@ -166,8 +166,8 @@ class Standings(Sequence[Standing]):
             return Cause.LIMIT if takers else Cause.DOWN
         if entry.promoted:
             return Cause.PROMOTED
-        if entry is self._by_guard or (late_s is not None and late_s > 0.0):
-            return Cause.GUARD
+        if self._by_guard is not None and (entry is self._by_guard or (late_s or 0.0) > 0.0):
+            return Cause.GUARD  # where the guard starts none, a job past tau has its place by the policy
         if job.stands_back:
             return Cause.CHORE
         if all(self._scheduler.residency.replaces(taker.name, job.affinity) for taker in takers):

@@ -164,3 +164,14 @@ def test_a_pause_does_not_hide_that_no_server_is_there() -> None:
     state = replace(_servers(busy(), WaitingState(2, stranded=2, refused_in_s=9.0), GONE), mode="paused")
     assert verdict(state).text == "ollama does not answer, 2 waiting; refused in 9 s unless it returns"
     assert verdict(state, stopping=True).text == "Stopping: new requests are rejected, 2 waiting"
+
+
+def test_all_is_not_well_while_each_request_fails() -> None:
+    state = busy()
+    failed = [replace(each, outcome="upstream_error", backend="ollama") for each in state.recent[-5:]]
+    text = "The last 5 requests failed on ollama: see recent and log"
+    assert verdict(replace(state, recent=tuple(failed))).text == text
+    assert verdict(replace(state, recent=(*failed[1:], state.recent[-1]))).text.startswith("All well")
+    assert verdict(replace(state, recent=tuple(failed), taken_at=state.taken_at + 70.0)).text.startswith(
+        "All"
+    )

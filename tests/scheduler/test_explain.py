@@ -60,6 +60,13 @@ def test_the_first_standing_is_the_next_start_with_its_reason(
         scheduler.finish(started.job.id, now)
 
 
+def test_past_tau_a_place_is_by_size_while_the_guard_starts_none() -> None:
+    jobs = [Job(f"{n}", 0.0, p_long=n / 10.0, cost_s=n + 1.0, tokens=n + 1.0) for n in range(3)]
+    found = standing(waiting("bounded", jobs, tau_s=1.0), 100.0)  # nobody has waited longer than another
+    assert {each.cause for each in found.values()} == {Cause.SIZE}
+    assert found["2"].overdue_s == 99.0
+
+
 def test_only_the_job_started_by_the_guard_has_cause_guard() -> None:
     jobs = [Job(f"{n}", float(n), p_long=1.0 - n / 10.0, cost_s=10.0 - n) for n in range(5)]
     found = standing(waiting("sjf", jobs, tau_s=10.0), 12.5)

@@ -171,7 +171,8 @@ def today(gain: GainState) -> list[Line]:
     plural = "answer" if answers == 1 else "answers"
     if abs(saved_s) / answers < _SAME_S:
         return [Line(f"as much waiting as by arrival today ({count(answers)} {plural})", "soft")]
-    line = Line(duration(abs(saved_s)), "warn" if saved_s / answers < _BEHIND else "good")
+    tone: Tone = "warn" if saved_s / answers < _BEHIND else "good"
+    line = Line(duration(abs(saved_s)), tone if gain.behind < answers else "soft")  # most is to come
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")
     estimated = f", {count(gain.estimated_today)} estimated" if gain.estimated_today else ""
     line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each{estimated})", "faint")

@@ -124,7 +124,7 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
         text = f"Moved to the front by an operator. {_before(standing)}"
     elif standing.by_guard:
         text = f"{late}: the starvation guard starts it next."
-    elif cause is Cause.GUARD:
+    elif standing.rank > 1 and (standing.overdue_s or 0.0) > 0.0:
         text = f"{late}, {_why_not_yet(standing, scheduler)} {_before(standing)}"
     else:
         text = "Its model has to be loaded in place of another. " * (cause is Cause.SWAP) + _before(standing)

@@ -12,6 +12,9 @@ BUSY_SHARE = 0.95
 
 FULL_SHARE = 0.9
 
+FAILURES = 5
+"""So many failures in a row are said, for `OFTEN_S` after the last of them."""
+
 OFTEN, OFTEN_S = 3, 60.0
 """So many promotions by tau within so many seconds are said, for as many seconds after the last of them."""
 
@@ -28,6 +31,7 @@ def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
         or _overloaded(state)
         or _promise_broken(state)
         or _impaired(state)
+        or _failing(state)
         or _guarded(state)
         or _standing(state)
         or _shouted(state)
@@ -120,6 +124,16 @@ def _impaired(state: Snapshot) -> StatusLine | None:
         ranks = "" if accuracy is None else f"ranks {accuracy:.2f} (chance 0.50), "
         return StatusLine("warn", f"Predictor not trusted for {distrusted[0]}{others}: {ranks}arrival order")
     return None
+
+
+def _failing(state: Snapshot) -> StatusLine | None:
+    newest = [row for row in state.recent if row.backend][-FAILURES:]
+    failed = [row for row in newest if row.outcome == "upstream_error"]
+    if len(failed) < FAILURES or state.taken_at - failed[-1].finished_at > OFTEN_S:
+        return None
+    return StatusLine(
+        "warn", f"The last {FAILURES} requests failed on {failed[-1].backend}: see recent and log"
+    )
 
 
 def _guarded(state: Snapshot) -> StatusLine | None:

@@ -216,7 +216,8 @@ class ServerLifecycle:
         lost = [each for each in live if each.attempt is None and has_given_up(self.pool, each)]
         for exchange in lost:
             self.dispatcher.send_away(exchange, OutageError())
-        news = f"{server.name} is still {server.state}: {plural(len(lost), 'request')} refused"
+        refused = f"{plural(len(lost), 'request')} refused" if lost else "new requests are refused"
+        news = f"{server.name} is still {server.state}: {refused}"
         self.journal.event(logging.WARNING, news)
 
     def try_one(self, server: Server) -> None:

@@ -232,7 +232,7 @@ class ArrivalOrder:
             self._join(self._runs[job_id])
 
     def granted(self, job_id: str, station: Station, now: float, cached_tokens: float) -> None:
-        """Record that a job starts on a worker, which should have so many tokens of its prompt cached."""
+        """Record that a job starts on a worker, which is expected to have `cached_tokens` of its prompt."""
         run = self._runs.get(job_id)
         if run is None or station.name not in self._workers:
             return

@@ -74,7 +74,7 @@ class Expected(NamedTuple):
     squares: list[float]
 
     def before(self, entry: QueuedJob, in_s: float) -> Flow:
-        """Return those that arrive in so many seconds and would start before a waiting job."""
+        """Return those that are expected to arrive within a time and to start before a waiting job."""
         at = bisect_left(self.orders, (entry.rank, entry.key - self.aging * (self.now + in_s)))
         return Flow(at * self.rate, self.work_s[at], self.squares[at])
 

@@ -88,7 +88,7 @@ class StartForecast:
             self._start(*overdue)
 
     def _overdue(self, entry: QueuedJob, in_s: float, age_s: float) -> tuple[QueuedJob, _Plan] | None:
-        """Return the job that the guard would start before another that could start in so many seconds."""
+        """Return the job that the guard would start before another, which could start after a time."""
         while self._guards and (self._longest is None or self._longest in self._found):
             self._longest = next(self._oldest, None)
             self._guards = self._longest is not None

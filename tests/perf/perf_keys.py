@@ -178,7 +178,7 @@ def differences(before: Snapshot, after: Snapshot) -> dict[str, str]:
 
 @contextmanager
 def queue(url: str) -> Iterator[None]:
-    """Keep so many requests waiting."""
+    """Keep a number of requests waiting."""
     stopped = threading.Event()
 
     def ask(number: int) -> None:

@@ -19,7 +19,7 @@ class Clocked:
         self.scheduler.next(0.0)
 
     def come(self, jobs: int, *, background: bool = False) -> list[str]:
-        """Let so many arrive; return their ids."""
+        """Submit a number of requests; return their ids."""
         ids = [str(self.count + each) for each in range(jobs)]
         self.count += jobs
         for each in ids:

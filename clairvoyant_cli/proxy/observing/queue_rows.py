@@ -20,8 +20,9 @@ MAX_ROWS = 1024
 """Rows of one state, in scheduling order: the whole queue at its default limit."""
 
 WHOLE_PROMPTS, FIRST_CHARS = 50, 200
-"""How many of the first rows have their prompt as far as it is shown, and how much the others have of theirs:
-a thousand whole ones would be megabytes, several times a second."""
+"""The first rows that have their prompt as far as it is shown, and the characters that the others have: a
+thousand whole prompts would be megabytes, several times a second.
+"""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Sums up how much longer requests would have waited in order of arrival.
 
-The daemon compares each request once it has ended (`Finished.saved_s`); nothing is computed anew here.
+The daemon compares each request once it has ended (`Finished.saved_s`); nothing is computed again here.
 """
 
 from collections import defaultdict

@@ -13,10 +13,10 @@ BUSY_SHARE = 0.95
 FULL_SHARE = 0.9
 
 FAILURES = 5
-"""From this number of failures in a row, the sentence says so, until `OFTEN_S` after the last one."""
+"""From this number of failures in a row, the sentence says so, for `OFTEN_S` after the last one."""
 
 OFTEN, OFTEN_S = 3, 60.0
-"""From this number of promotions by tau within this time, the sentence says so, for as long after the last."""
+"""From this number of promotions by tau within this time, it says so, for as long after the last one."""
 
 
 def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:

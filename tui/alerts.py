@@ -61,8 +61,7 @@ def _title(news: Snapshot | Disconnected) -> str:
         return f"▲ {news.reason.partition(';')[0]}"
     if news.verdict.level in ("warn", "alert"):
         return f"▲ {news.verdict.text}"
-    up = [each for each in news.backends if each.state == "up"]
-    busy, slots = sum(each.busy for each in up), sum(each.slots for each in up)
+    busy, slots = news.slots
     return f"{news.waits:,} waiting, {busy}/{slots}"
 
 

@@ -46,14 +46,15 @@ class Sample:
     def of(cls, state: Snapshot, energy_j: float) -> "Sample":
         """Take what is drawn of a state."""
         holders = {each.client for each in state.running}
+        busy, slots = state.slots
         return cls(
             state.uptime_s,
             state.waits,
             state.counters.completed,
             state.tau.firings_total,
             sum(each.tokens_per_s or 0.0 for each in state.running),
-            sum(each.busy for each in state.backends),
-            sum(each.slots for each in state.backends),
+            busy,
+            slots,
             state.sessions.parked,
             holders.pop() if len(holders) == 1 else "",
             energy_j,

@@ -95,3 +95,9 @@ def test_nothing_is_named_of_another_machine_a_lost_daemon_or_a_moment() -> None
         mixed = watched(state(), gpu(0.98))
         mixed.history.take(replace(other, uptime_s=112.0))
         assert not bottleneck(mixed).plain
+
+
+def test_slots_of_a_server_that_is_down_do_not_count_as_free() -> None:
+    down = replace(busy().backends[0], name="two", state="down", busy=0)
+    sample = Sample.of(replace(busy(), backends=(*busy().backends, down)), 0.0)
+    assert (sample.busy, sample.slots) == (4, 4)

@@ -145,9 +145,7 @@ class Top(App[None]):
         self.set_interval(_TICK_S, self._tick)
 
     def on_key(self, event: events.Key) -> None:
-        if (
-            isinstance(self.screen, Prompt) and event.is_printable
-        ):  # its line takes what comes when it has the focus
+        if isinstance(self.screen, Prompt) and event.is_printable:  # its line may not have the focus yet
             self.screen.type_ahead(event.character or "")
 
     def on_unmount(self) -> None:

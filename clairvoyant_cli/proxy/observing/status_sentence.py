@@ -21,8 +21,8 @@ OFTEN, OFTEN_S = 3, 60.0
 
 def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
     """Return the first that holds: stopped or paused, no server, an urgent request late, overload, service
-    level missed, a server or the predictor impaired, tau promotes many, the queue does not get shorter, too
-    many urgency claims, sessions that take turns, all well.
+    level missed, a server or the predictor impaired, each request fails, tau promotes many, the queue does
+    not get shorter, too many urgency claims, sessions that take turns, all well.
     """
     return (
         _stopped(state, stopping)

@@ -1,4 +1,4 @@
-"""An encoder's word on what waits: it comes late, places anew, and holds nobody up."""
+"""Second predictions by an encoder: they come late, reorder the queue, and delay no request."""
 
 import asyncio
 import json
@@ -75,7 +75,7 @@ def chat(prompt: str, *headers: str) -> bytes:
 RUNS = chat("0.5 it runs 700")
 
 
-async def test_it_places_anew_what_waits_and_is_not_asked_of_what_runs() -> None:
+async def test_waiting_requests_are_reordered_and_running_ones_are_not_read() -> None:
     reader = Reader()
     async with (
         reading(reader) as (daemon, _),
@@ -91,6 +91,23 @@ async def test_it_places_anew_what_waits_and_is_not_asked_of_what_runs() -> None
         assert daemon.stats.today.spent(nobody) == 550 + 10 + 900
         assert len(reader.read) == 2
         assert threading.main_thread().name not in reader.threads
+
+
+async def test_the_result_of_a_tool_is_not_read() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "0.1 read it 10"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "0.2 what the file says 900"},
+    ]
+    body = {"model": "replay", "messages": messages, "stream": False}
+    step = post("/v1/chat/completions", json.dumps(body).encode())
+    reader = Reader()
+    reader.let.set()
+    async with reading(reader) as (daemon, _), asked(daemon, RUNS, step, chat("0.8 seems long 10")):
+        state = await until(daemon, lambda s: any(r.predicted.source == "encoder" for r in s.queue))
+        assert len(state.queue) == 2
+        assert reader.read == ["0.8 seems long 10"]
 
 
 class ByOpinion:

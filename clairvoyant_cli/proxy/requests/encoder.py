@@ -4,6 +4,8 @@ Rule 1: nothing waits for it: a request is queued by its first prediction at onc
 Rule 2: one prompt at a time, that of the shortest predicted answer first, as it starts first.
 Rule 3: thousands of requests at once do not occupy the core: beyond the first dozens it pauses in between.
 Rule 4: where it predicts urgency, prompts are read in order of arrival and until they end.
+Rule 5: the results of tools are not read: learning ranks the steps of four sets of agents that send them at
+0.675 without the encoder and at 0.674 with it (second half of a thousand steps each).
 """
 
 import asyncio
@@ -71,6 +73,8 @@ class SecondOpinions:
         if self._given_up or not self._may_read(exchange):
             return
         if view is None or view.task is Task.EMBEDDING or not view.prompt or view.chore is not None:
+            return
+        if view.step is not None and view.step.is_result:
             return
         if exchange.job.cost_s >= MIN_SERVICE_S:
             if len(self._unread) > AT_ONCE + 2 * len(self._dispatcher.live):  # what has ended is let go

@@ -1,6 +1,6 @@
 """What a package page shows: the README with whole links, and where the project lives.
 
-A package page resolves no relative link. Where the project lives is said by whoever publishes it:
+A package page resolves no relative link. The publisher gives the project's address:
 CLAIRVOYANT_PROJECT_URL=https://github.com/OWNER/clairvoyant uv build
 """
 

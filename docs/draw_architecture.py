@@ -1,4 +1,4 @@
-"""Draw docs/architecture.svg: the packages in their layers, who imports whom, and the way of a request.
+"""Draw docs/architecture.svg: the packages in their layers, their imports, and the path of a request.
 
 python docs/draw_architecture.py            draws it
 python docs/draw_architecture.py --check    says whether it is current

@@ -1,4 +1,4 @@
-"""Two users of Open WebUI in a browser, one of whom floods: times the other's answers, and takes pictures.
+"""Two users of Open WebUI in a browser, one with many requests: times the other's answers, and takes pictures.
 
 Open WebUI must run at URL, behind the proxy, as docs/how-to/open-webui.md sets it up. Accounts are made where there are
 none, and a model must be open to all of them. Needs `pip install httpx playwright`, and a Chromium.

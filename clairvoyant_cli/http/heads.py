@@ -79,7 +79,7 @@ class RequestHead:
         keep_alive: bool,
         http10: bool,
     ) -> None:
-        """Work out what is asked, and of whom; FramingError if that has no single answer."""
+        """Determine method, target and host; FramingError if ambiguous."""
         self.method = method
         self.target = target
         self.fields = fields

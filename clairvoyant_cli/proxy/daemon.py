@@ -365,7 +365,7 @@ def _compose(
     if encode is not None:
         opinions = SecondOpinions(encode, predictor, times, dispatcher, levels)
 
-    # Who listens to whom, in the order in which they are called.
+    # Observers, in the order in which they are called.
     dispatcher.changed += [
         lifecycle.remove_idle,
         changes.note,

@@ -100,7 +100,7 @@ def test_a_server_that_continues_has_its_ways_proven() -> None:
     ]
     assert proof.notes == ()
     for each in proof.continuations:
-        # Its prompt and what was said are read anew, before the first token is written.
+        # Its prompt and what was said are read again, before the first token is written.
         assert 1 / 100 < each.warm_s < 0.1
         assert each.resume_s >= each.warm_s
     assert told[-1] == Step("cut and continued", 1, 1, 0.0)

@@ -1,4 +1,4 @@
-"""`top --web`: a page of the daemon's state for whom the daemon lets in, and for no page of another site."""
+"""`top --web`: a page of the daemon's state, for clients with access only and for no page of another site."""
 
 import json
 import re
@@ -84,7 +84,7 @@ async def browser(
         yield Browser(client, daemon, address)
 
 
-# -- whom it lets in --------------------------------------------------------------------------------------
+# -- access -----------------------------------------------------------------------------------------------
 
 
 async def test_the_token_is_asked_for_once_and_kept_in_a_cookie_that_scripts_cannot_read(

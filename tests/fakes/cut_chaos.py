@@ -1,4 +1,4 @@
-"""A crowd before servers whose answers are cut and go on, and whoever makes trouble meanwhile.
+"""Many clients before servers whose answers are cut and continued, with faults meanwhile.
 
 All in one process and in virtual time: hours in a minute, and every request's whole answer is known.
 """

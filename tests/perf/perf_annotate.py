@@ -43,7 +43,7 @@ class Scaled(OraclePredictor):
 
     def predict(self, view: PromptView, opinion: object = None) -> Prediction:
         """Return the shipped prediction, scaled."""
-        # Two arguments: a dataclass with slots is made anew, and its methods do not know the new class.
+        # Two arguments: a dataclass with slots is created again, and its methods do not know the new class.
         told = super(Scaled, self).predict(view)
         expected, quantile = told.expected_tokens * self.scale, told.q90_tokens * self.scale
         return replace(told, expected_tokens=expected, q90_tokens=quantile)

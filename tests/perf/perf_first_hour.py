@@ -48,7 +48,7 @@ OTHER_MACHINES = ("192.168.1.20", "192.168.1.30")
 """Where the pages have other servers: a simulated Ollama listens there, too."""
 
 SKIPPED = {
-    r"^(uv tool|pipx|python3? -m venv)": "installs anew; here the wheel is",
+    r"^(uv tool|pipx|python3? -m venv)": "installs again; here the wheel is",
     r"^vllm |^python -m sglang": "needs an engine on a GPU",
     r"^podman unshare": "needs podman; here all belongs to one user",
     r"service install(?! --dry-run)": "changes the user's services",

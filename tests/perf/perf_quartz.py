@@ -383,7 +383,7 @@ accuracy, {seeds} seed; sojourns, in the simulator.
 {routing}
 
 With that accuracy the 0.9 quantile of every request is that of a long one, and ordering by it is ordering by
-arrival: `quartz` needs a predictor that is surer than that. Whoever need not choose a worker before one is free
+arrival: `quartz` needs a predictor that is surer than that. A scheduler that need not choose a worker before one is free
 fares better than with the better of two as it comes, the more so the more workers there are.
 """  # noqa: E501
 

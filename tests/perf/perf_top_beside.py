@@ -1,4 +1,4 @@
-"""What an open `clairvoyant top` costs whoever is answered meanwhile, while thousands wait.
+"""What an open `clairvoyant top` costs clients that are answered meanwhile, while thousands wait.
 
     python tests/perf/perf_top_beside.py [--waiting 4600] [--rounds 10] [--seconds 3] [--checkout DIR]
 

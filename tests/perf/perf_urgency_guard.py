@@ -3,8 +3,8 @@
     python tests/perf/perf_urgency_guard.py URL [--seconds 120] [--patient 8] [--eager 4]
 
 `eager` clients ask at level 0, one answer after the other, so that some of them always wait; `patient`
-requests of level 4 come in between. With tau and without. With tau, of five starts one goes to whoever has
-waited longest beyond it, so the k-th that waits has begun within tau and 5k starts. The run ends with the
+requests of level 4 come in between. With tau and without. With tau, of five starts one is the request that
+has waited longest beyond it, so the k-th that waits has begun within tau and 5k starts. The run ends with the
 last answer, without tau once the eager have stopped.
 """
 

@@ -258,7 +258,7 @@ async def test_another_model_than_the_profiles_is_noticed_once_loaded(tmp_path: 
     assert len(told) == 1
 
 
-async def test_a_model_that_was_pulled_anew_makes_its_profile_stale(tmp_path: Path) -> None:
+async def test_a_model_pulled_again_makes_its_profile_stale(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     newer = replace(HERE, name="of another", served=replace(HERE.served, model="another:latest"))
     mine = replace(HERE, served=replace(HERE.served, digest="old"), tau_s=1.5)

@@ -46,7 +46,7 @@ def test_a_chore_is_known_by_the_session_that_it_claims() -> None:
     assert chore_of(None, PromptView("Fix the build"), b"ses_title-1") is None
 
 
-def test_only_that_stands_back_whose_answer_nobody_waits_for() -> None:
+def test_only_background_chores_give_way() -> None:
     behind = {name for name, chore in BY_NAME.items() if not chore.waited_for}
     assert behind == {
         "title_generation",

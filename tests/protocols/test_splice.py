@@ -224,7 +224,7 @@ def test_a_generation_goes_on_as_a_chat_of_openais() -> None:
     assert counted["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
-def test_whoever_did_not_ask_for_totals_gets_none() -> None:
+def test_totals_are_sent_only_when_requested() -> None:
     splice = chat(wants_usage=False)
     cut(splice, chunk("One"), chunk(" two"), then=Shape.OLLAMA_GENERATE)
     assert b"usage" not in fed(splice, generated(" three"), generated("", **DONE))
@@ -249,7 +249,7 @@ def test_a_generation_goes_on_as_a_chat_of_ollamas() -> None:
     assert "response" not in ended
 
 
-def test_whoever_does_not_stream_gets_all_of_it_at_the_end() -> None:
+def test_unstreamed_answer_is_whole() -> None:
     splice = chat(streamed=False)
     assert fed(splice, chunk("One"), chunk(" two")) == b""
     assert splice.want_cut()
@@ -264,7 +264,7 @@ def test_whoever_does_not_stream_gets_all_of_it_at_the_end() -> None:
     assert whole["usage"]["completion_tokens"] == 3
 
 
-def test_whoever_does_not_stream_hears_of_a_failure_in_mid_answer() -> None:
+def test_unstreamed_answer_reports_a_failure_in_mid_answer() -> None:
     splice = chat(streamed=False)
     splice.feed(chunk("One"))
     with pytest.raises(PartError, match="out of memory"):

@@ -1,4 +1,4 @@
-"""Who is let in, as whom, and within which limits: asked through a running daemon."""
+"""Authentication, client names and limits, through a running daemon."""
 
 import asyncio
 import json
@@ -495,7 +495,7 @@ async def test_keys_may_come_to_a_file_that_had_none(tmp_path: Path) -> None:
         assert (await client.ask(chat())).status == 401
 
 
-async def test_new_limits_hold_for_what_waits(tmp_path: Path) -> None:
+async def test_new_limits_apply_to_queued_requests(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     text = f'[clients.ann]\nkey = "{ANN}"\nmax_running = {{}}\n{HOLDER}'
     async with (
@@ -516,7 +516,7 @@ def waits(count: int, state: Snapshot) -> bool:
     return len(state.queue) == count
 
 
-async def test_a_new_range_holds_for_what_waits_but_not_for_the_operators_choice(tmp_path: Path) -> None:
+async def test_new_range_applies_to_queued_requests_but_not_to_the_operators_choice(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     text = f'[clients.ben]\nkey = "{BEN}"\n[clients.ann]\nkey = "{ANN}"\npriority = {{}}\n{HOLDER}'
     async with (

@@ -261,7 +261,7 @@ async def test_a_backend_that_answers_early_and_reads_no_more_keeps_no_connectio
             await gone.wait()
 
 
-# -- who waits for whom ------------------------------------------------------------------------------
+# -- order of closing ---------------------------------------------------------------------------------
 
 
 async def test_a_client_that_waits_for_a_continue_that_never_comes_gets_one(

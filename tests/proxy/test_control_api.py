@@ -1,4 +1,4 @@
-"""The daemon's own routes: what they tell, what they do, and whom they let."""
+"""The control API: state, actions and access."""
 
 import asyncio
 import json
@@ -175,7 +175,7 @@ async def test_each_action(daemon: Daemon) -> None:
         await until(daemon, lambda s: len(s.queue) == 1)
 
 
-async def test_when_what_waits_would_start_is_told_for_each_policy(daemon: Daemon) -> None:
+async def test_start_forecasts_are_given_for_each_policy(daemon: Daemon) -> None:
     async with ControlClient(daemon.base_url) as control:
         outlook = {each.policy: each for each in await control.outlook()}
     assert tuple(outlook) == SERVABLE

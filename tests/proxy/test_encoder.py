@@ -120,7 +120,7 @@ class ByOpinion:
         return 3 if opinion is None else 0
 
 
-async def test_it_says_anew_how_urgent_what_waits_and_what_runs_is_unless_somebody_said_so() -> None:
+async def test_urgency_is_predicted_again_unless_stated_by_the_client() -> None:
     reader = Reader()
     async with (
         reading(reader, ByOpinion()) as (daemon, _),

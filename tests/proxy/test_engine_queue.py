@@ -1,4 +1,4 @@
-"""The queue inside an engine: whether it heeds the numbers shows in who begins before whom."""
+"""The queue inside an engine: whether it follows priorities shows in the order of starts."""
 
 from dataclasses import replace
 from operator import itemgetter
@@ -64,7 +64,7 @@ async def test_who_came_while_another_was_being_started_proves_nothing() -> None
     assert parts.queues.heeded(parts.worker) is None
 
 
-async def test_what_waits_inside_ends_after_what_goes_before_it() -> None:
+async def test_queued_request_inside_the_engine_ends_after_those_before_it() -> None:
     parts = House()
     parts.worker.slots = 1
     runs, late, soon = parts.sent(0.0, 5), parts.sent(1.0, 9), parts.sent(2.0, 1)

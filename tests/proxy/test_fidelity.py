@@ -18,7 +18,7 @@ from tests.fakes.serving import between, serving
 from tests.fakes.wiretap import wiretap
 
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"date"}
-"""Made anew for each connection (RFC 9110, section 7.6.1); Date tells when, not what."""
+"""Created for each connection (RFC 9110, section 7.6.1); Date tells when, not what."""
 
 
 def end_to_end(message: Message) -> list[Header]:

@@ -41,7 +41,7 @@ async def test_an_answer_is_learned_later_and_in_turn(monkeypatch: pytest.Monkey
     assert pupil.learned == [1, 2, 3]
 
 
-async def test_what_waits_at_the_end_is_learned_at_once() -> None:
+async def test_queued_answers_are_learned_at_shutdown() -> None:
     pupil = Pupil()
     learn_queue = LearnQueue(pupil, lambda: None)
     for tokens in range(5):

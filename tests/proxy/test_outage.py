@@ -115,7 +115,7 @@ async def test_queued_and_running_requests_survive_a_restart_of_the_server() -> 
         assert daemon.snapshot().counters.repeats == 1
 
 
-async def test_whoever_comes_during_an_outage_waits_too() -> None:
+async def test_requests_that_arrive_during_an_outage_wait() -> None:
     async with before_a_server(slots=1) as (server, daemon):
         await server.stop()
         daemon.pool.first.watch.look_now()
@@ -151,7 +151,7 @@ async def test_in_an_outage_it_is_said_when_a_request_will_be_refused(
         assert state.backends[0].kept_for_s is None
 
 
-async def test_nobody_waits_longer_than_the_grace() -> None:
+async def test_no_request_waits_longer_than_the_grace() -> None:
     async with (
         before_a_server(slots=1, outage_grace=0.05) as (server, daemon),
         clients(daemon, "hold", "one", "two") as asked,

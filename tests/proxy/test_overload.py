@@ -117,7 +117,7 @@ async def test_who_gives_way_in_a_full_queue_is_told_in_the_words_of_the_route(p
         assert engine.counts.arrived == 1
 
 
-async def test_whoever_has_waited_too_long_is_sent_away() -> None:
+async def test_request_past_the_longest_wait_is_refused() -> None:
     async with occupied(max_wait=0.05) as (daemon, engine), raw_client(daemon.base_url) as client:
         for path in ROUTES:
             got = await client.ask(asks(path))
@@ -130,7 +130,7 @@ async def test_whoever_has_waited_too_long_is_sent_away() -> None:
         assert engine.counts.arrived == 1
 
 
-async def test_whoever_is_served_in_time_is_not_sent_away_later() -> None:
+async def test_request_served_in_time_is_not_refused_later() -> None:
     """The wait is bounded, the answer is not."""
     async with occupied(max_wait=0.05) as (daemon, engine), asyncio.TaskGroup() as group:
         task = group.create_task(until(daemon, lambda s: s.running[0].elapsed_s > 0.15))
@@ -276,7 +276,7 @@ async def test_a_second_signal_does_not_wait_for_a_deaf_backend(tmp_path: Path) 
             assert await asyncio.to_thread(daemon.wait, 4) == 0
 
 
-async def test_it_goes_down_at_once_when_idle_whoever_is_connected(tmp_path: Path) -> None:
+async def test_idle_daemon_stops_at_once_with_clients_connected(tmp_path: Path) -> None:
     async with process_before(Engine(), tmp_path) as daemon, httpx.AsyncClient() as client:
         words = list((tmp_path / "clairvoyant").glob("daemon-*.json"))
         assert [oct(word.stat().st_mode & 0o777) for word in words] == ["0o600"]

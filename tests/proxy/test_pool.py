@@ -59,7 +59,7 @@ async def test_slots_are_numbered_a_worker() -> None:
     assert {name: sorted(taken) for name, taken in slots.items()} == {"mac": [0, 1], "rtx": [0, 1]}
 
 
-async def test_what_waits_is_given_up_only_when_every_worker_is() -> None:
+async def test_queued_requests_fail_only_when_every_worker_is_given_up() -> None:
     parts = daemon_parts("mac", "rtx")
     for name in ("mac", "rtx"):
         parts.becomes(name, "down")
@@ -162,7 +162,7 @@ async def test_what_one_alone_could_serve_is_refused_when_that_is_given_up() -> 
     assert parts.on(parts.queued("0.5 c", model="small")) == "mac"
 
 
-async def test_one_that_drains_ends_what_it_has_and_what_waits_for_it_alone() -> None:
+async def test_draining_server_finishes_its_own_requests() -> None:
     parts = daemon_parts("mac", "rtx")
     offers(parts, mac={"small"}, rtx={"small", "large"})
     runs, waits = parts.queued("0.5 a", model="large"), parts.queued("0.5 b", model="large")

@@ -1,4 +1,4 @@
-"""With whom the predictor is not trusted, and arrival order while upper bounds do not hold."""
+"""Clients for which the predictor is not trusted, and arrival order while upper bounds do not hold."""
 
 from dataclasses import dataclass, field
 

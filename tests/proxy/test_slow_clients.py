@@ -189,7 +189,7 @@ async def occupied() -> AsyncIterator[Daemon]:
 
 
 @pytest.mark.parametrize("tail", BEHIND.values(), ids=BEHIND)
-async def test_whoever_waits_and_leaves_is_noticed_whatever_was_sent_behind(tail: bytes) -> None:
+async def test_disconnect_of_a_queued_client_is_noticed_whatever_it_pipelined(tail: bytes) -> None:
     async with occupied() as daemon:
         async with raw_client(daemon.base_url) as leaver:
             leaver.send(CHAT)
@@ -200,7 +200,7 @@ async def test_whoever_waits_and_leaves_is_noticed_whatever_was_sent_behind(tail
         assert daemon.snapshot().counters.client_cancelled == 1
 
 
-async def test_whoever_sends_much_behind_a_waiting_request_is_told_that_it_was_not_taken() -> None:
+async def test_too_much_pipelined_behind_a_queued_request_is_refused() -> None:
     release = asyncio.Event()
 
     async def once(it: Conversation) -> None:

@@ -1,4 +1,4 @@
-"""What a bench asks when, of whom, and what it may know: plans, traces, arms, prompts."""
+"""Plans of a bench: arrivals, traces, arms and prompts."""
 
 import gzip
 from collections import Counter

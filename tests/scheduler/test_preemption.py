@@ -283,7 +283,7 @@ class Watched(Scheduler):
     ended: Counter[str]
 
     def next(self, now: float) -> Dispatch | None:
-        """Check the guard: of three starts while somebody is past tau, one is whoever is furthest past it."""
+        """Check the guard: while requests are past tau, one of three starts is the one furthest past it."""
         overdue = [e for e in self.waiting() if self.tau_s is not None and now - e.job.arrival_s > self.tau_s]
         oldest = min((e.job.arrival_s for e in overdue), default=None)
         dispatch = super().next(now)

@@ -177,7 +177,7 @@ class Story:
             self.spared.add(str(number))
 
     def reestimate(self, number: int, cost_s: float, p_long: float) -> None:
-        """Predict a job anew, which works exactly when it waits."""
+        """Predict a job again, which works exactly while it is queued."""
         done = self.scheduler.reestimate(
             str(number),
             self.now,

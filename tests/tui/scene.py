@@ -274,7 +274,7 @@ class Scene:
         return scheduler
 
     def outlook(self, t: float) -> tuple[PolicyOutlook, ...]:
-        """Return when what waits would start under each policy."""
+        """Return when queued requests would start under each policy."""
         served = self.served
         arrived, started, ended = (
             column <= t for column in (served.workload.arrival_s, served.start_s, served.finish_s)
@@ -292,7 +292,7 @@ class Scene:
         return tuple(outlook)
 
     def _queue(self, running: list[int], waiting: list[int], t: float) -> tuple[QueuedRequest, ...]:
-        """Return what waits, as the scheduler has it."""
+        """Return the queued requests, as the scheduler has them."""
         scheduler = self._scheduler(running, waiting, t)
         number_of = {self.asked[number].id: number for number in waiting}
         left_s = sum(max(0.3, e.job.cost_s - t + e.started_s) for e in scheduler.running.values())

@@ -603,7 +603,7 @@ def test_the_rate_does_not_mind_the_wall_clock() -> None:
     assert None not in rates[1:]
 
 
-def test_history_starts_anew_with_another_daemon() -> None:
+def test_history_is_cleared_when_the_daemon_changes() -> None:
     history = History()
     history.take(busy())
     history.take(replace(busy(), pid=99, recent=()))
@@ -762,7 +762,7 @@ def test_a_distrusted_client_is_shown_with_its_own_ranking() -> None:
     assert "not trusted for eve: 0.49 of 57" in text
 
 
-def test_how_a_request_ended_says_by_whom() -> None:
+def test_end_of_a_request_names_who_ended_it() -> None:
     base, row = view(), busy().recent[-1]
     outcome = next(each for each in requests.RECENT.columns if each.name == "outcome")
     told = {

@@ -292,8 +292,8 @@ async def test_the_clients_are_followed_on_a_page_that_closes_by_its_own_key() -
         await it.press("c")
         assert isinstance(it.app.screen, Clients)
         assert "zed" in it.text
-        anew = ClientState("somebody-new", waiting=3, max_waiting=4)
-        it.app.take(replace(it.snapshot, clients=(anew,)))
+        newcomer = ClientState("somebody-new", waiting=3, max_waiting=4)
+        it.app.take(replace(it.snapshot, clients=(newcomer,)))
         assert "somebody-new" in await settled(it.app, it.pilot)
         assert "3/4" in it.text
         await it.press("j", "k", "c")

@@ -139,7 +139,7 @@ class Operation:
         self.draining = self.stopping = True
 
     def set_clients(self, clients: Clients) -> None:
-        """Schedule by other rules for clients from now on; what waits follows them."""
+        """Apply other rules for clients from now on, also to queued requests."""
 
         def priority_of(job: Job) -> int:
             return clients.rules_of(job.client).clamped(job.priority)

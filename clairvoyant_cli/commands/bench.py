@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,12 +168,6 @@ def agent_arm(context: click.Context, arm: str) -> str:
 @number_option("--context", 100, 1_000_000, 450, "Tokens of a session's first prompt, about.")
 @number_option("--answer", 1, 4096, 32, "Limit of an answer's tokens.")
 @number_option("--common", 0, 1, 0.0, "Share of the system text that all sessions have in common.")
-@click.option(
-    "--trace",
-    "trace_file",
-    type=FILE,
-    help="Replay recorded sessions instead, e.g. of `history --json`: lengths and times, without text.",
-)
 @number_option("--chat-every", 0, 86_400, 12.0, "Seconds between the questions of a person; 0 for no person.")
 @click.option("--headers/--no-headers", default=True, help="Send a session id with each turn. Default: yes.")
 @click.option(
@@ -240,7 +234,6 @@ async def _measure_agents(
     slot_save_path: str | None,
     backend_key_file: Path | None,
     chat_every: float,
-    trace_file: Path | None,
     **load_options: Any,
 ) -> "Findings":
     from clairvoyant_cli.commands.setup import load_predictor, second_opinion
@@ -248,7 +241,6 @@ async def _measure_agents(
     from clairvoyant_cli.proxy.access.keys import read_backend_key
     from clairvoyant_cli.proxy.daemon import running_daemon
     from clairvoyant_cli.research.bench.agents import AgentLoad, agent_bench, agents_notes, summaries_of
-    from clairvoyant_cli.research.bench.recorded_sessions import read_sessions
     from clairvoyant_cli.research.bench.report import Findings
 
     sizes: dict[str, tuple[float, float]] = {}
@@ -275,9 +267,6 @@ async def _measure_agents(
             sizes[arm] = cache.size
 
     load = AgentLoad(chat_every_s=chat_every, **load_options)
-    if trace_file is not None:
-        recorded = tuple(map(tuple, read_sessions(trace_file).values()))
-        load = replace(load, sessions=len(recorded), common=0.0, recorded=recorded)
     measured: dict[str, list[dict[tuple[str, str], float]]] = {arm.partition("=")[0]: [] for arm in arms}
     async with agent_bench(
         load,

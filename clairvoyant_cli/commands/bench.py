@@ -27,9 +27,7 @@ from clairvoyant_cli.system import run
 if TYPE_CHECKING:
     from clairvoyant_cli.backends.adapter import Found
     from clairvoyant_cli.research.bench.report import Findings
-    from clairvoyant_cli.research.bench.results import Cell
     from clairvoyant_cli.research.bench.setup import Settings
-    from clairvoyant_cli.research.bench.summary import Summary
     from clairvoyant_cli.research.report import Report
     from profiles.records import Profile
 
@@ -348,24 +346,18 @@ async def _measure(settings: "Settings", arms: list[Arm], backend_key_file: Path
         steps = steps_of(loads, arms, settings.runs, lengths_last=not settings.set_lengths)
         with _progress(len(steps)) as on_progress:
             cells = await run_steps(bench, steps, on_progress)
-        simulated = bench.simulated(cells, loads, arms, service_s)
         about = _machine() | dict(bench.about or {}) | {"mean service": f"{service_s:.3g} s"}
         notes = notes_of(settings, cells, arms, bench.resume_s)
     names = [arm.name for arm in arms]
-
-    def summaries(cells: "list[Cell]") -> "list[Summary]":
-        in_order = sorted(cells, key=lambda cell: names.index(cell.arm))
-        return summarise(in_order, FCFS if FCFS in names else None)
-
+    in_order = sorted(cells, key=lambda cell: names.index(cell.arm))
     return Findings(
         title=f"Bench: {', '.join(load.name for load in loads)}",
         command=shlex.join(["clairvoyant", *sys.argv[1:]]),
         about=about,
         settings=asdict(settings),
         notes=tuple(notes),
-        summaries=summaries(cells),
+        summaries=summarise(in_order, FCFS if FCFS in names else None),
         cells=cells,
-        simulated=summaries(simulated),
     )
 
 

@@ -99,8 +99,7 @@ def compare(
                 workers = {WORKER: machine.slots}
             scheduler = Scheduler(each.policy, workers=workers, tau_s=each.tau_s, capacity=UNBOUNDED)
             if machine is not None:
-                preempts = each.policy.preemptive or each.policy.quantum_tokens
-                kept = cache() if cache is not None and preempts else None
+                kept = cache() if cache is not None and each.policy.preemptive else None
                 simulation = BatchSimulation(scheduler, workload, predictions, machine, cache=kept)
             else:
                 simulation = SlotSimulation(scheduler, workload, predictions, preemption=preemption)

@@ -13,8 +13,6 @@ SCENARIOS = {
     "clairvoyant-table9": ("clairvoyant", "table9", 20, 2000),
     "clairvoyant-figure3": ("clairvoyant", "figure3", 20, 2000),
     "clairvoyant-table8": ("clairvoyant", "table8", 20, 100),
-    "rr-sjf": ("rr_sjf", "comparison", 5, 1000),
-    "pars": ("pars", "burst", 10, 2000),
     "semantic": ("semantic", "tables", 5, 0),
     "quartz": ("quartz", "ablation", 10, 3000),
 }

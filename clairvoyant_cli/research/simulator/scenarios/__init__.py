@@ -14,7 +14,6 @@ SCENARIOS = {
     "clairvoyant-figure3": ("clairvoyant", "figure3", 20, 2000),
     "clairvoyant-table8": ("clairvoyant", "table8", 20, 100),
     "semantic": ("semantic", "tables", 5, 0),
-    "quartz": ("quartz", "ablation", 10, 3000),
 }
 
 

@@ -94,7 +94,6 @@ def test_a_file_without_long_answers_that_arrive_twice_as_fast(tmp_path: Path) -
         (["--predictor", "tarot"], "is neither oracle"),
         (["--predictor", "class:2"], "accuracy from 0.5 to 1"),
         (["--predictor", "recorded"], "needs a --workload FILE"),
-        (["--preempt", "perhaps"], "is not none, keep"),
         (["--workload", "nowhere.csv"], "cannot read the requests nowhere.csv"),
     ],
 )

@@ -19,7 +19,6 @@ import numpy as np
 from clairvoyant_cli.research.simulator.engine import Run, job_maker
 from clairvoyant_cli.research.simulator.predictions import Predictions
 from clairvoyant_cli.research.simulator.workload import Floats, Workload
-from clairvoyant_cli.scheduler.kv_cache import KvCache
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 WORKER = "gpu"
@@ -72,19 +71,24 @@ class PreemptedCaches:
 
     def __init__(self, rates: Rates, capacity_tokens: float) -> None:
         self._rates = rates
-        self._kept = KvCache(capacity_tokens)
+        self._capacity_tokens = capacity_tokens
+        self._kept: dict[int, tuple[float, float]] = {}  # key and tokens
 
     def paused(self, number: int, tokens: float, key: float) -> None:
         """Keep the cache of a preempted request; `key` is its place in the queue."""
-        self._kept.left(str(number), tokens, key=key)
+        if tokens > self._capacity_tokens:
+            return
+        self._kept[number] = key, tokens
+        while sum(kept for _, kept in self._kept.values()) > self._capacity_tokens:
+            del self._kept[max(self._kept, key=self._kept.__getitem__)]
 
     def resume_s(self, number: int, prompt_tokens: float, done: float) -> float:
         """Return the seconds it takes to restore a request's cache."""
-        return 0.0 if str(number) in self._kept else self._rates.resume_s(prompt_tokens, done)
+        return 0.0 if number in self._kept else self._rates.resume_s(prompt_tokens, done)
 
     def resumed(self, number: int) -> None:
         """Note that a request runs again: its cache cannot be evicted."""
-        self._kept.taken(str(number))
+        self._kept.pop(number, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,12 +48,3 @@ def from_p_long(p_long: Floats, short_s: float, long_s: float) -> Predictions:
     cost_s = short_s + (long_s - short_s) * p_long
     q90_s = np.where(p_long >= 0.1, long_s, short_s)
     return Predictions(p_long, cost_s, q90_s, cost_s * TOKENS_PER_S, q90_s * TOKENS_PER_S)
-
-
-def from_tokens(tokens: Floats, workload: Workload) -> Predictions:
-    """Return the prediction that follows from a guess of the tokens, at the workload's own mean speed."""
-    total = float(workload.tokens.sum())
-    seconds_per_token = float((workload.service_s).sum()) / total if total else 0.0
-    cost_s = tokens * seconds_per_token
-    p_long = tokens / max(float(tokens.max()), 1e-9)
-    return Predictions(p_long, cost_s, cost_s, tokens)

@@ -8,12 +8,11 @@ if TYPE_CHECKING:
     from clairvoyant_cli.research.report import Report
     from clairvoyant_cli.research.simulator.comparison import Options
 
-# name: module, function, seeds, requests (0: the experiment's workload has its own number)
+# name: module, function, seeds, requests
 SCENARIOS = {
     "clairvoyant-table9": ("clairvoyant", "table9", 20, 2000),
     "clairvoyant-figure3": ("clairvoyant", "figure3", 20, 2000),
     "clairvoyant-table8": ("clairvoyant", "table8", 20, 100),
-    "semantic": ("semantic", "tables", 5, 0),
 }
 
 

@@ -13,7 +13,6 @@ import click
 from clairvoyant_cli.commands.options import json_option
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.research.simulator.scenarios import SCENARIOS, run_scenario
 from clairvoyant_cli.settings import did_you_mean
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from clairvoyant_cli.research.simulator.comparison import Draw, Forecaster, Options
     from clairvoyant_cli.research.simulator.traces import History
 
+SCENARIOS = ("clairvoyant-table9", "clairvoyant-table8")
 SEEDS = 10
 REQUESTS = 2000
 BURST_SPREAD_S = 0.05
@@ -96,7 +96,7 @@ def option(name: str, value_type: Any, default: Any, text: str, parameter: str =
 
 
 @click.command(name="simulate")
-@click.option("--scenario", type=click.Choice(list(SCENARIOS)), help="Reproduce an experiment.")
+@click.option("--scenario", type=click.Choice(SCENARIOS), help="Reproduce an experiment.")
 @click.option(
     "--workload", metavar="poisson|burst|FILE", default="poisson", show_default=True, help=WORKLOAD_HELP
 )
@@ -137,6 +137,7 @@ def command(
     from clairvoyant_cli.commands.console import PlainConsole
     from clairvoyant_cli.research.report import print_report, to_json
     from clairvoyant_cli.research.simulator.comparison import Options
+    from clairvoyant_cli.research.simulator.scenarios import run_scenario
 
     with progress() as tick:
         options = Options(seeds or 0, requests or 0, tick)

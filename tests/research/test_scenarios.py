@@ -6,6 +6,7 @@ from statistics import mean
 
 import pytest
 
+from clairvoyant_cli.commands import simulate
 from clairvoyant_cli.research.report import Report, Table
 from clairvoyant_cli.research.simulator.comparison import Options, Samples, Variant, classes, variant
 from clairvoyant_cli.research.simulator.engine import Preemption
@@ -48,6 +49,10 @@ def test_the_papers_guard_collapses_in_a_burst_and_the_default_does_not() -> Non
     report = run_scenario("clairvoyant-table8", Options(seeds=4))
     assert value(report, "Change against fcfs", "sjf tau 10.5 s", "short P50") == pytest.approx(0.0, abs=0.01)
     assert value(report, "Change against fcfs", "bounded", "short P50") == pytest.approx(-0.7, abs=0.07)
+
+
+def test_the_command_offers_each_scenario() -> None:
+    assert tuple(SCENARIOS) == simulate.SCENARIOS
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "clairvoyant-table9"])

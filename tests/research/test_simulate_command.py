@@ -68,7 +68,7 @@ def test_one_run_has_no_interval_and_the_json_is_still_json() -> None:
     def refuse(constant: str) -> None:
         raise ValueError(constant)
 
-    printed = simulate("--scenario", "clairvoyant-figure3", "--seeds", "1", "--requests", "60", "--json")
+    printed = simulate("--scenario", "clairvoyant-table8", "--seeds", "1", "--requests", "60", "--json")
     found = json.loads(printed.stdout, parse_constant=refuse)
     assert found["tables"][0]["cells"][0]["half_width"] is None
 

@@ -76,16 +76,14 @@ class Top(App[None]):
         readonly: bool = False,
         badge: str = "",
         glyphs: Mapping[int, int | str] | None = None,
-        folder: Path | None = None,
         memory: Path | None = None,
         likes: Mapping[str, str] | None = None,
         alerts: Alerts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`machine` reads this computer's sensors, in a thread, once a second. `folder` is where exports go
-        (the working directory), `memory` the file of preferences, which `likes` override. `badge` is shown in
-        the header, as "demo". `glyphs` replaces characters that the font lacks. `alerts` sets the terminal's
-        title and rings.
+        """`machine` reads this computer's sensors, in a thread, once a second. `memory` is the file of
+        preferences, which `likes` override. `badge` is shown in the header, as "demo". `glyphs` replaces
+        characters that the font lacks. `alerts` sets the terminal's title and rings.
         """
         colour = not os.environ.get("NO_COLOR")
         super().__init__(ansi_color=None if colour else True)
@@ -94,7 +92,6 @@ class Top(App[None]):
         self._source = source
         self._machine = machine
         self._clock = clock
-        self._folder = folder
         self._alerts = alerts
         self._snapshot: Snapshot | None = None
         self._received_at = 0.0
@@ -130,7 +127,7 @@ class Top(App[None]):
         self.palette = Palette(self.get_css_variables(), colour=colour)
 
     def get_default_screen(self) -> Screen[Any]:
-        self.board = BoardScreen(self, self._folder)
+        self.board = BoardScreen(self)
         return self.board
 
     def on_mount(self) -> None:

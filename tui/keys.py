@@ -110,7 +110,6 @@ GROUPS = {
         Key("z", "maximise", "Maximise the focused panel, or restore it.", "zoom"),
         Key("r", "app.interval", "Change the refresh interval."),
         Key("v", "app.prompts", "Show prompts and answers, if the daemon sends them."),
-        Key("E", "export", "Export to CSV or JSON."),
     ),
     "Navigation": (
         *MOVES,

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,7 @@ from clairvoyant_cli.system import run
 if TYPE_CHECKING:
     from clairvoyant_cli.backends.adapter import Found
     from clairvoyant_cli.research.bench.report import Findings
-    from clairvoyant_cli.research.bench.results import Cell
     from clairvoyant_cli.research.bench.setup import Settings
-    from clairvoyant_cli.research.bench.summary import Summary
     from clairvoyant_cli.research.report import Report
     from profiles.records import Profile
 
@@ -168,12 +166,6 @@ def agent_arm(context: click.Context, arm: str) -> str:
 @number_option("--context", 100, 1_000_000, 450, "Tokens of a session's first prompt, about.")
 @number_option("--answer", 1, 4096, 32, "Limit of an answer's tokens.")
 @number_option("--common", 0, 1, 0.0, "Share of the system text that all sessions have in common.")
-@click.option(
-    "--trace",
-    "trace_file",
-    type=FILE,
-    help="Replay recorded sessions instead, e.g. of `history --json`: lengths and times, without text.",
-)
 @number_option("--chat-every", 0, 86_400, 12.0, "Seconds between the questions of a person; 0 for no person.")
 @click.option("--headers/--no-headers", default=True, help="Send a session id with each turn. Default: yes.")
 @click.option(
@@ -240,7 +232,6 @@ async def _measure_agents(
     slot_save_path: str | None,
     backend_key_file: Path | None,
     chat_every: float,
-    trace_file: Path | None,
     **load_options: Any,
 ) -> "Findings":
     from clairvoyant_cli.commands.setup import load_predictor, second_opinion
@@ -248,7 +239,6 @@ async def _measure_agents(
     from clairvoyant_cli.proxy.access.keys import read_backend_key
     from clairvoyant_cli.proxy.daemon import running_daemon
     from clairvoyant_cli.research.bench.agents import AgentLoad, agent_bench, agents_notes, summaries_of
-    from clairvoyant_cli.research.bench.recorded_sessions import read_sessions
     from clairvoyant_cli.research.bench.report import Findings
 
     sizes: dict[str, tuple[float, float]] = {}
@@ -275,9 +265,6 @@ async def _measure_agents(
             sizes[arm] = cache.size
 
     load = AgentLoad(chat_every_s=chat_every, **load_options)
-    if trace_file is not None:
-        recorded = tuple(map(tuple, read_sessions(trace_file).values()))
-        load = replace(load, sessions=len(recorded), common=0.0, recorded=recorded)
     measured: dict[str, list[dict[tuple[str, str], float]]] = {arm.partition("=")[0]: [] for arm in arms}
     async with agent_bench(
         load,
@@ -359,24 +346,18 @@ async def _measure(settings: "Settings", arms: list[Arm], backend_key_file: Path
         steps = steps_of(loads, arms, settings.runs, lengths_last=not settings.set_lengths)
         with _progress(len(steps)) as on_progress:
             cells = await run_steps(bench, steps, on_progress)
-        simulated = bench.simulated(cells, loads, arms, service_s)
         about = _machine() | dict(bench.about or {}) | {"mean service": f"{service_s:.3g} s"}
         notes = notes_of(settings, cells, arms, bench.resume_s)
     names = [arm.name for arm in arms]
-
-    def summaries(cells: "list[Cell]") -> "list[Summary]":
-        in_order = sorted(cells, key=lambda cell: names.index(cell.arm))
-        return summarise(in_order, FCFS if FCFS in names else None)
-
+    in_order = sorted(cells, key=lambda cell: names.index(cell.arm))
     return Findings(
         title=f"Bench: {', '.join(load.name for load in loads)}",
         command=shlex.join(["clairvoyant", *sys.argv[1:]]),
         about=about,
         settings=asdict(settings),
         notes=tuple(notes),
-        summaries=summaries(cells),
+        summaries=summarise(in_order, FCFS if FCFS in names else None),
         cells=cells,
-        simulated=summaries(simulated),
     )
 
 

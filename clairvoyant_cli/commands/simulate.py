@@ -13,15 +13,14 @@ import click
 from clairvoyant_cli.commands.options import json_option
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.research.simulator.scenarios import SCENARIOS, run_scenario
 from clairvoyant_cli.settings import did_you_mean
 
 if TYPE_CHECKING:
     from clairvoyant_cli.research.report import Report
     from clairvoyant_cli.research.simulator.comparison import Draw, Forecaster, Options
-    from clairvoyant_cli.research.simulator.engine import Preemption
     from clairvoyant_cli.research.simulator.traces import History
 
+SCENARIOS = ("clairvoyant-table9", "clairvoyant-table8")
 SEEDS = 10
 REQUESTS = 2000
 BURST_SPREAD_S = 0.05
@@ -67,7 +66,7 @@ class Mix:
     prefill_rate: float
     decode_rate: float
     speed_up: float
-    preempt: str
+    preempt: float | None
 
 
 @contextmanager
@@ -97,7 +96,7 @@ def option(name: str, value_type: Any, default: Any, text: str, parameter: str =
 
 
 @click.command(name="simulate")
-@click.option("--scenario", type=click.Choice(list(SCENARIOS)), help="Reproduce an experiment.")
+@click.option("--scenario", type=click.Choice(SCENARIOS), help="Reproduce an experiment.")
 @click.option(
     "--workload", metavar="poisson|burst|FILE", default="poisson", show_default=True, help=WORKLOAD_HELP
 )
@@ -115,10 +114,9 @@ def option(name: str, value_type: Any, default: Any, text: str, parameter: str =
 @option("--speed-up", POSITIVE, 1.0, "Speed up a FILE's arrivals.")
 @click.option(
     "--preempt",
-    metavar="none|keep|recompute|SECONDS",
-    default="none",
-    show_default=True,
-    help="How the backend preempts, and what resuming costs.",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="The cost of resuming a cut answer. Default: the backend cannot cut answers.",
 )
 @click.option("--seeds", type=click.IntRange(min=1), help="Independent runs. More give narrower intervals.")
 @click.option("--requests", type=click.IntRange(min=2), help="Requests per run.")
@@ -139,6 +137,7 @@ def command(
     from clairvoyant_cli.commands.console import PlainConsole
     from clairvoyant_cli.research.report import print_report, to_json
     from clairvoyant_cli.research.simulator.comparison import Options
+    from clairvoyant_cli.research.simulator.scenarios import run_scenario
 
     with progress() as tick:
         options = Options(seeds or 0, requests or 0, tick)
@@ -155,6 +154,7 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
 
     from clairvoyant_cli.research.report import Report, figures
     from clairvoyant_cli.research.simulator import comparison
+    from clairvoyant_cli.research.simulator.engine import Preemption
     from clairvoyant_cli.research.simulator.traces import mean_by_class, read_history
     from clairvoyant_cli.scheduler.starvation import tau_from_service, tau_from_setting
 
@@ -182,7 +182,7 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
         comparison.figures_for(sample.kind),
         options,
         slots={f"worker{number}": mix.slots for number in range(mix.workers)},
-        preemption=preemption_of(mix.preempt),
+        preemption=None if mix.preempt is None else Preemption(mix.preempt),
     )
     places = mix.slots * mix.workers
     tau = "none" if tau_s is None else f"{tau_s:.3g} s"
@@ -241,20 +241,6 @@ def accuracy_of(predictor: str, number: str) -> float:
     if not 0.5 <= accuracy <= 1.0:
         raise ClairvoyantError(f"--predictor {predictor!r}: give an accuracy from 0.5 to 1", ExitCode.USAGE)
     return min(accuracy, 1.0 - 1e-9)
-
-
-def preemption_of(text: str) -> "Preemption | None":
-    """Return the preemption that `--preempt` describes."""
-    from clairvoyant_cli.research.simulator.engine import Preemption
-
-    known = {"none": None, "keep": Preemption(), "recompute": Preemption(recompute=0.1)}
-    if text in known:
-        return known[text]
-    try:
-        return Preemption(fixed_s=float(text))
-    except ValueError:
-        message = f"--preempt {text!r} is not none, keep, recompute or a number of seconds"
-        raise ClairvoyantError(message, ExitCode.USAGE) from None
 
 
 def policies_of(names: tuple[str, ...]) -> list[str]:

@@ -1,14 +1,13 @@
 """What a server's KV cache is assumed to hold of cut answers.
 
 No server reports the contents of its cache. `KvCache` follows the contexts of one server and learns its size
-from what is still there when an answer continues. llama.cpp's host cache evicts the oldest entry first;
-semantic scheduling (section 3.3) evicts the one that will run last: the entry with the highest `key` goes
-first. A job whose context is gone has its prompt and its answer so far read again.
+from what is still there when an answer continues. The oldest context is evicted first, as in llama.cpp's host
+cache. A job whose context is gone has its prompt and its answer so far read again.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
+from itertools import dropwhile
 from math import inf
 from typing import NamedTuple
 
@@ -22,7 +21,6 @@ USUAL_WEIGHT = 0.1
 @dataclass(frozen=True, slots=True)
 class _Context:
     tokens: float
-    key: float
     waits: bool
     waited_for: bool
 
@@ -40,10 +38,8 @@ class KvCache:
         self.at_least, self.at_most = 0.0, inf
         self.used_tokens = 0.0
         self.usual_tokens = 0.0
-        self._kept: dict[str, _Context] = {}
+        self._kept: dict[str, _Context] = {}  # the oldest first
         self._lost: dict[str, float] = {}  # waiting job -> the cache size that would have kept its context
-        self._next_out: list[tuple[float, str]] = []
-        self._count = 0.0
 
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._kept
@@ -54,19 +50,13 @@ class KvCache:
         return self._lost.keys() | {job_id for job_id, context in self._kept.items() if context.waits}
 
     def left(
-        self,
-        job_id: str,
-        tokens: float,
-        *,
-        waits: bool = True,
-        waited_for: bool = True,
-        key: float | None = None,
+        self, job_id: str, tokens: float, *, waits: bool = True, waited_for: bool = True
     ) -> dict[str, float]:
         """Keep the context of a job that leaves its slot; return the waiting jobs that lose
         theirs, each with the cache size in tokens that would have kept it.
 
-        `waits`: the job will be resumed; `waited_for`: it is interactive. With `key` None the oldest is
-        evicted first. A context larger than the cache is not kept and evicts nothing, as in llama.cpp.
+        `waits`: the job will be resumed; `waited_for`: it is interactive. A context larger than the cache is
+        not kept and evicts nothing, as in llama.cpp.
         """
         self._lost.pop(job_id, None)
         self.taken(job_id)
@@ -76,18 +66,13 @@ class KvCache:
             lost = {job_id: tokens} if waits else {}
             self._lost |= lost
             return lost
-        self._count += 1.0
-        context = _Context(tokens, -self._count if key is None else key, waits, waited_for)
-        self._kept[job_id] = context
+        self._kept[job_id] = _Context(tokens, waits, waited_for)
         self.used_tokens += tokens
-        heappush(self._next_out, (-context.key, job_id))
         lost = dict[str, float]()
         while self.used_tokens > self.room_tokens or len(self._kept) > MAX_CONTEXTS:
-            out = heappop(self._next_out)
-            if self._is_current(out):
-                used = self.used_tokens
-                if self.taken(out[1]).waits:
-                    lost[out[1]] = used
+            oldest, used = next(iter(self._kept)), self.used_tokens
+            if self.taken(oldest).waits:
+                lost[oldest] = used
         self._lost |= lost
         return lost
 
@@ -135,29 +120,23 @@ class KvCache:
         """Return the cache size in tokens that keeps this context: its own and all that are evicted after it;
         0 if it is not here.
         """
-        context = self._kept.get(job_id)
-        if context is None:
-            return 0.0
-        return sum(each.tokens for each in self._kept.values() if each.key <= context.key)
+        since = dropwhile(lambda kept: kept[0] != job_id, self._kept.items())
+        return sum(context.tokens for _, context in since)
 
     def would_lose(self, tokens: float) -> Iterator[float]:
         """Yield the tokens of each interactive waiting job whose context `tokens` more would evict."""
         if self.used_tokens + tokens <= self.room_tokens or tokens > self.room_tokens:
             return
         over = self.used_tokens + tokens - self.room_tokens
-        for context in sorted(self._kept.values(), key=lambda each: -each.key):
+        for context in self._kept.values():
             if over <= 0.0:
                 return
             over -= context.tokens
             if context.waits and context.waited_for:
                 yield context.tokens
 
-    def _is_current(self, out: tuple[float, str]) -> bool:
-        context = self._kept.get(out[1])
-        return context is not None and -context.key == out[0]
 
-
-NOTHING = _Context(0.0, 0.0, waits=False, waited_for=False)
+NOTHING = _Context(0.0, waits=False, waited_for=False)
 
 
 class CutPrice(NamedTuple):

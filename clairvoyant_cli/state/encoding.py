@@ -1,4 +1,4 @@
-"""Encodes and decodes states as JSON: on the wire, in the history, in exports."""
+"""Encodes and decodes states as JSON: on the wire, in the history."""
 
 from dataclasses import replace
 from typing import Any, TypeVar, get_type_hints

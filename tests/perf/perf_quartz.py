@@ -28,8 +28,14 @@ from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.research.simulator.comparison import UNBOUNDED
 from clairvoyant_cli.research.simulator.engine import Route, SlotSimulation
 from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_class, oracle
-from clairvoyant_cli.research.simulator.scenarios import quartz
-from clairvoyant_cli.research.simulator.scenarios.quartz import (
+from clairvoyant_cli.research.simulator.workload import Floats, TwoNormals, Workload, poisson
+from clairvoyant_cli.scheduler.placement import EVERY
+from clairvoyant_cli.scheduler.policy import POLICIES, Policy
+from clairvoyant_cli.scheduler.quantile_coverage import Coverage
+from clairvoyant_cli.scheduler.queue import Scheduler
+from predictor.record import Prediction, Predictor, PromptView
+from tests.perf import quartz_ablation as quartz
+from tests.perf.quartz_ablation import (
     LOAD,
     SHIFTS,
     VARIANTS,
@@ -37,12 +43,6 @@ from clairvoyant_cli.research.simulator.scenarios.quartz import (
     Traffic,
     Variant,
 )
-from clairvoyant_cli.research.simulator.workload import Floats, TwoNormals, Workload, poisson
-from clairvoyant_cli.scheduler.placement import EVERY
-from clairvoyant_cli.scheduler.policy import POLICIES, Policy
-from clairvoyant_cli.scheduler.quantile_coverage import Coverage
-from clairvoyant_cli.scheduler.queue import Scheduler
-from predictor.record import Prediction, Predictor, PromptView
 
 TOKENS_PER_S = 1000.0
 """An answer token stands for a millisecond of prefill, which is all that the paper's workers do."""

@@ -2,7 +2,6 @@
 
 import json
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.agents import TASK, AgentLoad, Conversation, Run
 from clairvoyant_cli.research.bench.client import Asker, Call
 from clairvoyant_cli.research.bench.prompts import Question
-from clairvoyant_cli.research.bench.recorded_sessions import Turn, read_sessions
 from tests.fakes.child import child
 
 VIRTUAL = ("agents", "--virtual-time", "--json")
@@ -40,8 +38,8 @@ def test_sessions_are_as_long_as_they_should_be() -> None:
     for said in AgentLoad(sessions=4, turns=6, context=500).conversations(0, "12345678"):
         assert first_chars(said) == 2000
         assert all(240 <= len(result) <= 600 for result in said.results)
-        assert all(0.25 <= turn.gap_s <= 0.75 for turn in said.turns[1:])
-        assert (len(said.results), len(said.turns), said.turns[0].gap_s) == (5, 6, 0)
+        assert all(0.25 <= gap_s <= 0.75 for gap_s in said.gaps_s[1:])
+        assert (len(said.results), len(said.gaps_s), said.gaps_s[0]) == (5, 6, 0)
 
 
 def test_texts_depend_on_seed_and_run_and_differ_between_arms_only_in_their_nonce() -> None:
@@ -51,7 +49,7 @@ def test_texts_depend_on_seed_and_run_and_differ_between_arms_only_in_their_nonc
     assert load.conversations(0, "1")[0].results != AgentLoad(seed=1).conversations(0, "1")[0].results
     for one, other in zip(load.conversations(0, "12345678"), load.conversations(0, "87654321"), strict=True):
         assert one.system.replace("12345678", "87654321", 1) == other.system
-        assert (one.results, one.turns) == (other.results, other.turns)
+        assert (one.results, one.gaps_s) == (other.results, other.gaps_s)
 
 
 @pytest.mark.parametrize("common", [0.0, 0.25, 1.0])
@@ -129,47 +127,3 @@ def test_virtual_time_is_for_the_simulated_server() -> None:
     refused = CliRunner().invoke(command, (*VIRTUAL, "--url", "http://127.0.0.1:9"))
     assert refused.exit_code != 0
     assert "--virtual-time needs" in str(refused.exception)
-
-
-RECORDED = """\
-{"session": "a", "finished_at": 102.0, "sojourn_s": 2, "prompt_tokens": 400, "output_tokens": 20}
-{"session": "", "finished_at": 103.0, "sojourn_s": 2, "prompt_tokens": 50, "output_tokens": 20}
-{"session": "b", "arrival_s": 101.5, "read_tokens": 1, "cached_tokens": 499, "output_tokens": 30}
-{"session": "a", "finished_at": 106.0, "sojourn_s": 1, "prompt_tokens": 480, "output_tokens": 10}
-{"session": "b", "gap_s": 0.25, "new_tokens": 70, "output_tokens": 15}
-{"session": "b", "gap_s": 1, "prompt_tokens": null, "output_tokens": null}
-{"session": "a", "finished_at": 110.0, "sojourn_s": 0.5, "prompt_tokens": 300, "output_tokens": 5}
-"""
-
-
-def test_a_recorded_session_has_its_lengths_and_gaps(tmp_path: Path) -> None:
-    file = tmp_path / "turns.jsonl"
-    file.write_text(RECORDED)
-    sessions = read_sessions(file)
-    assert sessions["a"] == [Turn(0.0, 400, 20), Turn(3.0, 480, 10), Turn(3.5, 300, 5)]
-    assert sessions["b"] == [Turn(1.5, 500, 30), Turn(0.25, 600, 15)]
-    load = AgentLoad(sessions=2, recorded=tuple(map(tuple, sessions.values())))
-    a, b = load.conversations(0, "12345678")
-    assert (first_chars(a), first_chars(b)) == (1600, 2000)
-    assert [len(result) // 4 for result in b.results] == [70]
-    assert (len(a.results[0]), set(a.fresh)) == (60 * 4, {2})  # then its prompt became shorter: compacted
-    assert len(a.results[1]) + len(TASK) + len(json.dumps(a.tools, separators=(",", ":"))) == 1200
-    assert (a.turns, b.turns) == (tuple(sessions["a"]), tuple(sessions["b"]))
-    figures = findings("--trace", str(file), "--cache", "100000", "--chat-every", "0")
-    for arm in ("direct", "clairvoyant"):
-        assert figures[arm]["requests"] == {"answered": 5, "failed": 0}
-        assert figures[arm]["prompt tokens"]["sent"] == pytest.approx(400 + 480 + 300 + 500 + 600, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ('{"session": "a", "prompt_tokens": 9, "output_tokens": 9}', "finished_at"),
-        ('{"session": "a", "gap_s": -1, "prompt_tokens": 9, "output_tokens": 9}', "gap_s is -1"),
-        ('{"session": "", "gap_s": 1, "prompt_tokens": 9, "output_tokens": 9}', "has no sessions"),
-    ],
-)
-def test_a_trace_without_sessions_is_refused(text: str, why: str, tmp_path: Path) -> None:
-    (file := tmp_path / "turns.jsonl").write_text(text)
-    with pytest.raises(ClairvoyantError, match=why):
-        read_sessions(file)

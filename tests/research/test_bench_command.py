@@ -116,40 +116,27 @@ def test_bench_errors_are_one_line(words: tuple[str, ...]) -> None:
     assert "\n" not in str(done.exception)
 
 
-def test_the_simulator_agrees_with_the_bench(tmp_path: Path) -> None:
+def test_a_report_of_several_utilisations_draws_the_gain(tmp_path: Path) -> None:
     words = ("poisson", "--backend", "replay", "--virtual-time", "--runs", "1", "--requests", "16")
     arms = ("--arm", "fcfs", "--arm", "bounded@classes:36", "--arm", "oracle")
     said = findings(*words, *arms, "--rho", "0.6", "--rho", "0.9", "--report", str(tmp_path / "r.md"))
     assert {each["load"] for each in said["arms"]} == {"rho 0.6", "rho 0.9"}
-    measured, simulated = (
-        {(each["load"], each["arm"]): each["figures"] for each in said[name]}
-        for name in ("arms", "simulated")
-    )
-    assert measured.keys() == simulated.keys() != set()
-    for key, figures in measured.items():
-        for kind in ("short", "long"):
-            p50 = simulated[key][kind]["sojourn p50"]["mean"]
-            assert figures[kind]["sojourn p50"]["mean"] == pytest.approx(p50, rel=0.02, abs=0.1)
     drawn = (tmp_path / "r.svg").read_text()
-    assert "bounded@classes:36, simulated" in drawn
-    assert "stroke-dasharray" in drawn
+    assert ">bounded@classes:36<" in drawn
     assert "## rho 0.9" in (tmp_path / "r.md").read_text()
 
 
 def test_answers_are_cut_on_a_server_that_resumes_them() -> None:
     words = ("poisson", "--backend", "replay", "--virtual-time", "--runs", "1", "--requests", "20")
     said = findings(*words, "--seed", "3", "--arm", "fcfs", "--arm", "srpt@lengths:35")
-    measured, simulated = arms(said), {each["arm"]: each["figures"] for each in said["simulated"]}
+    measured = arms(said)
     figures = measured["srpt@lengths:35"]
     assert figures["failed"]["mean"] == 0
     assert figures["cuts"]["mean"] == figures["resumes"]["mean"] > 0
     assert figures["busy"]["mean"] == pytest.approx(measured["fcfs"]["busy"]["mean"], rel=0.02)
     assert "cuts" not in measured["fcfs"]
     (cut,) = (each for each in said["arms"] if each["arm"] != "fcfs")
-    short = "short", "sojourn p50"
-    assert cut["figures"][short[0]][short[1]]["mean"] == pytest.approx(
-        simulated["srpt@lengths:35"][short[0]][short[1]]["mean"], rel=0.1
-    )
+    assert cut["changes"]["short"]["sojourn p50"]["mean"] < 0
     assert "cut at a word's end" in " ".join(said["notes"])
 
 

@@ -7,11 +7,9 @@ import pytest
 
 from clairvoyant_cli.confidence import change_of, jain, mean_of, student_t
 from clairvoyant_cli.research.simulator.predictions import (
-    gaussian_tokens,
     noisy_class,
-    ranked_tokens,
 )
-from clairvoyant_cli.research.simulator.workload import Floats, TwoNormals, Workload, poisson
+from clairvoyant_cli.research.simulator.workload import TwoNormals, Workload, poisson
 from tests.research.theory import covers
 
 
@@ -28,32 +26,6 @@ def test_class_predictions_have_the_given_accuracy_and_are_calibrated(accuracy: 
     assert (said_long == (workload.kind == 1)).mean() == pytest.approx(accuracy, abs=0.01)
     assert predictions.p_long.mean() == pytest.approx(workload.kind.mean(), abs=0.01)
     assert predictions.cost_s.mean() == pytest.approx(workload.service_s.mean(), rel=0.01)
-
-
-def kendall(one: Floats, other: Floats) -> float:
-    """Return Kendall's tau of two samples without ties, by counting pairs."""
-    signs = np.sign(one[:, None] - one[None, :]) * np.sign(other[:, None] - other[None, :])
-    n = len(one)
-    return float(signs.sum() / (n * (n - 1)))
-
-
-@pytest.mark.parametrize("wanted", [0.09, 0.5, 0.96])
-def test_predictions_have_the_given_rank_correlation(wanted: float) -> None:
-    rng = np.random.default_rng(3)
-    tokens = rng.lognormal(5.0, 1.0, 1500)
-    workload = Workload(np.zeros(1500), tokens / 40.0, np.zeros(1500, dtype=np.int64), tokens)
-    guess = ranked_tokens(rng, workload, wanted).tokens
-    assert kendall(tokens, guess) == pytest.approx(wanted, abs=0.04)
-
-
-def test_gaussian_noise_stays_within_its_limits() -> None:
-    rng = np.random.default_rng(3)
-    tokens = rng.uniform(1.0, 1024.0, 1000)
-    workload = Workload(np.zeros(1000), tokens / 40.0, np.zeros(1000, dtype=np.int64), tokens)
-    guess = gaussian_tokens(rng, workload, 400.0, 1024.0).tokens
-    assert guess.min() >= 1.0
-    assert guess.max() <= 1024.0
-    assert gaussian_tokens(rng, workload, 0.0, 1024.0).tokens.tolist() == tokens.tolist()
 
 
 @pytest.mark.parametrize(

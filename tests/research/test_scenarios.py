@@ -6,6 +6,7 @@ from statistics import mean
 
 import pytest
 
+from clairvoyant_cli.commands import simulate
 from clairvoyant_cli.research.report import Report, Table
 from clairvoyant_cli.research.simulator.comparison import Options, Samples, Variant, classes, variant
 from clairvoyant_cli.research.simulator.engine import Preemption
@@ -50,6 +51,10 @@ def test_the_papers_guard_collapses_in_a_burst_and_the_default_does_not() -> Non
     assert value(report, "Change against fcfs", "bounded", "short P50") == pytest.approx(-0.7, abs=0.07)
 
 
+def test_the_command_offers_each_scenario() -> None:
+    assert tuple(SCENARIOS) == simulate.SCENARIOS
+
+
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "clairvoyant-table9"])
 def test_every_scenario_reports_finite_figures_beside_the_papers(name: str) -> None:
     done: list[int] = []
@@ -61,7 +66,7 @@ def test_every_scenario_reports_finite_figures_beside_the_papers(name: str) -> N
     assert sum(done) > 0
     assert any(cell.paper is not None for cell in cells)
     assert all(isfinite(cell.ours.mean) and cell.text for cell in cells)
-    assert all(_rectangular(table) for table in report.tables if "states" not in table.title)
+    assert all(_rectangular(table) for table in report.tables)
 
 
 SIZE = Options(seeds=2, requests=400)

@@ -68,7 +68,7 @@ def test_one_run_has_no_interval_and_the_json_is_still_json() -> None:
     def refuse(constant: str) -> None:
         raise ValueError(constant)
 
-    printed = simulate("--scenario", "clairvoyant-figure3", "--seeds", "1", "--requests", "60", "--json")
+    printed = simulate("--scenario", "clairvoyant-table8", "--seeds", "1", "--requests", "60", "--json")
     found = json.loads(printed.stdout, parse_constant=refuse)
     assert found["tables"][0]["cells"][0]["half_width"] is None
 
@@ -94,7 +94,6 @@ def test_a_file_without_long_answers_that_arrive_twice_as_fast(tmp_path: Path) -
         (["--predictor", "tarot"], "is neither oracle"),
         (["--predictor", "class:2"], "accuracy from 0.5 to 1"),
         (["--predictor", "recorded"], "needs a --workload FILE"),
-        (["--preempt", "perhaps"], "is not none, keep"),
         (["--workload", "nowhere.csv"], "cannot read the requests nowhere.csv"),
     ],
 )

@@ -25,12 +25,6 @@ def test_the_oldest_context_is_evicted_first() -> None:
     assert (kept.waiting, kept.used_tokens) == ({"b", "c"}, 100.0)
 
 
-def test_with_keys_the_highest_is_evicted_first() -> None:
-    kept = KvCache(100.0)
-    kept.left("urgent", 60.0, key=1.0)
-    assert kept.left("later", 60.0, key=4.0) == {"later": 120.0}
-
-
 def test_a_context_larger_than_the_cache_is_not_kept() -> None:
     kept = KvCache(100.0)
     kept.left("a", 90.0)

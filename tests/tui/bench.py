@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from textual.pilot import Pilot
 
@@ -47,12 +46,10 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(
-    *, size: tuple[int, int] = (120, 40), readonly: bool = False, folder: Path | None = None
-) -> AsyncIterator[Bench]:
+async def bench(*, size: tuple[int, int] = (120, 40), readonly: bool = False) -> AsyncIterator[Bench]:
     source = Script()
     snapshot = busy()
-    app = Top(source, readonly=readonly, folder=folder, clock=lambda: 0.0)
+    app = Top(source, readonly=readonly, clock=lambda: 0.0)
     async with app.run_test(size=size, notifications=True) as pilot:
         app.take(snapshot)
         await settled(app, pilot)

@@ -1,8 +1,7 @@
-"""The encoding of states, the state printed once, and exports."""
+"""The encoding of states, and the state printed once."""
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import Script, busy, stage
 from tests.tui.scene import SCENARIOS
 from tests.tui.test_tui_changes import in_turns
-from tui.export import export
 from tui.print_tables import first_snapshot, state
 
 
@@ -104,11 +102,3 @@ async def test_actions_have_the_bodies_the_daemon_expects() -> None:
     assert Action(Verb.TAU, value=0.0).body() == {"tau_s": 0.0}
     assert Action(Verb.PAUSE).body() == {}
     assert Action(Verb.MODEL, "llama", "load").body() == {"name": "llama", "do": "load"}
-
-
-def test_a_spreadsheet_reads_names_as_text(tmp_path: Path) -> None:
-    rows = (replace(busy().queue[0], client="=1+1"),)
-    path = export(replace(busy(), queue=rows), "queue", tmp_path)
-    assert "'=1+1" in path.read_text(encoding="utf-8")
-    empty = export(replace(busy(), queue=()), "queue", tmp_path)
-    assert empty.read_text(encoding="utf-8") == ""

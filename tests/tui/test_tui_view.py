@@ -1,7 +1,5 @@
 """Each key that changes the view, and the mouse."""
 
-import csv
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -298,28 +296,6 @@ async def test_the_clients_are_followed_on_a_page_that_closes_by_its_own_key() -
         assert "3/4" in it.text
         await it.press("j", "k", "c")
         assert len(it.app.screen_stack) == 1
-
-
-@pytest.mark.parametrize(("steps", "what"), [(0, "queue"), (2, "recent"), (3, "snapshot")])
-async def test_export_writes_a_file_without_prompts(steps: int, what: str, tmp_path: Path) -> None:
-    async with bench(folder=tmp_path) as it:
-        await it.press("E", *["j"] * steps, "enter")
-        (path,) = tmp_path.glob("*")  # noqa: ASYNC240 - nothing else runs in this loop
-        text = path.read_text(encoding="utf-8")
-        assert what in path.name
-        assert it.queue[0].prompt
-        assert it.queue[0].prompt not in text
-        if what == "snapshot":
-            assert json.loads(text)["queue"][0]["id"] == it.queue[0].id
-        else:
-            rows = list(csv.DictReader(text.splitlines()))
-            assert [row["id"] for row in rows] == [row.id for row in getattr(it.snapshot, what)]
-
-
-async def test_export_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    async with bench(folder=tmp_path / "missing") as it:
-        await it.press("E", "enter")
-        assert "Could not write" in it.text
 
 
 async def test_quit_leaves() -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import events
@@ -17,7 +16,6 @@ from clairvoyant_cli.errors import printable
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest, UrgencyState
 from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, Host, OperatorScreen
-from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.history import RECENTLY_S
 from tui.keys import KEYS, MOVES, rebound
@@ -26,7 +24,7 @@ from tui.palette import THEMES
 from tui.panels import footer, graph, hardware, header, log, models, plots, sessions, stats, tau
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.panels.sessions import SESSIONS
-from tui.screens.dialogs import Choose, Letters, Prompt
+from tui.screens.dialogs import Letters, Prompt
 from tui.screens.pages import Detail
 from tui.styled_text import Line
 from tui.view_state import ViewState
@@ -85,10 +83,8 @@ class BoardScreen(OperatorScreen):
         *(Binding(key_of(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
     ]
 
-    def __init__(self, host: Host, folder: Path | None = None) -> None:
-        """`folder` is where exports go; the working directory if None."""
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
-        self._folder = folder
         self._wish = SizeHint()
         self._canvases: list[Canvas] = []
         for key, other in rebound(host.likes.get("keys", "")):
@@ -349,22 +345,6 @@ class BoardScreen(OperatorScreen):
             return PANELS if before == ("go",) else _THEMES
         own = () if before else ("go", "theme", *_NAMED)
         return [*super().words_after(*before), *own]
-
-    def action_export(self) -> None:
-        """Ask what to write, and write it."""
-        if self.host.view().snapshot is not None:
-            self.app.push_screen(Choose("Export", FORMATS), self._export)
-
-    def _export(self, what: str | None) -> None:
-        snapshot = self.host.view().snapshot
-        if what is None or snapshot is None:
-            return
-        try:
-            path = export(snapshot, what, self._folder or Path.cwd())
-        except OSError as error:
-            self.notify(f"Could not write: {error.strerror}", severity="error")
-        else:
-            self.notify(f"wrote {path.name}")
 
 
 def _with_rows(wish: SizeHint, view: ViewState) -> SizeHint:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -20,7 +19,6 @@ from clairvoyant_cli.research.bench.arms import DIRECT, SERIAL
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.client import REPLAYED, Asker, Call, ask_alone
 from clairvoyant_cli.research.bench.prompts import Question
-from clairvoyant_cli.research.bench.recorded_sessions import Turn
 from clairvoyant_cli.research.bench.report import Findings
 from clairvoyant_cli.research.bench.setup import REPLAY, VIRTUAL_STRIDE, find, first_model
 from clairvoyant_cli.research.bench.summary import Key, Summary, compare
@@ -49,16 +47,13 @@ UNITS = {"prompt tokens": "count", "time": "s", "first token": "s", "requests": 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a session sends. `results` of a tool come before the second and later turns, each after its gap.
-    In the turns `fresh` it is the system text of a new conversation: the agent compacted its own.
-    """
+    """What a session sends. `results` of a tool precede the second and later turns, each after its gap."""
 
     name: str
     system: str
     tools: list[dict[str, Any]]
     results: tuple[str, ...]
-    turns: tuple[Turn, ...]
-    fresh: frozenset[int]
+    gaps_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,7 @@ class AgentLoad:
     """Sessions of agents. Lengths are in tokens of four characters.
 
     `common` is the share of the system text, at its beginning, that all sessions have in common. The person
-    asks every `chat_every_s` seconds, 0 for never. `recorded` sessions replace the number, turns and lengths.
+    asks every `chat_every_s` seconds, 0 for never.
     """
 
     sessions: int = 3
@@ -77,7 +72,6 @@ class AgentLoad:
     chat_every_s: float = 12.0
     headers: bool = True
     seed: int = 0
-    recorded: tuple[tuple[Turn, ...], ...] = ()
 
     @property
     def shared_tokens(self) -> float:
@@ -90,37 +84,16 @@ class AgentLoad:
 
     def _conversation(self, run: int, nonce: str, number: int) -> Conversation:
         shared, own = self._random(run, "common"), self._random(run, number)
-        recorded = self.recorded[number] if self.recorded else None
         opening = nonce if self.common else f"{nonce}{number}"
         tools = [_tool(opening, "read_file", "path"), _tool(opening, "run", "command")]
-
-        def system(tokens: int) -> str:
-            chars = tokens * CHARS_PER_TOKEN - len(msgspec.json.encode(tools)) - len(TASK)
-            room = max(CHARS_PER_TOKEN, chars)
-            cut = round(room * self.common)
-            return f"{opening} {_text(shared, cut)}{_text(own, room - cut)}"[:room]
-
-        first = system(recorded[0].prompt_tokens if recorded else self.context)
-        turns = recorded or self._turns(own)
-        steps = list(pairwise(turns))
-        fresh = {place for place, (a, b) in enumerate(steps, 1) if b.prompt_tokens < a.prompt_tokens}
-        results = [
-            system(turn.prompt_tokens)
-            if place in fresh
-            else _text(
-                own, max(1, turn.prompt_tokens - last.prompt_tokens - last.answer_tokens) * CHARS_PER_TOKEN
-            )
-            for place, (last, turn) in enumerate(steps, 1)
-        ]
-        return Conversation(f"{nonce}-{number}", first, tools, tuple(results), turns, frozenset(fresh))
-
-    def _turns(self, rng: Random) -> tuple[Turn, ...]:
-        sizes = [rng.randint(*GROWTH_TOKENS) for _ in range(self.turns - 1)]
-        turns = [Turn(0.0, self.context, self.answer)]
-        for size in sizes:
-            tokens = turns[-1].prompt_tokens + self.answer + size
-            turns.append(Turn(rng.uniform(*GAP_S), tokens, self.answer))
-        return tuple(turns)
+        chars = self.context * CHARS_PER_TOKEN - len(msgspec.json.encode(tools)) - len(TASK)
+        room = max(CHARS_PER_TOKEN, chars)
+        cut = round(room * self.common)
+        system = f"{opening} {_text(shared, cut)}{_text(own, room - cut)}"[:room]
+        sizes = [own.randint(*GROWTH_TOKENS) for _ in range(self.turns - 1)]
+        gaps_s = (0.0, *(own.uniform(*GAP_S) for _ in sizes))
+        results = tuple(_text(own, size * CHARS_PER_TOKEN) for size in sizes)
+        return Conversation(f"{nonce}-{number}", system, tools, results, gaps_s)
 
     def question(self, run: int, nonce: str, number: int) -> Question:
         """Return a question of the person."""
@@ -197,7 +170,7 @@ class Run:
             for call in calls:
                 if call.error is None:
                     prompt = call.prompt_tokens or 0
-                    seen += prompt - before if prompt >= before else prompt  # else a new conversation began
+                    seen += prompt - before
                     # The simulated server has words of several tokens in prompts, of one in answers.
                     said = len(call.text) // CHARS_PER_TOKEN if self.replayed else call.tokens
                     before = (call.prompt_tokens or 0) + said
@@ -246,18 +219,16 @@ class AgentBench:
 
     async def _converse(self, client: httpx.AsyncClient, said: Conversation) -> list[Call]:
         """Take the turns of a session until one fails."""
-
-        def opened(system: str) -> list[dict[str, Any]]:
-            return [{"role": "system", "content": system}, {"role": "user", "content": TASK}]
-
-        messages = opened(said.system)
+        messages: list[dict[str, Any]] = [
+            {"role": "system", "content": said.system},
+            {"role": "user", "content": TASK},
+        ]
         headers = {SESSION_HEADER: said.name} if self.load.headers else None
+        answer = self.load.answer
         calls: list[Call] = []
-        for number, turn in enumerate(said.turns):
-            await asyncio.sleep(turn.gap_s)
-            if number in said.fresh:
-                messages = opened(said.results[number - 1])
-            elif number:
+        for number, gap_s in enumerate(said.gaps_s):
+            await asyncio.sleep(gap_s)
+            if number:
                 messages.append({"role": "assistant", "content": calls[-1].text})
                 result = {
                     "role": "tool",
@@ -265,7 +236,7 @@ class AgentBench:
                     "content": said.results[number - 1],
                 }
                 messages.append(result)
-            calls.append(Call(Question("turn", "", turn.answer_tokens, max_tokens=turn.answer_tokens)))
+            calls.append(Call(Question("turn", "", answer, max_tokens=answer)))
             await self.asker.ask(client, calls[-1], {"messages": messages, "tools": said.tools}, headers)
             if calls[-1].error is not None:
                 break
@@ -378,14 +349,10 @@ def agents_report(findings: Findings) -> Report:
 def agents_notes(load: AgentLoad, runs: int) -> Iterator[str]:
     """Yield what a reader must know to read the figures correctly."""
     person = f" A person asks a short question every {load.chat_every_s:g} s." if load.chat_every_s else ""
-    plan = (
+    yield (
         f"{load.sessions} sessions of {load.turns} turns, each with about {load.context} tokens at first,"
-        f" {GROWTH_TOKENS[0]} to {GROWTH_TOKENS[1]} more a turn, answers of {load.answer} at most."
+        f" {GROWTH_TOKENS[0]} to {GROWTH_TOKENS[1]} more a turn, answers of {load.answer} at most.{person}"
     )
-    if turns := [turn for each in load.recorded for turn in each]:
-        largest = max(turn.prompt_tokens for turn in turns)
-        plan = f"{load.sessions} recorded sessions, {len(turns)} turns, prompts of up to {largest:,} tokens."
-    yield plan + person
     yield f"Mean over {'1 run' if runs == 1 else f'{runs} runs'}; the arms took turns."
     yield (
         "Tokens read are those that the server evaluated. Read again are those that it would not have read if"

@@ -30,7 +30,7 @@ UNPROVEN = (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The results of a bench. `simulated` are the simulator's figures for the same questions."""
+    """The results of a bench."""
 
     title: str
     command: str
@@ -39,7 +39,6 @@ class Findings:
     notes: tuple[str, ...]
     summaries: Sequence[Summary]
     cells: Sequence[Cell]
-    simulated: Sequence[Summary] = ()
 
     @property
     def loads(self) -> list[str]:
@@ -53,9 +52,7 @@ def report_of(findings: Findings) -> Report:
     tables: list[Table] = []
     for load in findings.loads:
         measured = tables_of([each for each in findings.summaries if each.load == load])
-        simulated = tables_of([each for each in findings.simulated if each.load == load])[:2]
         tables += [replace(table, section=load) for table in measured]
-        tables += [replace(t, title=f"Simulated: {t.title.lower()}", section=load) for t in simulated]
     return Report(
         findings.title,
         tables=(about, *tables),
@@ -98,10 +95,6 @@ def notes_of(
             " sees. The oracle orders by lengths measured earlier in the same bench; the predictor"
             " learns nothing."
         )
-    yield (
-        "Simulated: the simulator with the same arrivals, lengths and predictions, at the mean time per"
-        " token; without prefill, network and the processor's other work."
-    )
     if any(arm.accuracy < 1.0 for arm in arms):
         yield "@N% knows short from long, right N times in a hundred, and nothing else."
     if any(arm.interrupts for arm in arms):
@@ -227,28 +220,17 @@ def _distributions(findings: Findings, load: str, kind: str, figure: str) -> Ite
 
 def _gains(findings: Findings) -> Plot | None:
     """Return the gain over load as in the paper's Figure 3; None for fewer than two utilisations."""
-    measured, simulated = _gain_points(findings.summaries), _gain_points(findings.simulated)
-    if not any(len(points) > 1 for points in measured.values()):
-        return None
-    curves: list[Curve] = []
-    for arm, points in measured.items():
-        curves.append(Curve(arm, points))
-        if arm in simulated:
-            bare = tuple(replace(point, half_width=0.0) for point in simulated[arm])
-            curves.append(Curve(f"{arm}, simulated", bare, marked=False, dashed=True))
-    title = "Gain over load: short answers, P50"
-    return Plot(title, "utilisation rho", "less than fcfs (%)", tuple(curves))
-
-
-def _gain_points(summaries: Sequence[Summary]) -> dict[str, tuple[Point, ...]]:
     points: dict[str, tuple[Point, ...]] = {}
-    for summary in summaries:
+    for summary in findings.summaries:
         _, found, rho = summary.load.rpartition("rho ")
         if SHORT_P50 in summary.changes and found and summary.arm != summary.baseline:
             change = summary.changes[SHORT_P50]
             point = Point(float(rho), -100 * change.mean, 100 * change.half_width)
             points[summary.arm] = (*points.get(summary.arm, ()), point)
-    return points
+    if not any(len(of_arm) > 1 for of_arm in points.values()):
+        return None
+    curves = tuple(Curve(arm, of_arm) for arm, of_arm in points.items())
+    return Plot("Gain over load: short answers, P50", "utilisation rho", "less than fcfs (%)", curves)
 
 
 def to_json(findings: Findings) -> dict[str, Any]:
@@ -260,7 +242,6 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "settings": dict(findings.settings),
         "notes": list(findings.notes),
         "arms": [_plain(summary) for summary in findings.summaries],
-        "simulated": [_plain(summary) for summary in findings.simulated],
     }
 
 

@@ -1,8 +1,8 @@
-"""Sets up a bench: a backend, one daemon before it, the loads, and the same cells in the simulator."""
+"""Sets up a bench: a backend, one daemon before it, and the loads."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from math import inf
@@ -11,17 +11,13 @@ from random import Random
 from statistics import fmean
 
 import httpx
-import msgspec
-import numpy as np
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.chat_probe import Clock, client_for
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.protocols.request_parsing import parse_body
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
@@ -39,16 +35,11 @@ from clairvoyant_cli.research.bench.plan import (
     without_repeats,
 )
 from clairvoyant_cli.research.bench.prompts import SHIPPED, Question, load_prompts
-from clairvoyant_cli.research.bench.results import Answer, Cell
 from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.research.replay.proof import proven
-from clairvoyant_cli.research.simulator.engine import Preemption, SlotSimulation
-from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Workload
-from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
-from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.starvation import tau_from_setting
-from predictor.record import LengthClass, Prediction, Predictor
+from predictor.record import LengthClass, Predictor
 from profiles.records import Profile, Served
 
 REPLAY = "replay"
@@ -70,7 +61,6 @@ ALONE = 3
 """Questions of each class that are asked alone to measure service times."""
 
 BOTH = (LengthClass.SHORT, LengthClass.LONG)
-SIMULATOR_KINDS = {LengthClass.SHORT: SHORT, LengthClass.MEDIUM: MEDIUM, LengthClass.LONG: LONG}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,69 +205,6 @@ class Bench:
             gap_s = GAP_S * settings.speedup
             return [load("burst", lambda draw, rng: burst(settings.requests, gap_s, draw, rng))]
         return [poisson_at(rho) for rho in settings.rhos]
-
-    def simulated(
-        self, cells: Sequence[Cell], loads: Sequence[Load], arms: Sequence[Arm], service_s: float
-    ) -> list[Cell]:
-        """Return the simulator's cells for the same arrivals, lengths and predictions."""
-        tokens = [a.tokens for cell in cells for a in cell.answers if a.tokens]
-        per_token = service_s / fmean(tokens) if self.engine is None else 1 / PaperAnswers({}).tokens_per_s
-        plans = {(load.name, cell.run): load.plan(cell.run) for load in loads for cell in cells}
-        by_name = {arm.name: arm for arm in arms if arm.policy is not None}
-        return [
-            self._simulate(cell, by_name[cell.arm], plans[cell.load, cell.run], per_token)
-            for cell in cells
-            if cell.arm in by_name
-        ]
-
-    def _simulate(self, cell: Cell, arm: Arm, plan: Plan, per_token: float) -> Cell:
-        """Return the simulator's cell: no prefill, network or other work of the processor."""
-        predicted, prefill = zip(*self._predicted(arm, plan), strict=True)
-        prefill_s = np.array(prefill)
-        tokens = np.array([max(1, answer.tokens) for answer in cell.answers], dtype=np.float64)
-        kinds = [SIMULATOR_KINDS[LengthClass(answer.kind)] for answer in cell.answers]
-        arrival_s = np.array([answer.at_s for answer in cell.answers])
-        workload = Workload(arrival_s, tokens * per_token, np.array(kinds, dtype=np.int64), tokens)
-        expected = np.array([each.expected_tokens for each in predicted])
-        q90 = np.array([each.q90_tokens for each in predicted])
-        predictions = Predictions(
-            np.array([each.p_long for each in predicted]),
-            prefill_s + expected * per_token,
-            prefill_s + q90 * per_token,
-            expected,
-            q90,
-        )
-        tau_s = (self.own_tau_s or 0) * self.settings.speedup if arm.tau_s is None else arm.tau_s
-        scheduler = Scheduler(
-            POLICIES[arm.policy or DEFAULT_POLICY],
-            workers={"slot": self.slots},
-            tau_s=tau_from_setting(tau_s),
-            capacity=len(cell.answers),
-        )
-        preemption = None if self.resume_s is None else Preemption(self.resume_s)
-        run = SlotSimulation(scheduler, workload, predictions, preemption=preemption).run()
-        answers = tuple(
-            Answer(answer.kind, answer.tokens, answer.at_s, float(sojourn_s), float(wait_s) + per_token)
-            for answer, sojourn_s, wait_s in zip(cell.answers, run.sojourn_s, run.wait_s, strict=True)
-        )
-        busy_s = float(workload.service_s.sum()) + run.preemptions * (self.resume_s or 0.0)
-        counts: dict[str, float] = {"tau firings": run.tau_firings, "busy": busy_s}
-        if arm.interrupts:
-            counts |= {"cuts": run.preemptions, "resumes": run.preemptions}
-        return Cell(cell.load, cell.run, cell.arm, 0.0, answers, counts)
-
-    def _predicted(self, arm: Arm, plan: Plan) -> list[tuple[Prediction, float]]:
-        """Return what the daemon predicts of each question: its prediction and the seconds of its prefill."""
-        self.oracle.knowledge, self.oracle.accuracy = arm.knowledge, arm.accuracy
-        adapter = self.asker.adapter
-        route = adapter.route_of(b"POST", adapter.chat_path)
-        predicted = []
-        for arrival in plan:
-            parsed = parse_body(msgspec.json.encode(self.asker.body(arrival.question)), route, adapter)
-            assert parsed.view is not None  # noqa: S101 - the bench writes bodies that can be read
-            prefill_s = Speeds().seconds(parsed.prompt_tokens, 0.0)
-            predicted.append((self.oracle.predict(parsed.view), prefill_s))
-        return predicted
 
 
 @asynccontextmanager

@@ -90,12 +90,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A named line. `marked` draws its points; a dashed line keeps the colour of the line before it."""
+    """A named line. `marked` draws its points."""
 
     name: str
     points: tuple[Point, ...]
     marked: bool = True
-    dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

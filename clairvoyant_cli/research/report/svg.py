@@ -10,7 +10,6 @@ WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 55
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Okabe and Ito's palette, which is safe for colour-blind readers."""
-DASHES = ' stroke-dasharray="5 4"'
 
 
 def svg(plots: Sequence[Plot]) -> str:
@@ -68,14 +67,12 @@ def _panel(plot: Plot, offset: int) -> Iterator[str]:
     yield f'<text x="{across}" y="{bottom + 40}" text-anchor="middle">{escape(plot.x_label)}</text>'
     turned = f'transform="translate(18 {middle}) rotate(-90)"'
     yield f'<text {turned} text-anchor="middle">{escape(plot.y_label)}</text>'
-    colours = -1
     for number, curve in enumerate(plot.curves):
-        colours += not curve.dashed
-        colour = COLOURS[max(colours, 0) % len(COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         yield from _curve(curve, colour, at_x, at_y)
         key_y = offset + TOP + 12 + 18 * number
         line = f'x1="{right + 12}" y1="{key_y}" x2="{right + 34}" y2="{key_y}"'
-        yield f'<line {line} stroke="{colour}"{DASHES if curve.dashed else ""}/>'
+        yield f'<line {line} stroke="{colour}"/>'
         yield f'<text x="{right + 40}" y="{key_y + 4}">{escape(curve.name)}</text>'
 
 
@@ -84,8 +81,7 @@ def _curve(
 ) -> Iterator[str]:
     spots = [(at_x(p.x), at_y(p.y)) for p in curve.points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-    dashes = DASHES if curve.dashed else ""
-    yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"{dashes}/>'
+    yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
     for (x, y), point in zip(spots, curve.points, strict=True):
         if curve.marked:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'

@@ -7,7 +7,6 @@ import numpy as np
 
 from clairvoyant_cli.confidence import change_of, mean_of, percentile
 from clairvoyant_cli.research.report import Cell
-from clairvoyant_cli.research.simulator.batch import WORKER, BatchSimulation, Machine, PreemptedCaches
 from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
 from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_class, oracle
 from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Ints, TwoNormals, Workload
@@ -79,14 +78,11 @@ def compare(
     *,
     slots: Mapping[str, int] | None = None,
     preemption: Preemption | None = None,
-    machine: Machine | None = None,
-    cache: Callable[[], PreemptedCaches] | None = None,
 ) -> Samples:
     """Run every variant on the same workloads, one a seed, and collect the figures.
 
     Each variant gets a fresh generator of the seed for its predictions, so that equal forecasters make equal
-    mistakes. `slots` maps workers to slots (default: one slot). With `machine`, requests run in its batch,
-    and policies that preempt use a `cache`.
+    mistakes. `slots` maps workers to slots (default: one slot).
     """
     samples: Samples = {v.name: {f: [] for f in figures} for v in variants}
     workers = slots or {"slot": 1}
@@ -94,17 +90,8 @@ def compare(
         workload = draw(np.random.default_rng((seed, 0)))
         for each in variants:
             predictions = each.forecaster(np.random.default_rng((seed, 1)), workload)
-            simulation: SlotSimulation | BatchSimulation
-            if machine is not None:
-                workers = {WORKER: machine.slots}
             scheduler = Scheduler(each.policy, workers=workers, tau_s=each.tau_s, capacity=UNBOUNDED)
-            if machine is not None:
-                preempts = each.policy.preemptive or each.policy.quantum_tokens
-                kept = cache() if cache is not None and preempts else None
-                simulation = BatchSimulation(scheduler, workload, predictions, machine, cache=kept)
-            else:
-                simulation = SlotSimulation(scheduler, workload, predictions, preemption=preemption)
-            run = simulation.run()
+            run = SlotSimulation(scheduler, workload, predictions, preemption=preemption).run()
             for name, figure in figures.items():
                 samples[each.name][name].append(figure(run))
             options.tick(len(workload))

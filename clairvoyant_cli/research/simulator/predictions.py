@@ -1,14 +1,10 @@
 """Predicts each request of a workload: perfectly, or with noise."""
 
 from dataclasses import dataclass, field
-from math import pi, sin
-from statistics import NormalDist
 
 import numpy as np
 
 from clairvoyant_cli.research.simulator.workload import SHORT, Floats, Ints, Workload, no_floats, no_ints
-
-STANDARD_NORMAL = NormalDist()
 
 TOKENS_PER_S = 40.0
 """Tokens per second of service, for workloads without token counts."""
@@ -52,38 +48,3 @@ def from_p_long(p_long: Floats, short_s: float, long_s: float) -> Predictions:
     cost_s = short_s + (long_s - short_s) * p_long
     q90_s = np.where(p_long >= 0.1, long_s, short_s)
     return Predictions(p_long, cost_s, q90_s, cost_s * TOKENS_PER_S, q90_s * TOKENS_PER_S)
-
-
-def gaussian_tokens(
-    rng: np.random.Generator, workload: Workload, sigma_tokens: float, cap_tokens: float
-) -> Predictions:
-    """Return true tokens plus normal noise, between 1 and the cap (RR-SJF, section 3.5)."""
-    noisy = (
-        workload.tokens + rng.normal(0.0, sigma_tokens, len(workload)) if sigma_tokens else workload.tokens
-    )
-    tokens = np.clip(noisy, 1.0, cap_tokens)
-    return from_tokens(tokens, workload)
-
-
-def ranked_tokens(rng: np.random.Generator, workload: Workload, kendall_tau: float) -> Predictions:
-    """Return a prediction whose Kendall rank correlation with the true tokens is about `kendall_tau`.
-
-    Normal scores of the true ranks, mixed with noise: two jointly normal variables of correlation r have
-    Kendall's tau 2 / pi * asin(r), so r = sin(pi * tau / 2).
-    """
-    n = len(workload)
-    order = np.argsort(np.argsort(workload.tokens + rng.uniform(0.0, 0.5, n)))
-    normal = np.array([STANDARD_NORMAL.inv_cdf((rank + 0.5) / n) for rank in order])
-    r = sin(pi * kendall_tau / 2.0)
-    score = r * normal + (1.0 - r * r) ** 0.5 * rng.standard_normal(n)
-    guessed = np.sort(workload.tokens)[np.argsort(np.argsort(score))]
-    return from_tokens(guessed, workload)
-
-
-def from_tokens(tokens: Floats, workload: Workload) -> Predictions:
-    """Return the prediction that follows from a guess of the tokens, at the workload's own mean speed."""
-    total = float(workload.tokens.sum())
-    seconds_per_token = float((workload.service_s).sum()) / total if total else 0.0
-    cost_s = tokens * seconds_per_token
-    p_long = tokens / max(float(tokens.max()), 1e-9)
-    return Predictions(p_long, cost_s, cost_s, tokens)

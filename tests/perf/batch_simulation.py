@@ -1,8 +1,7 @@
 """Simulates a batching backend: B sequences at once, one token each per iteration, in virtual time.
 
 1. The scheduler decides between iterations, as in vLLM.
-2. Iterations in which nothing can change are taken in one step: a run costs events, not tokens. Under a
-   quantum, at most one sequence is preempted per iteration (RR-SJF, Algorithm 1).
+2. Iterations in which nothing can change are taken in one step: a run costs events, not tokens.
 3. A preempted sequence keeps its tokens; a `PreemptedCaches` says what resuming costs.
 
 KV caches follow semantic scheduling (section 3.3), with two corrections:
@@ -11,7 +10,6 @@ KV caches follow semantic scheduling (section 3.3), with two corrections:
   d = (beta - gamma_2) / gamma_1 - n - 1/2, so m* = m' - d, clipped to [0, m'] (`Rates.tokens_to_keep`).
 """
 
-from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil
@@ -21,7 +19,6 @@ import numpy as np
 from clairvoyant_cli.research.simulator.engine import Run, job_maker
 from clairvoyant_cli.research.simulator.predictions import Predictions
 from clairvoyant_cli.research.simulator.workload import Floats, Workload
-from clairvoyant_cli.scheduler.kv_cache import KvCache
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 WORKER = "gpu"
@@ -69,34 +66,34 @@ class Rates:
 class PreemptedCaches:
     """The caches of preempted requests.
 
-    They stay on the device while they fit into `capacity_tokens`; the least urgent is evicted first. With
-    None no cache survives: prompt and answer are prefilled again (vLLM's recompute).
+    They stay on the device while they fit into `capacity_tokens`; the least urgent is evicted first.
     """
 
-    def __init__(self, rates: Rates, capacity_tokens: float | None = None) -> None:
+    def __init__(self, rates: Rates, capacity_tokens: float) -> None:
         self._rates = rates
-        self._kept = None if capacity_tokens is None else KvCache(capacity_tokens)
+        self._capacity_tokens = capacity_tokens
+        self._kept: dict[int, tuple[float, float]] = {}  # key and tokens
 
     def paused(self, number: int, tokens: float, key: float) -> None:
         """Keep the cache of a preempted request; `key` is its place in the queue."""
-        if self._kept is not None:
-            self._kept.left(str(number), tokens, key=key)
+        if tokens > self._capacity_tokens:
+            return
+        self._kept[number] = key, tokens
+        while sum(kept for _, kept in self._kept.values()) > self._capacity_tokens:
+            del self._kept[max(self._kept, key=self._kept.__getitem__)]
 
     def resume_s(self, number: int, prompt_tokens: float, done: float) -> float:
         """Return the seconds it takes to restore a request's cache."""
-        if self._kept is None:
-            return self._rates.prefill_s(prompt_tokens + done)
-        return 0.0 if str(number) in self._kept else self._rates.resume_s(prompt_tokens, done)
+        return 0.0 if number in self._kept else self._rates.resume_s(prompt_tokens, done)
 
     def resumed(self, number: int) -> None:
         """Note that a request runs again: its cache cannot be evicted."""
-        if self._kept is not None:
-            self._kept.taken(str(number))
+        self._kept.pop(number, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The speed of a batching backend: an iteration over B sequences takes gamma_2 + `sequence_s` B seconds.
+    """The speed of a batching backend: an iteration takes gamma_2 seconds, however many sequences it has.
 
     Iterations ignore how attention grows with the context (gamma_1): with the coefficients of semantic
     scheduling's Appendix B it adds less than 1 % to a token.
@@ -104,16 +101,11 @@ class Machine:
 
     slots: int
     rates: Rates
-    sequence_s: float = 0.0
-
-    def iteration_s(self, sequences: int) -> float:
-        """Return the seconds of one iteration."""
-        return self.rates.gamma_2 + self.sequence_s * sequences
 
     def alone_s(self, prompt_tokens: Floats, tokens: Floats) -> Floats:
         """Return the service times of requests that have the machine to themselves."""
         prefill_s = self.rates.alpha_1 * prompt_tokens**2 + self.rates.alpha_2 * prompt_tokens
-        result: Floats = prefill_s + tokens * self.iteration_s(1)
+        result: Floats = prefill_s + tokens * self.rates.gamma_2
         return result
 
 
@@ -145,8 +137,6 @@ class BatchSimulation:
         self._started_at = [0] * n  # the iteration in which the present slice began
         self._slices = [0] * n
         self._ends: list[tuple[int, int, int]] = []  # (iteration, number, slice)
-        self._quanta: deque[tuple[int, int, int]] = deque()
-        self._spent: set[int] = set()
         self._fresh: list[int] = []
         self._owed_s = 0.0
         self._iteration = 0
@@ -177,37 +167,21 @@ class BatchSimulation:
         )
 
     def _preempt(self, now: float) -> None:
-        scheduler, policy, cache = self.scheduler, self.scheduler.policy, self._cache
-        if cache is None or not len(scheduler):
+        scheduler, cache = self.scheduler, self._cache
+        if cache is None or not scheduler.policy.preemptive or not len(scheduler):
             return
-        if policy.quantum_tokens:
-            self._report_spent()
-            for preempt in scheduler.preemptions(now)[:1]:
+        for job_id in scheduler.running:
+            number = int(job_id)
+            done = self._done[number] + self._iteration - self._started_at[number]
+            scheduler.progress(job_id, float(done))
+        while preempts := scheduler.preemptions(now):
+            for preempt in preempts:
                 self._stop(int(preempt.job_id), now, cache)
-        elif policy.preemptive:
-            for job_id in scheduler.running:
-                self._report(int(job_id))
-            while preempts := scheduler.preemptions(now):
-                for preempt in preempts:
-                    self._stop(int(preempt.job_id), now, cache)
-                self._start_all(now)
-
-    def _report_spent(self) -> None:
-        quanta = self._quanta
-        while quanta and quanta[0][0] <= self._iteration:
-            _, number, which = quanta.popleft()
-            if which == self._slices[number]:
-                self._report(number)
-                self._spent.add(number)
-
-    def _report(self, number: int) -> None:
-        done = self._done[number] + self._iteration - self._started_at[number]
-        self.scheduler.progress(str(number), float(done))
+            self._start_all(now)
 
     def _stop(self, number: int, now: float, cache: PreemptedCaches) -> None:
         self._done[number] += self._iteration - self._started_at[number]
         self._slices[number] += 1
-        self._spent.discard(number)
         self._preemptions += 1
         entry = self.scheduler.running[str(number)]
         self.scheduler.requeue(str(number), now, worker=WORKER)
@@ -230,16 +204,13 @@ class BatchSimulation:
             heappush(
                 self._ends, (self._iteration + self._tokens[number] - done, number, self._slices[number])
             )
-            quantum = self.scheduler.policy.quantum_tokens
-            if quantum:
-                self._quanta.append((self._iteration + ceil(quantum), number, self._slices[number]))
 
     def _stride(self, now: float, next_arrival_s: float) -> float:
         """Run iterations until something can change, and return the time then."""
         running = self.scheduler.running
         if not running:
             return now
-        step_s = self.machine.iteration_s(len(running))
+        step_s = self.machine.rates.gamma_2
         now, self._owed_s = now + self._owed_s, 0.0
         for number in self._fresh:
             if self._first_token_s[number] < 0.0:
@@ -249,17 +220,13 @@ class BatchSimulation:
         while ends[0][2] != self._slices[ends[0][1]]:
             heappop(ends)
         strides = ends[0][0] - self._iteration
-        if self.scheduler.policy.quantum_tokens and self._cache is not None and len(self.scheduler):
-            until = self._quanta[0][0] - self._iteration if self._quanta and not self._spent else 1
-            strides = min(strides, max(until, 1))
         if next_arrival_s < float("inf") and self._heeds_arrivals():
             strides = min(strides, max(ceil((next_arrival_s - now) / step_s), 1))
         self._iteration += strides
         return now + strides * step_s
 
     def _heeds_arrivals(self) -> bool:
-        policy = self.scheduler.policy
-        preempting = self._cache is not None and (policy.preemptive or policy.quantum_tokens is not None)
+        preempting = self._cache is not None and self.scheduler.policy.preemptive
         return preempting or len(self.scheduler.running) < self.machine.slots
 
     def _retire(self, now: float) -> None:
@@ -270,4 +237,3 @@ class BatchSimulation:
                 self._finish_s[number] = now
                 self.scheduler.finish(str(number), now)
                 self._slices[number] += 1
-                self._spent.discard(number)

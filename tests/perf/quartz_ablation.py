@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from clairvoyant_cli.confidence import jain, mean_of, percentile
-from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs
-from clairvoyant_cli.research.simulator.comparison import UNBOUNDED, Figure, Options
+from clairvoyant_cli.confidence import jain
+from clairvoyant_cli.research.simulator.comparison import UNBOUNDED
 from clairvoyant_cli.research.simulator.engine import Run, SlotSimulation
 from clairvoyant_cli.research.simulator.predictions import Predictions
 from clairvoyant_cli.research.simulator.workload import Floats, Ints, Workload
@@ -40,31 +39,6 @@ LAG = 64
 
 SPREAD = np.array([0.20, 0.55, 0.35])
 """Spread of the logarithm of prefill times for no, partial and high prefix reuse."""
-
-NOTES = paragraphs(
-    """
-    QUARTZ drives a closed loop of 28 clients on SGLang; here requests arrive as a Poisson process at the load
-    where FIFO-LL's P99 TTFT is near the paper's 4.5 s. Prompt lengths, reuse and the spread of prefill times
-    are assumed, as the paper does not give them. Compare the order of the variants.
-
-    Agrees: ordering by size reduces SLO misses (paper -40 %, here more) and P95 TTFT (-25 %, here -19 %);
-    token fairness alone helps little; online calibration brings the 0.95 quantile to its level, also under
-    shifts.
-
-    Does not agree: P99 TTFT does not fall, because it is that of the long prompts, which pay; calibration
-    repairs the coverage but hardly changes the order, because it scales a class as a whole; two random
-    choices are worse than the least loaded of four workers if the router knows the work that waits at each.
-
-    lambda 0.02 with times in seconds ages hardly anything, and the longest wait grows where the paper's
-    shrinks; 0.2 reduces it at no cost in SLO. beta 0.10 applies to the client's seconds of service per
-    second. Jain's index is over the clients' mean TTFT relative to their SLO (the paper does not define its
-    argument) and near 1 for all variants, as an open loop in arrival order delays all clients alike.
-
-    Calibration multiplies the quantile of each reuse class by a factor that follows its misses with a lag of
-    64 requests; the fallback orders by arrival and routes to the least loaded while more than 1 - alpha +
-    delta of the last 128 are missed.
-    """
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,63 +246,3 @@ def fairness_index(first_s: Floats, workload: Workload) -> float:
 
 
 LOAD = 0.90
-
-FIGURES: dict[str, tuple[str, Figure]] = {
-    "P95 TTFT": ("s", lambda run: percentile(ttft_s(run), 95.0)),
-    "P99 TTFT": ("s", lambda run: percentile(ttft_s(run), 99.0)),
-    "SLO missed": ("% of requests", lambda run: violations(ttft_s(run), run.workload)),
-    "Jain": ("1", lambda run: fairness_index(ttft_s(run), run.workload)),
-    "longest wait": ("s", lambda run: float(run.wait_s.max())),
-}
-
-
-def ablation(options: Options) -> Report:
-    """Compare the variants at high load, then under shifted workloads."""
-    runs: dict[tuple[str, str], list[Run]] = {}
-    covered: dict[tuple[str, str], list[float]] = {}
-    for seed in range(options.seeds):
-        for regime, shift in SHIFTS.items():
-            seen = traffic(np.random.default_rng((seed, 0)), options.requests, LOAD, shift)
-            raw = raw_quantile(seen)
-            for state, quantiles in (("raw", raw), ("calibrated", calibrated(seen, raw))):
-                coverage = quantiles.coverage(seen.workload.service_s)
-                covered.setdefault((regime, state), []).append(coverage)
-            for variant in VARIANTS:
-                if regime == "nominal" or variant.name in PAPER_SUCCESS:
-                    runs.setdefault((regime, variant.name), []).append(run(variant, seen))
-                    options.tick(options.requests)
-    rows = [
-        Cell(each.name, name, mean_of([figure(found) for found in runs["nominal", each.name]]), unit, stated)
-        for each in VARIANTS
-        for (name, (unit, figure)), stated in zip(
-            FIGURES.items(), PAPER.get(each.name, (None,) * len(FIGURES)), strict=True
-        )
-    ]
-    success = [
-        Cell(
-            name,
-            regime,
-            mean_of([1.0 - violations(ttft_s(found), found.workload) for found in runs[regime, name]]),
-            "% of requests",
-            paper,
-        )
-        for name, stated in PAPER_SUCCESS.items()
-        for regime, paper in zip(SHIFTS, stated, strict=True)
-    ]
-    coverages = [
-        Cell(regime, state, mean_of(covered[regime, state]), "% of requests", paper)
-        for regime, stated in PAPER_COVERAGE.items()
-        for state, paper in zip(("raw", "calibrated"), stated, strict=True)
-    ]
-    return Report(
-        "",
-        f"four workers, mixed chat and RAG, {options.requests} requests at an offered load of {LOAD:g} per"
-        f" worker, mean of {options.seeds} seeds, 95 % confidence; alpha 0.95, K 2, lambda 0.02, beta 0.10,"
-        " delta 0.05",
-        (
-            figures("Ablation (Tables 5 and 8)", rows),
-            figures("SLO success under shifts (Table 7)", success),
-            figures("Coverage of the 0.95 quantile (Table 6)", coverages),
-        ),
-        NOTES,
-    )

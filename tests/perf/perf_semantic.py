@@ -2,29 +2,35 @@
 
 The paper's simulation is given by its Appendix B and little else. Batch size, memory, lengths and the number
 of requests are assumed here: compare shapes and ratios, not seconds.
+
+python -m tests.perf.perf_semantic [--seeds 5] [--requests 0]
 """
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.confidence import Estimate
-from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs
-from clairvoyant_cli.research.simulator.batch import Machine, PreemptedCaches, Rates
+from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs, print_report
 from clairvoyant_cli.research.simulator.comparison import (
+    UNBOUNDED,
     Draw,
     Figure,
     Forecaster,
     Options,
+    Samples,
     Variant,
     absolute,
-    compare,
 )
-from clairvoyant_cli.research.simulator.predictions import Predictions, from_tokens
-from clairvoyant_cli.research.simulator.workload import Ints, Workload
+from clairvoyant_cli.research.simulator.predictions import Predictions
+from clairvoyant_cli.research.simulator.workload import Floats, Ints, Workload
 from clairvoyant_cli.scheduler.policy import POLICIES, URGENCY_STEP_S, Policy
+from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
+from tests.perf.batch_simulation import WORKER, BatchSimulation, Machine, PreemptedCaches, Rates
 
 LEVELS = 5
 MAX_TOKENS = 500
@@ -93,6 +99,15 @@ def mistaken(rng: np.random.Generator, truth: Ints, error: float) -> Ints:
     return result
 
 
+def from_tokens(tokens: Floats, workload: Workload) -> Predictions:
+    """Return the prediction that follows from a guess of the tokens, at the workload's own mean speed."""
+    total = float(workload.tokens.sum())
+    seconds_per_token = float((workload.service_s).sum()) / total if total else 0.0
+    cost_s = tokens * seconds_per_token
+    p_long = tokens / max(float(tokens.max()), 1e-9)
+    return Predictions(p_long, cost_s, cost_s, tokens)
+
+
 def erring(urgency_error: float = 0.0, length_error: float = 0.0) -> Forecaster:
     """Return predictions in which these shares of the urgencies and lengths are wrong."""
 
@@ -122,14 +137,16 @@ def waits(
     draw: Draw, variants: Sequence[Variant], options: Options, paper: Sequence[float] = ()
 ) -> list[Cell]:
     """Return the normalised waiting time of each level and of all; `paper` has the first ones of all rows."""
-    samples = compare(
-        variants,
-        draw,
-        BY_LEVEL,
-        options,
-        machine=MACHINE,
-        cache=lambda: PreemptedCaches(MACHINE.rates, CACHE_TOKENS),
-    )
+    samples: Samples = {each.name: {level: [] for level in BY_LEVEL} for each in variants}
+    for seed in range(options.seeds):
+        load = draw(np.random.default_rng((seed, 0)))
+        for each in variants:
+            predictions = each.forecaster(np.random.default_rng((seed, 1)), load)
+            scheduler = Scheduler(each.policy, workers={WORKER: MACHINE.slots}, capacity=UNBOUNDED)
+            cache = PreemptedCaches(MACHINE.rates, CACHE_TOKENS) if each.policy.preemptive else None
+            run = BatchSimulation(scheduler, load, predictions, MACHINE, cache=cache).run()
+            for level, figure in BY_LEVEL.items():
+                samples[each.name][level].append(figure(run))
     stated = {(v.name, level): value for v in variants for level, value in zip(BY_LEVEL, paper, strict=False)}
     return absolute(samples, "s/token", stated)
 
@@ -175,7 +192,7 @@ def tables(options: Options) -> Report:
         levels += waits(steady, [about_urgency], options, URGENCY_PAPER.get(error, ()))
         lengths += waits(steady, [about_length], options, LENGTH_PAPER.get(error, ()))
     return Report(
-        "",
+        "Semantic scheduling",
         f"A100 with Qwen1.5-4B (Appendix B), continuous batching of {BATCH}, answers of 5 to {MAX_TOKENS}"
         f" tokens, five levels of urgency; sojourn time over tokens; mean of {options.seeds} seeds, 95 %"
         " confidence",
@@ -187,3 +204,13 @@ def tables(options: Options) -> Report:
         ),
         NOTES,
     )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--requests", type=int, default=0, help="0: as many as each experiment has by default"
+    )
+    given = parser.parse_args()
+    print_report(tables(Options(given.seeds, given.requests)), PlainConsole())

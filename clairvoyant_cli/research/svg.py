@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from math import ceil, floor, isfinite, log10
+from typing import TYPE_CHECKING
 
-from clairvoyant_cli.research.report.model import Curve, Plot
+if TYPE_CHECKING:
+    from clairvoyant_cli.research.report import Curve, Plot
 
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 55
@@ -12,7 +14,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 """Okabe and Ito's palette, which is safe for colour-blind readers."""
 
 
-def svg(plots: Sequence[Plot]) -> str:
+def svg(plots: "Sequence[Plot]") -> str:
     """Return all plots, one below the other, as one SVG document."""
     body = [line for number, plot in enumerate(plots) for line in _panel(plot, number * HEIGHT)]
     height = HEIGHT * len(plots)
@@ -33,7 +35,7 @@ def ticks(low: float, high: float, about: int = 6) -> list[float]:
     return [round(n * step, 12) for n in range(first, max(last, first + 1) + 1)]
 
 
-def _extent(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
+def _extent(curves: "Sequence[Curve]") -> tuple[list[float], list[float]]:
     points = [point for curve in curves for point in curve.points]
     xs = [point.x for point in points] or [0.0, 1.0]
     spreads = [p.half_width if isfinite(p.half_width) else 0.0 for p in points]
@@ -42,7 +44,7 @@ def _extent(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
     return ticks(min(xs), max(xs)), ticks(min(*lows, 0.0), max(*highs, 0.0))
 
 
-def _panel(plot: Plot, offset: int) -> Iterator[str]:
+def _panel(plot: "Plot", offset: int) -> Iterator[str]:
     x_ticks, y_ticks = _extent(plot.curves)
     plot_width, plot_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
@@ -77,7 +79,7 @@ def _panel(plot: Plot, offset: int) -> Iterator[str]:
 
 
 def _curve(
-    curve: Curve, colour: str, at_x: Callable[[float], float], at_y: Callable[[float], float]
+    curve: "Curve", colour: str, at_x: Callable[[float], float], at_y: Callable[[float], float]
 ) -> Iterator[str]:
     spots = [(at_x(p.x), at_y(p.y)) for p in curve.points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)

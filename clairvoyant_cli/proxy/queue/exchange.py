@@ -67,7 +67,8 @@ class OutageError(Exception):
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A client's request and its prediction. `prompt` is kept only if it may be shown. `shown_name` is the
-    client's displayed name; `job.client` is the principal whose share it uses.
+    client's displayed name; `job.client` is the principal whose share it uses. `traceparent` is the client's
+    header, which names its trace.
     """
 
     job: Job
@@ -77,6 +78,7 @@ class Asked:
     predicted_in_s: float = 0.0
     prompt: str | None = None
     shown_name: str = ""
+    traceparent: str = ""
 
     def without_text(self) -> "Asked":
         """Return a copy without prompt text."""

@@ -16,6 +16,7 @@ from clairvoyant_cli.addresses import (
     BACKEND_NAMES,
     DEFAULT_PORT,
     check_backend,
+    check_url,
     is_backend,
     is_host,
     is_port,
@@ -306,6 +307,12 @@ class ServeConfig:
         "FILE",
         "Log to this file (mode 0600), rotated at 5 MiB with three old files kept. Unset: standard error.",
     )
+    otlp_endpoint: str | None = setting(
+        None,
+        "URL",
+        "Send traces of requests here by OTLP over HTTP; needs the extra `otel`. Unset: "
+        "$OTEL_EXPORTER_OTLP_ENDPOINT, else off.",
+    )
     backends: tuple[BackendConfig, ...] = ()
 
     def __post_init__(self) -> None:
@@ -314,6 +321,8 @@ class ServeConfig:
             self.api_key_file is None or self.clients is None,
             "api_key_file and clients exclude each other; move the keys into the clients file",
         )
+        if self.otlp_endpoint is not None:
+            check_url(self.otlp_endpoint, "http://127.0.0.1:4318", "OTLP endpoint")
         for name in ("backend", "slots", "backend_key_file"):
             _check(
                 not self.backends or getattr(self, name) is None,

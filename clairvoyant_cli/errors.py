@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     USAGE = 2, "Invalid flag, setting or input file; nothing was done."
     UNREACHABLE = 3, "The daemon or the LLM server does not answer."
     WARNINGS = 4, "`doctor` found warnings only."
+    NOT_FOUND = 127, "`run`: there is no such command. Otherwise it exits as the command did."
 
 
 def printable(text: str, replacement: str = "·") -> str:

@@ -15,6 +15,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode, printable
 # name -> one-line help; the module is clairvoyant_cli.commands.<name> and its command is `command`.
 COMMANDS = {
     "serve": "Run the proxy in front of an LLM server.",
+    "run": "Run a command whose requests go through the proxy.",
     "backends": "List, add, drain and remove the servers of a running daemon.",
     "status": "Print the state of a running daemon once.",
     "act": "Run one action of `top`, e.g. `act urgency id=REQUEST level=0`.",

@@ -19,7 +19,7 @@ from io import TextIOWrapper
 from math import inf
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 if sys.platform == "win32":
     import ctypes
@@ -193,6 +193,48 @@ def ask_to_end(pid: int) -> None:
             os.kill(pid, signal.SIGTERM)
 
 
+def background() -> dict[str, Any]:
+    """Return the arguments of `Popen` for a process that no signal of this terminal reaches."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
+    return {"start_new_session": True}
+
+
+def run_in_front(
+    words: Sequence[str], program: str, environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    """Start a command on this terminal, and pass on to it the signals that reach this process alone."""
+    process: subprocess.Popen[bytes] | None = None
+
+    def forward(number: int, _: object) -> None:
+        # The terminal sends its own signals to the command, too: a second Ctrl-C would stop it at once.
+        of_terminal = number in (signal.SIGINT, getattr(signal, "SIGQUIT", 0)) and any(
+            map(os.isatty, range(3))
+        )
+        if process is not None and not of_terminal and sys.platform != "win32":
+            process.send_signal(number)
+
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGBREAK"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
+            signal.signal(number, forward)
+    process = subprocess.Popen(words, executable=program, env=environment)
+    return process
+
+
+def exit_like(code: int) -> NoReturn:
+    """Exit with a child's code, or by the signal that ended it."""
+    if sys.platform == "win32":
+        sys.exit(code - (1 << 32) if code >> 31 else code)  # a C int
+    elif code < 0:
+        sys.stderr.flush()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has left its own core
+        with suppress(OSError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
 CURL = "curl.exe" if sys.platform == "win32" else "curl"
 """In Windows PowerShell, `curl` is an alias of another command."""
 
@@ -258,6 +300,10 @@ elif sys.platform == "darwin":
 else:
     _TCP_INFO = None
     ESTABLISHED, CLOSE_WAIT = 1, 8
+
+
+LOOPBACK_S = 0.0 if sys.platform == "linux" else 200e-6
+"""How long a byte takes to another socket of this process; Linux carries it within send()."""
 
 
 def tcp_state(connection: socket.socket) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from clairvoyant_cli.commands.options import url_option
+from clairvoyant_cli.commands.options import together, url_option
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.proxy.access.keys import read_key_of
 from clairvoyant_cli.state.client import local_url
@@ -40,6 +40,26 @@ SHELLS = {
 """The syntax of a variable and of a comment."""
 
 
+key_options = together(
+    click.option("--key", default=KEY, metavar="KEY", help="Your API key, if the proxy has keys."),
+    click.option(
+        "--key-of",
+        nargs=2,
+        metavar="FILE NAME",
+        help="Read the key of client NAME from the --clients or --api-key-file FILE of `serve`.",
+    ),
+)
+
+
+def checked_key(key: str, key_of: tuple[str, str] | None) -> str:
+    """Return the key of the options; InputError if it is not safe in every shell."""
+    if key_of is not None:
+        key = read_key_of(Path(key_of[0]), key_of[1])
+    if not KEYS.fullmatch(key):
+        raise InputError("the key may have only letters, digits and -._~+/= (safe in every shell)")
+    return key
+
+
 @click.command()
 @url_option
 @click.option(
@@ -57,13 +77,7 @@ SHELLS = {
     show_default="powershell on Windows, else sh",
     help="Shell syntax.",
 )
-@click.option("--key", default=KEY, metavar="KEY", help="Your API key, if the proxy has keys.")
-@click.option(
-    "--key-of",
-    nargs=2,
-    metavar="FILE NAME",
-    help="Read the key of client NAME from the --clients or --api-key-file FILE of `serve`.",
-)
+@key_options
 def command(
     url: str | None, names: tuple[str, ...], shell: str, key: str, key_of: tuple[str, str] | None
 ) -> None:
@@ -73,23 +87,25 @@ def command(
     Invoke-Expression. Lines without `export` are comments with manual steps. Coding agents and
     Anthropic clients are included only with --client.
     """
-    if key_of is not None:
-        key = read_key_of(Path(key_of[0]), key_of[1])
-    if not KEYS.fullmatch(key):
-        raise InputError("the key may have only letters, digits and -._~+/= (safe in every shell)")
+    key = checked_key(key, key_of)
     base = local_url(url).rstrip("/")
     export, comment = SHELLS[shell]
     for name in names or USUAL:
         client = CLIENTS[name]
         click.echo(f"{comment} {client.get('title', name)}")
-        for variable, value in client.get("variables", {}).items():
-            click.echo(export.format(name=variable, value=filled(value, base, key)))
+        for variable, value in variables(name, base, key).items():
+            click.echo(export.format(name=variable, value=value))
         for line in filled(client.get("text", ""), base, key).splitlines():
             click.echo(f"{comment}   {line}".rstrip())
     if not names:
         click.echo(
             f"{comment} With --client NAME: {', '.join(name for name in CLIENTS if name not in USUAL)}"
         )
+
+
+def variables(client: str, url: str, key: str) -> dict[str, str]:
+    """Return the environment variables of a client."""
+    return {name: filled(value, url, key) for name, value in CLIENTS[client].get("variables", {}).items()}
 
 
 def filled(text: str, url: str, key: str) -> str:

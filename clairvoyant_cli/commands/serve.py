@@ -1,5 +1,6 @@
 """`clairvoyant serve`: the daemon, in the foreground."""
 
+import asyncio
 import gc
 import logging
 import os
@@ -27,6 +28,12 @@ from clairvoyant_cli.system import heed_signals, run
 
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.daemon import Daemon
+
+WHILE_WATCHED = "CLAIRVOYANT_WHILE_WATCHED"
+"""Environment variable by which `run` starts a daemon that ends with the last reader of its events."""
+
+FIRST_WATCHER_S = 30.0
+"""How long such a daemon waits for its first reader."""
 
 POLICY_HELP = "\n\n".join(
     [
@@ -91,6 +98,9 @@ async def _serve(config: ServeConfig) -> None:
             gc.collect()
             gc.freeze()
             _heed_signals(daemon)
+            if os.environ.get(WHILE_WATCHED):
+                daemon.control.unwatched = daemon.drain
+                asyncio.get_running_loop().call_later(FIRST_WATCHER_S, daemon.control.end_if_unwatched)
             started = _start_line(daemon, predictor.name)
             # Printed at every log level: scripts wait for this line.
             say(started, err=True)

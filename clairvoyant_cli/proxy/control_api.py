@@ -219,7 +219,9 @@ def _answer_of(name: str, shared: Shared) -> Callable[[WebRequest], Awaitable[Re
 
 
 class ControlApi:
-    """The Starlette application behind the control prefix, and its access checks."""
+    """The Starlette application behind the control prefix, and its access checks. `watchers` read event
+    streams; `unwatched` is called when the last of them leaves.
+    """
 
     def __init__(
         self,
@@ -239,6 +241,8 @@ class ControlApi:
             "outlook": Shared(lambda: encode(operation.outlook()), OUTLOOK_REST),
         }
         self._stopped = asyncio.Event()
+        self.watchers = 0
+        self.unwatched: Callable[[], object] = lambda: None
         self._app = Starlette(
             routes=[
                 *(WebRoute(f"{PREFIX}/{name}", _answer_of(name, each)) for name, each in self.shared.items()),
@@ -296,12 +300,22 @@ class ControlApi:
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     async def _stream(self, every_s: float) -> AsyncIterator[bytes]:
-        while not self._stopped.is_set():
-            yield b"event: snapshot\ndata: " + await self.shared["state"].next() + b"\n\n"
-            with suppress(TimeoutError):
-                async with asyncio.timeout(every_s):
-                    await self._stopped.wait()
-            await self._changes.wait(HEARTBEAT_S)
+        self.watchers += 1
+        try:
+            while not self._stopped.is_set():
+                yield b"event: snapshot\ndata: " + await self.shared["state"].next() + b"\n\n"
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(every_s):
+                        await self._stopped.wait()
+                await self._changes.wait(HEARTBEAT_S)
+        finally:
+            self.watchers -= 1
+            self.end_if_unwatched()
+
+    def end_if_unwatched(self) -> None:
+        """Call `unwatched` if nobody reads an event stream."""
+        if not self.watchers:
+            self.unwatched()
 
     async def _past_page(self, request: WebRequest) -> Response:
         """Answer with the newest page of the history that begins before `?before=`, in epoch seconds."""

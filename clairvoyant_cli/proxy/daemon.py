@@ -28,6 +28,7 @@ from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
+from clairvoyant_cli.proxy.observing.traces import traces_to
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Phase
@@ -179,6 +180,7 @@ async def running_daemon(
     requests for which no rule or client gives one.
     """
     policy = _policy(config)  # refused before anything is started
+    traces = traces_to(config.otlp_endpoint) if announced else None
     table = ConnectionTable(
         client_timeout_s=config.client_timeout,
         most=max_connections(config.max_connections, raise_open_files()),
@@ -214,6 +216,8 @@ async def running_daemon(
                 BACKLOG,
                 tasks.spawn,
             )
+            if traces is not None:
+                daemon.dispatcher.ended.append(traces.listener(daemon.pool, daemon.stats.journal))
             for server in daemon.pool:
                 daemon.lifecycle.start(server)
             for run in daemon.background:
@@ -238,6 +242,8 @@ async def running_daemon(
         listener.close()
         for server in servers:
             await server.close()
+        if traces is not None:
+            await traces.close()
 
 
 def _policy(config: ServeConfig) -> Policy:
@@ -305,7 +311,7 @@ def _compose(
         return clients_file.read_again(access.clients, take_clients, journal)
 
     # What is observed.
-    metrics, changes, gain, backlog = Metrics(), Changes(), Gain(journal.wall), Backlog(scheduler, clock)
+    metrics, changes, gain, backlog = Metrics(pool), Changes(), Gain(journal.wall), Backlog(scheduler, clock)
     urgency_stats = UrgencyStats(clock, say, config.urgency_target)
     engines = EngineQueues(dispatcher, pool, say)
     levels = UrgencyLevels(access, urgency)

@@ -71,6 +71,10 @@ class ControlClient:
         """Return the state as it is now."""
         return decode(await self._ask("/state"))
 
+    async def mode(self) -> str:
+        """Return "serving", "paused" or "draining"; any client may ask."""
+        return str(self._read(await self._ask("/health"), dict[str, Any]).get("status"))
+
     async def stream(self) -> AsyncIterator[Snapshot]:
         """Yield the state now and whenever it changes, until the daemon goes."""
         async for event in self.events():

@@ -434,9 +434,10 @@ class GainState:
 
     Over the last hour: the median wait of `short_n` Short answers and the same in order of arrival, and the
     median extra wait of `long_n` Long ones; None without any. `minutes` holds the mean waits of Short
-    answers, with scheduling and without, the newest minute last. Since midnight: the seconds that all waited
-    less, of how many answers, for how many of these a length before them was estimated, and the prompt tokens
-    that were not read again. `behind` answers are not compared yet: a request before them has not ended.
+    answers, with scheduling and without, the newest minute last. Since midnight: the seconds that all waited,
+    and waited less, of how many answers, for how many of these a length before them was estimated, and the
+    prompt tokens that were not read again. `behind` answers are not compared yet: a request before them has
+    not ended.
     """
 
     short_s: float | None = None
@@ -450,6 +451,7 @@ class GainState:
     estimated_today: int = 0
     spared_tokens_today: float = 0.0
     behind: int = 0
+    waited_today_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,13 @@ class Chaos:
     done: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     _over: bool = False
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def _until(self, holds: Callable[[], object]) -> None:
+        """Return at the first change after which it holds."""
+        while not holds():
+            self._moved.clear()
+            await self._moved.wait()
 
     async def run(self, requests: int) -> None:
         """Let them come, make trouble, and drain the daemon under the last of them."""
@@ -156,6 +163,7 @@ class Chaos:
             for number in numbers:
                 visitor = Visitor(number, random.Random(f"{self.rng.random()}"))
                 self.visitors[visitor.prompt] = visitor
+                self._moved.set()
                 await visitor.visit(self.daemon.base_url)
                 refused = visitor.became == "503"  # then it is told to come back later
                 await asyncio.sleep(self.rng.expovariate(0.1 if refused else 2.0))
@@ -164,10 +172,11 @@ class Chaos:
         crowd = asyncio.gather(*(one_after_another() for _ in range(AT_ONCE * len(self.backends))))
         last = requests - AT_ONCE // 2
         async with asyncio.timeout(PATIENCE_S + 10.0 * requests):
-            await until(self.daemon, lambda s: len(self.visitors) >= last, PATIENCE_S + 10.0 * requests)
+            await self._until(lambda: len(self.visitors) >= last)
             self.daemon.drain()
             await crowd
             self._over = True
+            self._moved.set()
             await trouble
             await self.daemon.run_until_stopped()
 
@@ -238,8 +247,7 @@ class Chaos:
         """Kill a server while somebody waits to go on there; start it again, mostly soon enough."""
         while not self._over:
             await asyncio.sleep(self.rng.expovariate(1 / 30.0))
-            while not self._over and not self._suspended_on(backend):  # noqa: ASYNC110 - in virtual time
-                await asyncio.sleep(0.02)
+            await self._until(lambda: self._over or self._suspended_on(backend))
             self.done[f"killed with {self._suspended_on(backend)} suspended"] += 1
             await backend.kill()
             await asyncio.sleep(self.rng.choice((0.5, 3.0, 6.0, GRACE_S + 5.0)))
@@ -334,5 +342,6 @@ async def chaos(
             await believe(worker, proven(served, RESUME_S, slots))
             worker.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         scene = Chaos(daemon, backends, policies, random.Random(seed))
+        daemon.dispatcher.changed.append(scene._moved.set)
         daemon.dispatcher.ended.append(lambda exchange, end: scene.ended.update((exchange.id,)))
         yield scene

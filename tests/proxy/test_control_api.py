@@ -101,7 +101,7 @@ async def test_the_metrics_are_prometheus(daemon: Daemon) -> None:
         await client.get("/api/version")
         answer = await client.get("/_clairvoyant/metrics")
     families = {each.name: each for each in text_string_to_metric_families(answer.text)}
-    assert all(name.startswith("clairvoyant_") for name in families)
+    assert all(name.startswith(("clairvoyant_", "gen_ai_server_")) for name in families)
     waiting = {s.labels["class"]: s.value for s in families["clairvoyant_requests_waiting"].samples}
     assert (waiting["short"], waiting["long"]) == (1, 1)
     assert families["clairvoyant_requests_running"].samples[0].value == 1

@@ -5,7 +5,7 @@ import pytest
 from tests.fakes.cut_cases import faults
 from tests.fakes.dialects import DIALECTS, Dialect
 
-CASES = 600
+CASES = 300
 """For each dialect: `python -m tests.perf.perf_cut_cases` runs more."""
 
 

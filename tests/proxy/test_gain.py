@@ -1,11 +1,13 @@
 """What a living daemon says that its order gained: of a burst, over pauses and outages."""
 
+import asyncio
 import time
 from contextlib import AsyncExitStack
 
 import pytest
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.serving import asked, serving, until
@@ -27,23 +29,26 @@ def assert_books_agree(state: Snapshot) -> None:
 
 
 @pytest.mark.parametrize("policy", ["sjf", "fcfs"])
-async def test_a_pause_in_a_burst_of_seven_is_nobodys_gain_or_loss(policy: str) -> None:
-    late_s = [0.0]
-    async with (
-        serve_app(Replay(engine()).app) as url,
-        serving(url, slots=1, policy=policy, tau=0.0, clock=lambda: time.monotonic() + late_s[0]) as daemon,
-    ):
-        daemon.dispatcher.scheduler.pause()
-        daemon.dispatcher.moved()
-        async with asked(daemon, *BURST):
-            late_s[0] = 386.0
-            daemon.operation.resume()
+def test_a_pause_in_a_burst_of_seven_is_nobodys_gain_or_loss(policy: str) -> None:
+    async def scene() -> float:
+        clock = asyncio.get_running_loop().time
+        async with (
+            serve_app(Replay(engine()).app) as url,
+            serving(url, slots=1, policy=policy, tau=0.0, clock=clock) as daemon,
+        ):
+            daemon.dispatcher.scheduler.pause()
             daemon.dispatcher.moved()
-            state = await until(daemon, lambda s: s.counters.completed == 3)
+            async with asked(daemon, *BURST):
+                await asyncio.sleep(386.0)
+                daemon.operation.resume()
+                daemon.dispatcher.moved()
+                state = await until(daemon, lambda s: s.counters.completed == 3)
+                assert_books_agree(state)
+                state = await until(daemon, lambda s: s.gain.answers_today == 7)
             assert_books_agree(state)
-            state = await until(daemon, lambda s: s.gain.answers_today == 7)
-        assert_books_agree(state)
-    saved_s = state.gain.saved_today_s
+        return state.gain.saved_today_s
+
+    saved_s = run_virtually(scene())
     assert abs(saved_s) < 0.05 if policy == "fcfs" else 0.5 < saved_s < 5.0
 
 

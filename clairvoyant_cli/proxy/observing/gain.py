@@ -50,6 +50,7 @@ class Gain:
     _answers: int = 0
     _estimated: int = 0
     _saved_s: float = 0.0
+    _waited_s: float = 0.0
     _spared_tokens: float = 0.0
     _until: float = 0.0
     _state: tuple[float, GainState] = (float("-inf"), GainState())
@@ -70,6 +71,7 @@ class Gain:
         self._answers += 1
         self._estimated += estimated
         self._saved_s += waits.saved_s
+        self._waited_s += waits.waited_s
         self._spared_tokens += spared_tokens
         self._state = (float("-inf"), self._state[1])
 
@@ -99,6 +101,7 @@ class Gain:
             estimated_today=self._estimated,
             spared_tokens_today=self._spared_tokens,
             behind=behind,
+            waited_today_s=self._waited_s,
             minutes=_by_minute(short, now) if short else (),
         )
 
@@ -111,7 +114,8 @@ class Gain:
     def _turn_over(self) -> None:
         now = self.clock()
         if now >= self._until or now < self._until - LONGEST_DAY_S:
-            self._answers, self._estimated, self._saved_s, self._spared_tokens = 0, 0, 0.0, 0.0
+            self._answers = self._estimated = 0
+            self._saved_s = self._waited_s = self._spared_tokens = 0.0
             self._until = midnight_after(now)
 
 

@@ -16,7 +16,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from clairvoyant_cli.http.heads import REASONS
+from clairvoyant_cli.proxy.observing import genai
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.urgency import level_of
 from clairvoyant_cli.state.snapshot import Snapshot
 
@@ -91,26 +93,32 @@ def _of_state(s: Snapshot) -> Told:
 
 
 class Histogram:
-    """Counts values by bucket (ascending upper bounds) and by one label, faster than prometheus_client's."""
+    """Counts values by bucket (ascending upper bounds) and by labels, faster than prometheus_client's.
+
+    Several labels are separated by blanks, and take a tuple of values.
+    """
 
     def __init__(self, text: str, buckets: Sequence[float], label: str = "") -> None:
-        self._text, self._buckets, self._label = text, buckets, label
+        self._text, self._buckets, self._labels = text, buckets, label.split()
         none = [0] * (len(buckets) + 1)
-        self._counts: dict[str, list[int]] = defaultdict(none.copy, {} if label else {"": none.copy()})
-        self._sums: Counter[str] = Counter()
+        self._counts: dict[str | tuple[str, ...], list[int]] = defaultdict(
+            none.copy, {} if label else {"": none.copy()}
+        )
+        self._sums: Counter[str | tuple[str, ...]] = Counter()
 
-    def observe(self, value: float, label: str = "") -> None:
+    def observe(self, value: float, label: str | tuple[str, ...] = "") -> None:
         """Count a value."""
         self._counts[label][bisect_left(self._buckets, value)] += 1
         self._sums[label] += value  # type: ignore[assignment]  # a Counter holds any number
 
     def family(self, name: str) -> HistogramMetricFamily:
         """Return the counts as Prometheus takes them: each bucket with all below it."""
-        family = HistogramMetricFamily(name, self._text, labels=[self._label] if self._label else None)
+        family = HistogramMetricFamily(name, self._text, labels=self._labels or None)
         bounds = [*map(floatToGoString, self._buckets), "+Inf"]
         for label, counts in self._counts.items():
             cumulated = [(bound, sum(counts[: at + 1])) for at, bound in enumerate(bounds)]
-            family.add_metric([label] if self._label else [], cumulated, self._sums[label])
+            values = [label][: len(self._labels)] if isinstance(label, str) else label
+            family.add_metric(values, cumulated, self._sums[label])
         return family
 
 
@@ -119,7 +127,8 @@ class Metrics(Collector):
 
     CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self) -> None:
+    def __init__(self, pool: ServerPool) -> None:
+        self._pool = pool
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self._state: Snapshot | None = None
@@ -138,6 +147,10 @@ class Metrics(Collector):
             "prediction_seconds": Histogram("Time taken to predict one request", PREDICTING),
             "prediction_error_ratio": Histogram("Predicted over real answer length", RATIOS),
         }
+        labels = " ".join(genai.LABELS).replace(".", "_")
+        self._genai = {
+            name: Histogram(text, bounds, labels) for name, (text, bounds) in genai.METRICS.items()
+        }
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Count a finished request."""
@@ -148,6 +161,10 @@ class Metrics(Collector):
         def observe(name: str, value: float, label: str = "") -> None:
             self._histograms[name].observe(value, label)
 
+        told = genai.attributes(exchange, end, self._pool) | {"gen_ai.request.model": model}
+        labels = tuple(told.get(name, "") for name in genai.LABELS)
+        for name, value in genai.values(exchange, end):
+            self._genai[name].observe(value, labels)
         code = str(end.status) if end.status in CODES else "other"
         self._requests[asked.route.name, code, outcome] += 1
         if exchange.attempt is not None:
@@ -184,6 +201,8 @@ class Metrics(Collector):
         yield _family(CounterMetricFamily, text, "backend_requests backend outcome", self._answered)
         for name, histogram in self._histograms.items():
             yield histogram.family(f"clairvoyant_{name}")
+        for name, histogram in self._genai.items():
+            yield histogram.family(f"{name.replace('.', '_')}_seconds")
 
     def _model(self, name: str) -> str:
         # Clients choose the model's name: the label's values must not grow without bound.

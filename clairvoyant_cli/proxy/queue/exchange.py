@@ -68,7 +68,7 @@ class OutageError(Exception):
 class Asked:
     """A client's request and its prediction. `prompt` is kept only if it may be shown, `body` only if it is
     to be recorded. `shown_name` is the client's displayed name; `job.client` is the principal whose share it
-    uses.
+    uses. `traceparent` is the client's header, which names its trace.
     """
 
     job: Job
@@ -78,6 +78,7 @@ class Asked:
     predicted_in_s: float = 0.0
     prompt: str | None = None
     shown_name: str = ""
+    traceparent: str = ""
     body: bytes | None = None
 
     def without_text(self) -> "Asked":

@@ -10,6 +10,7 @@ from clairvoyant_cli.protocols.answer_text import AnswerText
 from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
 from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
+from clairvoyant_cli.protocols.printable import decoded
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
@@ -92,9 +93,10 @@ class ExchangeFactory:
             not_before_s=now + ALONG_S if stands_back and chore is not None and chore.along else 0.0,
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
+        trace = decoded(request.head.get(b"traceparent") or b"")
         body = request.whole(SMALL_BYTES) if self.record_prompts and parsed.view else None
         return Exchange(
-            Asked(job, asks.route, parsed, prediction, predicted_in_s, shown, asks.shown_name, body),
+            Asked(job, asks.route, parsed, prediction, predicted_in_s, shown, asks.shown_name, trace, body),
             granted=asyncio.get_running_loop().create_future(),
             task=asyncio.current_task(),
             answer=AnswerText() if self.show_prompts else None,

@@ -9,8 +9,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-SETTLE_S = 200e-6
-"""Real seconds for the kernel to carry a byte from one socket to another."""
+from clairvoyant_cli.system import LOOPBACK_S
 
 Result = TypeVar("Result")
 
@@ -27,8 +26,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             if not timeout_s:
                 return poll(timeout_s)
             ready = poll(0)
-            if not ready:
-                time.sleep(SETTLE_S)  # a selector would round this up to a millisecond
+            if not ready and LOOPBACK_S:
+                time.sleep(LOOPBACK_S)  # a selector would round this up to a millisecond
                 ready = poll(0)
             if not ready:
                 self._now_s += timeout_s

@@ -1,0 +1,175 @@
+"""`clairvoyant run`: runs one command whose requests go through the proxy."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clairvoyant_cli.commands.env import CLIENTS, checked_key, key_options, variables
+from clairvoyant_cli.commands.number_format import span
+from clairvoyant_cli.commands.options import token_file_option, url_option
+from clairvoyant_cli.commands.plain_output import say
+from clairvoyant_cli.commands.serve import WHILE_WATCHED
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.protocols.printable import plural
+from clairvoyant_cli.state.client import ControlClient, admin_token, local_url, state_dir
+from clairvoyant_cli.system import background, exit_like, run_in_front
+
+if TYPE_CHECKING:
+    from clairvoyant_cli.state.snapshot import Snapshot
+
+USUAL = ("ollama", "openai", "anthropic")
+"""Clients whose variables are set without --client."""
+
+MODEL = "your-model"
+"""What stands for a model in the variables; the user sets such variables."""
+
+EVERY_S = 5.0
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@url_option
+@click.option(
+    "--client",
+    "names",
+    type=click.Choice(list(CLIENTS)),
+    multiple=True,
+    metavar="NAME",
+    help="Also set the variables of this client, as `env` prints them. Repeatable.",
+)
+@key_options
+@token_file_option
+@click.option("-q", "--quiet", is_flag=True, help="Do not print what was waited and saved.")
+@click.argument("words", nargs=-1, required=True, metavar="COMMAND [ARGS]...", type=click.UNPROCESSED)
+def command(
+    url: str | None,
+    names: tuple[str, ...],
+    key: str,
+    key_of: tuple[str, str] | None,
+    token_file: Path | None,
+    quiet: bool,
+    words: tuple[str, ...],
+) -> None:
+    """Run a command whose requests go through the proxy.
+
+    The command gets the variables that `clairvoyant env` prints. If no proxy runs, one is started
+    with the settings of `serve`; it ends with the last command that uses it. Input, terminal,
+    signals and exit code are the command's. At the end, stderr gets a line about its waiting.
+    Write -- before the command: clairvoyant run -- ollama run llama3.2
+    """
+    program = shutil.which(words[0])
+    if program is None:
+        raise ClairvoyantError(f"there is no command {words[0]!r}; check its name", ExitCode.NOT_FOUND)
+    key = checked_key(key, key_of)
+
+    async def run() -> tuple[int, str]:
+        async with AsyncExitStack() as stack:
+            proxy = await _proxy(stack, url, admin_token(token_file))
+            environment = dict(os.environ)
+            environment.pop("ANTHROPIC_API_KEY", None)  # a real key must not be sent to the proxy
+            for client in (*USUAL, *names):
+                found = variables(client, proxy.url, key).items()
+                environment |= {name: value for name, value in found if value != MODEL}
+            before = await _state(proxy)
+            try:
+                process = run_in_front(words, program, environment)
+            except OSError as error:
+                raise ClairvoyantError(f"cannot run {words[0]}: {error.strerror}") from None
+            code = await asyncio.to_thread(process.wait)
+            return code, "" if quiet else _told(before, await _state(proxy))
+
+    code, told = asyncio.run(run())
+    if told:
+        say(f"clairvoyant: {told}", err=True)
+    exit_like(code)
+
+
+async def _state(proxy: ControlClient) -> "Snapshot | None":
+    """Return a daemon's state; None if it has ended or wants an admin token."""
+    with suppress(ClairvoyantError):
+        return await proxy.snapshot()
+    return None
+
+
+def _told(before: "Snapshot | None", after: "Snapshot | None") -> str:
+    """Say what requests waited and saved between two states; "" if it is not known."""
+    if before is None or after is None:
+        return ""
+    queued = after.counters.submitted - before.counters.submitted
+    now, then = after.gain, before.gain
+    if now.answers_today < then.answers_today:  # the sums begin again at midnight
+        then = type(then)()
+    compared = now.answers_today - then.answers_today
+    if not compared:
+        return f"{plural(queued, 'request')}, none compared with arrival order"
+    saved_s = now.saved_today_s - then.saved_today_s
+    versus = (
+        f"{span(abs(saved_s))} {'less' if saved_s > 0 else 'more'} than" if abs(saved_s) >= 0.05 else "as"
+    )
+    which = "" if compared == queued else f"{compared} of "
+    waited = span(now.waited_today_s - then.waited_today_s)
+    return f"{which}{plural(queued, 'request')} waited {waited} in all, {versus} in arrival order"
+
+
+async def _proxy(stack: AsyncExitStack, url: str | None, token: str | None) -> ControlClient:
+    """Watch the daemon that runs, or else one that is started, until the stack unwinds."""
+    try:
+        return await _watched(stack, local_url(url), token)
+    except ClairvoyantError:
+        if url is not None:
+            raise
+    return await _watched(stack, _started(), None)
+
+
+async def _watched(stack: AsyncExitStack, url: str, token: str | None) -> ControlClient:
+    proxy = await stack.enter_async_context(ControlClient(url, token))
+    if await proxy.mode() == "draining":
+        raise ClairvoyantError(f"the daemon at {url} is draining; wait for its end", ExitCode.UNREACHABLE)
+    watching = asyncio.Event()
+
+    async def watch() -> None:
+        with suppress(ClairvoyantError):  # it wants an admin token, or has ended
+            async for _ in proxy.events(EVERY_S):
+                watching.set()
+        watching.set()
+
+    stack.callback(asyncio.create_task(watch()).cancel)
+    await watching.wait()
+    return proxy
+
+
+def _started() -> str:
+    """Start a daemon and return its URL; ClairvoyantError with its last words if it ends."""
+    state_dir().mkdir(parents=True, exist_ok=True)
+    words = [
+        sys.executable,
+        "-P",
+        "-m",
+        "clairvoyant_cli",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+    ]
+    process = subprocess.Popen(
+        [*words, "--log-file", str(state_dir() / "run.log")],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=os.environ | {WHILE_WATCHED: "1"},
+        **background(),
+    )
+    assert process.stderr is not None  # noqa: S101 - a pipe was asked for
+    line = ""
+    for line in process.stderr:
+        begun, arrow, _ = line.partition(" -> ")
+        if arrow:
+            return str(begun.rpartition(" ")[2])
+    raise ClairvoyantError(f"the proxy did not start: {line.removeprefix('clairvoyant: ').strip()}")

@@ -119,7 +119,13 @@ class ServeConfig:
         "separate by commas for several servers. Unset: search the default ports.",
         repeatable=True,
     )
-    listen: str = setting(f"127.0.0.1:{DEFAULT_PORT}", "HOST:PORT", "Address to listen on.")
+    listen: str = setting(
+        f"127.0.0.1:{DEFAULT_PORT}",
+        "HOST:PORT",
+        "Address to listen on. Repeat or separate by commas for several: all but the first may still be in "
+        "use, and are taken when they become free.",
+        repeatable=True,
+    )
     policy: str | None = setting(None, "NAME", "Order of queued requests. Unset: the default policy.")
     tau: float | None = setting(
         None,
@@ -319,7 +325,7 @@ class ServeConfig:
                 not self.backends or getattr(self, name) is None,
                 f"{name} and [[backends]] exclude each other; set it in the tables, or remove them",
             )
-        self.address()
+        self.addresses()
         _check(
             len(self.servers()) == 1 or self.backend_key_file is None,
             "backend_key_file goes with one backend; give each its own key_file in [[backends]]",
@@ -346,15 +352,19 @@ class ServeConfig:
             return None
         return SILENT_S if self.keep_alive == "auto" else float(self.keep_alive)
 
-    def address(self) -> tuple[str, int]:
-        """Return the listening host and port."""
-        host, colon, port = self.listen.rpartition(":")
-        host = host.strip("[]")
-        _check(
-            bool(colon) and is_port(port) and (not host or is_host(host)),
-            f"listen must be HOST:PORT, not {quoted(self.listen)}",
-        )
-        return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" asks for it; keys are required
+    def addresses(self) -> list[tuple[str, int]]:
+        """Return the listening hosts and ports, the one that commands use first."""
+        return [_address(each.strip()) for each in self.listen.split(",")]
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    host = host.strip("[]")
+    _check(
+        bool(colon) and is_port(port) and (not host or is_host(host)),
+        f"listen must be HOST:PORT, not {quoted(text)}",
+    )
+    return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" asks for it; keys are required
 
 
 def _server(wanted: str | None, slots: int | None, key_file: str | None) -> BackendConfig:

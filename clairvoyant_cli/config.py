@@ -36,6 +36,7 @@ from clairvoyant_cli.settings import (
     setting,
     settings_of,
 )
+from clairvoyant_cli.system import words_of
 
 ENV_PREFIX = "CLAIRVOYANT_"
 
@@ -62,12 +63,28 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 SLOTS = (AT_LEAST_1, (lambda slots: slots <= MAX_SLOTS, f"be at most {MAX_SLOTS}"))
 
 
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+
 SLO = re.compile(r"ttft-p([5-9]\d(?:\.\d+)?)=(\d{1,6}(?:\.\d+)?)(ms|s)")
 """A service-level objective: a percentile of TTFT and its limit, such as `ttft-p95=2s`."""
 
 
 def _is_name(text: str) -> bool:
     return 0 < len(text) <= MAX_NAME_CHARS and one_word(text)
+
+
+def command_of(text: str) -> tuple[dict[str, str], list[str]]:
+    """Return the variables before a command and its words; ValueError for a quote that does not end."""
+    words = words_of(text)
+    count = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
+    return dict(word.split("=", 1) for word in words[:count]), words[count:]
+
+
+def _is_command(text: str) -> bool:
+    try:
+        return bool(command_of(text)[1])
+    except ValueError:
+        return False
 
 
 def _is_keep_alive(text: str) -> bool:
@@ -118,6 +135,13 @@ class ServeConfig:
         f"LLM server: {NAMES}, or a URL, optionally named: gpu=http://192.168.1.20:11434. Repeat or "
         "separate by commas for several servers. Unset: search the default ports.",
         repeatable=True,
+    )
+    start: str | None = setting(
+        None,
+        "COMMAND",
+        "Start the LLM server with this command, restart it if it dies, and stop it with the proxy. "
+        "NAME=VALUE before the command sets a variable, and PWD the working directory.",
+        (_is_command, "be a command, with all quotes closed"),
     )
     listen: str = setting(
         f"127.0.0.1:{DEFAULT_PORT}",

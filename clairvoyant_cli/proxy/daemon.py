@@ -54,6 +54,7 @@ from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.find_servers import find_servers
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
+from clairvoyant_cli.proxy.servers.own_server import own_server
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_actions import ServerActions
@@ -191,7 +192,7 @@ async def running_daemon(
     servers: list[Server] = []
     try:
         servers = await find_servers(config, listeners.addresses)
-        async with Tasks() as tasks:
+        async with own_server(config) as own, Tasks() as tasks:
             daemon = _compose(
                 config,
                 policy,
@@ -217,6 +218,9 @@ async def running_daemon(
             )
             for server in daemon.pool:
                 daemon.lifecycle.start(server)
+            if own is not None:
+                tasks.spawn(own.run())
+                daemon.lifecycle.expect()
             for run in daemon.background:
                 tasks.spawn(run())
             if announced:  # only then does anyone look back

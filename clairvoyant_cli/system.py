@@ -232,6 +232,16 @@ def service_manager() -> str:
     return {"linux": "systemd", "darwin": "launchd", "win32": "schtasks"}.get(sys.platform, "")
 
 
+def service_manager_runs() -> bool:
+    """Return whether this account has a running service manager."""
+    if sys.platform != "linux":
+        return bool(service_manager())
+    with suppress(OSError):
+        asked = subprocess.run(["systemctl", "--user", "show-environment"], capture_output=True, check=False)
+        return not asked.returncode
+    return False
+
+
 def account() -> str:
     """Return the user id, on Windows the SID."""
     if sys.platform == "win32":

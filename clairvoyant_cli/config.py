@@ -37,6 +37,7 @@ from clairvoyant_cli.settings import (
     setting,
     settings_of,
 )
+from clairvoyant_cli.system import words_of
 
 ENV_PREFIX = "CLAIRVOYANT_"
 
@@ -63,12 +64,28 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 SLOTS = (AT_LEAST_1, (lambda slots: slots <= MAX_SLOTS, f"be at most {MAX_SLOTS}"))
 
 
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+
 SLO = re.compile(r"ttft-p([5-9]\d(?:\.\d+)?)=(\d{1,6}(?:\.\d+)?)(ms|s)")
 """A service-level objective: a percentile of TTFT and its limit, such as `ttft-p95=2s`."""
 
 
 def _is_name(text: str) -> bool:
     return 0 < len(text) <= MAX_NAME_CHARS and one_word(text)
+
+
+def command_of(text: str) -> tuple[dict[str, str], list[str]]:
+    """Return the variables before a command and its words; ValueError for a quote that does not end."""
+    words = words_of(text)
+    count = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
+    return dict(word.split("=", 1) for word in words[:count]), words[count:]
+
+
+def _is_command(text: str) -> bool:
+    try:
+        return bool(command_of(text)[1])
+    except ValueError:
+        return False
 
 
 def _is_keep_alive(text: str) -> bool:
@@ -120,7 +137,20 @@ class ServeConfig:
         "separate by commas for several servers. Unset: search the default ports.",
         repeatable=True,
     )
-    listen: str = setting(f"127.0.0.1:{DEFAULT_PORT}", "HOST:PORT", "Address to listen on.")
+    start: str | None = setting(
+        None,
+        "COMMAND",
+        "Start the LLM server with this command, restart it if it dies, and stop it with the proxy. "
+        "NAME=VALUE before the command sets a variable, and PWD the working directory.",
+        (_is_command, "be a command, with all quotes closed"),
+    )
+    listen: str = setting(
+        f"127.0.0.1:{DEFAULT_PORT}",
+        "HOST:PORT",
+        "Address to listen on. Repeat or separate by commas for several: all but the first may still be in "
+        "use, and are taken when they become free.",
+        repeatable=True,
+    )
     policy: str | None = setting(None, "NAME", "Order of queued requests. Unset: the default policy.")
     tau: float | None = setting(
         None,
@@ -328,7 +358,7 @@ class ServeConfig:
                 not self.backends or getattr(self, name) is None,
                 f"{name} and [[backends]] exclude each other; set it in the tables, or remove them",
             )
-        self.address()
+        self.addresses()
         _check(
             len(self.servers()) == 1 or self.backend_key_file is None,
             "backend_key_file goes with one backend; give each its own key_file in [[backends]]",
@@ -355,15 +385,19 @@ class ServeConfig:
             return None
         return SILENT_S if self.keep_alive == "auto" else float(self.keep_alive)
 
-    def address(self) -> tuple[str, int]:
-        """Return the listening host and port."""
-        host, colon, port = self.listen.rpartition(":")
-        host = host.strip("[]")
-        _check(
-            bool(colon) and is_port(port) and (not host or is_host(host)),
-            f"listen must be HOST:PORT, not {quoted(self.listen)}",
-        )
-        return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" asks for it; keys are required
+    def addresses(self) -> list[tuple[str, int]]:
+        """Return the listening hosts and ports, the one that commands use first."""
+        return [_address(each.strip()) for each in self.listen.split(",")]
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    host = host.strip("[]")
+    _check(
+        bool(colon) and is_port(port) and (not host or is_host(host)),
+        f"listen must be HOST:PORT, not {quoted(text)}",
+    )
+    return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" asks for it; keys are required
 
 
 def _server(wanted: str | None, slots: int | None, key_file: str | None) -> BackendConfig:

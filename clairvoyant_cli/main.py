@@ -33,6 +33,7 @@ COMMANDS = {
     "study": "Print the tables of the predictor's studies.",
     "bench": "Benchmark scheduling policies on your own machine.",
     "doctor": "Check the set-up and print the command that fixes each problem.",
+    "takeover": "Listen where an LLM server listens, and move the server to another port.",
     "env": "Print environment variables that send your clients through the proxy.",
     "service": "Run the proxy as a user service.",
     "completion": "Print the shell completion script for bash, zsh, fish or PowerShell.",

@@ -274,6 +274,16 @@ def service_manager() -> str:
     return {"linux": "systemd", "darwin": "launchd", "win32": "schtasks"}.get(sys.platform, "")
 
 
+def service_manager_runs() -> bool:
+    """Return whether this account has a running service manager."""
+    if sys.platform != "linux":
+        return bool(service_manager())
+    with suppress(OSError):
+        asked = subprocess.run(["systemctl", "--user", "show-environment"], capture_output=True, check=False)
+        return not asked.returncode
+    return False
+
+
 def account() -> str:
     """Return the user id, on Windows the SID."""
     if sys.platform == "win32":
@@ -284,6 +294,35 @@ def account() -> str:
 def command_line(words: Sequence[str]) -> str:
     """Return a command line with quoting."""
     return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
+
+
+def words_of(command: str) -> list[str]:
+    """Split a command line as `command_line` joins it; ValueError for a quote that does not end."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    if sys.platform == "win32":
+        lexer.escape, lexer.quotes = "", '"'
+    return list(lexer)
+
+
+def apart_from_signals() -> dict[str, Any]:
+    """Return arguments of `Popen` for a child that does not get the Ctrl-C of this process's terminal."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
+    return {"start_new_session": True}
+
+
+_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+
+
+def end_with_parent() -> Callable[[], object] | None:
+    """Return what a child calls first so that it ends if this process is killed; None if impossible."""
+    if sys.platform == "linux":
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+        return lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    return None
 
 
 # -- sockets ----------------------------------------------------------------------------------------

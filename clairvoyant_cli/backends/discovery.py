@@ -1,6 +1,7 @@
 """Which LLM server to use: the one that was named, or the one that answers at its usual port."""
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 
 from clairvoyant_cli.addresses import check_backend, is_loopback
@@ -12,14 +13,19 @@ from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
 
 
-async def find_backend(wanted: str | None, prober: Prober, *, listen_port: int) -> tuple[Found, list[Found]]:
-    """Return the backend to use and all that were found; a named one is used although it is down."""
+async def find_backend(
+    wanted: str | None, prober: Prober, *, own_ports: Collection[int] = ()
+) -> tuple[Found, list[Found]]:
+    """Return the backend to use and all that were found; a named one is used although it is down.
+
+    `own_ports`, where the proxy listens, are not searched.
+    """
     if wanted is None:
-        found = await discover(prober, skip_port=listen_port)
+        found = await discover(prober, own_ports)
         return found[0] if found else Found(ADAPTERS[0], _urls(ADAPTERS[0])[0]), found
     named = next((adapter for adapter in ADAPTERS if adapter.name == wanted), None)
     if named is not None:
-        return await _find_named(named, prober, listen_port)
+        return await _find_named(named, prober, own_ports)
     check_backend(wanted)
     url, prefix = split_prefix(wanted)
     port = Upstream(url).port  # a URL that is none is refused before anything is asked of it
@@ -32,9 +38,9 @@ async def find_backend(wanted: str | None, prober: Prober, *, listen_port: int) 
     return Found(guess, url, prefix), []
 
 
-async def discover(prober: Prober, *, skip_port: int) -> list[Found]:
-    """Look for servers at their default ports; `skip_port` is the proxy's own."""
-    places = [(adapter, url) for adapter in ADAPTERS for url in _urls(adapter, skip_port)]
+async def discover(prober: Prober, own_ports: Collection[int]) -> list[Found]:
+    """Look for servers at their default ports, except the proxy's own."""
+    places = [(adapter, url) for adapter in ADAPTERS for url in _urls(adapter, own_ports)]
     answers = await asyncio.gather(*(_identify_quietly(prober, url) for _, url in places))
     found = []
     for (adapter, _), there in zip(places, answers, strict=True):
@@ -100,8 +106,10 @@ def split_prefix(url: str) -> tuple[str, str]:
     return f"{scheme}://{netloc}", prefix
 
 
-async def _find_named(adapter: Adapter, prober: Prober, listen_port: int) -> tuple[Found, list[Found]]:
-    urls = _urls(adapter, listen_port)
+async def _find_named(
+    adapter: Adapter, prober: Prober, own_ports: Collection[int]
+) -> tuple[Found, list[Found]]:
+    urls = _urls(adapter, own_ports)
     free = []
     for url in urls:
         try:
@@ -132,5 +140,5 @@ def _taken_for(adapter: Adapter, found: Found) -> Found:
     return replace(found, adapter=adapter, slots=slots)
 
 
-def _urls(adapter: Adapter, but_port: int = 0) -> list[str]:
-    return [f"http://127.0.0.1:{port}" for port in adapter.usual_ports if port != but_port]
+def _urls(adapter: Adapter, but: Collection[int] = ()) -> list[str]:
+    return [f"http://127.0.0.1:{port}" for port in adapter.usual_ports if port not in but]

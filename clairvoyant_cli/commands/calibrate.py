@@ -130,7 +130,7 @@ def _chosen(name: str | None, shorts: int | None, in_flight: int | None) -> Plan
 async def _client(backend: str | None, key: str | None) -> AsyncIterator[Client]:
     """Yield a client of the server that is named or found."""
     async with Prober(key) as prober:
-        found, _ = await find_backend(backend, prober, listen_port=0)
+        found, _ = await find_backend(backend, prober)
     async with Client(found, key=key) as client:
         yield client
 

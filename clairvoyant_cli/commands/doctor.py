@@ -88,7 +88,7 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
         config = replace(config, backends=named)
     findings, servers = await backend.look_at_backends(config)
     findings += unread + daemon
-    _, port = config.address()
+    _, port = config.addresses()[0]
     ours = snapshot is not None and snapshot.listen.endswith(f":{port}")
     findings += proxy.check_port(config, ours=ours)
     findings += proxy.check_openness(config)

@@ -142,7 +142,7 @@ def serve_option(name: str, about: str = "") -> Option:
         metavar=known.metavar,
         multiple=known.repeatable,
         shell_complete=COMPLETED.get(name),
-        callback=(lambda _, __, given: ",".join(given) or None) if known.repeatable else None,
+        callback=(lambda _, __, given: ",".join(given) if given else None) if known.repeatable else None,
         help=about,
     )
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,6 +23,9 @@ from clairvoyant_cli.service.units import (
     systemd_unit,
 )
 from clairvoyant_cli.system import account, ask_to_end, service_manager
+
+if TYPE_CHECKING:
+    from clairvoyant_cli.config import ServeConfig
 
 LOG_LINES = 100
 
@@ -44,8 +48,9 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
 
     Put flags of `clairvoyant serve` after a double dash: service install -- --backend ollama
     """
-    unit = _unit(serve_flags)
-    _check_serve_flags(serve_flags, keeps_log=unit.log_file is not None)
+    _refuse_in_takeover()
+    unit = unit_of(serve_flags)
+    check_serve_flags(serve_flags, keeps_log=unit.log_file is not None)
     current = unit.path.read_text(encoding=unit.encoding) if unit.path.exists() else None
     if current == unit.text:
         click.echo(f"{unit.path} is up to date.")
@@ -53,16 +58,12 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
             return
     else:
         click.echo(f"# {unit.path}{' (replaced)' if current is not None else ''}\n{unit.text}")
-        _show(unit.install)
+        show_actions(unit.install)
         if dry_run:
             return
         if not yes:
             click.confirm("Write this file and run these commands?", abort=True, err=True)
-        unit.path.parent.mkdir(parents=True, exist_ok=True)
-        unit.path.write_text(unit.text, encoding=unit.encoding)
-    if unit.log_file is not None:
-        unit.log_file.parent.mkdir(parents=True, exist_ok=True)  # launchd writes there before serve does
-    _run(unit.install)
+    put(unit, unit.text)
     click.echo("Installed and started; see: clairvoyant service status")
     if unit.advice:
         click.echo(unit.advice)
@@ -72,42 +73,41 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be removed without removing it.")
 def uninstall(dry_run: bool) -> None:
     """Stop the service and remove its file."""
-    unit = _unit(())
+    _refuse_in_takeover()
+    unit = unit_of(())
     if not unit.path.exists():
         click.echo("Not installed.")
         return
-    _show((*unit.uninstall, Action(("rm", str(unit.path))), *unit.after_removal))
+    show_actions((*unit.uninstall, Action(("rm", str(unit.path))), *unit.after_removal))
     if dry_run:
         return
-    _run(unit.uninstall)
-    unit.path.unlink(missing_ok=True)
-    _run(unit.after_removal)
+    take_away(unit)
     click.echo("Removed.")
 
 
 @command.command()
 def start() -> None:
     """Start the installed service."""
-    _run(_installed().start)
+    run_actions(_installed().start)
 
 
 @command.command()
 def stop() -> None:
     """Stop the service after its running requests."""
-    _run(_installed().stop)
+    run_actions(_installed().stop)
 
 
 @command.command()
 def status() -> None:
     """Show the service manager's status of the service."""
-    _run(_installed().status)
+    run_actions(_installed().status)
 
 
 @command.command()
 def logs() -> None:
     """Print the last 100 lines of the service log."""
     unit = _installed()
-    _run(unit.logs)
+    run_actions(unit.logs)
     if unit.log_file is not None:
         try:
             with unit.log_file.open(encoding="utf-8", errors="replace") as lines:
@@ -122,6 +122,11 @@ def logs() -> None:
 @click.option("--log-file", required=True, help="The service's log file, which identifies its daemon.")
 def end(log_file: str) -> None:
     """Drain and stop the service's daemon; Task Scheduler itself can only kill it."""
+    end_daemons(log_file)
+
+
+def end_daemons(log_file: str) -> None:
+    """Drain and end the daemons that log to a file; they are killed after `STOP_S`."""
     import psutil
 
     # There may be two processes: in a virtual environment on Windows, a launcher starts Python and waits.
@@ -139,8 +144,33 @@ def end(log_file: str) -> None:
     psutil.wait_procs(alive, timeout=5)
 
 
-def _unit(flags: Sequence[str]) -> Unit:
-    program = _program()
+def put(unit: Unit, text: str) -> None:
+    """Write the service file and start the service, or start it again."""
+    unit.path.parent.mkdir(parents=True, exist_ok=True)
+    unit.path.write_text(text, encoding=unit.encoding)
+    if unit.log_file is not None:
+        unit.log_file.parent.mkdir(parents=True, exist_ok=True)  # launchd writes there before serve does
+    run_actions(unit.install)
+
+
+def take_away(unit: Unit) -> None:
+    """Stop the service, after its running requests, and remove its file."""
+    run_actions(unit.uninstall)
+    unit.path.unlink(missing_ok=True)
+    run_actions(unit.after_removal)
+
+
+def _refuse_in_takeover() -> None:
+    from clairvoyant_cli.takeover.journal import read
+
+    if (record := read()) is not None:
+        why = f"the service listens at {record.address} in the place of {record.kind}"
+        raise ClairvoyantError(f"{why}; first run: clairvoyant takeover --undo")
+
+
+def unit_of(flags: Sequence[str]) -> Unit:
+    """Return the service of this platform with flags for `serve`; ClairvoyantError if there is none."""
+    program = own_program()
     home = Path.home()
     manager = service_manager()
     if manager == "launchd":
@@ -158,7 +188,8 @@ def _unit(flags: Sequence[str]) -> Unit:
     return systemd_unit(program, flags, Path(config_home))
 
 
-def _program() -> tuple[str, ...]:
+def own_program() -> tuple[str, ...]:
+    """Return the words that run this program."""
     # Full path: a service has a different PATH and no active virtual environment.
     for name in ("clairvoyant", "clairvoyant.exe"):
         script = Path(sys.executable).with_name(name)
@@ -175,13 +206,14 @@ def _windowless() -> tuple[str, ...]:
 
 
 def _installed() -> Unit:
-    unit = _unit(())
+    unit = unit_of(())
     if not unit.path.exists():
         raise ClairvoyantError("the service is not installed; install it with: clairvoyant service install")
     return unit
 
 
-def _check_serve_flags(flags: Sequence[str], *, keeps_log: bool) -> None:
+def check_serve_flags(flags: Sequence[str], *, keeps_log: bool) -> "ServeConfig":
+    """Return the settings that flags for `serve` give; ClairvoyantError if they are invalid."""
     from clairvoyant_cli.commands.serve import command as serve
     from clairvoyant_cli.config import load_serve_config
 
@@ -194,15 +226,17 @@ def _check_serve_flags(flags: Sequence[str], *, keeps_log: bool) -> None:
     file = given.pop("config_file")
     if given["log_file"] is not None and keeps_log:
         raise InputError("the service has its own log file; remove --log-file")
-    load_serve_config({name: value for name, value in given.items() if value is not None}, file=file)
+    return load_serve_config({name: value for name, value in given.items() if value is not None}, file=file)
 
 
-def _show(actions: Sequence[Action]) -> None:
+def show_actions(actions: Sequence[Action]) -> None:
+    """Print commands."""
     for action in actions:
         click.echo(f"$ {action}")
 
 
-def _run(actions: Sequence[Action]) -> None:
+def run_actions(actions: Sequence[Action]) -> None:
+    """Run commands; ClairvoyantError if one is missing, or fails and must not."""
     for action in actions:
         if shutil.which(action.words[0]) is None:
             raise ClairvoyantError(f"{action.words[0]} not found; start `clairvoyant serve` another way")

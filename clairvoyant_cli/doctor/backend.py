@@ -38,20 +38,22 @@ class CheckedServer:
 
 async def look_at_backends(config: ServeConfig) -> tuple[list[Finding], list[CheckedServer]]:
     """Search for the servers like `serve`; return the findings, and the servers that answer."""
-    _, listen_port = config.address()
-    looks = await asyncio.gather(*(_look_at(settings, listen_port) for settings in config.servers()))
+    own_ports = [port for _, port in config.addresses()]
+    looks = await asyncio.gather(*(_look_at(settings, own_ports) for settings in config.servers()))
     findings = [finding for found, _ in looks for finding in found]
     return findings, [server for _, server in looks if server is not None]
 
 
-async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Finding], CheckedServer | None]:
+async def _look_at(
+    settings: BackendConfig, own_ports: Sequence[int]
+) -> tuple[list[Finding], CheckedServer | None]:
     try:
         key = read_backend_key(settings.key_file)
     except ClairvoyantError as error:
         return [broken("backend", str(error), "clairvoyant serve --backend-key-file FILE")], None
     async with Prober(key) as prober:
         try:
-            found, answering = await find_backend(settings.url, prober, listen_port=listen_port)
+            found, answering = await find_backend(settings.url, prober, own_ports=own_ports)
         except ClairvoyantError as error:
             fix = "clairvoyant serve --backend URL    # of the LLM server itself"
             return [broken("backend", str(error), fix)], None

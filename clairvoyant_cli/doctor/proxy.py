@@ -6,6 +6,7 @@ from heapq import nlargest
 from urllib.parse import urlsplit
 
 from clairvoyant_cli import __version__
+from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.backends.ollama import larger_context
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
@@ -105,7 +106,7 @@ def _check_sessions(snapshot: Snapshot) -> Iterator[Finding]:
 
 def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:
     """Check that the port is free, or used by the daemon (`ours`)."""
-    host, port = config.address()
+    host, port = config.addresses()[0]  # the others may be in use: `serve` takes them later
     if ours:
         return
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -125,8 +126,7 @@ def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:
 
 def check_openness(config: ServeConfig) -> Iterator[Finding]:
     """Check that there are keys and allowed host names if the proxy listens beyond loopback."""
-    host, _ = config.address()
-    if host in ("localhost", "::1") or host.startswith("127."):
+    if all(is_loopback(host) for host, _ in config.addresses()):
         return
     if (config.api_key_file or config.clients) is None or config.admin_token_file is None:
         fix = "clairvoyant serve --api-key-file FILE --admin-token-file FILE"

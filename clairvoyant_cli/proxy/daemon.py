@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.addresses import THIS_MACHINE, is_loopback
+from clairvoyant_cli.addresses import THIS_MACHINE, Address, is_loopback
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.limits import Budget, ConnectionTable
@@ -22,7 +22,7 @@ from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
 from clairvoyant_cli.proxy.journal import Journal, Tally
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
-from clairvoyant_cli.proxy.listening_socket import BACKLOG, listen, max_connections
+from clairvoyant_cli.proxy.listening_socket import Listeners, max_connections
 from clairvoyant_cli.proxy.observing.backlog import Backlog
 from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
@@ -55,6 +55,7 @@ from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.find_servers import find_servers
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
+from clairvoyant_cli.proxy.servers.own_server import own_server
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_actions import ServerActions
@@ -71,7 +72,7 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_cli.settings import did_you_mean
 from clairvoyant_cli.state.snapshot import Snapshot
-from clairvoyant_cli.system import raise_open_files, start_accepting
+from clairvoyant_cli.system import raise_open_files
 from predictor.record import Predictor, UrgencyPredictor
 
 log = logging.getLogger("clairvoyant")
@@ -186,15 +187,14 @@ async def running_daemon(
         most=max_connections(config.max_connections, raise_open_files()),
         budget=Budget(config.body_budget_mib * 1024 * 1024),
     )
-    host, port = config.address()
-    clients_file = clients_file_of(config, exposed=not is_loopback(host))
+    exposed = not all(is_loopback(host) for host, _ in config.addresses())
+    clients_file = clients_file_of(config, exposed=exposed)
     access = access_of(config, clients_file)
-    listener = listen(host, port)
+    listeners = Listeners(config.addresses())
     servers: list[Server] = []
     try:
-        port = listener.getsockname()[1]
-        servers = await find_servers(config, port)
-        async with Tasks() as tasks:
+        servers = await find_servers(config, listeners.addresses)
+        async with own_server(config) as own, Tasks() as tasks:
             daemon = _compose(
                 config,
                 policy,
@@ -205,32 +205,41 @@ async def running_daemon(
                 table,
                 tasks.spawn,
                 clock,
-                (host, port),
+                listeners.addresses,
                 persistence=persistence,
                 encode=encode,
                 urgency=urgency,
             )
-            stop_accepting = await start_accepting(
-                lambda: ClientConnection(daemon.gateway.handle, tasks.spawn, table),
-                listener,
-                BACKLOG,
-                tasks.spawn,
+
+            def took(address: Address) -> None:
+                daemon.stats.journal.event(logging.INFO, f"listening on {_place(*address)} as well")
+                daemon.lifecycle.expect()  # what listened there may be the server, and starts elsewhere
+
+            await listeners.accept(
+                lambda: ClientConnection(daemon.gateway.handle, tasks.spawn, table), tasks.spawn, took
             )
             if traces is not None:
                 daemon.dispatcher.ended.append(traces.listener(daemon.pool, daemon.stats.journal))
             for server in daemon.pool:
                 daemon.lifecycle.start(server)
+            if own is not None:
+                tasks.spawn(own.run())
+                daemon.lifecycle.expect()
             for run in daemon.background:
                 tasks.spawn(run())
             if announced:  # only then does anyone look back
                 tasks.spawn(daemon.recorder.run())
             try:
-                with run_file(daemon.base_url, port, access) if announced else nullcontext():
+                with (
+                    run_file(daemon.base_url, listeners.addresses[0][1], access)
+                    if announced
+                    else nullcontext()
+                ):
                     yield daemon
             finally:
                 daemon.operation.stopped = True  # what ends from here on was not ended by its client
                 daemon.control.stop()
-                stop_accepting()
+                listeners.stop()
                 for connection in list(table.every):
                     connection.abort()
                 tasks.cancel()
@@ -239,7 +248,7 @@ async def running_daemon(
                     daemon.state_saver.save()
         servers += [server for server in daemon.pool if server not in servers]
     finally:
-        listener.close()
+        listeners.close()
         for server in servers:
             await server.close()
         if traces is not None:
@@ -264,14 +273,14 @@ def _compose(
     table: ConnectionTable,
     spawn: Spawn,
     clock: Callable[[], float],
-    address: tuple[str, int],
+    own: Sequence[Address],
     *,
     persistence: Persistence | None,
     encode: Encode | None,
     urgency: UrgencyPredictor | None,
 ) -> Daemon:
     """Build all parts of a daemon and connect them. Nothing runs yet."""
-    host, port = address
+    host, port = own[0]
     journal = Journal(clock)
     say = journal.event
     stats = RequestStats(journal)
@@ -287,7 +296,7 @@ def _compose(
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
     pool = ServerPool(scheduler)
     times = ServiceTimes(pool, say)
-    lifecycle = ServerLifecycle(config, pool, dispatcher, journal, spawn, port)
+    lifecycle = ServerLifecycle(config, pool, dispatcher, journal, spawn, own)
     for server in servers:
         lifecycle.let_in(server)
 

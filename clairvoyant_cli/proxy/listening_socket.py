@@ -1,14 +1,26 @@
 """The listening socket, and how many clients the process can serve."""
 
+import asyncio
 import errno
+import logging
 import socket
+from collections.abc import Awaitable, Callable, Sequence
 
+from clairvoyant_cli.addresses import Address
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.system import claim_alone
+from clairvoyant_cli.system import claim_alone, start_accepting
+
+log = logging.getLogger("clairvoyant")
+
+Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
 BACKLOG = 2048
 
 TAKEN = "the port is taken (clairvoyant status shows whether by another clairvoyant)"
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 1.0
+PAUSE_GROWTH = 1.0005
+"""So 10 ms after 10 s, 50 ms after 90 s, and a second after half an hour."""
 
 OWN_DESCRIPTORS = 100
 """Kept for the listener, the database, probes, spare and resting connections to the backend."""
@@ -16,22 +28,80 @@ OWN_DESCRIPTORS = 100
 
 def listen(host: str, port: int, flag: str = "--listen") -> socket.socket:
     """Return a listening socket; ClairvoyantError that names the flag if the address is unavailable."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = listen_if_free(host, port, flag)
+    if listener is None:
+        raise _unavailable(host, port, TAKEN, flag)
+    return listener
+
+
+def listen_if_free(host: str, port: int, flag: str = "--listen") -> socket.socket | None:
+    """Return a listening socket as `listen` does; None if the address is in use."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     claim_alone(listener)
     # Inherited by its connections; uvloop sets it on each, asyncio only where a socket names its protocol.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((host, port))
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        why = TAKEN if error.errno == errno.EADDRINUSE else error.strerror
-        raise ClairvoyantError(
-            f"cannot listen on {host}:{port}: {why}; choose another with {flag}", ExitCode.USAGE
-        ) from None
-    listener.listen(BACKLOG)
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise _unavailable(host, port, str(error.strerror), flag) from None
     listener.setblocking(False)
     return listener
+
+
+class Listeners:
+    """The listening sockets of a daemon. Of its addresses, all but the first may still be in use."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        """Listen on the first address; ClairvoyantError if it is unavailable."""
+        (host, port), *self._more = addresses
+        self._sockets = [listen(host, port)]
+        self._stopping: list[Callable[[], object]] = []
+        self.addresses = [(host, int(self._sockets[0].getsockname()[1])), *self._more]
+
+    async def accept(
+        self, make: Callable[[], asyncio.Protocol], spawn: Spawn, late: Callable[[Address], object]
+    ) -> None:
+        """Accept clients; at an address in use as soon as it is free, after a call of `late` with it."""
+
+        async def begin(listener: socket.socket) -> None:
+            self._stopping.append(await start_accepting(make, listener, BACKLOG, spawn))
+
+        async def begin_late(address: Address) -> None:
+            pause_s = FIRST_PAUSE_S  # short, as clients are refused until the next try
+            while (listener := listen_if_free(*address)) is None:
+                await asyncio.sleep(pause_s)
+                pause_s = min(PAUSE_GROWTH * pause_s, MAX_PAUSE_S)
+            self._sockets.append(listener)
+            late(address)
+            await begin(listener)
+
+        await begin(self._sockets[0])
+        for address in self._more:
+            if (listener := listen_if_free(*address)) is not None:
+                self._sockets.append(listener)
+                await begin(listener)
+            else:
+                log.info("%s:%d is in use; waiting for it to become free", *address)
+                spawn(begin_late(address))
+
+    def stop(self) -> None:
+        """Accept no more clients."""
+        for stop in self._stopping:
+            stop()
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for listener in self._sockets:
+            listener.close()
+
+
+def _unavailable(host: str, port: int, why: str, flag: str) -> ClairvoyantError:
+    message = f"cannot listen on {host}:{port}: {why}; choose another with {flag}"
+    return ClairvoyantError(message, ExitCode.USAGE)
 
 
 def max_connections(wanted: int | None, open_files: int) -> int:

@@ -242,7 +242,7 @@ async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:
     crumbs = [CHUNKED + b"1\r\n \r\n" * times * CHUNKS_AT_ONCE + b"0\r\n\r\n"]
     async with answering(lambda path: crumbs if path == "/api/version" else []) as url:
         counting = asyncio.create_task(count())
-        await find_backend(url, prober, listen_port=1)
+        await find_backend(url, prober)
         counting.cancel()
     await prober.close()
     assert turns >= times

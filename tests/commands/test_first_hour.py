@@ -51,7 +51,7 @@ async def test_https_before_a_plain_server_is_refused_with_the_right_address() -
     async with serve_app(Replay().app) as url, Prober() as prober:
         secure = url.replace("http://", "https://")
         with pytest.raises(ClairvoyantError, match=f"speaks plain HTTP; give {url}"):
-            await find_backend(secure, prober, listen_port=1)
+            await find_backend(secure, prober)
 
 
 async def test_doctor_takes_a_second_daemon_for_what_it_is(

@@ -130,7 +130,7 @@ def test_what_cannot_be_listened_on_is_refused(listen: str) -> None:
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", ":8080", "[::1]:1", "[fe80::1%eth0]:1", "localhost:65535"])
 def test_what_can_be_listened_on_is_taken(listen: str) -> None:
-    host, port = ServeConfig(listen=listen).address()
+    [(host, port)] = ServeConfig(listen=listen).addresses()
     assert host.strip("[]") in (listen.rpartition(":")[0].strip("[]"), "0.0.0.0")  # noqa: S104
     assert port == int(listen.rpartition(":")[2])
 

@@ -124,7 +124,7 @@ def daemon_parts(
     stats = RequestStats(Journal(clock, wall=clock))
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
     pool = ServerPool(scheduler)
-    lifecycle = ServerLifecycle(ServeConfig(outage_grace=grace_s), pool, dispatcher, stats.journal, close, 0)
+    lifecycle = ServerLifecycle(ServeConfig(outage_grace=grace_s), pool, dispatcher, stats.journal, close, ())
     times = ServiceTimes(pool, stats.journal.event)
     for number, name in enumerate(workers or ("mac",)):
         lifecycle.let_in(_server(name, adapter_of(kind), number, slots))

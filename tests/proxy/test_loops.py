@@ -150,10 +150,10 @@ async def test_a_server_is_looked_for_past_one_of_us(monkeypatch: pytest.MonkeyP
         ours, theirs = (int(url.rpartition(":")[2]) for url in (daemon.base_url, model))
         monkeypatch.setattr(LlamaCpp, "usual_ports", (ours, theirs))
         prober = Prober()
-        found, answering = await find_backend("llamacpp", prober, listen_port=1)
+        found, answering = await find_backend("llamacpp", prober, own_ports=(1,))
         later = free_port()
         monkeypatch.setattr(LlamaCpp, "usual_ports", (ours, later))
-        awaited, none = await find_backend("llamacpp", prober, listen_port=1)
+        awaited, none = await find_backend("llamacpp", prober, own_ports=(1,))
         await prober.close()
     assert (found.url, found.adapter, len(answering)) == (model, adapter_of("llamacpp"), 1)
     assert (awaited.url, none) == (f"http://127.0.0.1:{later}", []), "it is waited for where it can come"

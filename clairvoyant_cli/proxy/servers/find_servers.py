@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
-from clairvoyant_cli.addresses import is_loopback
+from clairvoyant_cli.addresses import Address, is_loopback
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.discovery import find_backend, split_prefix
 from clairvoyant_cli.backends.prober import Prober
@@ -16,15 +17,15 @@ from clairvoyant_cli.proxy.servers.server import Server
 log = logging.getLogger("clairvoyant")
 
 
-async def find_servers(config: ServeConfig, listen_port: int) -> list[Server]:
+async def find_servers(config: ServeConfig, own: Sequence[Address]) -> list[Server]:
     """Find all servers in a configuration. With several, unusable ones are left out with a warning;
-    ClairvoyantError if none is left.
+    ClairvoyantError if none is left. The proxy listens on its `own` addresses.
     """
     wanted = config.servers()
     keys = [read_backend_key(each.key_file) for each in wanted]
     found = await asyncio.gather(
         *(
-            find_server(config, each, listen_port, key=key, several=len(wanted) > 1)
+            find_server(config, each, own, key=key, several=len(wanted) > 1)
             for each, key in zip(wanted, keys, strict=True)
         ),
         return_exceptions=True,
@@ -43,14 +44,14 @@ async def find_servers(config: ServeConfig, listen_port: int) -> list[Server]:
 
 
 async def find_server(
-    config: ServeConfig, wanted: BackendConfig, listen_port: int, *, key: str | None, several: bool
+    config: ServeConfig, wanted: BackendConfig, own: Sequence[Address], *, key: str | None, several: bool
 ) -> Server:
     """Find a server, or guess what will be there; ClairvoyantError if it cannot be one."""
     prober = Prober(key)
     try:
         if wanted.url is not None and "://" in wanted.url:  # asking the proxy itself would only time out
-            _refuse_ourselves(Upstream(split_prefix(wanted.url)[0]), config.address()[0], listen_port)
-        found, all_found = await find_backend(wanted.url, prober, listen_port=listen_port)
+            _refuse_ourselves(Upstream(split_prefix(wanted.url)[0]), own)
+        found, all_found = await find_backend(wanted.url, prober, own_ports=[port for _, port in own])
         for each in all_found:
             log.info("found %s %s at %s", each.adapter.name, each.version, each.url)
         if not all_found:
@@ -58,7 +59,7 @@ async def find_server(
         elif len(all_found) > 1:
             log.info("using %s at %s; choose another with --backend", found.adapter.name, found.url)
         upstream = Upstream(found.url, connect_timeout_s=config.connect_timeout)
-        _refuse_ourselves(upstream, config.address()[0], listen_port)
+        _refuse_ourselves(upstream, own)
         adapter = found.adapter if wanted.kind is None else adapter_of(wanted.kind)
         server = Server(
             wanted.name or adapter.name,
@@ -99,11 +100,15 @@ def _twins(servers: list[Server]) -> ClairvoyantError | None:
     return None
 
 
-def _refuse_ourselves(upstream: Upstream, listening: str, port: int) -> None:
-    """Raise ClairvoyantError if a server's address is visibly the one that the proxy listens on."""
-    host, everywhere = upstream.host, listening in ("0.0.0.0", "::")  # noqa: S104 - compared
-    ours = host == listening or (is_loopback(host) and (everywhere or is_loopback(listening)))
-    if ours and upstream.port == port:
+def _refuse_ourselves(upstream: Upstream, own: Sequence[Address]) -> None:
+    """Raise ClairvoyantError if a server's address is visibly one that the proxy listens on."""
+    host = upstream.host
+
+    def reaches(listening: str) -> bool:
+        everywhere = listening in ("0.0.0.0", "::")  # noqa: S104 - compared
+        return host == listening or (is_loopback(host) and (everywhere or is_loopback(listening)))
+
+    if any(reaches(listening) and upstream.port == port for listening, port in own):
         raise ClairvoyantError(
             f"{upstream.url} is this proxy's own address; give the LLM server's, or --listen another",
             ExitCode.USAGE,

@@ -8,11 +8,12 @@ Rule 3: a server that drains, leaves or rests after failures gets only what no o
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from clairvoyant_cli.addresses import Address
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError
@@ -37,8 +38,8 @@ OVERFLOW = b"Context size has been exceeded"  # llama.cpp's error to all slots (
 class ServerLifecycle:
     """Lets servers join and leave a pool, and keeps the scheduler's slots in step with their states.
 
-    `joined` listeners are called with each server that joins while the pool runs. `listen_port` is the
-    proxy's own.
+    `joined` listeners are called with each server that joins while the pool runs. The proxy listens on its
+    `own` addresses.
     """
 
     config: ServeConfig
@@ -46,7 +47,7 @@ class ServerLifecycle:
     dispatcher: Dispatcher
     journal: Journal
     spawn: Spawn
-    listen_port: int
+    own: Sequence[Address]
     joined: list[Callable[[Server], None]] = field(default_factory=list)
     _watching: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
 
@@ -54,7 +55,7 @@ class ServerLifecycle:
         """Let a server join while the pool runs; ClairvoyantError if it cannot, or is in the pool already."""
         wanted = replace(wanted, name=wanted.name or name_for(wanted.url or ""))
         self._demand_new(wanted.name or "")
-        server = await find_server(self.config, wanted, self.listen_port, key=key, several=True)
+        server = await find_server(self.config, wanted, self.own, key=key, several=True)
         try:
             self._demand_new(server.name, server)
         except ClairvoyantError:
@@ -110,6 +111,13 @@ class ServerLifecycle:
         """Begin to watch a server."""
         self._watching[server.name] = self.spawn(server.watch.run())
         server.upstream.keep_spare(self.spawn)
+
+    def expect(self) -> None:
+        """Have requests wait for the servers, which are just starting, as for ones that were up before."""
+        for server in self.pool:
+            server.seen = True
+            server.watch.look_now()
+            self.changed(server)
 
     def changed(self, server: Server) -> None:
         """Have the queue follow a change of a server's state, slots or models."""

@@ -276,7 +276,7 @@ def _typical_tokens(pools: Mapping[LengthClass, list[Question]], *, drawn: bool)
 async def find(backend: str | None, key: str | None) -> Found:
     """Return the server of that name or address; ClairvoyantError if it does not answer."""
     async with Prober(key) as prober:
-        found, answering = await find_backend(backend, prober, listen_port=0)
+        found, answering = await find_backend(backend, prober)
     if not answering:
         raise ClairvoyantError(
             f"no {found.adapter.name} answers at {found.url}; start it, name another with --backend, "

@@ -1,0 +1,123 @@
+"""Runs the LLM server as a child of the daemon (`serve --start`)."""
+
+import asyncio
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import psutil
+
+from clairvoyant_cli.config import ServeConfig, command_of
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.system import apart_from_signals, end_with_parent
+
+log = logging.getLogger("clairvoyant")
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
+"""Pause before a restart, doubled each time, until the server ran for longer than the longest one."""
+
+LOOK_EVERY_S = 0.1
+STOP_S = 10.0  # Ollama and llama.cpp end at once; their runners may have to free GPU memory
+OLLAMA = "clairvoyant-ollama"
+"""Its argv[0]: when Ollama's desktop app cannot listen, it stops all processes that were started as `ollama
+serve` (app/server/server.go, reapServers)."""
+
+
+@asynccontextmanager
+async def own_server(config: ServeConfig) -> AsyncIterator["OwnServer | None"]:
+    """Stop the server of `config.start` when the block ends; None if there is none."""
+    if config.start is None:
+        yield None
+        return
+    variables, words = command_of(config.start)
+    program = shutil.which(words[0])
+    if program is None:
+        raise ClairvoyantError(f"cannot start {words[0]}: not found; give its path", ExitCode.USAGE)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CLAIRVOYANT_")}
+    output = None if config.log_file is None else Path(f"{config.log_file}.server")
+    server = OwnServer(program, words[1:], kept | variables, variables.get("PWD"), output)
+    server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@dataclass
+class OwnServer:
+    """A server that runs as a child. `output` is a file for what it prints, emptied at each start."""
+
+    program: str
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str | None
+    output: Path | None
+    _process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        """Start it; ClairvoyantError if the system refuses."""
+        printed: BinaryIO | int | None = subprocess.DEVNULL if sys.stderr is None else None
+        try:
+            if self.output is not None:
+                printed = self.output.open("wb")
+            self._process = subprocess.Popen(
+                [OLLAMA if Path(self.program).stem == "ollama" else self.program, *self.arguments],
+                executable=self.program,
+                env=self.environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                preexec_fn=end_with_parent(),
+                **apart_from_signals(),
+            )
+        except OSError as error:
+            raise ClairvoyantError(f"cannot start {self.program}: {error.strerror or error}") from None
+        finally:
+            if printed is not None and not isinstance(printed, int):
+                printed.close()
+        log.info("started %s (pid %d)", self.program, self._process.pid)
+
+    async def run(self) -> None:
+        """Restart it whenever it dies."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            begun_s = time.monotonic()
+            code = await self._ended()
+            if time.monotonic() - begun_s > MAX_PAUSE_S:
+                pause_s = FIRST_PAUSE_S
+            log.warning("%s ended with exit code %s; restarting it in %g s", self.program, code, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+            with suppress(ClairvoyantError):  # it may be replaced by another version just now
+                self.start()
+
+    async def stop(self) -> None:
+        """End it and the processes that it started."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        family: list[psutil.Process] = []
+        with suppress(psutil.Error):
+            family = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.terminate()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self._ended()
+        self._process.kill()
+        for each in family:
+            with suppress(psutil.Error):
+                each.kill()
+        await self._ended()
+
+    async def _ended(self) -> int | None:
+        while self._process is not None and self._process.poll() is None:  # noqa: ASYNC110 - Popen has no event
+            await asyncio.sleep(LOOK_EVERY_S)
+        return None if self._process is None else self._process.returncode

@@ -1,0 +1,1 @@
+"""Moves an LLM server to another port, so that the proxy can listen where the server listened."""

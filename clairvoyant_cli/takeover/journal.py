@@ -1,0 +1,72 @@
+"""The record of a takeover, by which it is undone, also after a crash.
+
+It is written before each step. Undoing looks at what is there and does only what is missing, so it can be
+repeated.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.state.client import state_dir
+from clairvoyant_cli.system import create_for_owner, remove
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """A server of a `kind` listened at `address` (HOST:PORT) and moves to a `port` of 127.0.0.1.
+
+    The systemd unit `unit` runs it, or LM Studio, or the proxy if there is a `command`: that starts it at its
+    own address; `app` is the desktop app that did. The proxy gets `flags` and runs as the user's service if
+    `service`, whose file held `service_before` (None: there was none). `step` is what was begun last.
+    """
+
+    kind: str
+    address: str
+    port: int
+    flags: tuple[str, ...]
+    service: bool
+    service_before: str | None = None
+    unit: str = ""
+    command: str = ""
+    app: tuple[str, ...] = ()
+    step: str = ""
+
+    @property
+    def url(self) -> str:
+        """Where this machine reaches the server's own address."""
+        host, _, port = self.address.rpartition(":")
+        everywhere = host in ("0.0.0.0", "[::]")  # noqa: S104 - compared
+        return f"http://127.0.0.1:{port}" if everywhere else f"http://{self.address}"
+
+
+def journal_path() -> Path:
+    """Return the file of the takeover that is in place, or was begun."""
+    return state_dir() / "takeover.json"
+
+
+def write(record: Takeover) -> None:
+    """Replace the file at once, so that a crash leaves the old one or the new one."""
+    path = journal_path()
+    fresh = path.with_suffix(".new")
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    remove(fresh)
+    with os.fdopen(create_for_owner(fresh), "wb") as file:
+        file.write(msgspec.json.encode(record))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def read() -> Takeover | None:
+    """Return the takeover that is in place, or was begun; ClairvoyantError if its file is damaged."""
+    path = journal_path()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Takeover)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ClairvoyantError(f"cannot read {path}: {error}; remove it once the server is back") from None

@@ -1,0 +1,210 @@
+"""Finds the server to move: its process, who started it, and whether it is answering."""
+
+import os
+import re
+import socket
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+
+from clairvoyant_cli.addresses import is_loopback
+from clairvoyant_cli.backends.adapters import adapter_of
+from clairvoyant_cli.backends.discovery import find_backend, identify
+from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.errors import ClairvoyantError, InputError
+from clairvoyant_cli.protocols.probes import is_clairvoyant
+from clairvoyant_cli.proxy.access.origins import ORIGIN
+from clairvoyant_cli.system import command_line
+
+KEPT = re.compile(r"(OLLAMA|LLAMA|GGML|CUDA|NVIDIA|HIP|ROCR|HSA|GPU|VK|LD|DYLD)_\w+|HOME", re.ASCII)
+"""Variables that a server was started with and needs again."""
+
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
+APPS = ("ollama app", "ollama.app")  # on Windows and macOS; it restarts its server
+CONTAINERS = ("docker", "libpod", "containerd", "kubepods")
+
+SAMPLE_S = 0.5
+BUSY_S = 0.02
+"""A server whose processes compute less than this in a sample is idle: an idle Ollama uses nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that answers. `process` is None if the system does not show it, `unit` "" if it has none."""
+
+    kind: str
+    title: str
+    host: str
+    port: int
+    models: frozenset[str]
+    process: psutil.Process | None
+    unit: str
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def origins(self) -> list[str]:
+        """The web pages that it answers besides its defaults (OLLAMA_ORIGINS)."""
+        told = ""
+        if self.unit:
+            words = ["systemctl", "show", "--property=Environment", "--value", self.unit]
+            told = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        elif self.process is not None:
+            with suppress(psutil.Error):
+                told = " ".join(f"{name}={value}" for name, value in self.process.environ().items())
+        listed = re.search(r"OLLAMA_ORIGINS=(\S*)", told)
+        return [each for each in (listed[1].split(",") if listed else ()) if ORIGIN.fullmatch(each)]
+
+    @property
+    def app(self) -> tuple[str, ...]:
+        """The command of the desktop app that started it; empty if none did."""
+        parent = None if self.process is None else self.process.parent()
+        words = tuple(parent.cmdline()) if parent is not None else ()
+        return words if words and any(app in words[0].lower() for app in APPS) else ()
+
+    def command(self, port: int | None = None) -> str:
+        """Return the command that starts it, at a port of 127.0.0.1 if one is given.
+
+        ClairvoyantError if it cannot be seen, or holds a secret, which a command line would show to others.
+        """
+        try:
+            assert self.process is not None  # noqa: S101 - refused before
+            words, folder, environment = self.process.cmdline(), self.process.cwd(), self.process.environ()
+            if not Path(words[0]).is_absolute():
+                words[0] = self.process.exe()
+        except psutil.Error as error:
+            raise ClairvoyantError(f"cannot see how {self.title} was started ({error})") from None
+        kept = {name: value for name, value in environment.items() if KEPT.fullmatch(name)}
+        secret = next((name for name in kept if SECRET.search(name)), None)
+        if secret is not None:
+            raise ClairvoyantError(
+                f"{self.title} has {secret} in its environment; give it a key file instead"
+            )
+        if port is not None and self.kind == "ollama":
+            kept["OLLAMA_HOST"] = f"127.0.0.1:{port}"
+        elif port is not None:
+            words = [*words, "--port", str(port)]  # llama.cpp takes the last one
+        return command_line([*(f"{name}={value}" for name, value in kept.items()), f"PWD={folder}", *words])
+
+    def is_answering(self) -> bool:
+        """Whether a client is connected while the server computes; takes up to half a second."""
+        own = {each.laddr.port for each in psutil.Process().net_connections("tcp")}
+        established = (each for each in _connections() if each.status == psutil.CONN_ESTABLISHED)
+        clients = [
+            each for each in established if each.laddr.port == self.port and each.raddr.port not in own
+        ]
+        if not clients or self.process is None:
+            return bool(clients)
+        try:
+            before_s = _computed_s(self.process)
+            with suppress(psutil.TimeoutExpired):
+                self.process.wait(SAMPLE_S)
+            return _computed_s(self.process) - before_s > BUSY_S
+        except psutil.Error:
+            return False
+
+
+async def find_running(kind: str, url: str | None) -> RunningServer:
+    """Find a server at its usual ports, or at a URL; ClairvoyantError if none answers or it cannot move."""
+    adapter = adapter_of(kind)
+    async with Prober() as prober:
+        found, answering = await find_backend(url or kind, prober)
+        if not answering or found.adapter is not adapter:
+            raise ClairvoyantError(
+                f"no {adapter.title} answers at {found.url}; start it: {adapter.start_command}"
+            )
+        models = await adapter.offered_models(prober.asking(found.url)) or ()
+    parts = urlsplit(found.url)
+    host, port = parts.hostname or "", parts.port or 80
+    if not is_loopback(host):
+        raise InputError(f"{found.url} is on another machine; run clairvoyant takeover there")
+    there = [each for each in _connections() if each.status == psutil.CONN_LISTEN and each.laddr.port == port]
+    pid = next((each.pid for each in there if each.pid), None)
+    process = None if pid is None else psutil.Process(pid)
+    host = there[0].laddr.ip if there else host
+    listed = frozenset(model.name for model in models)
+    return RunningServer(kind, adapter.title, host, port, listed, process, _unit(kind, process))
+
+
+async def server_fault(kind: str, url: str) -> str:
+    """Return what is wrong if the server itself, not the proxy, should answer at a URL; "" if nothing is."""
+    async with Prober() as prober:
+        try:
+            found = await identify(prober, url)
+        except ClairvoyantError as error:
+            return str(error)
+    return "" if found is not None and found.adapter.name == kind else f"{kind} does not answer at {url}"
+
+
+async def proxy_fault(kind: str, url: str, models: frozenset[str], *, keys: bool) -> str:
+    """Return what a client of the moved server would miss at its old URL; "" if the proxy answers like it.
+
+    With `keys`, only whether the proxy is there can be seen.
+    """
+    async with Prober() as prober:
+        ask, adapter = prober.asking(url), adapter_of(kind)
+        if not is_clairvoyant((await ask("/_clairvoyant/health")).body):
+            return f"the proxy does not answer at {url}"
+        if keys:
+            return ""
+        if await adapter.identify(ask, url, "") is None:
+            return f"{kind} does not answer through the proxy at {url}"
+        offered = {model.name for model in await adapter.offered_models(ask) or ()}
+    return "" if offered == models else f"{kind} lists other models at {url} than before"
+
+
+def free_port_after(port: int) -> int:
+    """Return the next port of 127.0.0.1 that nothing listens on."""
+    for each in range(port + 1, 65536):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", each))
+            return each
+    raise ClairvoyantError(f"no port above {port} is free")
+
+
+def _connections() -> list[Any]:
+    """Return the TCP connections as psutil has them; this account's if the system shows no others."""
+    with suppress(psutil.Error, OSError):
+        return list(psutil.net_connections("tcp"))
+    own: list[dict[str, Any]] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            own += [each._asdict() | {"pid": process.pid} for each in process.net_connections("tcp")]
+    return [SimpleNamespace(**each) for each in own]
+
+
+def _unit(kind: str, process: psutil.Process | None) -> str:
+    """Return the system unit of a process; "" if there is none."""
+    if process is None:  # another account's
+        name = f"{kind}.service"
+        with suppress(OSError):
+            asked = subprocess.run(["systemctl", "is-active", "--quiet", name], check=False)
+            return "" if asked.returncode else name
+        return ""
+    groups = _control_groups(process.pid)
+    if any(each in groups and each not in _control_groups(os.getpid()) for each in CONTAINERS):
+        raise ClairvoyantError(
+            f"{kind} runs in a container; publish its port elsewhere and use serve --listen"
+        )
+    return next((line.rpartition("/")[2] for line in groups.splitlines() if line.endswith(".service")), "")
+
+
+def _control_groups(pid: int) -> str:
+    with suppress(OSError):  # only Linux has them
+        return Path(f"/proc/{pid}/cgroup").read_text()
+    return ""
+
+
+def _computed_s(process: psutil.Process) -> float:
+    """Return the processor time of a server and its runners, in seconds."""
+    spent = (each.cpu_times() for each in (process, *process.children(recursive=True)))
+    return sum(float(each.user + each.system) for each in spent)

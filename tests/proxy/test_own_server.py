@@ -1,0 +1,84 @@
+"""`serve --start`: the server runs as a child of the daemon, is restarted, and ends with it."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clairvoyant_cli.config import ServeConfig, command_of
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.servers import own_server
+from clairvoyant_cli.state.snapshot import Snapshot
+from clairvoyant_cli.system import command_line
+from tests.fakes.daemon_process import daemon_process
+from tests.fakes.llamacpp_server import free_port
+from tests.fakes.raw_http import post, raw_client
+from tests.fakes.serving import serving, until
+
+ROOT = Path(__file__).resolve().parents[2]
+BODY = {"model": "replay:latest", "messages": [{"role": "user", "content": "river"}], "stream": False}
+CHAT = post("/api/chat", json.dumps(BODY | {"options": {"num_predict": 3}}).encode())
+
+
+def starting(port: int) -> str:
+    """Return the command of a simulated Ollama, and where it finds its modules."""
+    words = (sys.executable, "-m", "tests.fakes.replay_process", "--port", str(port))
+    return f"PWD={ROOT} {command_line(words)}"
+
+
+def test_variables_stand_before_the_command() -> None:
+    assert command_of("A=1 B='two words' run --x=3") == ({"A": "1", "B": "two words"}, ["run", "--x=3"])
+    for wrong in ("", "A=1", "run 'it"):
+        with pytest.raises(ClairvoyantError, match="start must be a command"):
+            ServeConfig(start=wrong)
+
+
+def restarted(child: psutil.Process, state: Snapshot) -> bool:
+    """Return whether another process runs in the place of a child."""
+    return any(each != child for each in psutil.Process().children())
+
+
+async def test_requests_wait_for_the_child_and_for_its_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_server, "FIRST_PAUSE_S", 0.1)
+    port = free_port()
+    async with serving(f"http://127.0.0.1:{port}", start=starting(port)) as daemon:
+        for _ in range(2):
+            async with raw_client(daemon.base_url) as client:
+                client.send(CHAT)
+                assert (await client.response()).status == 200
+            [child] = psutil.Process().children()
+            child.kill()
+            await until(daemon, partial(restarted, child))
+    assert not psutil.Process().children()
+
+
+async def test_a_program_that_is_missing_is_an_error() -> None:
+    with pytest.raises(ClairvoyantError, match="cannot start no-such-server: not found"):
+        async with serving(f"http://127.0.0.1:{free_port()}", start="no-such-server serve"):
+            pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with a parent that was killed")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_child_ends_with_the_daemon(tmp_path: Path, number: int) -> None:
+    port = free_port()
+    flags = ("--start", starting(port), "--log-file", str(tmp_path / "log"))
+    with daemon_process(f"http://127.0.0.1:{port}", *flags, home=tmp_path) as daemon:
+        (child,) = psutil.Process(daemon.pid).children()
+        await_text(tmp_path / "log.server", lambda text: str(port) in text, child)
+        daemon.signal(number)
+        daemon.wait()
+    assert not psutil.wait_procs([child], timeout=30)[1]
+
+
+def await_text(path: Path, holds: Callable[[str], bool], child: psutil.Process) -> None:
+    """Return once a file of a running process holds a text."""
+    while not holds(path.read_text()):
+        assert child.is_running()
+        os.sched_yield()

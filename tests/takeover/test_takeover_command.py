@@ -1,0 +1,204 @@
+"""`clairvoyant takeover` of a simulated Ollama, with a real proxy in the background."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from click.testing import CliRunner, Result
+
+from clairvoyant_cli.commands import takeover
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.takeover import journal, moves, servers
+from tests.fakes.commands import FakeCommands
+from tests.fakes.llamacpp_server import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+BODY = {"model": "replay:latest", "messages": [{"role": "user", "content": "river"}], "stream": False}
+
+
+class Ollama:
+    """A simulated Ollama at a port; `own` is the address of the proxy that takes its place."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.own = f"127.0.0.1:{free_port()}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fakes.ollama_process", "serve", "--decode", "20"],
+            cwd=ROOT,
+            env=os.environ | {"OLLAMA_HOST": f"127.0.0.1:{self.port}", "OLLAMA_NUM_PARALLEL": "3"},
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+
+    def take_over(self, *options: str, answer: str = "") -> Result:
+        """Run the command for it."""
+        words = ["ollama", "--backend", self.url, *options, "--", "--listen", self.own]
+        return CliRunner().invoke(takeover.command, words, input=answer)
+
+    def ask(self, tokens: int = 3) -> int:
+        """Return the status of an answer of so many tokens."""
+        body = BODY | {"options": {"num_predict": tokens}}
+        return httpx.post(f"{self.url}/api/chat", json=body, timeout=30).status_code
+
+    def is_taken_over(self) -> bool:
+        """Whether the proxy answers at its address."""
+        return httpx.get(f"{self.url}/_clairvoyant/health").is_success
+
+
+def undo(*options: str) -> Result:
+    return CliRunner().invoke(takeover.command, ["--undo", "--yes", *options])
+
+
+@pytest.fixture
+def ollama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ollama]:
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(takeover, "service_manager_runs", lambda: False)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def kept(*words: Any, **settings: Any) -> None:
+        started.append(subprocess.Popen(*words, **settings))
+
+    monkeypatch.setattr(moves, "subprocess", SimpleNamespace(Popen=kept, DEVNULL=subprocess.DEVNULL))
+    server = Ollama()
+    with server.process:
+        yield server
+        server.process.kill()
+    for process in started:  # what runs in the background; the proxy's own server ends with it
+        process.kill()
+        process.wait()
+
+
+def test_dry_run_and_no_change_nothing(ollama: Ollama) -> None:
+    for done in (ollama.take_over("--dry-run"), ollama.take_over(answer="n\n")):
+        assert f"Ollama moves from 127.0.0.1:{ollama.port}" in done.output
+        assert f"--listen=127.0.0.1:{ollama.port}" in done.output
+        assert "OLLAMA_HOST=127.0.0.1:" in done.output
+    assert not journal.journal_path().exists()
+    assert not ollama.is_taken_over()
+
+
+def test_takeover_and_undo(ollama: Ollama) -> None:
+    done = ollama.take_over("--yes")
+    assert done.exit_code == 0, done.output
+    assert ollama.process.wait(30) is not None
+    assert ollama.is_taken_over()
+    assert ollama.ask() == 200
+    with httpx.stream("GET", f"http://{ollama.own}/_clairvoyant/state") as state:
+        [backend] = json.loads(state.read())["backends"]
+    assert (backend["name"], backend["kind"]) == ("ollama", "ollama")
+    again = ollama.take_over("--yes")
+    assert isinstance(again.exception, ClairvoyantError)
+    assert "clairvoyant takeover --undo" in str(again.exception)
+    assert undo().exit_code == 0
+    assert ollama.ask() == 200
+    assert not ollama.is_taken_over()
+    assert "No takeover is in place." in undo().output
+
+
+@pytest.mark.parametrize("step", ["settings", "proxy", "server"])
+def test_undo_after_a_crash_at_any_step(ollama: Ollama, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    write = journal.write
+
+    def crash(record: journal.Takeover) -> None:
+        write(record)
+        if record.step == step:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(journal, "write", crash)
+        crashing.setattr(takeover, "_put_back", lambda *_, **__: None)  # a killed process does nothing more
+        assert ollama.take_over("--yes").exit_code == 1
+    assert undo().exit_code == 0
+    assert ollama.ask() == 200
+    assert not ollama.is_taken_over()
+    assert not journal.journal_path().exists()
+
+
+def test_a_takeover_that_fails_is_undone(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fault(*_: object, **__: object) -> str:
+        raise ClairvoyantError("clients would miss something")
+
+    monkeypatch.setattr(takeover, "proxy_fault", fault)
+    error = ollama.take_over("--yes").exception
+    assert isinstance(error, ClairvoyantError)
+    assert str(error) == "clients would miss something; everything is as it was"
+    assert ollama.ask() == 200
+    assert not ollama.is_taken_over()
+
+
+def test_running_answers_are_waited_for(ollama: Ollama) -> None:
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(ollama.ask, 60)  # three seconds
+        while not any(
+            each.status == psutil.CONN_ESTABLISHED and each.laddr.port == ollama.port
+            for each in psutil.net_connections("tcp")
+        ):
+            assert not running.done()
+        done = ollama.take_over("--yes")
+        assert running.result() == 200
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="systemd")
+def test_a_systemd_unit_gets_a_drop_in(
+    ollama: Ollama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units, pid_file = tmp_path / "units", tmp_path / "pid"
+    drop_in = units / "ollama.service.d" / "zz-clairvoyant.conf"
+    monkeypatch.setattr(moves, "SYSTEM_UNITS", units)
+    monkeypatch.setattr(moves, "account", lambda: "1000")
+    monkeypatch.setattr(servers, "_unit", lambda *_: "ollama.service")
+    commands = FakeCommands(tmp_path / "bin", monkeypatch)
+    commands.add("systemctl")
+    pid_file.write_text(str(ollama.process.pid))
+    restart = f"""case "$*" in *restart*)
+        kill $(cat {pid_file}); OLLAMA_HOST=127.0.0.1:{ollama.port}
+        [ ! -f {drop_in} ] || OLLAMA_HOST=$(sed -n s/Environment=OLLAMA_HOST=//p {drop_in})
+        export OLLAMA_HOST; cd {ROOT}
+        {sys.executable} -m tests.fakes.ollama_process serve >/dev/null 2>&1 & echo $! > {pid_file};;
+    esac
+    """
+    with (commands.directory / "systemctl").open("a") as script:
+        script.write(restart)
+    (commands.directory / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
+    (commands.directory / "sudo").chmod(0o755)
+    try:
+        done = ollama.take_over("--yes")
+        assert done.exit_code == 0, done.output
+        assert "sudo systemctl restart ollama.service" in done.output
+        assert drop_in.read_text().startswith("[Service]\nEnvironment=OLLAMA_HOST=127.0.0.1:")
+        assert ollama.is_taken_over()
+        assert ollama.ask() == 200
+        assert undo().exit_code == 0
+        assert not drop_in.exists()
+        assert not ollama.is_taken_over()
+        assert ollama.ask() == 200
+    finally:
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    asked = [call for call in commands.calls if "show" not in call]
+    assert asked == ["systemctl daemon-reload", "systemctl restart ollama.service"] * 2
+
+
+def test_a_server_that_does_not_answer_is_an_error() -> None:
+    words = ["ollama", "--backend", f"http://127.0.0.1:{free_port()}", "--yes"]
+    error = CliRunner().invoke(takeover.command, words).exception
+    assert isinstance(error, ClairvoyantError)
+    assert "start it: ollama serve" in str(error)
+
+
+def test_a_kind_or_undo_is_required() -> None:
+    error = CliRunner().invoke(takeover.command, []).exception
+    assert "ollama, llamacpp, lmstudio; or give --undo" in str(error)

@@ -11,17 +11,17 @@ from statistics import fmean, median
 
 from clairvoyant_cli.calibrate.advice import advise
 from clairvoyant_cli.calibrate.client import TimedAnswer
-from clairvoyant_cli.calibrate.continuation import Proof, prove_continuing
-from clairvoyant_cli.calibrate.questions import Question, long_questions, short_questions
+from clairvoyant_cli.calibrate.continuation import Prover
+from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed_mu_short, cs2, estimate, in_the_queue
 from clairvoyant_cli.calibrate.server_speeds import (
+    WARM_UP,
     Survey,
     forecast_s,
     load_model,
     measure_bands,
     one_at_a_time,
     probe_slots,
-    queue_phase_s,
     survey,
     times_of,
 )
@@ -31,12 +31,7 @@ from clairvoyant_cli.scheduler.starvation import tau_from_sojourn
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from profiles.records import Band, Host, Mix, Profile, Sample, Served
-
-WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)
-"""The first answer after a pause pays for caches and clocks that the others find warm."""
-
-QUICK_ENOUGH_S = 180.0  # for a run shorter than this, --quick is not mentioned
+from profiles.records import MIN_TRIALS, Band, Continuation, Host, Mix, Profile, Sample, Served
 
 Resume = Callable[[Served], Measured | None]
 """Returns what an interrupted run has measured of a server, None if there is nothing to resume from."""
@@ -91,36 +86,50 @@ async def _calibrate(session: Session, found: Survey, host: Host, version: str) 
     shorts, longs = short_questions(session.seed), long_questions(session.seed)
     services = await one_at_a_time(session, shorts, longs)
     bands = await measure_bands(session)
-    left_s, bound_s = queue_phase_s(services, plan.queue_phase(1)[1], 1), session.remaining_s
-    session.tell(Step("slots", 0, 1, left_s if bound_s is None else min(left_s, bound_s)))
+    session.tell(Step("slots", 0, 1, session.remaining_s))
     slots = await probe_slots(client, longs[::-1], session.decode_tokens_per_s)
+    continuations, notes = await _prove_continuing(session, slots)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
-    proof = await _continuing(session, slots)
     profile = _profile(session, Findings(found, services, bands, slots, queued, method), host)
-    advice = (*profile.advice, *proof.notes)
-    profile = replace(profile, measured_by=version, continuations=proof.continuations, advice=advice)
+    profile = replace(
+        profile, measured_by=version, continuations=continuations, advice=(*profile.advice, *notes)
+    )
     return Outcome(profile, tuple(measured.samples))
 
 
 def _say_how_long(session: Session, first: TimedAnswer) -> None:
-    expected_s = forecast_s(session.plan, first)
-    if session.plan.budget_s is not None or expected_s is None:
-        return
-    line = f"by the server's first answer this takes about {max(1, round(expected_s / 60))} min"
-    if expected_s > QUICK_ENOUGH_S:
-        line += "; --quick takes under two minutes, and is less precise. Ctrl-C keeps what is measured"
-    session.say(line)
+    plan, rate = session.plan, first.decode_tokens_per_s or 0.0
+    expected_s = forecast_s(plan, first)
+    if plan.budget_s is None and expected_s is not None:
+        line = f"by the server's first answer this takes about {max(1, round(expected_s / 60))} min; "
+        session.say(line + "without --full it takes three. Ctrl-C keeps what is measured")
+    if plan.cut_s is not None and rate:
+        needed_s = MIN_TRIALS * Prover(session.client, 1, rate, least=plan.trials).trial_s
+        if needed_s > plan.cut_s:
+            more = "run: clairvoyant calibrate --full"
+            session.say(f"the server is too slow to prove within this time that answers can be cut; {more}")
 
 
-async def _continuing(session: Session, slots: int) -> Proof:
-    """Prove how answers are continued; a server that fails at that costs nothing of what was measured."""
+async def _prove_continuing(session: Session, slots: int) -> tuple[tuple[Continuation, ...], tuple[str, ...]]:
+    """Return how answers are continued, and remarks; a server that fails at that costs nothing of what was
+    measured.
+    """
+    plan, clock = session.plan, session.client.clock
+    prover = Prover(session.client, slots, 1.0 / _token_s(session), least=plan.trials)
+    begun_s = clock()
     try:
-        proof = await prove_continuing(session, slots)
+        await prover.look()
+        while not prover.is_complete:
+            left_s = prover.trial_s * (prover.wanted - prover.done)
+            if plan.cut_s is not None:
+                left_s = min(left_s, begun_s + plan.cut_s - clock(), session.remaining_s or left_s)
+            if left_s <= 0.0:
+                break
+            session.tell(Step("cut and continued", prover.done, prover.wanted, left_s))
+            await prover.step()
     except ClairvoyantError as error:
-        return Proof(notes=(f"whether a cut answer can be continued is not known: {error}",))
-    if proof.why_not:
-        return Proof(notes=(f"no answer can be cut and continued: {proof.why_not}",))
-    return proof
+        return (), (f"whether a cut answer can be continued is not known: {error}",)
+    return prover.continuations, prover.notes
 
 
 def _profile(session: Session, findings: Findings, host: Host) -> Profile:
@@ -133,7 +142,7 @@ def _profile(session: Session, findings: Findings, host: Host) -> Profile:
     prefill = [rate for band in findings.bands if (rate := band.prefill_tokens_per_s)]
     singles = [service.sample for service in findings.services]
     profile = Profile(
-        name=_name(found.served),
+        name=found.served.profile_name,
         measured_at=time.time(),
         host=host,
         served=found.served,
@@ -182,9 +191,3 @@ def _ranking_accuracy(samples: Sequence[Sample]) -> float | None:
         if sample.p_long is not None:
             scores[LengthClass.of(sample.tokens)].append(sample.p_long)
     return pairs_in_order(scores[LengthClass.SHORT], scores[LengthClass.LONG])
-
-
-def _name(served: Served) -> str:
-    model = served.model.rsplit("/", 1)[-1].removesuffix(".gguf").removesuffix(":latest")
-    plain = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in model)
-    return f"{plain.strip('-').lower() or 'model'}@{served.backend}"

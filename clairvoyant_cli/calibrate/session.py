@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 from clairvoyant_cli.calibrate.client import Client, TimedAnswer
 from clairvoyant_cli.calibrate.questions import Question
 from predictor.record import LengthClass
-from profiles.records import Band, Sample, Served
+from profiles.records import MIN_TRIALS, Band, Sample, Served
 
 T = TypeVar("T")
+
+TRIALS = 24  # answers that are cut and continued in one way
 
 SHORTS_PER_LONG = 4
 """Four short questions to one long: what M1 numbers of the paper need for its 40 s (see `IN_FLIGHT`)."""
@@ -31,10 +33,11 @@ MAX_AGE_S = 86_400.0  # older measurements are not resumed: the server may have 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: `shorts` counted in the queue, `singles` one at a time, `bands` of prompt tokens.
+    """How much is measured: `shorts` counted in the queue, `singles` one at a time, `bands` of prompt tokens,
+    `trials` of cutting and continuing an answer.
 
-    `budget_s` bounds all of that. Then answers of up to `cut_tokens` are cut and continued, `trials` times,
-    for `cut_s` at most. A server that sends nothing for `silence_s` is given up.
+    `budget_s` bounds all of that, `cut_s` the trials; None is without limit. A server that sends nothing for
+    `silence_s` is given up.
     """
 
     name: str
@@ -44,8 +47,7 @@ class Plan:
     in_flight: int = IN_FLIGHT
     reload: bool = False
     budget_s: float | None = None
-    trials: int = 24
-    cut_tokens: int = 120
+    trials: int = TRIALS
     cut_s: float | None = None
     silence_s: float = 600.0
 
@@ -63,9 +65,9 @@ class Plan:
         return in_flight, counted + in_flight  # the first ones find an empty queue: they only fill it
 
 
-QUICK = Plan("quick", 40, 5, (400,), budget_s=90.0, trials=12, cut_tokens=60, cut_s=20.0, silence_s=30.0)
-STANDARD = Plan("standard", shorts=100, singles=25, bands=(400, 1600))
-FULL = Plan("full", shorts=200, singles=60, bands=(400, 1600, 6000), reload=True)
+QUICK = Plan("quick", 40, 5, (400,), budget_s=80.0, trials=MIN_TRIALS, cut_s=50.0, silence_s=30.0)
+STANDARD = Plan("standard", shorts=100, singles=25, bands=(400, 1600), budget_s=160.0, cut_s=80.0)
+FULL = Plan("full", shorts=100, singles=60, bands=(400, 1600, 6000), reload=True)
 PLANS = {plan.name: plan for plan in (QUICK, STANDARD, FULL)}
 
 

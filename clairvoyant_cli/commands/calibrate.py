@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
@@ -18,15 +17,13 @@ from clairvoyant_cli.addresses import check_backend
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.continuation import prove_continuing
-from clairvoyant_cli.calibrate.run import WARM_UP, Outcome, calibrate
-from clairvoyant_cli.calibrate.server_speeds import Survey, survey
+from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Measured, Plan, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import span
 from clairvoyant_cli.commands.options import backend_key_file_option, backend_option, db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
-from clairvoyant_cli.commands.profiles import print_continuations, print_profile
+from clairvoyant_cli.commands.profiles import print_profile
 from clairvoyant_cli.commands.setup import database_path, load_predictor, told_plainly
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access.keys import read_backend_key
@@ -36,7 +33,7 @@ from profiles.database import reading, writing
 from profiles.host import this_host
 from profiles.records import Profile, Served
 from profiles.states import drop_state, load_state, save_state
-from profiles.store import amend, fitting, named, save
+from profiles.store import fitting, save
 
 KEPT = "what was measured is kept; run the same command to resume"
 
@@ -44,8 +41,13 @@ KEPT = "what was measured is kept; run the same command to resume"
 @click.command()
 @backend_option
 @click.option("--model", metavar="NAME", help="Model to measure. Unset: the one that is loaded.")
-@click.option("--quick", "plan", flag_value="quick", help="Under two minutes, also on slow hardware.")
-@click.option("--full", "plan", flag_value="full", help="Twice the questions, longer prompts, a fresh load.")
+@click.option("--quick", "plan", flag_value="quick", help="A minute and a half, and less precise.")
+@click.option(
+    "--full",
+    "plan",
+    flag_value="full",
+    help="No time limit: a hundred short questions in the queue, longer prompts, a fresh load.",
+)
 @click.option(
     "--shorts", type=click.IntRange(min=1), help=f"Short questions that count.  [default: {STANDARD.shorts}]"
 )
@@ -54,11 +56,6 @@ KEPT = "what was measured is kept; run the same command to resume"
     type=click.IntRange(min=0),
     help="Requests in flight for each slot of the server; 0 sends all at once.  "
     f"[default: {STANDARD.in_flight}]",
-)
-@click.option(
-    "--continuation",
-    is_flag=True,
-    help="Only test whether answers can be cut and continued; add the result to the existing profile.",
 )
 @click.option("--fresh", is_flag=True, help="Do not resume an interrupted run.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the order of the questions.")
@@ -72,7 +69,6 @@ def command(
     plan: str | None,
     shorts: int | None,
     in_flight: int | None,
-    continuation: bool,
     fresh: bool,
     seed: int,
     name: str | None,
@@ -85,7 +81,8 @@ def command(
     Asks the server short and long questions, one at a time and many at once, and keeps the results as a
     profile: how long short answers queue (mu_short) and the starvation timeout derived from it (tau), the
     speeds, the number of slots, and whether an answer that was cut can be continued without a difference.
-    Nobody else should use the server meanwhile.
+    That takes three minutes at most, except with --full. A slow server answers fewer questions in this time,
+    so its mu_short has a wider confidence interval. Nobody else should use the server meanwhile.
     """
     check_backend(backend)
     path = database_path(db_file)
@@ -93,16 +90,6 @@ def command(
         pass  # fail now if the result cannot be kept
     chosen = _chosen(plan, shorts, in_flight)
     key = read_backend_key(backend_key_file)
-    if continuation:
-        find = partial(_profile_of, path, name)
-        with _progress(quiet=as_json) as (tell, _):
-            # Not bounded: too few trials would only undo what was proven before.
-            unbounded = replace(chosen, cut_s=None)
-            found = asyncio.run(_try_continuing(backend, model, unbounded, key, tell, find))
-        with told_plainly(), writing(path) as connection:
-            amend(connection, found)
-        _print_continuations(found, as_json=as_json)
-        return
     unfinished = Unfinished(path, seed, fresh=fresh)
     with _progress(quiet=as_json) as (tell, say):
         outcome = asyncio.run(_measure(backend, model, chosen, key, tell, say, unfinished))
@@ -201,46 +188,6 @@ def _state_name(served: Served) -> str:
     return f"calibration {this_host().key} {served.backend} {served.place} {served.url} {served.model}"
 
 
-async def _try_continuing(
-    backend: str | None,
-    model: str | None,
-    plan: Plan,
-    key: str | None,
-    tell: Tell,
-    find: Callable[[Survey], Profile],
-) -> Profile:
-    """Return the profile that `find` finds for a server and model, with how answers are continued there."""
-    async with _client(backend, key) as client:
-        profile = find(await survey(client, model))
-        await client.ask(WARM_UP)
-        proof = await prove_continuing(Session(client, plan, tell), profile.slots)
-    if not proof.continuations:
-        why = proof.why_not or "its answers differed from each other, or time was up"
-        raise ClairvoyantError(f"no answer was cut and continued: {why}; nothing was kept")
-    return replace(profile, continuations=proof.continuations)
-
-
-def _profile_of(path: Path, name: str | None, found: Survey) -> Profile:
-    """Return the profile that `serve` would use of a server and model, or the one of a name."""
-    served = found.served
-    with told_plainly(), reading(path) as connection:
-        if name is not None:
-            kept = [named(connection, name)]
-        else:
-            kept = fitting(connection, host=this_host().key, backend=served.backend, place=served.place)
-    profile = next((each for each in kept if each.served.model == served.model), None)
-    if profile is None:
-        which = f"profile {name!r} is not" if name else "there is no profile yet"
-        raise ClairvoyantError(f"{which} of {served.model} on this server; run: clairvoyant calibrate")
-    for then, now in ((profile.served.version, served.version), (profile.served.digest, served.digest)):
-        if then and now and then != now:
-            raise ClairvoyantError(
-                f"profile {profile.name} is of {served.backend} or {served.model} as it was before "
-                f"({then[:20]} then, {now[:20]} now); run: clairvoyant calibrate"
-            )
-    return profile
-
-
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
     console = PlainConsole(stderr=True, quiet=quiet)
@@ -269,15 +216,6 @@ def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
             yield tell, say
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise ClairvoyantError("interrupted; nothing was kept") from None
-
-
-def _print_continuations(profile: Profile, *, as_json: bool) -> None:
-    if as_json:
-        say_json(profile, indent=2)
-        return
-    console = PlainConsole()
-    print_continuations(console, profile)
-    console.print(Text.assemble("kept with ", (profile.name, "bold")))
 
 
 def _print(outcome: Outcome, taken: Profile, *, as_json: bool) -> None:

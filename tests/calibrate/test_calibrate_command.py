@@ -6,17 +6,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from profiles.database import reading
-from profiles.host import this_host
 from profiles.store import every, samples_of
 from tests.fakes.child import child
 from tests.fakes.daemon_process import daemon_process
-from tests.fakes.remembered import PROFILE, keep
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,23 +112,3 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(
     assert running.returncode == 1
     assert "--db" in err
     assert "measuring" not in err
-
-
-def test_continuing_is_proven_and_kept_with_the_profile_that_is_there(backend: str, tmp_path: Path) -> None:
-    arguments = ("--backend", backend, "--continuation", "--quick")
-    without = calibrate(*arguments, db=tmp_path / "without.db")
-    served = replace(PROFILE.served, model="replay:latest", digest="")
-    profile = replace(PROFILE, host=this_host(), served=served)
-    db = keep(tmp_path / "c.db", (), profile)
-    running = calibrate(*arguments, db=db)
-    out, err = running.communicate()
-    assert running.returncode == 0, err
-    assert "continue by raw: 12 of 12 texts identical" in out
-    assert "serve can preempt long answers and continue them by" in out
-    with reading(db) as connection:
-        [kept] = every(connection)
-    assert kept.profile.continuation is not None
-    assert kept.profile.continuation.trials == 12
-    assert replace(kept.profile, continuations=()) == profile
-    _, err = without.communicate()
-    assert "there is no profile yet of replay:latest on this server; run: clairvoyant calibrate" in err

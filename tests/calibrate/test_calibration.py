@@ -120,7 +120,6 @@ def test_progress_says_what_is_measured_and_how_long_it_takes(serial: Run) -> No
         "prompts of 400 tokens",
         "slots",
         "short ones among long ones, queueing",
-        "cut and continued",
     ]
     assert serial.told[-1].done == serial.told[-1].of
     assert serial.told[-1].left_s == 0.0

@@ -1,11 +1,10 @@
 """Runs a calibration from the first question to the profile.
 
-An interrupted run keeps what was measured, and the next one resumes from it. The measured length makes an
-answer Short or Long, not the question's intent.
+The measured length makes an answer Short or Long, not the question's intent.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
@@ -25,16 +24,13 @@ from clairvoyant_cli.calibrate.server_speeds import (
     survey,
     times_of,
 )
-from clairvoyant_cli.calibrate.session import Measured, ServiceTime, Session, Step, is_short
+from clairvoyant_cli.calibrate.session import ServiceTime, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.starvation import tau_from_sojourn
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from profiles.records import MIN_TRIALS, Band, Continuation, Host, Mix, Profile, Sample, Served
-
-Resume = Callable[[Served], Measured | None]
-"""Returns what an interrupted run has measured of a server, None if there is nothing to resume from."""
+from profiles.records import MIN_TRIALS, Band, Continuation, Host, Mix, Profile, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +46,7 @@ class Findings:
     """What the parts of a calibration found. `queued` are the samples of the full queue."""
 
     found: Survey
+    load_s: float | None
     services: Sequence[ServiceTime]
     bands: Sequence[Band]
     slots: int
@@ -57,32 +54,19 @@ class Findings:
     method: str
 
 
-async def calibrate(
-    session: Session, wanted_model: str | None, host: Host, version: str, resume: Resume = lambda served: None
-) -> Outcome:
-    """Measure all that the plan asks for; `session.measured` holds what was measured, whatever happens."""
-    found = await survey(session.client, wanted_model)
-    session.measured = resume(found.served) or Measured(found.served, session.seed)
-    if has := session.measured.described():
-        session.say(f"resuming from an interrupted run: {has} (--fresh starts over)")
-    before_s = session.measured.took_s
-    try:
-        return await _calibrate(session, found, host, version)
-    finally:
-        session.measured.took_s = before_s + session.took_s
-
-
-async def _calibrate(session: Session, found: Survey, host: Host, version: str) -> Outcome:
+async def calibrate(session: Session, wanted_model: str | None, host: Host, version: str) -> Outcome:
+    """Measure all that the plan asks for."""
+    client, plan = session.client, session.plan
+    found = await survey(client, wanted_model)
     session.tell(Step("loading the model", 0, 1))
-    client, plan, measured = session.client, session.plan, session.measured
-    if (not found.resident or plan.reload) and measured.load_s is None:
-        measured.load_s = await load_model(client, unload_first=plan.reload and found.resident)
-    if not found.resident and measured.load_s is None:
+    load_s = None
+    if not found.resident or plan.reload:
+        load_s = await load_model(client, unload_first=plan.reload and found.resident)
+    if not found.resident and load_s is None:
         client.silence_s = plan.silence_s  # it may be loading now
     first = await client.ask(WARM_UP)
     client.silence_s = plan.silence_s
-    if not measured.services:
-        _say_how_long(session, first)
+    _say_how_long(session, first)
     shorts, longs = short_questions(session.seed), long_questions(session.seed)
     services = await one_at_a_time(session, shorts, longs)
     bands = await measure_bands(session)
@@ -90,11 +74,11 @@ async def _calibrate(session: Session, found: Survey, host: Host, version: str) 
     slots = await probe_slots(client, longs[::-1], session.decode_tokens_per_s)
     continuations, notes = await _prove_continuing(session, slots)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
-    profile = _profile(session, Findings(found, services, bands, slots, queued, method), host)
+    profile = _profile(session, Findings(found, load_s, services, bands, slots, queued, method), host)
     profile = replace(
         profile, measured_by=version, continuations=continuations, advice=(*profile.advice, *notes)
     )
-    return Outcome(profile, tuple(measured.samples))
+    return Outcome(profile, tuple(session.samples))
 
 
 def _say_how_long(session: Session, first: TimedAnswer) -> None:
@@ -102,7 +86,7 @@ def _say_how_long(session: Session, first: TimedAnswer) -> None:
     expected_s = forecast_s(plan, first)
     if plan.budget_s is None and expected_s is not None:
         line = f"by the server's first answer this takes about {max(1, round(expected_s / 60))} min; "
-        session.say(line + "without --full it takes three. Ctrl-C keeps what is measured")
+        session.say(line + "without --full it takes three")
     if plan.cut_s is not None and rate:
         needed_s = MIN_TRIALS * Prover(session.client, 1, rate, least=plan.trials).trial_s
         if needed_s > plan.cut_s:
@@ -134,7 +118,7 @@ async def _prove_continuing(session: Session, slots: int) -> tuple[tuple[Continu
 
 def _profile(session: Session, findings: Findings, host: Host) -> Profile:
     in_flight, _ = session.plan.queue_phase(findings.slots)
-    measured, found = session.measured, findings.found
+    found = findings.found
     times = [each.sojourn_s for each in findings.queued if each.counted and is_short(each)]
     mu_short = estimate(times, batch=in_flight)
     if findings.method == "computed":
@@ -154,14 +138,14 @@ def _profile(session: Session, findings: Findings, host: Host) -> Profile:
         decode_tokens_per_s=session.decode_tokens_per_s,
         prefill_tokens_per_s=median(prefill) if prefill else None,
         ttft_s=median(sample.ttft_s for sample in singles),
-        load_s=measured.load_s,
+        load_s=findings.load_s,
         slots=findings.slots,
         mixes=tuple(_mixes(findings.services)),
         bands=tuple(findings.bands),
         short_p99_s=percentile(sorted(times), 0.99) if times else None,
-        ranking_accuracy=_ranking_accuracy(measured.samples),
+        ranking_accuracy=_ranking_accuracy(session.samples),
         queued_decode_tokens_per_s=_decode_rate(findings.queued),
-        took_s=measured.took_s + session.took_s,
+        took_s=session.took_s,
     )
     return replace(profile, advice=tuple(advise(profile, singles, findings.queued, found)))
 
@@ -169,7 +153,7 @@ def _profile(session: Session, findings: Findings, host: Host) -> Profile:
 def _token_s(session: Session) -> float:
     if session.decode_tokens_per_s is not None:
         return 1.0 / session.decode_tokens_per_s
-    alone = [service.sample for service in session.measured.services]
+    alone = [service.sample for service in session.services]
     return sum(sample.sojourn_s for sample in alone) / max(1, sum(sample.tokens for sample in alone))
 
 

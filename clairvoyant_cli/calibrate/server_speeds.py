@@ -117,21 +117,15 @@ async def one_at_a_time(
     """Ask the plan's questions one by one; the short ones first, which tell how long the others take."""
     plan = session.plan
     kinds = (shorts[: plan.singles - plan.long_singles], LEAST_SHORTS), (longs[: plan.long_singles], 1)
-    services: list[ServiceTime] = []
+    services = session.services
     for number, (questions, least) in enumerate(kinds, 1):
+        until_s = (plan.budget_s or inf) * SINGLES_SHARE * number / len(kinds)
         for done, question in enumerate(questions):
-            known = session.measured.service_of(question.name, whole=plan.budget_s is None)
-            if known is None:
-                until_s = (plan.budget_s or inf) * SINGLES_SHARE * number / len(kinds)
-                if done >= least and session.took_s > until_s:
-                    break  # a slow server answers only some of them
-                left_s = _left_s(
-                    session, services, [*questions[done:], *(kinds[1][0] if number == 1 else ())]
-                )
-                session.tell(Step("one at a time", len(services), plan.singles, left_s))
-                known = await _service_time(session, question)
-                session.measured.services.append(known)
-            services.append(known)
+            if done >= least and session.took_s > until_s:
+                break  # a slow server answers only some of them
+            left_s = _left_s(session, services, [*questions[done:], *(kinds[1][0] if number == 1 else ())])
+            session.tell(Step("one at a time", len(services), plan.singles, left_s))
+            services.append(await _service_time(session, question))
     return services
 
 
@@ -203,9 +197,6 @@ async def measure_bands(session: Session) -> list[Band]:
     """Measure the plan's bands, the shorter prompts first; stop where one no longer fits the context."""
     lengths, bands = session.plan.bands, list[Band]()
     for number, tokens in enumerate(lengths):
-        if (known := session.measured.bands.get(tokens)) is not None:
-            bands.append(known)
-            continue
         left_s = session.remaining_s
         session.tell(Step(f"prompts of {tokens} tokens", number, len(lengths), left_s))
         if left_s is not None:
@@ -221,8 +212,7 @@ async def measure_bands(session: Session) -> list[Band]:
             if not bands:
                 raise
             break
-        bands.append(_band(answers, session.measured.samples))
-        session.measured.bands[tokens] = bands[-1]
+        bands.append(_band(answers, session.samples))
     return bands
 
 

@@ -1,16 +1,15 @@
 """The state of a calibration: its plan, its server, the time left, and what is measured so far."""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, TypeVar
 
 from clairvoyant_cli.calibrate.client import Client, TimedAnswer
 from clairvoyant_cli.calibrate.questions import Question
 from predictor.record import LengthClass
-from profiles.records import MIN_TRIALS, Band, Sample, Served
+from profiles.records import MIN_TRIALS, Sample
 
 T = TypeVar("T")
 
@@ -27,8 +26,6 @@ mu_short then exceeds the burst it should guard in. Held at five per slot, mu_sh
 server. With the paper's service times on an M1 (2 s and 30 s, Table 1) it gives about the 40 s that the
 paper reports there (section 3.4); 0 sends everything at once, as the paper's script does.
 """
-
-MAX_AGE_S = 86_400.0  # older measurements are not resumed: the server may have changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,51 +78,6 @@ class ServiceTime:
     assumed_s: float = 0.0
 
 
-@dataclass(slots=True)
-class Measured:
-    """What is known so far of a server, asked in the order of `seed`; an interrupted run resumes from it.
-
-    `took_s` is what earlier runs spent; `queued` are samples of a queue kept full with `in_flight` requests.
-    """
-
-    served: Served
-    seed: int
-    begun_at: float = field(default_factory=time.time)
-    took_s: float = 0.0
-    load_s: float | None = None
-    services: list[ServiceTime] = field(default_factory=list)
-    decode_rates: list[float] = field(default_factory=list)
-    bands: dict[int, Band] = field(default_factory=dict)
-    in_flight: int = 0
-    queued: list[Sample] = field(default_factory=list)
-
-    @property
-    def samples(self) -> list[Sample]:
-        """All answers that were timed."""
-        return [service.sample for service in self.services] + self.queued
-
-    @property
-    def counted(self) -> list[Sample]:
-        """The samples of the full queue that count."""
-        return [sample for sample in self.queued if sample.counted]
-
-    def holds_for(self, served: Served, seed: int, now_s: float) -> bool:
-        """Whether a run on this server, with questions in this order, can resume from here."""
-        same = replace(self.served, url="") == replace(served, url="") and self.seed == seed
-        return same and 0.0 <= now_s - self.begun_at <= MAX_AGE_S
-
-    def service_of(self, question: str, *, whole: bool) -> ServiceTime | None:
-        """Return how long a question took, None if it was not asked; a `whole` answer was not cut off."""
-        found = (each for each in self.services if each.sample.question == question)
-        return next((each for each in found if not (whole and each.assumed_s)), None)
-
-    def described(self) -> str:
-        """Return what there is in words, "" if nothing."""
-        parts = [(len(self.services), "answers alone"), (len(self.bands), "lengths of prompt")]
-        parts.append((len(self.counted), "answers in the queue"))
-        return ", ".join(f"{count} {what}" for count, what in parts if count)
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """What is being measured, how much of it is done, and the seconds that all of it may still take."""
@@ -141,7 +93,10 @@ Tell = Callable[[Step], None]
 
 @dataclass(slots=True)
 class Session:
-    """One calibration under way; `say` prints a line, `score` returns P(Long) of a prompt."""
+    """One calibration under way; `say` prints a line, `score` returns P(Long) of a prompt.
+
+    `services` were asked alone, `queued` in a full queue.
+    """
 
     client: Client
     plan: Plan
@@ -150,7 +105,9 @@ class Session:
     seed: int = 0
     say: Callable[[str], None] = lambda line: None
     begun_s: float = field(init=False)
-    measured: Measured = field(default_factory=lambda: Measured(Served("", ""), 0))
+    services: list[ServiceTime] = field(default_factory=list)
+    queued: list[Sample] = field(default_factory=list)
+    decode_rates: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.begun_s = self.client.clock()
@@ -158,7 +115,12 @@ class Session:
     @property
     def decode_tokens_per_s(self) -> float | None:
         """The median so far, one request at a time; None until one was long enough to tell."""
-        return median(self.measured.decode_rates) if self.measured.decode_rates else None
+        return median(self.decode_rates) if self.decode_rates else None
+
+    @property
+    def samples(self) -> list[Sample]:
+        """All answers that were timed."""
+        return [service.sample for service in self.services] + self.queued
 
     @property
     def took_s(self) -> float:
@@ -174,7 +136,7 @@ class Session:
         """Ask with nothing else in flight, and learn the speed from the answer."""
         answer = await self.client.ask(question, cap)
         if (rate := answer.decode_tokens_per_s) is not None:
-            self.measured.decode_rates.append(rate)
+            self.decode_rates.append(rate)
         return answer
 
     def sample(self, phase: str, question: Question, answer: TimedAnswer, *, counted: bool = True) -> Sample:

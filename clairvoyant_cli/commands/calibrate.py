@@ -1,14 +1,12 @@
 """`clairvoyant calibrate`: measure a server once; `serve` uses it from then on."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import click
-import msgspec
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
@@ -18,7 +16,7 @@ from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
-from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Measured, Plan, Session, Step, Tell
+from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Plan, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import span
 from clairvoyant_cli.commands.options import backend_key_file_option, backend_option, db_option, json_option
@@ -31,11 +29,8 @@ from clairvoyant_cli.system import cancel_when_ended
 from predictor.record import PromptView
 from profiles.database import reading, writing
 from profiles.host import this_host
-from profiles.records import Profile, Served
-from profiles.states import drop_state, load_state, save_state
+from profiles.records import Profile
 from profiles.store import fitting, save
-
-KEPT = "what was measured is kept; run the same command to resume"
 
 
 @click.command()
@@ -57,7 +52,6 @@ KEPT = "what was measured is kept; run the same command to resume"
     help="Requests in flight for each slot of the server; 0 sends all at once.  "
     f"[default: {STANDARD.in_flight}]",
 )
-@click.option("--fresh", is_flag=True, help="Do not resume an interrupted run.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the order of the questions.")
 @click.option("--name", help="Name of the profile.  [default: model@backend]")
 @backend_key_file_option
@@ -69,7 +63,6 @@ def command(
     plan: str | None,
     shorts: int | None,
     in_flight: int | None,
-    fresh: bool,
     seed: int,
     name: str | None,
     backend_key_file: Path | None,
@@ -90,13 +83,11 @@ def command(
         pass  # fail now if the result cannot be kept
     chosen = _chosen(plan, shorts, in_flight)
     key = read_backend_key(backend_key_file)
-    unfinished = Unfinished(path, seed, fresh=fresh)
     with _progress(quiet=as_json) as (tell, say):
-        outcome = asyncio.run(_measure(backend, model, chosen, key, tell, say, unfinished))
+        outcome = asyncio.run(_measure(backend, model, chosen, key, tell, say, seed))
     profile = replace(outcome.profile, name=name) if name else outcome.profile
     with told_plainly(), writing(path) as connection:
         profile = save(connection, profile, outcome.samples)
-    unfinished.clear(profile.served)
     with told_plainly(), reading(path) as connection:
         served = profile.served
         fits = fitting(connection, host=profile.host.key, backend=served.backend, place=served.place)
@@ -129,7 +120,7 @@ async def _measure(
     key: str | None,
     tell: Tell,
     say: Callable[[str], None],
-    unfinished: "Unfinished",
+    seed: int,
 ) -> Outcome:
     cancel_when_ended()
     predictor = load_predictor(None)
@@ -138,54 +129,8 @@ async def _measure(
         return predictor.predict(PromptView(prompt)).p_long
 
     async with _client(backend, key) as client:
-        session = Session(client, plan, tell, p_long, unfinished.seed, say)
-        try:
-            outcome = await calibrate(session, model, this_host(), __version__, unfinished.resume)
-        except (asyncio.CancelledError, ClairvoyantError) as error:
-            if not unfinished.keep(session.measured):
-                raise
-            if isinstance(error, ClairvoyantError):
-                raise ClairvoyantError(f"{error}; {KEPT}", error.exit_code) from None
-            raise ClairvoyantError(f"interrupted; {KEPT}") from None
-        unfinished.keep(session.measured)  # until the profile is saved
-        return outcome
-
-
-class Unfinished:
-    """Keeps what a calibration has measured in the database until its profile is saved."""
-
-    def __init__(self, path: Path, seed: int, *, fresh: bool) -> None:
-        self._path, self.seed, self._fresh = path, seed, fresh
-
-    def resume(self, served: Served) -> Measured | None:
-        """Return what an unfinished run has measured of a server today, None if nothing."""
-        with told_plainly(), reading(self._path) as connection:
-            state = load_state(connection, _state_name(served))
-        if state is None or self._fresh:
-            return None
-        try:
-            measured = msgspec.json.decode(state, type=Measured)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            return None  # of another version
-        found = measured.holds_for(served, self.seed, time.time()) and measured.described()
-        return measured if found else None
-
-    def keep(self, measured: Measured) -> bool:
-        """Keep it if there is anything; ClairvoyantError if it cannot be written."""
-        if not measured.described():
-            return False
-        with told_plainly(), writing(self._path) as connection:
-            save_state(connection, _state_name(measured.served), msgspec.json.encode(measured))
-        return True
-
-    def clear(self, served: Served) -> None:
-        """Delete what was kept of a run that is finished."""
-        with told_plainly(), writing(self._path) as connection:
-            drop_state(connection, _state_name(served))
-
-
-def _state_name(served: Served) -> str:
-    return f"calibration {this_host().key} {served.backend} {served.place} {served.url} {served.model}"
+        session = Session(client, plan, tell, p_long, seed, say)
+        return await calibrate(session, model, this_host(), __version__)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.proxy.servers.server import Server
-from profiles.records import Host, Profile
+from profiles.records import Host, Profile, Served
 
 PIECE_S = 2.0
 IDLE_S = 2.0  # without any request, before a test: agents come back within it
@@ -83,6 +83,7 @@ class Trying:
     client: Client
     name: str
     progress: Progress
+    served: Served = field(default_factory=lambda: Served("", ""))
     prover: Prover | None = None
     keeps_prompts: bool = False
     failed: int = 0
@@ -96,7 +97,7 @@ class SelfTest:
 
     daemon: Daemon
     storage: Storage
-    _tests: dict[tuple[str, str], Trying] = field(default_factory=dict)
+    _tests: dict[tuple[str, ...], Trying] = field(default_factory=dict)
     _answered: dict[str, tuple[str, float]] = field(default_factory=dict)
     _piece: asyncio.Timeout | None = None
     _busy_s: float = -inf
@@ -140,6 +141,7 @@ class SelfTest:
         """Test what is loaded on a server, as long as nothing else is to be done."""
         if not self._is_idle or not _is_free_of_charge(server):
             return
+        server.self_test = ""
         for model in self._loaded(server):
             unknown = server.proofs and server.settings_of(model) is None  # it has not been looked at yet
             if unknown or server.continuation_of(model) is not None:
@@ -164,13 +166,15 @@ class SelfTest:
         return [name for name in names if name not in remote and not server.adapter.runs_elsewhere(name)]
 
     async def _test_of(self, server: Server, model: str) -> Trying:
-        if (test := self._tests.get((server.name, model))) is None:
+        digest = next((each.digest for each in server.models if each.name == model), "")
+        key = (server.name, model, server.version, digest)
+        if (test := self._tests.get(key)) is None:
             found = Found(server.adapter, server.upstream.url, server.prefix, server.version, server.slots)
-            key = None if server.key is None else server.key.decode()
-            client = Client(found, model, key, self.daemon.stats.journal.clock)
+            api_key = None if server.key is None else server.key.decode()
+            client = Client(found, model, api_key, self.daemon.stats.journal.clock)
             client.piece_s = PIECE_S
             name = f"self-test {server.adapter.name} {server.base_url} {model}"
-            test = self._tests[server.name, model] = Trying(client, name, _read(self.storage.load(name)))
+            test = self._tests[key] = Trying(client, name, _read(self.storage.load(name)))
             test.keeps_prompts = await asyncio.to_thread(server.adapter.keeps_prompts, server.local_port)
             news = f"{server.name}: finding out in idle time whether answers of {model} can be cut"
             self._say(f"{news}; --no-self-test turns it off")
@@ -203,9 +207,9 @@ class SelfTest:
                 await server.adapter.refresh(server.ask, server)
                 if model not in self._loaded(server):
                     return False
-                context = next((each.context for each in server.models if each.name == model), None)
-                if server.adapter.SWAPS_MODELS:  # another context would load the model again
-                    if context is None:
+                if server.residents is not None:  # other options would load the model again
+                    context = next((each.context for each in server.models if each.name == model), None)
+                    if context is None or not server.residents.is_plain(model):
                         return False
                     test.client.options = {"num_ctx": context}
                 await self._next(server, test)
@@ -226,7 +230,7 @@ class SelfTest:
         self.storage.save(test.name, msgspec.json.encode(test.progress))
         if test.prover is not None and test.prover.is_complete:
             test.over = True
-            await self._conclude(server, model, test, test.prover)
+            await self._conclude(server, test, test.prover)
         return True
 
     async def _next(self, server: Server, test: Trying) -> None:
@@ -239,11 +243,14 @@ class SelfTest:
                 read = await client.ask(reading(tokens, randbits(40)), ANSWER_TOKENS)
             progress.prefill_tokens_per_s = read.prefill_tokens_per_s
             progress.ttft_s = answer.ttft_s
-            progress.decode_tokens_per_s = answer.decode_tokens_per_s or 0.0
+            if answer.decode_tokens_per_s is None:
+                raise ClairvoyantError("its answers are too short to tell its speed")
+            progress.decode_tokens_per_s = answer.decode_tokens_per_s
             server.speeds.learn(read.tokens, read.told_decode_s, read.prefilled_tokens, read.told_prefill_s)
         elif test.prover is None:
             prover = Prover(client, server.slots, progress.decode_tokens_per_s, progress.tried)
             await prover.look()
+            test.served = (await survey(client, client.model)).served
             progress.tried = prover.tried
             test.prover = prover
             for way in (way for each in server.profiles for way in each.continuations):
@@ -253,9 +260,9 @@ class SelfTest:
         else:
             await test.prover.step()
 
-    async def _conclude(self, server: Server, model: str, test: Trying, prover: Prover) -> None:
+    async def _conclude(self, server: Server, test: Trying, prover: Prover) -> None:
         """Keep the result with the profile of the model, or as a profile of its own."""
-        found, progress = prover.continuations, test.progress
+        found, progress, model = prover.continuations, test.progress, test.client.model
         best = next((each for each in found if each.is_exact), None)
         if best is None:
             why = "; ".join(prover.notes) or "continued answers were not always identical"
@@ -263,12 +270,11 @@ class SelfTest:
             return
         profile = next((each for each in server.profiles if each.served.model == model), None)
         if profile is None:
-            surveyed = await survey(test.client, model)
             profile = Profile(
-                name=surveyed.served.profile_name,
+                name=test.served.profile_name,
                 measured_at=time.time(),
                 host=Host(),
-                served=surveyed.served,
+                served=test.served,
                 plan="self-test",
                 method="not measured",
                 concurrency=0,

@@ -122,6 +122,10 @@ class BackendConfig:
         (lambda weight: MIN_WEIGHT <= weight <= MAX_WEIGHT, f"be {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"),
     )
 
+    self_test: bool = setting(
+        False, None, "Run the self-test although the server is on another machine or has an API key."
+    )
+
     def __post_init__(self) -> None:
         check_settings(self)
 
@@ -294,6 +298,9 @@ class ServeConfig:
     )
     no_preempt: bool = setting(
         False, None, "Never preempt a running request, whether its prompt is read or it is answered."
+    )
+    no_self_test: bool = setting(
+        False, None, "Do not find out in idle time whether answers can be cut and continued."
     )
     quantum: int = setting(
         100,

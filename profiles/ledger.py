@@ -4,14 +4,15 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from profiles.database import ProfilesError, reading
+from profiles.database import ProfilesError, reading, writing
 from profiles.history import compared_since, tokens_since
 from profiles.host import this_host
 from profiles.records import Comparison, Finished, Profile, place_of
 from profiles.states import client_hash, load_state, salt
-from profiles.store import fitting, named
+from profiles.store import amend, every, fitting, named, save
 from profiles.writer import Bounds, Writer
 
 log = logging.getLogger("clairvoyant")
@@ -89,6 +90,16 @@ class Ledger:
     def save(self, name: str, state: bytes) -> None:
         """Store a state under a name; returns at once."""
         self._writer.save(name, state, self._generation)
+
+    def keep(self, profile: Profile) -> None:
+        """Store a profile of this machine, or replace one of the same name and date; waits for the disk."""
+        with self._surviving(), writing(self.path) as connection:
+            if any(kept.profile.measured_at == profile.measured_at for kept in every(connection)):
+                amend(connection, profile)
+            else:
+                save(connection, replace(profile, host=self._host))
+        if self._named is not None and self._named.name == profile.name:
+            self._named = profile
 
     def forgotten(self) -> bool:
         """Return whether another process has erased learned state since the last call, seconds late at most.

@@ -49,6 +49,13 @@ class Served:
     quantisation: str = ""
     parameters: str = ""
 
+    @property
+    def profile_name(self) -> str:
+        """The usual name of its profile: model@backend."""
+        model = self.model.rsplit("/", 1)[-1].removesuffix(".gguf").removesuffix(":latest")
+        plain = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in model)
+        return f"{plain.strip('-').lower() or 'model'}@{self.backend}"
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:

@@ -43,11 +43,6 @@ def load_state(connection: sqlite3.Connection, name: str) -> bytes | None:
     return row[0] if row is not None and isinstance(row[0], bytes) else None
 
 
-def drop_state(connection: sqlite3.Connection, name: str) -> None:
-    """Erase one state, if it exists."""
-    connection.execute("DELETE FROM states WHERE name = ?", (name,))
-
-
 def drop_states(connection: sqlite3.Connection) -> None:
     """Erase all states except the record of erasures."""
     connection.execute("DELETE FROM states WHERE name != ?", (FORGETTING,))

@@ -70,7 +70,7 @@ def summary(snapshot: Snapshot) -> Iterator[str]:
         f"tau {limit}, fired {count(tau.firings_total)} time{'' if tau.firings_total == 1 else 's'}{unused}",
     ]
     for each in snapshot.backends:
-        said = "".join(f", {words}" for words in (each.standing, each.detail) if words)
+        said = "".join(f", {words}" for words in (each.standing, each.detail, each.self_test) if words)
         alone = f", {each.waiting} waiting for it alone" if each.waiting else ""
         at_work = f"{each.busy} of {each.slots} slots busy" if each.is_there else f"{each.busy} at work"
         lines.append(f"backend {each.name} {each.url} {each.state}{said}, {at_work}{alone}")

@@ -339,6 +339,10 @@ class Adapter:
         """Return the path and body of a POST that makes the server search its host cache for a prompt."""
         return None
 
+    def keeps_prompts(self, port: int | None) -> bool:
+        """Whether the process at a local port is seen to keep prompts in memory that leave its slots."""
+        return False
+
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
         """Return the models it lists; None if it does not say."""
         return probes.openai_models((await ask(self.models_path)).body)

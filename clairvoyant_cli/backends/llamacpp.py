@@ -147,6 +147,10 @@ class LlamaCpp(Adapter):
         """Return a refusal in its own shape on OpenAI's routes, too."""
         return super().render(refusal, replace(route, family=_own(route.family)))
 
+    def keeps_prompts(self, port: int | None) -> bool:
+        """See it on the command line."""
+        return port is not None and caches_prompts(words_of(("llama",), port))
+
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
         """Return its model, which is loaded if it answers at all."""
         offered = await super().offered_models(ask)
@@ -161,6 +165,13 @@ def shares_cache(words: Sequence[str]) -> bool:
         return False
     chosen = next(values_of(words, "-np", "--parallel"), "-1")
     return bool(words) and (bool({"-kvu", "--kv-unified"}.intersection(words)) or chosen == "-1")
+
+
+def caches_prompts(words: Sequence[str]) -> bool:
+    """Return whether a command line of llama.cpp leaves its host cache on (`--cache-ram`, 8 GiB by default
+    since October 2025).
+    """
+    return bool(words) and next(values_of(words, "-cram", "--cache-ram"), "8192") != "0"
 
 
 async def _prompt(ask: Ask, asked: Continuable) -> str | None:

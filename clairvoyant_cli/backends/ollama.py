@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import psutil
 
 from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Found, ObservedServer, fits
 from clairvoyant_cli.backends.continuation import Prefill, Raw, openai_defaults
+from clairvoyant_cli.backends.llamacpp import caches_prompts
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.process_inspection import listening, values_of
 from clairvoyant_cli.config import MAX_SLOTS
@@ -146,6 +148,16 @@ class Ollama(Adapter):
         """Return the body of a chat in its own dialect, whose answers include timings."""
         options = ({"temperature": 0} if greedy else {}) | ({} if tokens is None else {"num_predict": tokens})
         return {"model": model, "messages": [{"role": "user", "content": prompt}], "options": options}
+
+    def keeps_prompts(self, port: int | None) -> bool:
+        """See whether its runners are llama.cpp's server, which keeps them; its own former engine did not."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):  # other users' sockets are hidden, command lines are not
+                parent = process.parent()
+                if parent is not None and parent.name().startswith("ollama"):
+                    found.append(process.cmdline())
+        return bool(found) and all("--no-webui" in words and caches_prompts(words) for words in found)
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
         """Return the models it has, and which of them are loaded."""

@@ -39,7 +39,7 @@ def _about_the_sample(profile: Profile, queued: Sequence[Sample]) -> Iterator[st
     if profile.method == "computed":
         yield (
             f"mu_short was computed from {mu_short.n} service times, for lack of time; "
-            "without --quick it is measured"
+            "with --full it is measured"
         )
         return
     if mu_short.n < FEW_SHORTS:

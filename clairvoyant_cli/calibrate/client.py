@@ -22,6 +22,7 @@ from clairvoyant_cli.backends.chat_probe import (
 from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.can_continue import Body
 
 SILENCE_S = 30.0  # unless a plan sets another
 LOAD_S = 600.0
@@ -92,7 +93,10 @@ class TimedAnswer:
 
 
 class Client:
-    """Asks one model of one server, as an async context manager; gives up after `silence_s` of silence."""
+    """Asks one model of one server, as an async context manager; gives up after `silence_s` of silence.
+
+    `options` are sent with every question. No request takes longer than `piece_s`, None: without limit.
+    """
 
     def __init__(
         self, found: Found, model: str = "", key: str | None = None, clock: Clock = time.monotonic
@@ -100,7 +104,9 @@ class Client:
         self.found = found
         self.clock = clock
         self.model = model
+        self.options: Body = {}
         self.silence_s = SILENCE_S
+        self.piece_s: float | None = None
         self.http = client_for(found.base_url, key)
         self._bounds: set[asyncio.Timeout] = set()
 
@@ -110,13 +116,17 @@ class Client:
     async def __aexit__(self, *exc: object) -> None:
         await self.http.aclose()
 
+    def body(self, question: Question, cap: int, *, greedy: bool = False) -> Body:
+        """Return the body that asks a question, with the `options` that keep the model loaded."""
+        body = self.found.adapter.chat_body(self.model, question.prompt, cap, greedy=greedy)
+        return body | {"options": body["options"] | self.options} if self.options else body
+
     async def ask(self, question: Question, cap: int | None = None) -> TimedAnswer:
         """Ask a question and read the answer to its end; ClairvoyantError if there is none."""
-        adapter = self.found.adapter
-        body_cap = min(question.cap, cap or question.cap)
-        body = adapter.chat_body(self.model, question.prompt, body_cap)
+        path, body_cap = self.found.adapter.chat_path, min(question.cap, cap or question.cap)
+        body = self.body(question, body_cap)
         answer = TimedAnswer(self.clock())
-        async with self._within(self.silence_s), self._reply("POST", adapter.chat_path, body) as response:
+        async with self._within(self.silence_s), self._reply("POST", path, body) as response:
             await self._read(response, answer, EVENTS_PER_TOKEN * body_cap + SPARE_EVENTS)
         answer.ended_s = self.clock()
         return answer
@@ -177,10 +187,17 @@ class Client:
         """Yield the head of an answer, to be read; ClairvoyantError if it is an error, or does not come."""
         timeout = httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
         try:
-            async with self.http.stream(method, path, json=body, timeout=timeout) as response:
+            async with (
+                asyncio.timeout(self.piece_s) as piece,
+                self.http.stream(method, path, json=body, timeout=timeout) as response,
+            ):
                 if response.status_code != 200:
                     raise self._refused(response.status_code, await self._whole(response))
                 yield response
+        except TimeoutError:
+            if not piece.expired():
+                raise
+            raise self._unreachable(f"needs more than {self.piece_s:g} s for a short answer") from None
         except httpx.ReadTimeout:
             raise self._silent(silence_s or 0.0) from None
         except (httpx.ConnectError, httpx.ConnectTimeout):

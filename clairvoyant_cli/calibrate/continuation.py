@@ -10,7 +10,7 @@ written before again as a whole when it is cut, which rounds differently and tak
 from collections.abc import Sequence
 from contextlib import aclosing
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from statistics import median
 from typing import Any
@@ -21,22 +21,29 @@ from clairvoyant_cli.backends.chat_probe import read_line
 from clairvoyant_cli.backends.continuation import Onward, Way
 from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S
 from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.questions import Question, cut_questions
-from clairvoyant_cli.calibrate.session import Session, Step, together
+from clairvoyant_cli.calibrate.questions import Question, cut_question
+from clairvoyant_cli.calibrate.session import TRIALS, together
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.answer_events import EVENTS
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
+from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.summed_totals import Earlier
-from profiles.records import MIN_TRIALS, Continuation
+from profiles.records import Continuation
 
 PLACES = (0.2, 0.55)
 """Shares of an answer after which it is cut, if it is as long as the one before it; the cut itself waits for
 the end of a word. The last of them is that of answers given before: the more is read again, the worse."""
 
+ANSWER_S = 1.0  # how long an answer takes that is cut
+LEAST_TOKENS, FULL_TOKENS, MOST_TOKENS = 16, 40, 120
+TRIAL_ANSWERS = 1.8  # answers' worth of tokens in a trial: its two parts, and half of the uncut answer
 HOPELESS = 4
 """A way is not tried further if this many first texts all differ, or this many questions bring none."""
+
+MOST_QUESTIONS = 60
+OTHER_TOKENS = 8
 
 OTHERS = ("Name three colours.", "What is twelve times twelve?", "Which month comes after May?")
 MAX_OTHERS = 16
@@ -69,89 +76,138 @@ class Continued:
     resume_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What is proven. `why_not` says why no answer can be cut, if so; `notes` holds remarks for the user."""
+@dataclass(slots=True)
+class Tried:
+    """The trials so far of each way by its name, and how many questions they took. Kept over a restart.
 
-    continuations: tuple[Continuation, ...] = ()
-    why_not: str = ""
-    notes: tuple[str, ...] = ()
-
-
-async def prove_continuing(session: Session, slots: int) -> Proof:
-    """Try the server's ways to continue; once one is exact, the others get fewer trials.
-
-    ClairvoyantError if the server stops answering.
+    `fingerprint` is that of the model and its settings. `why_not`: why nothing can be tried, "" if it can.
     """
-    client = session.client
-    cutter = Cutter(client, slots)
-    adapter = client.found.adapter
-    settings = await adapter.settings(cutter.ask, client.model, client.found.version)
-    if settings is None:
-        return Proof(why_not="the server does not say which model and settings it has")
-    begun_s, found, notes = client.clock(), list[Continuation](), list[str]()
-    for way in adapter.CONTINUES:
-        wanted = session.plan.trials
-        if any(each.is_exact for each in found):
-            if session.plan.cut_s is not None:
-                break
-            wanted = min(MIN_TRIALS, wanted)
-        trials = await _trials(session, cutter, way, wanted, begun_s)
-        if trials:
-            found.append(_summed_up(way, trials, settings.fingerprint))
-        if off := sum(trial.exact and not trial.counted for trial in trials):
-            notes.append(
-                f"{off} of {len(trials)} answers continued by {way.name} told another count of tokens"
-            )
-    session.tell(Step("cut and continued", 1, 1, 0.0))
-    return Proof(tuple(found), "" if found else cutter.why_not, tuple(notes))
+
+    fingerprint: str = ""
+    trials: dict[str, list[Trial]] = field(default_factory=dict)
+    questions: dict[str, int] = field(default_factory=dict)
+    why_not: str = ""
 
 
-async def _trials(session: Session, cutter: "Cutter", way: Way, wanted: int, begun_s: float) -> list[Trial]:
-    """Return the wanted trials of a way; fewer where time is up or there is no hope, none without the way."""
-    trials: list[Trial] = []
-    way_begun_s = session.client.clock()
-    events = session.plan.cut_tokens
-    for number, question in enumerate(cut_questions(session.plan.cut_tokens)):
-        left_s = _left_s(session, len(trials), wanted, way_begun_s, begun_s)
-        hopeless = not any(trial.exact for trial in trials) and (len(trials) or number) >= HOPELESS
-        if hopeless or len(trials) >= wanted or left_s == 0.0:
-            break
-        session.tell(Step("cut and continued", len(trials), wanted, left_s))
-        asked = cutter.asked(question)
-        first = await cutter.continued(way, asked, max(2, round(PLACES[number % 2] * events)))
-        uncut = await cutter.whole(asked)
-        if uncut is None:
-            continue
-        events = uncut.events
-        again = await cutter.continued(way, asked, max(2, round(PLACES[1] * events)), repeated=True)
-        for each in (first, again):
-            if each is None:
-                continue
-            exact = each.text == uncut.text
-            comparable = exact or uncut.text.startswith(each.said)
-            if comparable and (exact or await cutter.whole(asked) == uncut):
-                counted = each.tokens == uncut.tokens
-                trials.append(Trial(exact, each.repeated, counted, each.warm_s, each.resume_s))
-    return trials[:wanted]
+@dataclass(slots=True)
+class Prover:
+    """Tries a server's ways to continue, question by question, until one is exact or none is left.
+
+    `rate` is the server's speed in tokens per second: an answer takes about a second. `tried` changes only
+    after a question is complete, so `step` can be cancelled at any time.
+    """
+
+    client: Client
+    slots: int
+    rate: float
+    tried: Tried = field(default_factory=Tried)
+    least: int = TRIALS
+    cutter: "Cutter" = field(init=False)
+    _events: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cutter = Cutter(self.client, self.slots)
+        self._events = self.tokens
+
+    @property
+    def tokens(self) -> int:
+        """The most tokens of an answer that is cut."""
+        return min(MOST_TOKENS, max(LEAST_TOKENS, round(ANSWER_S * self.rate)))
+
+    @property
+    def wanted(self) -> int:
+        """The trials of a way. Short answers have less room for a difference, so they need more."""
+        return max(self.least, round(self.least * FULL_TOKENS / self.tokens))
+
+    @property
+    def trial_s(self) -> float:
+        """About how long a trial takes, in seconds."""
+        return (TRIAL_ANSWERS * self.tokens + 2 * OTHER_TOKENS) / self.rate
+
+    @property
+    def done(self) -> int:
+        """The trials so far of the way that is being tried."""
+        return len(self.tried.trials.get(self._way.name, ())) if self._way else self.wanted
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a way is proven to be exact, or none is left to try."""
+        return bool(self.tried.why_not) or self._way is None
+
+    @property
+    def _way(self) -> Way | None:
+        for way in self.cutter.adapter.CONTINUES:
+            trials, asked = self.tried.trials.get(way.name, []), self.tried.questions.get(way.name, 0)
+            hopeless = not any(trial.exact for trial in trials) and max(len(trials), asked) >= HOPELESS
+            if not hopeless and len(trials) < self.wanted and asked < MOST_QUESTIONS:
+                return way
+            if trials and _summed_up(way.name, trials, "").is_exact:
+                return None
+        return None
+
+    async def look(self) -> None:
+        """Read the server's settings; trials of other settings are dropped."""
+        client = self.client
+        settings = await self.cutter.adapter.settings(self.cutter.ask, client.model, client.found.version)
+        if settings is None:
+            self.tried = Tried(why_not="the server does not say which model and settings it has")
+        elif not self.tried.fingerprint or changed_parts(self.tried.fingerprint, settings.fingerprint):
+            self.tried = Tried(settings.fingerprint)
+
+    async def step(self) -> None:
+        """Ask the next question, which makes two trials at most; nothing if all is known.
+
+        ClairvoyantError if the server stops answering.
+        """
+        if self.is_complete or (way := self._way) is None:
+            return
+        tried, cutter, number = self.tried, self.cutter, self.tried.questions.get(way.name, 0)
+        asked = cutter.asked(cut_question(number, self.tokens))
+        first = await cutter.continued(way, asked, max(2, round(PLACES[number % 2] * self._events)))
+        uncut, trials = await cutter.whole(asked), list[Trial]()
+        if uncut is not None:
+            self._events = uncut.events
+            after = max(2, round(PLACES[1] * self._events))
+            again = await cutter.continued(way, asked, after, repeated=True)
+            for each in (first, again):
+                if each is None:
+                    continue
+                exact = each.text == uncut.text
+                comparable = exact or uncut.text.startswith(each.said)
+                if comparable and (exact or await cutter.whole(asked) == uncut):
+                    counted = each.tokens == uncut.tokens
+                    trials.append(Trial(exact, each.repeated, counted, each.warm_s, each.resume_s))
+        tried.questions[way.name] = number + 1
+        tried.trials[way.name] = [*tried.trials.get(way.name, ()), *trials][: self.wanted]
+
+    @property
+    def continuations(self) -> tuple[Continuation, ...]:
+        """What the trials say of each way."""
+        tried = self.tried
+        return tuple(
+            _summed_up(way, trials, tried.fingerprint) for way, trials in tried.trials.items() if trials
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks for the user."""
+        tried, notes = self.tried, list[str]()
+        if why_not := tried.why_not or ("" if self.continuations else self.cutter.why_not):
+            notes.append(f"no answer can be cut and continued: {why_not}")
+        for way, trials in tried.trials.items():
+            if off := sum(trial.exact and not trial.counted for trial in trials):
+                notes.append(
+                    f"{off} of {len(trials)} answers continued by {way} told another count of tokens"
+                )
+        return tuple(notes)
 
 
-def _left_s(session: Session, done: int, wanted: int, way_begun_s: float, begun_s: float) -> float | None:
-    """Return the seconds that the other trials of a way may take, 0 if time is up; None if unknown."""
-    now_s = session.client.clock()
-    left_s = (now_s - way_begun_s) / done * (wanted - done) if done else None
-    if session.plan.cut_s is None:
-        return left_s
-    bound_s = max(0.0, session.plan.cut_s - (now_s - begun_s))
-    return bound_s if left_s is None else min(left_s, bound_s)
-
-
-def _summed_up(way: Way, trials: Sequence[Trial], fingerprint: str) -> Continuation:
+def _summed_up(way: str, trials: Sequence[Trial], fingerprint: str) -> Continuation:
     repeats = [trial for trial in trials if trial.repeated]
     warm = [trial.warm_s for trial in trials if trial.warm_s is not None]
     resumed = [trial.resume_s for trial in trials if trial.resume_s is not None and not trial.repeated]
     return Continuation(
-        way=way.name,
+        way=way,
         trials=len(trials),
         exact=sum(trial.exact for trial in trials),
         resume_s=median(resumed) if resumed else 0.0,
@@ -204,16 +260,16 @@ class Cutter:
 
     def __init__(self, client: Client, slots: int) -> None:
         self._client = client
-        self._adapter = client.found.adapter
-        self._others = cycle(Question("other", prompt, 8) for prompt in OTHERS)
+        self.adapter = client.found.adapter
+        self._others = cycle(Question("other", prompt, OTHER_TOKENS) for prompt in OTHERS)
         self._at_once = min(slots, MAX_OTHERS)
         self.why_not = ""
 
     def asked(self, question: Question) -> Continuable:
         """Return the request for a question's answer."""
-        body = self._adapter.chat_body(self._client.model, question.prompt, question.cap, greedy=True)
-        route = self._adapter.routes[self._adapter.chat_path]
-        raw = msgspec.json.encode(body | dict(self._adapter.READ_ANEW))
+        body = self._client.body(question, question.cap, greedy=True)
+        route = self.adapter.routes[self.adapter.chat_path]
+        raw = msgspec.json.encode(body | dict(self.adapter.READ_ANEW))
         asked = continuable(raw, route.shape, streams=route.streams)
         if isinstance(asked, str):
             raise ClairvoyantError(f"a calibration question cannot be cut: {asked}; please report this")
@@ -223,7 +279,7 @@ class Cutter:
         """Return the uncut answer; None if it could not be cut."""
         splice = Splice(asked)
         await self._warm_up(asked)
-        part = await self._part(splice, self._adapter.chat_path, asked.body)
+        part = await self._part(splice, self.adapter.chat_path, asked.body)
         splice.want_cut()
         self.why_not = splice.why_not or ("" if splice.said else "its answers are empty")
         return None if self.why_not else Whole(splice.said, part.tokens, splice.tokens)
@@ -264,12 +320,12 @@ class Cutter:
         """Cut the answer after this many events; None if it ended, or would be read in other tokens."""
         splice = Splice(asked)
         await self._warm_up(asked)
-        part = await self._part(splice, self._adapter.chat_path, asked.body, cut_after=after)
+        part = await self._part(splice, self.adapter.chat_path, asked.body, cut_after=after)
         if not splice.is_cut:
             return None
-        if await self._adapter.reads_as_written(self.ask, asked, splice.pieces) is False:
+        if await self.adapter.reads_as_written(self.ask, asked, splice.pieces) is False:
             return None
-        told = await self._adapter.said_tokens(self.ask, asked, splice.said)
+        told = await self.adapter.said_tokens(self.ask, asked, splice.said)
         tokens = max(splice.tokens, told or 0)
         first_s = part.first_s or part.last_s
         earlier = Earlier().then(tokens, first_s - part.sent_s, part.last_s - first_s, told)
@@ -283,7 +339,7 @@ class Cutter:
         With `look_up` the server first looks for it in its cache; with `read_anew` it reads all again.
         """
         begun_s = self._client.clock()
-        lookup = self._adapter.cache_lookup(cut.splice.asked) if look_up else None
+        lookup = self.adapter.cache_lookup(cut.splice.asked) if look_up else None
         if lookup is not None:
             path, body = lookup
             await self.ask(path, LOOKUP_TIMEOUT_S, body)
@@ -291,9 +347,9 @@ class Cutter:
         if onward is None:
             return begun_s, None
         if read_anew:
-            onward = replace(onward, body=onward.body | dict(self._adapter.READ_ANEW))
+            onward = replace(onward, body=onward.body | dict(self.adapter.READ_ANEW))
         cut.splice.continue_in(onward.shape, cut.earlier)
-        path = onward.path or self._adapter.chat_path
+        path = onward.path or self.adapter.chat_path
         try:
             return begun_s, await self._part(cut.splice, path, onward.body, first_only=first_only)
         except ClairvoyantError as error:
@@ -303,7 +359,7 @@ class Cutter:
 
     async def _warm_up(self, asked: Continuable) -> None:
         """Have the prompt in the cache whenever an answer begins, where it cannot be read in one go."""
-        if not self._adapter.READ_ANEW:
+        if not self.adapter.READ_ANEW:
             await self._client.ask(Question("warm-up", asked.body["messages"][-1]["content"], 1))
 
     async def _part(

@@ -11,9 +11,9 @@ from random import Random, randrange
 
 from predictor.record import SHORT_BELOW_TOKENS
 
+READING_TOKENS = 64
 SHORT_CAP = SHORT_BELOW_TOKENS - 1
 LONG_CAP = 1024  # a long answer may be Long (800 tokens and more) without one chatty model taking all night
-CUT_CAPS = (60, 80, 120)  # tokens of an answer that is cut: the least that has room for two cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +62,13 @@ def _shuffled(kind: str, cap: int, seed: int) -> list[Question]:
     return asked
 
 
-def cut_questions(most: int) -> list[Question]:
-    """Return questions whose answers are cut, with a random number so that no earlier answer is cached."""
-    asked = [(name, form, subject) for subject in SUBJECTS["cut"] for name, form in FORMS["cut"]]
-    number = randrange(1000, 10_000)  # noqa: S311 - no secret
-    return [
-        Question(
-            f"cut-{name}:{subject.replace(' ', '-')}",
-            f"{form.format(subject)} (No. {number})",
-            min(most, cap),
-        )
-        for (name, form, subject), cap in zip(asked, cycle(CUT_CAPS), strict=False)
-    ]
+def cut_question(number: int, most: int) -> Question:
+    """Return a question whose answer is cut, with a random number so that no earlier answer is cached."""
+    forms, subjects = FORMS["cut"], SUBJECTS["cut"]
+    name, form = forms[number % len(forms)]
+    subject = subjects[number // len(forms) % len(subjects)]
+    prompt = f"{form.format(subject)} (No. {randrange(1000, 10_000)})"  # noqa: S311 - no secret
+    return Question(f"cut-{name}:{subject.replace(' ', '-')}", prompt, most)
 
 
 def mixed(
@@ -98,4 +93,6 @@ def reading(tokens: int, number: int) -> Question:
     # English has about three words to four tokens.
     while len(words) < tokens * 3 / 4:
         words += f"Note {len(words)} is about {rng.choice(subjects)} and {rng.choice(subjects)}.".split()
-    return Question(f"read-{tokens}", " ".join(words) + " Tell a long story with all of these notes.", 64)
+    return Question(
+        f"read-{tokens}", " ".join(words) + " Tell a long story with all of these notes.", READING_TOKENS
+    )

@@ -38,30 +38,17 @@ async def in_the_queue(
     services: Sequence[ServiceTime],
     slots: int,
 ) -> tuple[list[Sample], str]:
-    """Return the samples of a full queue, and whether they were "measured" or "computed".
-
-    Samples of an earlier run count; the queue is filled again for what is missing.
-    """
+    """Return the samples of a full queue, and whether they were "measured" or "computed"."""
     in_flight, count = session.plan.queue_phase(slots)
-    measured, all_at_once = session.measured, session.plan.in_flight == 0
-    if all_at_once or measured.in_flight != in_flight:
-        measured.in_flight, measured.queued = in_flight, []
-    before = measured.counted
-    count = max(0, count - len(before))
     if session.remaining_s is not None:
         count = min(count, int(session.remaining_s / max(1e-3, queue_phase_s(services, 1, slots))))
-    settling = 0 if all_at_once else in_flight
-    more = max(0, count - settling)
-    expected = (len(before) + more) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1)
+    settling = 0 if session.plan.in_flight == 0 else in_flight
+    expected = max(0, count - settling) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1)
     if expected < min(MIN_SHORTS * slots, session.plan.shorts):
         times = simulated_sojourns(services, in_flight, slots)
         return [Sample("load", "computed", 0, 1, 0.0, 0.0, time_s) for time_s in times], "computed"
-    if not more:
-        return before, "measured"
-    # Those that were asked before may be in a cache.
-    asked = len(measured.queued)
-    questions = mixed(shorts, longs, count=asked + count, shorts_per_long=SHORTS_PER_LONG, seed=session.seed)
-    return before + await _keep_full(session, questions[asked:], in_flight, settling), "measured"
+    questions = mixed(shorts, longs, count=count, shorts_per_long=SHORTS_PER_LONG, seed=session.seed)
+    return await _keep_full(session, questions, in_flight, settling), "measured"
 
 
 async def _keep_full(
@@ -77,7 +64,7 @@ async def _keep_full(
                 return  # the answers were longer than expected
             answer = await session.client.ask(question)
             taken.append(session.sample("load", question, answer, counted=number >= settling))
-            session.measured.queued.append(taken[-1])
+            session.queued.append(taken[-1])
             left_s = (session.client.clock() - begun_s) / len(taken) * (len(questions) - len(taken))
             session.tell(Step("short ones among long ones, queueing", len(taken), len(questions), left_s))
 

@@ -1,45 +1,36 @@
 """Runs a calibration from the first question to the profile.
 
-An interrupted run keeps what was measured, and the next one resumes from it. The measured length makes an
-answer Short or Long, not the question's intent.
+The measured length makes an answer Short or Long, not the question's intent.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from clairvoyant_cli.calibrate.advice import advise
 from clairvoyant_cli.calibrate.client import TimedAnswer
-from clairvoyant_cli.calibrate.continuation import Proof, prove_continuing
-from clairvoyant_cli.calibrate.questions import Question, long_questions, short_questions
+from clairvoyant_cli.calibrate.continuation import Prover
+from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed_mu_short, cs2, estimate, in_the_queue
 from clairvoyant_cli.calibrate.server_speeds import (
+    WARM_UP,
     Survey,
     forecast_s,
     load_model,
     measure_bands,
     one_at_a_time,
     probe_slots,
-    queue_phase_s,
     survey,
     times_of,
 )
-from clairvoyant_cli.calibrate.session import Measured, ServiceTime, Session, Step, is_short
+from clairvoyant_cli.calibrate.session import ServiceTime, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.starvation import tau_from_sojourn
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from profiles.records import Band, Host, Mix, Profile, Sample, Served
-
-WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)
-"""The first answer after a pause pays for caches and clocks that the others find warm."""
-
-QUICK_ENOUGH_S = 180.0  # for a run shorter than this, --quick is not mentioned
-
-Resume = Callable[[Served], Measured | None]
-"""Returns what an interrupted run has measured of a server, None if there is nothing to resume from."""
+from profiles.records import MIN_TRIALS, Band, Continuation, Host, Mix, Profile, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +46,7 @@ class Findings:
     """What the parts of a calibration found. `queued` are the samples of the full queue."""
 
     found: Survey
+    load_s: float | None
     services: Sequence[ServiceTime]
     bands: Sequence[Band]
     slots: int
@@ -62,70 +54,71 @@ class Findings:
     method: str
 
 
-async def calibrate(
-    session: Session, wanted_model: str | None, host: Host, version: str, resume: Resume = lambda served: None
-) -> Outcome:
-    """Measure all that the plan asks for; `session.measured` holds what was measured, whatever happens."""
-    found = await survey(session.client, wanted_model)
-    session.measured = resume(found.served) or Measured(found.served, session.seed)
-    if has := session.measured.described():
-        session.say(f"resuming from an interrupted run: {has} (--fresh starts over)")
-    before_s = session.measured.took_s
-    try:
-        return await _calibrate(session, found, host, version)
-    finally:
-        session.measured.took_s = before_s + session.took_s
-
-
-async def _calibrate(session: Session, found: Survey, host: Host, version: str) -> Outcome:
+async def calibrate(session: Session, wanted_model: str | None, host: Host, version: str) -> Outcome:
+    """Measure all that the plan asks for."""
+    client, plan = session.client, session.plan
+    found = await survey(client, wanted_model)
     session.tell(Step("loading the model", 0, 1))
-    client, plan, measured = session.client, session.plan, session.measured
-    if (not found.resident or plan.reload) and measured.load_s is None:
-        measured.load_s = await load_model(client, unload_first=plan.reload and found.resident)
-    if not found.resident and measured.load_s is None:
+    load_s = None
+    if not found.resident or plan.reload:
+        load_s = await load_model(client, unload_first=plan.reload and found.resident)
+    if not found.resident and load_s is None:
         client.silence_s = plan.silence_s  # it may be loading now
     first = await client.ask(WARM_UP)
     client.silence_s = plan.silence_s
-    if not measured.services:
-        _say_how_long(session, first)
+    _say_how_long(session, first)
     shorts, longs = short_questions(session.seed), long_questions(session.seed)
     services = await one_at_a_time(session, shorts, longs)
     bands = await measure_bands(session)
-    left_s, bound_s = queue_phase_s(services, plan.queue_phase(1)[1], 1), session.remaining_s
-    session.tell(Step("slots", 0, 1, left_s if bound_s is None else min(left_s, bound_s)))
+    session.tell(Step("slots", 0, 1, session.remaining_s))
     slots = await probe_slots(client, longs[::-1], session.decode_tokens_per_s)
+    continuations, notes = await _prove_continuing(session, slots)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
-    proof = await _continuing(session, slots)
-    profile = _profile(session, Findings(found, services, bands, slots, queued, method), host)
-    advice = (*profile.advice, *proof.notes)
-    profile = replace(profile, measured_by=version, continuations=proof.continuations, advice=advice)
-    return Outcome(profile, tuple(measured.samples))
+    profile = _profile(session, Findings(found, load_s, services, bands, slots, queued, method), host)
+    profile = replace(
+        profile, measured_by=version, continuations=continuations, advice=(*profile.advice, *notes)
+    )
+    return Outcome(profile, tuple(session.samples))
 
 
 def _say_how_long(session: Session, first: TimedAnswer) -> None:
-    expected_s = forecast_s(session.plan, first)
-    if session.plan.budget_s is not None or expected_s is None:
-        return
-    line = f"by the server's first answer this takes about {max(1, round(expected_s / 60))} min"
-    if expected_s > QUICK_ENOUGH_S:
-        line += "; --quick takes under two minutes, and is less precise. Ctrl-C keeps what is measured"
-    session.say(line)
+    plan, rate = session.plan, first.decode_tokens_per_s or 0.0
+    expected_s = forecast_s(plan, first)
+    if plan.budget_s is None and expected_s is not None:
+        line = f"by the server's first answer this takes about {max(1, round(expected_s / 60))} min; "
+        session.say(line + "without --full it takes three")
+    if plan.cut_s is not None and rate:
+        needed_s = MIN_TRIALS * Prover(session.client, 1, rate, least=plan.trials).trial_s
+        if needed_s > plan.cut_s:
+            more = "run: clairvoyant calibrate --full"
+            session.say(f"the server is too slow to prove within this time that answers can be cut; {more}")
 
 
-async def _continuing(session: Session, slots: int) -> Proof:
-    """Prove how answers are continued; a server that fails at that costs nothing of what was measured."""
+async def _prove_continuing(session: Session, slots: int) -> tuple[tuple[Continuation, ...], tuple[str, ...]]:
+    """Return how answers are continued, and remarks; a server that fails at that costs nothing of what was
+    measured.
+    """
+    plan, clock = session.plan, session.client.clock
+    prover = Prover(session.client, slots, 1.0 / _token_s(session), least=plan.trials)
+    begun_s = clock()
     try:
-        proof = await prove_continuing(session, slots)
+        await prover.look()
+        while not prover.is_complete:
+            left_s = prover.trial_s * (prover.wanted - prover.done)
+            if plan.cut_s is not None:
+                left_s = min(left_s, begun_s + plan.cut_s - clock(), session.remaining_s or left_s)
+            if left_s <= 0.0:
+                break
+            session.tell(Step("cut and continued", prover.done, prover.wanted, left_s))
+            await prover.step()
     except ClairvoyantError as error:
-        return Proof(notes=(f"whether a cut answer can be continued is not known: {error}",))
-    if proof.why_not:
-        return Proof(notes=(f"no answer can be cut and continued: {proof.why_not}",))
-    return proof
+        return (), (f"whether a cut answer can be continued is not known: {error}",)
+    return prover.continuations, prover.notes
 
 
 def _profile(session: Session, findings: Findings, host: Host) -> Profile:
     in_flight, _ = session.plan.queue_phase(findings.slots)
-    measured, found = session.measured, findings.found
+    found = findings.found
     times = [each.sojourn_s for each in findings.queued if each.counted and is_short(each)]
     mu_short = estimate(times, batch=in_flight)
     if findings.method == "computed":
@@ -133,7 +126,7 @@ def _profile(session: Session, findings: Findings, host: Host) -> Profile:
     prefill = [rate for band in findings.bands if (rate := band.prefill_tokens_per_s)]
     singles = [service.sample for service in findings.services]
     profile = Profile(
-        name=_name(found.served),
+        name=found.served.profile_name,
         measured_at=time.time(),
         host=host,
         served=found.served,
@@ -145,14 +138,14 @@ def _profile(session: Session, findings: Findings, host: Host) -> Profile:
         decode_tokens_per_s=session.decode_tokens_per_s,
         prefill_tokens_per_s=median(prefill) if prefill else None,
         ttft_s=median(sample.ttft_s for sample in singles),
-        load_s=measured.load_s,
+        load_s=findings.load_s,
         slots=findings.slots,
         mixes=tuple(_mixes(findings.services)),
         bands=tuple(findings.bands),
         short_p99_s=percentile(sorted(times), 0.99) if times else None,
-        ranking_accuracy=_ranking_accuracy(measured.samples),
+        ranking_accuracy=_ranking_accuracy(session.samples),
         queued_decode_tokens_per_s=_decode_rate(findings.queued),
-        took_s=measured.took_s + session.took_s,
+        took_s=session.took_s,
     )
     return replace(profile, advice=tuple(advise(profile, singles, findings.queued, found)))
 
@@ -160,7 +153,7 @@ def _profile(session: Session, findings: Findings, host: Host) -> Profile:
 def _token_s(session: Session) -> float:
     if session.decode_tokens_per_s is not None:
         return 1.0 / session.decode_tokens_per_s
-    alone = [service.sample for service in session.measured.services]
+    alone = [service.sample for service in session.services]
     return sum(sample.sojourn_s for sample in alone) / max(1, sum(sample.tokens for sample in alone))
 
 
@@ -182,9 +175,3 @@ def _ranking_accuracy(samples: Sequence[Sample]) -> float | None:
         if sample.p_long is not None:
             scores[LengthClass.of(sample.tokens)].append(sample.p_long)
     return pairs_in_order(scores[LengthClass.SHORT], scores[LengthClass.LONG])
-
-
-def _name(served: Served) -> str:
-    model = served.model.rsplit("/", 1)[-1].removesuffix(".gguf").removesuffix(":latest")
-    plain = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in model)
-    return f"{plain.strip('-').lower() or 'model'}@{served.backend}"

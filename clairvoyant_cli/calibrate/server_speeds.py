@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from secrets import randbits
 from statistics import fmean, median
 
 from clairvoyant_cli.calibrate.client import Client, TimedAnswer
-from clairvoyant_cli.calibrate.questions import LONG_CAP, Question, reading
+from clairvoyant_cli.calibrate.questions import LONG_CAP, READING_TOKENS, Question, reading
 from clairvoyant_cli.calibrate.session import (
     SHORTS_PER_LONG,
     Plan,
@@ -22,13 +23,17 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.probes import OfferedModel
 from profiles.records import Band, Sample, Served, place_of
 
-SINGLES_SHARE = 0.45
+WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)
+"""The first answer after a pause pays for caches and clocks that the others find warm."""
+
+SINGLES_SHARE = 0.35
 """Share of a bounded run that questions one at a time may take; they tell how long the rest will."""
+
+LEAST_SHORTS = 2  # asked one at a time, however long they take
 
 MIN_TOKENS = 32
 
 SHORT_TOKENS, LONG_TOKENS = 60, 800  # assumed lengths of the answers of either kind, before any was asked
-TRIAL_TOKENS = 400  # tokens of one trial of continuing a cut answer, with the uncut one and what goes between
 READINGS = 2
 BAND_SHARE = 0.25  # share of what is left of a bounded run that one band may take
 FIRST_PROBE = 6
@@ -111,16 +116,16 @@ async def one_at_a_time(
 ) -> list[ServiceTime]:
     """Ask the plan's questions one by one; the short ones first, which tell how long the others take."""
     plan = session.plan
-    questions = [*shorts[: plan.singles - plan.long_singles], *longs[: plan.long_singles]]
-    services: list[ServiceTime] = []
-    for done, question in enumerate(questions):
-        known = session.measured.service_of(question.name, whole=plan.budget_s is None)
-        if known is None:
-            left_s = _left_s(session, services, questions[done:])
-            session.tell(Step("one at a time", done, len(questions), left_s))
-            known = await _service_time(session, question)
-            session.measured.services.append(known)
-        services.append(known)
+    kinds = (shorts[: plan.singles - plan.long_singles], LEAST_SHORTS), (longs[: plan.long_singles], 1)
+    services = session.services
+    for number, (questions, least) in enumerate(kinds, 1):
+        until_s = (plan.budget_s or inf) * SINGLES_SHARE * number / len(kinds)
+        for done, question in enumerate(questions):
+            if done >= least and session.took_s > until_s:
+                break  # a slow server answers only some of them
+            left_s = _left_s(session, services, [*questions[done:], *(kinds[1][0] if number == 1 else ())])
+            session.tell(Step("one at a time", len(services), plan.singles, left_s))
+            services.append(await _service_time(session, question))
     return services
 
 
@@ -164,7 +169,7 @@ def forecast_s(plan: Plan, first: TimedAnswer) -> float | None:
     _, count = plan.queue_phase(1)
     shorts = plan.singles - plan.long_singles + count * SHORTS_PER_LONG / (SHORTS_PER_LONG + 1)
     longs = plan.long_singles + count / (SHORTS_PER_LONG + 1)
-    tokens = shorts * SHORT_TOKENS + longs * LONG_TOKENS + plan.trials * TRIAL_TOKENS
+    tokens = shorts * SHORT_TOKENS + longs * LONG_TOKENS
     return tokens / rate + (shorts + longs) * first.ttft_s
 
 
@@ -192,14 +197,12 @@ async def measure_bands(session: Session) -> list[Band]:
     """Measure the plan's bands, the shorter prompts first; stop where one no longer fits the context."""
     lengths, bands = session.plan.bands, list[Band]()
     for number, tokens in enumerate(lengths):
-        if (known := session.measured.bands.get(tokens)) is not None:
-            bands.append(known)
-            continue
         left_s = session.remaining_s
         session.tell(Step(f"prompts of {tokens} tokens", number, len(lengths), left_s))
-        if bands and left_s is not None:
-            shorter = bands[-1]
-            expected_s = READINGS * shorter.ttft_s * tokens / max(1, shorter.prompt_tokens)
+        if left_s is not None:
+            expected_s = READINGS * READING_TOKENS / (session.decode_tokens_per_s or inf)
+            if bands:
+                expected_s += READINGS * bands[-1].ttft_s * tokens / max(1, bands[-1].prompt_tokens)
             if expected_s > BAND_SHARE * left_s:
                 break
         try:
@@ -209,8 +212,7 @@ async def measure_bands(session: Session) -> list[Band]:
             if not bands:
                 raise
             break
-        bands.append(_band(answers, session.measured.samples))
-        session.measured.bands[tokens] = bands[-1]
+        bands.append(_band(answers, session.samples))
     return bands
 
 

@@ -1,18 +1,19 @@
 """The state of a calibration: its plan, its server, the time left, and what is measured so far."""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, TypeVar
 
 from clairvoyant_cli.calibrate.client import Client, TimedAnswer
 from clairvoyant_cli.calibrate.questions import Question
 from predictor.record import LengthClass
-from profiles.records import Band, Sample, Served
+from profiles.records import MIN_TRIALS, Sample
 
 T = TypeVar("T")
+
+TRIALS = 24  # answers that are cut and continued in one way
 
 SHORTS_PER_LONG = 4
 """Four short questions to one long: what M1 numbers of the paper need for its 40 s (see `IN_FLIGHT`)."""
@@ -26,15 +27,14 @@ server. With the paper's service times on an M1 (2 s and 30 s, Table 1) it gives
 paper reports there (section 3.4); 0 sends everything at once, as the paper's script does.
 """
 
-MAX_AGE_S = 86_400.0  # older measurements are not resumed: the server may have changed
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: `shorts` counted in the queue, `singles` one at a time, `bands` of prompt tokens.
+    """How much is measured: `shorts` counted in the queue, `singles` one at a time, `bands` of prompt tokens,
+    `trials` of cutting and continuing an answer.
 
-    `budget_s` bounds all of that. Then answers of up to `cut_tokens` are cut and continued, `trials` times,
-    for `cut_s` at most. A server that sends nothing for `silence_s` is given up.
+    `budget_s` bounds all of that, `cut_s` the trials; None is without limit. A server that sends nothing for
+    `silence_s` is given up.
     """
 
     name: str
@@ -44,8 +44,7 @@ class Plan:
     in_flight: int = IN_FLIGHT
     reload: bool = False
     budget_s: float | None = None
-    trials: int = 24
-    cut_tokens: int = 120
+    trials: int = TRIALS
     cut_s: float | None = None
     silence_s: float = 600.0
 
@@ -63,9 +62,9 @@ class Plan:
         return in_flight, counted + in_flight  # the first ones find an empty queue: they only fill it
 
 
-QUICK = Plan("quick", 40, 5, (400,), budget_s=90.0, trials=12, cut_tokens=60, cut_s=20.0, silence_s=30.0)
-STANDARD = Plan("standard", shorts=100, singles=25, bands=(400, 1600))
-FULL = Plan("full", shorts=200, singles=60, bands=(400, 1600, 6000), reload=True)
+QUICK = Plan("quick", 40, 5, (400,), budget_s=80.0, trials=MIN_TRIALS, cut_s=50.0, silence_s=30.0)
+STANDARD = Plan("standard", shorts=100, singles=25, bands=(400, 1600), budget_s=160.0, cut_s=80.0)
+FULL = Plan("full", shorts=100, singles=60, bands=(400, 1600, 6000), reload=True)
 PLANS = {plan.name: plan for plan in (QUICK, STANDARD, FULL)}
 
 
@@ -77,51 +76,6 @@ class ServiceTime:
     seconds: float
     short: bool
     assumed_s: float = 0.0
-
-
-@dataclass(slots=True)
-class Measured:
-    """What is known so far of a server, asked in the order of `seed`; an interrupted run resumes from it.
-
-    `took_s` is what earlier runs spent; `queued` are samples of a queue kept full with `in_flight` requests.
-    """
-
-    served: Served
-    seed: int
-    begun_at: float = field(default_factory=time.time)
-    took_s: float = 0.0
-    load_s: float | None = None
-    services: list[ServiceTime] = field(default_factory=list)
-    decode_rates: list[float] = field(default_factory=list)
-    bands: dict[int, Band] = field(default_factory=dict)
-    in_flight: int = 0
-    queued: list[Sample] = field(default_factory=list)
-
-    @property
-    def samples(self) -> list[Sample]:
-        """All answers that were timed."""
-        return [service.sample for service in self.services] + self.queued
-
-    @property
-    def counted(self) -> list[Sample]:
-        """The samples of the full queue that count."""
-        return [sample for sample in self.queued if sample.counted]
-
-    def holds_for(self, served: Served, seed: int, now_s: float) -> bool:
-        """Whether a run on this server, with questions in this order, can resume from here."""
-        same = replace(self.served, url="") == replace(served, url="") and self.seed == seed
-        return same and 0.0 <= now_s - self.begun_at <= MAX_AGE_S
-
-    def service_of(self, question: str, *, whole: bool) -> ServiceTime | None:
-        """Return how long a question took, None if it was not asked; a `whole` answer was not cut off."""
-        found = (each for each in self.services if each.sample.question == question)
-        return next((each for each in found if not (whole and each.assumed_s)), None)
-
-    def described(self) -> str:
-        """Return what there is in words, "" if nothing."""
-        parts = [(len(self.services), "answers alone"), (len(self.bands), "lengths of prompt")]
-        parts.append((len(self.counted), "answers in the queue"))
-        return ", ".join(f"{count} {what}" for count, what in parts if count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +93,10 @@ Tell = Callable[[Step], None]
 
 @dataclass(slots=True)
 class Session:
-    """One calibration under way; `say` prints a line, `score` returns P(Long) of a prompt."""
+    """One calibration under way; `say` prints a line, `score` returns P(Long) of a prompt.
+
+    `services` were asked alone, `queued` in a full queue.
+    """
 
     client: Client
     plan: Plan
@@ -148,7 +105,9 @@ class Session:
     seed: int = 0
     say: Callable[[str], None] = lambda line: None
     begun_s: float = field(init=False)
-    measured: Measured = field(default_factory=lambda: Measured(Served("", ""), 0))
+    services: list[ServiceTime] = field(default_factory=list)
+    queued: list[Sample] = field(default_factory=list)
+    decode_rates: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.begun_s = self.client.clock()
@@ -156,7 +115,12 @@ class Session:
     @property
     def decode_tokens_per_s(self) -> float | None:
         """The median so far, one request at a time; None until one was long enough to tell."""
-        return median(self.measured.decode_rates) if self.measured.decode_rates else None
+        return median(self.decode_rates) if self.decode_rates else None
+
+    @property
+    def samples(self) -> list[Sample]:
+        """All answers that were timed."""
+        return [service.sample for service in self.services] + self.queued
 
     @property
     def took_s(self) -> float:
@@ -172,7 +136,7 @@ class Session:
         """Ask with nothing else in flight, and learn the speed from the answer."""
         answer = await self.client.ask(question, cap)
         if (rate := answer.decode_tokens_per_s) is not None:
-            self.measured.decode_rates.append(rate)
+            self.decode_rates.append(rate)
         return answer
 
     def sample(self, phase: str, question: Question, answer: TimedAnswer, *, counted: bool = True) -> Sample:

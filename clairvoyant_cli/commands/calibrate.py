@@ -1,15 +1,12 @@
 """`clairvoyant calibrate`: measure a server once; `serve` uses it from then on."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
-import msgspec
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
@@ -18,15 +15,13 @@ from clairvoyant_cli.addresses import check_backend
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.continuation import prove_continuing
-from clairvoyant_cli.calibrate.run import WARM_UP, Outcome, calibrate
-from clairvoyant_cli.calibrate.server_speeds import Survey, survey
-from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Measured, Plan, Session, Step, Tell
+from clairvoyant_cli.calibrate.run import Outcome, calibrate
+from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Plan, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import span
 from clairvoyant_cli.commands.options import backend_key_file_option, backend_option, db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
-from clairvoyant_cli.commands.profiles import print_continuations, print_profile
+from clairvoyant_cli.commands.profiles import print_profile
 from clairvoyant_cli.commands.setup import database_path, load_predictor, told_plainly
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access.keys import read_backend_key
@@ -34,18 +29,20 @@ from clairvoyant_cli.system import cancel_when_ended
 from predictor.record import PromptView
 from profiles.database import reading, writing
 from profiles.host import this_host
-from profiles.records import Profile, Served
-from profiles.states import drop_state, load_state, save_state
-from profiles.store import amend, fitting, named, save
-
-KEPT = "what was measured is kept; run the same command to resume"
+from profiles.records import Profile
+from profiles.store import fitting, save
 
 
 @click.command()
 @backend_option
 @click.option("--model", metavar="NAME", help="Model to measure. Unset: the one that is loaded.")
-@click.option("--quick", "plan", flag_value="quick", help="Under two minutes, also on slow hardware.")
-@click.option("--full", "plan", flag_value="full", help="Twice the questions, longer prompts, a fresh load.")
+@click.option("--quick", "plan", flag_value="quick", help="A minute and a half, and less precise.")
+@click.option(
+    "--full",
+    "plan",
+    flag_value="full",
+    help="No time limit: a hundred short questions in the queue, longer prompts, a fresh load.",
+)
 @click.option(
     "--shorts", type=click.IntRange(min=1), help=f"Short questions that count.  [default: {STANDARD.shorts}]"
 )
@@ -55,12 +52,6 @@ KEPT = "what was measured is kept; run the same command to resume"
     help="Requests in flight for each slot of the server; 0 sends all at once.  "
     f"[default: {STANDARD.in_flight}]",
 )
-@click.option(
-    "--continuation",
-    is_flag=True,
-    help="Only test whether answers can be cut and continued; add the result to the existing profile.",
-)
-@click.option("--fresh", is_flag=True, help="Do not resume an interrupted run.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the order of the questions.")
 @click.option("--name", help="Name of the profile.  [default: model@backend]")
 @backend_key_file_option
@@ -72,8 +63,6 @@ def command(
     plan: str | None,
     shorts: int | None,
     in_flight: int | None,
-    continuation: bool,
-    fresh: bool,
     seed: int,
     name: str | None,
     backend_key_file: Path | None,
@@ -85,7 +74,8 @@ def command(
     Asks the server short and long questions, one at a time and many at once, and keeps the results as a
     profile: how long short answers queue (mu_short) and the starvation timeout derived from it (tau), the
     speeds, the number of slots, and whether an answer that was cut can be continued without a difference.
-    Nobody else should use the server meanwhile.
+    That takes three minutes at most, except with --full. A slow server answers fewer questions in this time,
+    so its mu_short has a wider confidence interval. Nobody else should use the server meanwhile.
     """
     check_backend(backend)
     path = database_path(db_file)
@@ -93,23 +83,11 @@ def command(
         pass  # fail now if the result cannot be kept
     chosen = _chosen(plan, shorts, in_flight)
     key = read_backend_key(backend_key_file)
-    if continuation:
-        find = partial(_profile_of, path, name)
-        with _progress(quiet=as_json) as (tell, _):
-            # Not bounded: too few trials would only undo what was proven before.
-            unbounded = replace(chosen, cut_s=None)
-            found = asyncio.run(_try_continuing(backend, model, unbounded, key, tell, find))
-        with told_plainly(), writing(path) as connection:
-            amend(connection, found)
-        _print_continuations(found, as_json=as_json)
-        return
-    unfinished = Unfinished(path, seed, fresh=fresh)
     with _progress(quiet=as_json) as (tell, say):
-        outcome = asyncio.run(_measure(backend, model, chosen, key, tell, say, unfinished))
+        outcome = asyncio.run(_measure(backend, model, chosen, key, tell, say, seed))
     profile = replace(outcome.profile, name=name) if name else outcome.profile
     with told_plainly(), writing(path) as connection:
         profile = save(connection, profile, outcome.samples)
-    unfinished.clear(profile.served)
     with told_plainly(), reading(path) as connection:
         served = profile.served
         fits = fitting(connection, host=profile.host.key, backend=served.backend, place=served.place)
@@ -142,7 +120,7 @@ async def _measure(
     key: str | None,
     tell: Tell,
     say: Callable[[str], None],
-    unfinished: "Unfinished",
+    seed: int,
 ) -> Outcome:
     cancel_when_ended()
     predictor = load_predictor(None)
@@ -151,94 +129,8 @@ async def _measure(
         return predictor.predict(PromptView(prompt)).p_long
 
     async with _client(backend, key) as client:
-        session = Session(client, plan, tell, p_long, unfinished.seed, say)
-        try:
-            outcome = await calibrate(session, model, this_host(), __version__, unfinished.resume)
-        except (asyncio.CancelledError, ClairvoyantError) as error:
-            if not unfinished.keep(session.measured):
-                raise
-            if isinstance(error, ClairvoyantError):
-                raise ClairvoyantError(f"{error}; {KEPT}", error.exit_code) from None
-            raise ClairvoyantError(f"interrupted; {KEPT}") from None
-        unfinished.keep(session.measured)  # until the profile is saved
-        return outcome
-
-
-class Unfinished:
-    """Keeps what a calibration has measured in the database until its profile is saved."""
-
-    def __init__(self, path: Path, seed: int, *, fresh: bool) -> None:
-        self._path, self.seed, self._fresh = path, seed, fresh
-
-    def resume(self, served: Served) -> Measured | None:
-        """Return what an unfinished run has measured of a server today, None if nothing."""
-        with told_plainly(), reading(self._path) as connection:
-            state = load_state(connection, _state_name(served))
-        if state is None or self._fresh:
-            return None
-        try:
-            measured = msgspec.json.decode(state, type=Measured)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            return None  # of another version
-        found = measured.holds_for(served, self.seed, time.time()) and measured.described()
-        return measured if found else None
-
-    def keep(self, measured: Measured) -> bool:
-        """Keep it if there is anything; ClairvoyantError if it cannot be written."""
-        if not measured.described():
-            return False
-        with told_plainly(), writing(self._path) as connection:
-            save_state(connection, _state_name(measured.served), msgspec.json.encode(measured))
-        return True
-
-    def clear(self, served: Served) -> None:
-        """Delete what was kept of a run that is finished."""
-        with told_plainly(), writing(self._path) as connection:
-            drop_state(connection, _state_name(served))
-
-
-def _state_name(served: Served) -> str:
-    return f"calibration {this_host().key} {served.backend} {served.place} {served.url} {served.model}"
-
-
-async def _try_continuing(
-    backend: str | None,
-    model: str | None,
-    plan: Plan,
-    key: str | None,
-    tell: Tell,
-    find: Callable[[Survey], Profile],
-) -> Profile:
-    """Return the profile that `find` finds for a server and model, with how answers are continued there."""
-    async with _client(backend, key) as client:
-        profile = find(await survey(client, model))
-        await client.ask(WARM_UP)
-        proof = await prove_continuing(Session(client, plan, tell), profile.slots)
-    if not proof.continuations:
-        why = proof.why_not or "its answers differed from each other, or time was up"
-        raise ClairvoyantError(f"no answer was cut and continued: {why}; nothing was kept")
-    return replace(profile, continuations=proof.continuations)
-
-
-def _profile_of(path: Path, name: str | None, found: Survey) -> Profile:
-    """Return the profile that `serve` would use of a server and model, or the one of a name."""
-    served = found.served
-    with told_plainly(), reading(path) as connection:
-        if name is not None:
-            kept = [named(connection, name)]
-        else:
-            kept = fitting(connection, host=this_host().key, backend=served.backend, place=served.place)
-    profile = next((each for each in kept if each.served.model == served.model), None)
-    if profile is None:
-        which = f"profile {name!r} is not" if name else "there is no profile yet"
-        raise ClairvoyantError(f"{which} of {served.model} on this server; run: clairvoyant calibrate")
-    for then, now in ((profile.served.version, served.version), (profile.served.digest, served.digest)):
-        if then and now and then != now:
-            raise ClairvoyantError(
-                f"profile {profile.name} is of {served.backend} or {served.model} as it was before "
-                f"({then[:20]} then, {now[:20]} now); run: clairvoyant calibrate"
-            )
-    return profile
+        session = Session(client, plan, tell, p_long, seed, say)
+        return await calibrate(session, model, this_host(), __version__)
 
 
 @contextmanager
@@ -269,15 +161,6 @@ def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
             yield tell, say
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise ClairvoyantError("interrupted; nothing was kept") from None
-
-
-def _print_continuations(profile: Profile, *, as_json: bool) -> None:
-    if as_json:
-        say_json(profile, indent=2)
-        return
-    console = PlainConsole()
-    print_continuations(console, profile)
-    console.print(Text.assemble("kept with ", (profile.name, "bold")))
 
 
 def _print(outcome: Outcome, taken: Profile, *, as_json: bool) -> None:

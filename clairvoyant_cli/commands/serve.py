@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 from contextlib import suppress
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,8 +91,22 @@ async def _serve(config: ServeConfig) -> None:
 
         predictor = FrozenPredictor(predictor)
     with kept_in(config) as persistence:
+
+        async def self_test(daemon: "Daemon") -> None:
+            if persistence is None or config.no_self_test or config.no_preempt or config.freeze:
+                return
+            # On a thread: its HTTP client takes a tenth of a second to import.
+            module = await asyncio.to_thread(import_module, "clairvoyant_cli.calibrate.self_test")
+            await module.SelfTest(daemon, persistence).run()
+
         daemon_of = running_daemon(
-            config, predictor, persistence=persistence, announced=True, encode=encode, urgency=urgency
+            config,
+            predictor,
+            persistence=persistence,
+            announced=True,
+            encode=encode,
+            urgency=urgency,
+            self_test=self_test,
         )
         async with daemon_of as daemon:
             # Exempt the loaded modules and models from garbage collection, to keep pauses short.

@@ -172,13 +172,14 @@ async def running_daemon(
     clock: Callable[[], float] = time.monotonic,
     encode: Encode | None = None,
     urgency: UrgencyPredictor | None = None,
+    self_test: Callable[["Daemon"], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Daemon]:
     """Start a daemon, and stop it when the block ends. `status` and `top` find it if it is `announced`.
 
     Without `persistence` it starts from defaults and remembers nothing. `clock` gives the seconds by which
     everything is ordered and measured; the event loop's timers should follow it. `encode` reads prompts for
     second predictions, which `predictor` takes as opinions. `urgency` predicts the urgency of
-    requests for which no rule or client gives one.
+    requests for which no rule or client gives one. `self_test` runs as long as the daemon.
     """
     policy = _policy(config)  # refused before anything is started
     traces = traces_to(config.otlp_endpoint) if announced else None
@@ -227,6 +228,8 @@ async def running_daemon(
                 daemon.lifecycle.expect()
             for run in daemon.background:
                 tasks.spawn(run())
+            if self_test is not None:
+                tasks.spawn(self_test(daemon))
             if announced:  # only then does anyone look back
                 tasks.spawn(daemon.recorder.run())
             try:

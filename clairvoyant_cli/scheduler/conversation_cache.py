@@ -8,7 +8,7 @@ windows or recurrent layers may drop whole.
 """
 
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -106,6 +106,11 @@ class ConversationCache:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    @property
+    def conversations(self) -> Iterable[Kept]:
+        """The conversations that it may hold."""
+        return self._kept.values()
 
     def expected(self, chain: Chain) -> Expected:
         """Return what should be cached of a prompt: of the conversation that shares most with it, or, if that

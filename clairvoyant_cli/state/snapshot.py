@@ -303,6 +303,7 @@ class BackendState:
     priority. `prompt_stop_s` is how long it goes on reading a prompt after a cut, None before any. It cut
     `truncated` prompts to its context; `cut_to` are the tokens of the last one and that context. While it is
     away, requests are kept for it for `kept_for_s` more; None if it is there or never was, 0.0: not any more.
+    `self_test` says how far the daemon's own test of it is, "" if there is none; that counts nowhere else.
     """
 
     name: str
@@ -328,6 +329,7 @@ class BackendState:
     truncated: int = 0
     cut_to: tuple[int, int] = (0, 0)
     kept_for_s: float | None = None
+    self_test: str = ""
 
     @property
     def is_there(self) -> bool:

@@ -5,7 +5,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-import msgspec
 import pytest
 
 from clairvoyant_cli.backends.adapter import Found
@@ -14,7 +13,7 @@ from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import cs2, simulated_sojourns
 from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.calibrate.session import Measured, ServiceTime, Step
+from clairvoyant_cli.calibrate.session import ServiceTime, Step
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.replay import Engine, Service, digest
@@ -70,34 +69,6 @@ def test_what_is_measured_is_what_the_server_did(serial: Run) -> None:
     check_against_the_journal(serial)
 
 
-def test_a_run_resumes_what_a_broken_one_has_measured() -> None:
-    kept: list[Measured] = []
-
-    def keep(found: Measured) -> None:
-        kept.append(msgspec.json.decode(msgspec.json.encode(found), type=Measured))
-
-    def break_in_the_queue(step: Step) -> None:
-        if "queueing" in step.title and step.done == 12:
-            raise ClairvoyantError("the server has gone")
-
-    async def twice() -> Run:
-        async with server() as (engine, url):
-            with pytest.raises(ClairvoyantError, match="gone"):
-                await measured(url, tell=break_in_the_queue, keep=keep)
-            asked_before = len(engine.journal)
-            outcome, told = await measured(url, resume=lambda served: kept[0])
-            return Run(outcome, told, engine.journal[asked_before:])
-
-    again = run_virtually(twice())
-    assert "one at a time" not in [step.title for step in again.told]
-    profile = again.outcome.profile
-    assert profile.method == "measured"
-    # Of fifteen that count, seven were answered in the queue before; as many as fill it do not count.
-    counted = [each for each in again.outcome.samples if each.phase == "load" and each.counted]
-    assert len(counted) == 15
-    assert max(step.of for step in again.told if "queueing" in step.title) == 8 + profile.concurrency
-
-
 def test_two_slots_are_seen_and_kept_busy() -> None:
     parallel = run_virtually(run(slots=2))
     assert parallel.outcome.profile.slots == 2
@@ -120,7 +91,6 @@ def test_progress_says_what_is_measured_and_how_long_it_takes(serial: Run) -> No
         "prompts of 400 tokens",
         "slots",
         "short ones among long ones, queueing",
-        "cut and continued",
     ]
     assert serial.told[-1].done == serial.told[-1].of
     assert serial.told[-1].left_s == 0.0

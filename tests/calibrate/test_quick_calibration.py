@@ -83,14 +83,14 @@ def test_the_computed_interval_covers_the_truth_and_a_steady_server_is_not_calle
         mu_short = profile.mu_short_s
         assert profile.method == "computed"
         assert mu_short is not None
-        assert mu_short.n == QUICK.singles
+        assert 3 <= mu_short.n <= QUICK.singles
         covered += mu_short.low <= truth <= mu_short.high
         assert not [line for line in profile.advice if any(words in line for words in NOISE)]
     assert covered >= 0.85 * RUNS
 
 
 def test_a_server_whose_speed_varies_is_called_noisy() -> None:
-    plan = Plan("noise", shorts=1, singles=15, bands=(), budget_s=30.0, cut_s=0.0)
+    plan = Plan("noise", shorts=1, singles=15, bands=(), cut_s=0.0)
     for profile in run_virtually(every(3, plan, varies=0.6)):
         assert any("speed varied" in line for line in profile.advice), profile.advice
 

@@ -1,15 +1,15 @@
 """A replay backend that answers a calibration's questions at the lengths they ask for."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.run import Outcome, Resume, calibrate
-from clairvoyant_cli.calibrate.session import Measured, Plan, Session, Step, Tell
+from clairvoyant_cli.calibrate.run import Outcome, calibrate
+from clairvoyant_cli.calibrate.session import Plan, Session, Step, Tell
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import Replay, Speed
 from tests.fakes.faulty_engine import FaultyEngine
@@ -41,8 +41,6 @@ async def measured(
     plan: Plan = SMALL,
     backend: str = "ollama",
     tell: Tell = lambda step: None,
-    resume: Resume = lambda served: None,
-    keep: Callable[[Measured], None] = lambda measured: None,
 ) -> tuple[Outcome, list[Step]]:
     """Calibrate a server and return what came of it and what was told on the way, to `tell` as well."""
     told: list[Step] = []
@@ -52,9 +50,5 @@ async def measured(
         tell(step)
 
     async with Client(Found(adapter_of(backend), url), clock=asyncio.get_running_loop().time) as client:
-        session = Session(client, plan, note)
-        try:
-            outcome = await calibrate(session, None, HOST, "test", resume)
-        finally:
-            keep(session.measured)
+        outcome = await calibrate(Session(client, plan, note), None, HOST, "test")
     return outcome, told

@@ -71,7 +71,12 @@ class DaemonProcess:
 
 @contextmanager
 def daemon_process(
-    backend: str, *flags: str, home: Path, checkout: Path | None = None, stdin: int = subprocess.DEVNULL
+    backend: str,
+    *flags: str,
+    home: Path,
+    checkout: Path | None = None,
+    stdin: int = subprocess.DEVNULL,
+    self_test: bool = False,
 ) -> Iterator[DaemonProcess]:
     """Run `clairvoyant serve` before `backend` on a free port until the block ends.
 
@@ -79,8 +84,9 @@ def daemon_process(
     """
     command = COMMAND if checkout is None else (str(checkout / ".venv/bin/python"), *COMMAND[1:])
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CLAIRVOYANT_")}
+    quiet = [] if self_test else ["--no-self-test"]  # idle time is quiet
     process = subprocess.Popen(
-        [*command, "--backend", backend, "--listen", "127.0.0.1:0", *flags],
+        [*command, "--backend", backend, "--listen", "127.0.0.1:0", *flags, *quiet],
         stdin=stdin,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -65,13 +65,14 @@ async def serving(
     faults_expected: bool = False,
     announced: bool = False,
     clock: Callable[[], float] = time.monotonic,
+    self_test: Callable[[Daemon], Awaitable[None]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Daemon]:
     """Run the proxy before `backend` on a free port; an internal error in it fails the test."""
     config = ServeConfig(backend=backend, **({"listen": "127.0.0.1:0"} | settings))
     with _internal_errors() as errors:
         async with running_daemon(
-            config, predictor or ByFirstWord(), announced=announced, clock=clock
+            config, predictor or ByFirstWord(), announced=announced, clock=clock, self_test=self_test
         ) as daemon:
             yield daemon
     if not faults_expected:

@@ -270,8 +270,7 @@ def main() -> None:
         if db is None:
             db = f"{home}/c.db"
             server = ("--backend", args.backend, "--model", args.model)
-            clairvoyant("calibrate", "--quick", *server, "--db", db)
-            print(clairvoyant("calibrate", "--continuation", *server, "--db", db), flush=True)
+            print(clairvoyant("calibrate", *server, "--db", db), flush=True)
         with daemon_process(args.backend, "--db", db, home=Path(home)) as daemon:
             daemon.await_line("after a cut")
             tally = asyncio.run(judge(args, daemon.base_url))

@@ -77,7 +77,6 @@ SAYS = {
     r"^clairvoyant top": r"serving on 127\.0\.0\.1:7117",
     r"bench burst .*--report quick.md": r"sooner|later|not significantly",
     r"^clairvoyant calibrate$": r"(?s)mu_short.*tau .*\(3 x mu_short\).*kept as",
-    r"calibrate --continuation": r"texts identical",
     r"service install --dry-run": r"ExecStart=.*clairvoyant",
     r"env --client open-webui": r"http://\S+:7117/v1",
     r"^clairvoyant serve --slo": r"policy",

@@ -164,9 +164,8 @@ def main() -> None:
         clients.write_text(front_end + "".join(rules))
         clients.chmod(0o600)
         command = [sys.executable, "-m", "clairvoyant_cli", "calibrate"]
-        for how in ("--quick", "--continuation"):
-            calibrated = [*command, how, "--backend", options.url, "--db", str(database)]
-            proof = subprocess.run(calibrated, check=True, capture_output=True, text=True)
+        calibrated = [*command, "--backend", options.url, "--db", str(database)]
+        proof = subprocess.run(calibrated, check=True, capture_output=True, text=True)
         print(proof.stdout.strip()[-300:], file=sys.stderr)
         alone_s = asyncio.run(service_s(options.url, cases))
         each = options.requests // options.rounds

@@ -102,9 +102,8 @@ def main() -> None:
         rules = (f'[[urgency]]\nlevel = {n}\nheader = "X-True-Level: {n}"\n' for n in (0, 4))
         clients.write_text("".join(rules))
         command = [sys.executable, "-m", "clairvoyant_cli", "calibrate"]
-        for how in ("--quick", "--continuation"):
-            calibrated = [*command, how, "--backend", options.url, "--db", str(database)]
-            subprocess.run(calibrated, check=True, capture_output=True, text=True)
+        calibrated = [*command, "--backend", options.url, "--db", str(database)]
+        subprocess.run(calibrated, check=True, capture_output=True, text=True)
         alone_s = asyncio.run(service_s(options.url, write_cases()))
         tau_s = round(5.0 * alone_s, 1)
         print(f"{alone_s:.2f} s each alone, tau {tau_s:g} s, {options.eager} at level 0 all the time for")

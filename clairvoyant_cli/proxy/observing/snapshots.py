@@ -173,6 +173,7 @@ class SnapshotBuilder:
             truncated=worker.truncated,
             cut_to=worker.cut_to,
             kept_for_s=worker.outage.left_s,
+            self_test=worker.self_test,
         )
 
     def _with_refusals(self, waiting: WaitingState) -> WaitingState:

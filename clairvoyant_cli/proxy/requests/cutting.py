@@ -70,9 +70,7 @@ class Preemption:
             exact = f"{proof.exact} of {proof.trials} answers equal, {proof.resume_s * 1000:.0f} ms to resume"
             say(logging.INFO, f"{server.name} goes on after a cut: {model}, {exact}")
         if POLICIES[operation.policy].interrupts and not proofs:
-            measured = any(server.profiles for server in self.pool)  # else there is no profile to add it to
-            command = "clairvoyant calibrate --continuation" if measured else "clairvoyant calibrate"
-            news = f"no answer is cut: no server is proven to continue one exactly; run {command}"
+            news = "no answer is cut yet: no server is proven to continue one exactly"
             say(logging.WARNING, news)
 
     def consider(self, exchange: Exchange, request: Request, server: Server) -> None:

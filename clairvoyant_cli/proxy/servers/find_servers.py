@@ -75,6 +75,7 @@ async def find_server(
             prober=prober,
             key=key.encode() if key else None,
             weight=wanted.weight,
+            tests_allowed=wanted.self_test,
         )
         if server.seen and adapter.PRIORITY is not None:
             server.heeding = await adapter.heeding(server.ask, server.local_port)

@@ -45,6 +45,10 @@ class Residents:
         """Return what a request needs loaded, in one spelling."""
         return full_name(parsed.model) + parsed.affinity.removeprefix(parsed.model) if parsed.model else ""
 
+    def is_plain(self, model: str) -> bool:
+        """Whether a model was asked for with no option but a context, as far as is known."""
+        return " " not in ASKED_CONTEXT.sub("", self._affinity_of.get(full_name(model), ""))
+
     def context_of(self, parsed: ParsedRequest) -> int | None:
         """Return the context for a request, in tokens: what it asks for, or that of the model as it was
         loaded for the last such request; None if unknown. At most this is what it gets.

@@ -46,8 +46,9 @@ class Server(ObservedServer):
     among servers that could serve a request equally well. A `draining` server gets no new requests; a
     `leaving` one is also removed once it has nothing left to do. `residents` is None unless it swaps models,
     `saved_slots` unless it may save conversations. `settings` maps a model to what decides its answers
-    besides the request. `truncated` counts the prompts that it cut to its context, and `cut_to` are the
-    tokens of the last one and that context. `news`, `unproved` and `remarks` hold what was logged already.
+    besides the request. With `tests_allowed`, it is tested although that may cost money; `self_test` says how
+    far the test is. `truncated` counts the prompts that it cut to its context, and `cut_to` are the tokens of
+    the last one and that context. `news`, `unproved` and `remarks` hold what was logged already.
     """
 
     prober: Prober
@@ -64,6 +65,8 @@ class Server(ObservedServer):
     residents: Residents | None = None
     saved_slots: SavedSlots | None = None
     settings: dict[str, ModelSettings] = field(default_factory=dict)
+    tests_allowed: bool = False
+    self_test: str = ""
     truncated: int = 0
     cut_to: tuple[int, int] = (0, 0)
     news: str = ""

@@ -24,7 +24,7 @@ CURVE_POINTS = 200
 
 UNPROVEN = (
     "Nothing proves that this server can resume a cut answer, so nothing is cut; prove it first: "
-    "clairvoyant calibrate --continuation"
+    "clairvoyant calibrate"
 )
 
 

@@ -1,0 +1,307 @@
+"""Finds out in idle moments whether a server's answers can be cut and continued, and how fast it is.
+
+Rule 1: a test runs only while no request of a client is here. When one comes, the test's request is closed.
+Rule 2: no request of a test takes longer than `PIECE_S`.
+Rule 3: a test costs no money, loads no model, runs on no battery, and evicts no conversation that takes long
+to read again.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field, replace
+from math import inf
+from secrets import randbits
+from typing import Protocol
+
+import msgspec
+import psutil
+
+from clairvoyant_cli import __version__
+from clairvoyant_cli.addresses import is_loopback
+from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.calibrate.client import Client
+from clairvoyant_cli.calibrate.continuation import Prover, Tried
+from clairvoyant_cli.calibrate.questions import reading
+from clairvoyant_cli.calibrate.server_speeds import survey
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.protocols.model_settings import changed_parts
+from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
+from clairvoyant_cli.proxy.servers.server import Server
+from profiles.records import Host, Profile, Served
+
+PIECE_S = 2.0
+IDLE_S = 2.0  # without any request, before a test: agents come back within it
+LOOK_EVERY_S = 1.0
+ATTEMPTS = 5  # that fail in a row before a model is given up
+AGAIN_S = 10.0  # until the next attempt; longer each time
+SLOWER = 0.7  # factor on the answers' lengths after an attempt that failed: the server may be slower by now
+LOADED_FOR_S = 60.0  # after its last answer, where the server does not list what is loaded
+
+READ_S = 0.2  # how long reading the longest prompt may take: a server may finish its batch before it stops
+FIRST_TOKENS, MAX_TOKENS = 32, 400  # of the first prompt that is read, and of the longest
+ANSWER_TOKENS = 16
+
+REST_S = 1800.0
+REREAD_S = 0.5
+"""A conversation that was used within `REST_S`, and takes longer than `REREAD_S` to read, is not evicted."""
+
+
+class Storage(Protocol):
+    """Where progress and results are kept."""
+
+    def load(self, name: str) -> bytes | None:
+        """Return a stored state, None if there is none."""
+        ...
+
+    def save(self, name: str, state: bytes) -> None:
+        """Store a state."""
+        ...
+
+    def keep(self, profile: Profile) -> None:
+        """Store a profile, or replace the one of its name."""
+        ...
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is known of a model on a server; kept over a restart. Speeds are in tokens per second."""
+
+    tried: Tried = field(default_factory=Tried)
+    decode_tokens_per_s: float = 0.0
+    prefill_tokens_per_s: float | None = None
+    ttft_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Trying:
+    """A test of one model. `keeps_prompts`: its server keeps in memory what leaves the slots. `failed`
+    attempts were made in a row, the next is due at `again_s`; `over`: there is none.
+    """
+
+    client: Client
+    name: str
+    progress: Progress
+    served: Served = field(default_factory=lambda: Served("", ""))
+    prover: Prover | None = None
+    keeps_prompts: bool = False
+    failed: int = 0
+    again_s: float = 0.0
+    over: bool = False
+
+
+@dataclass(slots=True)
+class SelfTest:
+    """Tests the servers of a daemon while it runs."""
+
+    daemon: Daemon
+    storage: Storage
+    _tests: dict[tuple[str, ...], Trying] = field(default_factory=dict)
+    _answered: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _piece: asyncio.Timeout | None = None
+    _busy_s: float = -inf
+
+    async def run(self) -> None:
+        """Test until cancelled."""
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
+        self.daemon.dispatcher.changed.append(self._yield)
+        self.daemon.dispatcher.ended.append(self._ended)
+        try:
+            while True:
+                await asyncio.sleep(LOOK_EVERY_S)
+                for server in list(self.daemon.pool):
+                    await self._visit(server)
+        finally:
+            for test in self._tests.values():
+                await test.client.http.aclose()
+
+    def _now(self) -> float:
+        return self.daemon.stats.journal.clock()
+
+    def _yield(self) -> None:
+        """Stop at once when a request is here."""
+        if self.daemon.dispatcher.live:
+            self._busy_s = self._now()
+            if self._piece is not None and not self._piece.expired():
+                self._piece.reschedule(0.0)
+
+    def _ended(self, exchange: Exchange, end: RequestEnd) -> None:
+        self._busy_s = end.at_s
+        if exchange.totals.complete and exchange.attempt is not None:
+            self._answered[exchange.attempt.worker] = exchange.asked.parsed.model, end.at_s
+
+    @property
+    def _is_idle(self) -> bool:
+        daemon = self.daemon
+        is_free = not daemon.dispatcher.live and daemon.operation.mode == "serving"
+        return is_free and self._now() - self._busy_s >= IDLE_S
+
+    async def _visit(self, server: Server) -> None:
+        """Test what is loaded on a server, as long as nothing else is to be done."""
+        if not self._is_idle or not _is_free_of_charge(server):
+            return
+        server.self_test = ""
+        for model in self._loaded(server):
+            unknown = server.proofs and server.settings_of(model) is None  # it has not been looked at yet
+            if unknown or server.continuation_of(model) is not None:
+                continue
+            test = await self._test_of(server, model)
+            while not test.over:
+                waits = self._obstacle(server, test)
+                said = "" if test.prover is None else f": {test.prover.done} of {test.prover.wanted} tried"
+                server.self_test = f"self-test{said}, {waits or 'idle time only'}"
+                if waits or not self._is_idle or not await self._piece_of(server, model, test):
+                    break
+            if test.over:
+                server.self_test = ""
+
+    def _loaded(self, server: Server) -> list[str]:
+        """Return the models that are loaded now, as far as that is known."""
+        names = [model.name for model in server.models]
+        if not (server.adapter.SWAPS_MODELS or server.adapter.ANSWERS_ANY_MODEL):
+            model, at_s = self._answered.get(server.name, ("", -inf))
+            names = [model] if model and self._now() - at_s < LOADED_FOR_S else []
+        remote = server.remote_models
+        return [name for name in names if name not in remote and not server.adapter.runs_elsewhere(name)]
+
+    async def _test_of(self, server: Server, model: str) -> Trying:
+        digest = next((each.digest for each in server.models if each.name == model), "")
+        key = (server.name, model, server.version, digest)
+        if (test := self._tests.get(key)) is None:
+            found = Found(server.adapter, server.upstream.url, server.prefix, server.version, server.slots)
+            api_key = None if server.key is None else server.key.decode()
+            client = Client(found, model, api_key, self.daemon.stats.journal.clock)
+            client.piece_s = PIECE_S
+            name = f"self-test {server.adapter.name} {server.base_url} {model}"
+            test = self._tests[key] = Trying(client, name, _read(self.storage.load(name)))
+            test.keeps_prompts = await asyncio.to_thread(server.adapter.keeps_prompts, server.local_port)
+            news = f"{server.name}: finding out in idle time whether answers of {model} can be cut"
+            self._say(f"{news}; --no-self-test turns it off")
+        return test
+
+    def _obstacle(self, server: Server, test: Trying) -> str:
+        """Return why a test waits, "" if it does not."""
+        if server.state != "up" or server.standing or server.leads_back:
+            return "waits for the server"
+        if self._now() < test.again_s:
+            return "waits after an error"
+        battery = psutil.sensors_battery()
+        if battery is not None and not battery.power_plugged:
+            return "waits for mains power"
+        scheduler, now = self.daemon.dispatcher.scheduler, self._now()
+        cache = scheduler.fleet.stations[server.name].cache
+        keeps = cache.room_tokens == inf and (test.keeps_prompts or cache.keeps_all)
+        for kept in () if keeps else cache.conversations:
+            session = scheduler.sessions.known.get(kept.session)
+            if session and now - session.last_end_s < REST_S and server.read_s(kept.tokens) > REREAD_S:
+                return "waits: it would evict a session's KV cache"
+        return ""
+
+    async def _piece_of(self, server: Server, model: str, test: Trying) -> bool:
+        """Do a part of a test; False unless it was completed."""
+        try:
+            async with asyncio.timeout(None) as self._piece:
+                if server.adapter.REPORTS_SLOTS and await server.adapter.busy_slots(server.ask):
+                    return False  # another client is there
+                await server.adapter.refresh(server.ask, server)
+                if model not in self._loaded(server):
+                    return False
+                if server.residents is not None:  # other options would load the model again
+                    context = next((each.context for each in server.models if each.name == model), None)
+                    if context is None or not server.residents.is_plain(model):
+                        return False
+                    test.client.options = {"num_ctx": context}
+                await self._next(server, test)
+        except TimeoutError:
+            return False  # a request came
+        except ClairvoyantError as error:
+            test.failed += 1
+            test.again_s = self._now() + AGAIN_S * test.failed
+            if test.prover is not None:
+                test.prover.rate *= SLOWER
+            if test.failed >= ATTEMPTS:
+                test.over = True
+                self._say(f"{server.name}: no self-test of {model}: {error}; run: clairvoyant calibrate")
+            return False
+        finally:
+            self._piece = None
+        test.failed = 0
+        self.storage.save(test.name, msgspec.json.encode(test.progress))
+        if test.prover is not None and test.prover.is_complete:
+            test.over = True
+            await self._conclude(server, test, test.prover)
+        return True
+
+    async def _next(self, server: Server, test: Trying) -> None:
+        """Measure the speeds first, then make one trial after another."""
+        client, progress = test.client, test.progress
+        if not progress.decode_tokens_per_s:
+            read = answer = await client.ask(reading(FIRST_TOKENS, randbits(40)), ANSWER_TOKENS)
+            tokens = min(round(READ_S * (answer.prefill_tokens_per_s or 0.0)), MAX_TOKENS)
+            if tokens > FIRST_TOKENS:
+                read = await client.ask(reading(tokens, randbits(40)), ANSWER_TOKENS)
+            progress.prefill_tokens_per_s = read.prefill_tokens_per_s
+            progress.ttft_s = answer.ttft_s
+            if answer.decode_tokens_per_s is None:
+                raise ClairvoyantError("its answers are too short to tell its speed")
+            progress.decode_tokens_per_s = answer.decode_tokens_per_s
+            server.speeds.learn(read.tokens, read.told_decode_s, read.prefilled_tokens, read.told_prefill_s)
+        elif test.prover is None:
+            prover = Prover(client, server.slots, progress.decode_tokens_per_s, progress.tried)
+            await prover.look()
+            test.served = (await survey(client, client.model)).served
+            progress.tried = prover.tried
+            test.prover = prover
+            for way in (way for each in server.profiles for way in each.continuations):
+                is_known = way.is_exact or way.exact < way.trials  # and not just tried too few times
+                if is_known and not changed_parts(way.fingerprint, prover.tried.fingerprint):
+                    test.over = True
+        else:
+            await test.prover.step()
+
+    async def _conclude(self, server: Server, test: Trying, prover: Prover) -> None:
+        """Keep the result with the profile of the model, or as a profile of its own."""
+        found, progress, model = prover.continuations, test.progress, test.client.model
+        best = next((each for each in found if each.is_exact), None)
+        if best is None:
+            why = "; ".join(prover.notes) or "continued answers were not always identical"
+            self._say(f"{server.name}: answers of {model} are not cut: {why}")
+            return
+        profile = next((each for each in server.profiles if each.served.model == model), None)
+        if profile is None:
+            profile = Profile(
+                name=test.served.profile_name,
+                measured_at=time.time(),
+                host=Host(),
+                served=test.served,
+                plan="self-test",
+                method="not measured",
+                concurrency=0,
+                mu_short_s=None,
+                tau_s=None,
+                decode_tokens_per_s=progress.decode_tokens_per_s,
+                prefill_tokens_per_s=progress.prefill_tokens_per_s,
+                ttft_s=progress.ttft_s,
+                load_s=None,
+                slots=server.slots,
+                measured_by=__version__,
+            )
+        await asyncio.to_thread(self.storage.keep, replace(profile, continuations=found))
+        self._say(f"{server.name}: answers of {model} can be cut: {best.exact} of {best.trials} equal")
+
+    def _say(self, news: str) -> None:
+        self.daemon.stats.journal.event(logging.INFO, news)
+
+
+def _is_free_of_charge(server: Server) -> bool:
+    """Whether nobody pays for a server's answers: it runs on this machine, or its operator allows tests."""
+    is_ours = is_loopback(server.upstream.host) and not server.key and server.adapter.name != "other"
+    return (is_ours or server.tests_allowed) and server.stamps is None
+
+
+def _read(state: bytes | None) -> Progress:
+    try:
+        return msgspec.json.decode(state or b"{}", type=Progress)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return Progress()

@@ -1,0 +1,266 @@
+"""What `serve` finds out in idle time: in virtual time, before servers that continue and that cost money."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from clairvoyant_cli.backends.ollama import Ollama
+from clairvoyant_cli.calibrate.self_test import IDLE_S, SelfTest
+from clairvoyant_cli.config import BackendConfig
+from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.bench.virtual_time import run_virtually
+from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from clairvoyant_cli.state.snapshot import Snapshot
+from profiles.database import reading
+from profiles.host import this_host
+from profiles.ledger import Ledger
+from profiles.records import Profile
+from profiles.store import every
+from tests.fakes.remembered import PROFILE, keep
+from tests.fakes.serving import ByFirstWord, serving
+
+MODEL = "replay:latest"
+LONG_S = 600.0
+
+
+@dataclass
+class Kept:
+    """A storage in memory."""
+
+    states: dict[str, bytes] = field(default_factory=dict)
+    profiles: list[Profile] = field(default_factory=list)
+
+    def load(self, name: str) -> bytes | None:
+        return self.states.get(name)
+
+    def save(self, name: str, state: bytes) -> None:
+        self.states[name] = state
+
+    def keep(self, profile: Profile) -> None:
+        self.profiles.append(profile)
+
+
+@pytest.fixture(autouse=True)
+def plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have mains power, and nothing else on this machine that is taken for the server."""
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: None)
+    monkeypatch.setattr(Ollama, "keeps_prompts", lambda self, port: False)
+
+
+@asynccontextmanager
+async def proxied(
+    storage: Kept, *, loaded: bool = True, decode: float = 50.0, **settings: Any
+) -> AsyncIterator[tuple[Daemon, Engine]]:
+    """Run the proxy with a self-test before a server of one slot."""
+    engine = Engine(speed=Speed(1000.0, decode), answer_tokens=lambda prompt, rng: 300)
+    app = Replay(engine)
+    if loaded:
+        app.loaded.add(MODEL)
+    async with serve_app(app.app) as url:
+        if "backends" in settings:
+            settings["backends"] = (replace(settings["backends"], url=url),)
+        backend = None if "backends" in settings else url
+        clock = asyncio.get_running_loop().time
+        run = lambda daemon: SelfTest(daemon, storage).run()  # noqa: E731
+        async with serving(backend, clock=clock, self_test=run, **settings) as daemon:
+            yield daemon, engine
+
+
+async def until(holds: Callable[[], object], within_s: float = LONG_S) -> None:
+    """Return once `holds`, TimeoutError if it never does."""
+    async with asyncio.timeout(within_s):
+        while not holds():  # noqa: ASYNC110 - states change without an event
+            await asyncio.sleep(0.05)  # of virtual time
+
+
+def said(daemon: Daemon) -> str:
+    return daemon.snapshot().backends[0].self_test
+
+
+async def asked(daemon: Daemon, prompt: str = "Hello", tokens: int = 10) -> None:
+    """Ask for a whole answer."""
+    body = {"model": "replay", "messages": [{"role": "user", "content": prompt}], "stream": False}
+    async with httpx.AsyncClient(base_url=daemon.base_url, timeout=LONG_S, trust_env=False) as http:
+        answer = await http.post("/api/chat", json=body | {"options": {"num_predict": tokens}})
+    assert answer.status_code == 200
+
+
+def test_an_idle_server_is_proven_and_nothing_counts_as_a_request() -> None:
+    storage, predictor = Kept(), ByFirstWord()
+
+    async def prove() -> tuple[Snapshot, set[str]]:
+        seen = set[str]()
+        async with proxied(storage, predictor=predictor) as (daemon, _):
+            async with asyncio.timeout(LONG_S):
+                while not storage.profiles:
+                    seen.add(said(daemon))
+                    await asyncio.sleep(0.5)
+            return daemon.snapshot(), seen
+
+    state, seen = run_virtually(prove())
+    [profile] = storage.profiles
+    assert profile.continuation is not None
+    assert (profile.name, profile.plan, profile.mu_short_s) == ("replay@ollama", "self-test", None)
+    assert profile.decode_tokens_per_s == pytest.approx(50.0, rel=0.1)
+    assert profile.prefill_tokens_per_s == pytest.approx(1000.0, rel=0.1)
+    assert "self-test: 8 of 24 tried, idle time only" in seen
+    assert state.counters.submitted == state.counters.passed_through == 0
+    assert not state.recent
+    assert not predictor.seen
+    assert any("finding out in idle time" in event.text for event in state.log)
+    assert any("can be cut: 24 of 24 equal" in event.text for event in state.log)
+
+
+def test_a_request_of_a_client_ends_a_test_at_once() -> None:
+    async def interrupt() -> tuple[float, float]:
+        async with proxied(Kept()) as (daemon, engine):
+            # An answer of the test is being written.
+            await until(lambda: engine.journal and engine.journal[-1].tokens > 3 and "of 24" in said(daemon))
+            before = engine.journal[-1]
+            await asked(daemon)
+            assert before.outcome == "cancelled"
+            number = len(engine.journal) - 1
+            mine = engine.journal[number]
+            await until(lambda: len(engine.journal) > number + 1)
+            assert mine.started_s is not None
+            assert mine.ended_s is not None
+            return mine.started_s - mine.arrived_s, engine.journal[number + 1].arrived_s - mine.ended_s
+
+    waited_s, idle_s = run_virtually(interrupt())
+    assert waited_s < 0.1  # two tokens take 0.04 s, the whole answer would have taken a second
+    assert idle_s >= IDLE_S
+
+
+def test_no_request_of_a_test_takes_longer_than_two_seconds() -> None:
+    async def run() -> Engine:
+        async with proxied(Kept(), decode=12.0) as (daemon, engine):
+            await until(lambda: "8 of" in said(daemon))
+            return engine
+
+    engine = run_virtually(run())
+    assert max((each.ended_s or 0.0) - each.arrived_s for each in engine.journal[:-1]) <= 2.1
+
+
+def test_a_server_that_is_too_slow_is_left_alone() -> None:
+    async def run() -> int:
+        async with proxied(Kept(), decode=3.0) as (daemon, engine):
+            await until(
+                lambda: any("needs more than 2 s" in each.text for each in daemon.stats.journal.events)
+            )
+            asked_before = len(engine.journal)
+            await asyncio.sleep(LONG_S)
+            return len(engine.journal) - asked_before
+
+    assert run_virtually(run()) == 0
+
+
+def test_progress_survives_a_restart() -> None:
+    storage = Kept()
+
+    async def twice() -> tuple[int, int]:
+        async with proxied(storage) as (daemon, engine):
+            await until(lambda: "16 of 24" in said(daemon))
+            first = len(engine.journal)
+            [(name, state)] = storage.states.items()
+            address = daemon.pool.first.base_url
+        async with proxied(storage) as (daemon, engine):
+            storage.states[name.replace(address, daemon.pool.first.base_url)] = state
+            await until(lambda: storage.profiles)
+            return first, len(engine.journal)
+
+    first, second = run_virtually(twice())
+    assert second < 0.75 * first
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"backends": BackendConfig("a", "http://x", kind="other")},
+        {"backends": BackendConfig("a", "http://x", key_file="KEY")},
+        {"loaded": False},
+    ],
+    ids=["unknown kind", "API key", "no model loaded"],
+)
+def test_nothing_is_asked_where_it_may_cost_money_or_load_a_model(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("secret")
+    key.chmod(0o600)
+    wanted = settings.get("backends")
+    if isinstance(wanted, BackendConfig) and wanted.key_file:
+        settings = {"backends": replace(wanted, key_file=str(key))}
+
+    async def run() -> int:
+        async with proxied(Kept(), **settings) as (daemon, engine):
+            await asyncio.sleep(LONG_S)
+            assert said(daemon) == ""
+            return len(engine.journal)
+
+    assert run_virtually(run()) == 0
+
+
+def test_the_operator_may_allow_it() -> None:
+    async def run() -> None:
+        allowed = BackendConfig("a", "http://x", kind="other", self_test=True)
+        async with proxied(Kept(), backends=allowed) as (daemon, _):
+            await asked(daemon)  # it does not list what is loaded
+            await until(lambda: "of 24" in said(daemon))
+
+    run_virtually(run())
+
+
+def test_it_waits_while_on_battery(monkeypatch: pytest.MonkeyPatch) -> None:
+    battery = SimpleNamespace(power_plugged=False)
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery)
+
+    async def run() -> int:
+        async with proxied(Kept()) as (daemon, engine):
+            await until(lambda: "mains power" in said(daemon))
+            await asyncio.sleep(60.0)
+            before = len(engine.journal)
+            battery.power_plugged = True
+            await until(lambda: engine.journal)
+            return before
+
+    assert run_virtually(run()) == 0
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_conversation_that_takes_long_to_read_again_is_not_evicted(
+    keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ollama, "keeps_prompts", lambda self, port: keeps)
+
+    async def run() -> bool:
+        async with proxied(Kept()) as (daemon, engine):
+            await asked(daemon, "word " * 3000)
+            with_it = len(engine.journal)
+            await asyncio.sleep(60.0)
+            assert ("evict a session's KV cache" in said(daemon)) is not keeps
+            return len(engine.journal) > with_it
+
+    assert run_virtually(run()) is keeps
+
+
+def test_a_ledger_adds_the_proof_to_the_profile_that_is_there(tmp_path: Path) -> None:
+    db = keep(tmp_path / "c.db", (), replace(PROFILE, host=this_host()))
+    ledger = Ledger(db)
+    try:
+        ledger.keep(replace(PROFILE, took_s=5.0))
+        ledger.keep(replace(PROFILE, measured_at=PROFILE.measured_at + 1))
+    finally:
+        ledger.close()
+    with reading(db) as connection:
+        newest, oldest = (each.profile for each in every(connection))
+    assert (oldest.name, oldest.took_s) == (PROFILE.name, 5.0)
+    assert (newest.name, newest.host) == (f"{PROFILE.name}-2", this_host())

@@ -205,9 +205,11 @@ class LexicalPredictor(Predictor):
         self._trusts = Trusts()  # what was judged were other predictions
 
 
-def _keys(view: PromptView) -> tuple[str, ...]:
+def _keys(view: PromptView) -> list[str]:
     """Return the keys that a request shares with others; a level is learned for each."""
-    keys = ("", f"model {view.model}", f"client {view.client}")
+    keys = ["", f"model {view.model}", f"client {view.client}"]
     if view.system:
-        return (*keys, f"template {view.system[:_TEMPLATE_CHARACTERS]}")
+        keys.append(f"template {view.system[:_TEMPLATE_CHARACTERS]}")
+    if view.thinking is not None:
+        keys.append(f"thinking {view.model} {view.thinking}")
     return keys

@@ -205,6 +205,12 @@ class Predictor:
     def learn(self, prediction: Prediction, tokens: int) -> None:
         """Learn that the request behind `prediction` was answered in `tokens` tokens."""
 
+    def after_thinking(self, view: PromptView, thought_tokens: int) -> Prediction | None:
+        """Return the prediction of what follows the thinking of an answer, None if it is as hard to tell as
+        before; it is learned like any other.
+        """
+        return None
+
     def quality(self) -> Quality:
         """Return how the predictions compare with the answers; 0 judged where no count is kept."""
         return Quality(0, None, None)

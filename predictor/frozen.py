@@ -1,5 +1,7 @@
 """A predictor that no longer learns, for `serve --freeze`."""
 
+from dataclasses import replace
+
 from predictor.record import Prediction, Predictor, PromptView, Quality
 from predictor.semantic.opinion import Opinion
 from predictor.trust import Trust
@@ -20,6 +22,11 @@ class FrozenPredictor(Predictor):
     def learn(self, prediction: Prediction, tokens: int) -> None:
         """Compare the prediction with the answer; nothing that is predicted changes."""
         self._trust.judge(prediction.score, prediction.q90_tokens, tokens)
+
+    def after_thinking(self, view: PromptView, thought_tokens: int) -> Prediction | None:
+        """Return what the predictor expects, not to be learned."""
+        predicted = self._predictor.after_thinking(view, thought_tokens)
+        return predicted and replace(predicted, memo=None)
 
     def quality(self) -> Quality:
         """Return how the predictions compare with the answers since the start."""

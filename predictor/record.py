@@ -16,6 +16,9 @@ SHORT_BELOW_TOKENS = 200  # short is fewer tokens than this (Clairvoyant, sectio
 LONG_FROM_TOKENS = 800  # long is this many tokens or more (Clairvoyant, section 4.1)
 
 
+NO_THINKING = "off"
+"""`PromptView.thinking` where the model is told not to think."""
+
 USUAL = "usual"  # the source of a prediction for a client whose answers cannot be ranked
 
 
@@ -101,9 +104,9 @@ class PromptView:
     `prompt` is the last user message, or the whole prompt of a completion; where its middle was left out,
     `cut` says how many characters longer it is. `history` holds the earlier turns, oldest first, without the
     system message; in a long conversation the middle turns are one turn without role and text, only a length.
-    `max_tokens` is the client's cap on the answer (None: none given). `thinking` is None where the client did
-    not say. `tools` and `images` are counts. `chore` is None for what a person asks. `step` is None where
-    there are neither tools nor earlier answers.
+    `max_tokens` is the client's cap on the answer (None: none given). `thinking` is "off", "on" or the effort
+    asked for, None where the client did not say. `tools` and `images` are counts. `chore` is None for what a
+    person asks. `step` is None where there are neither tools nor earlier answers.
     """
 
     prompt: str
@@ -114,7 +117,7 @@ class PromptView:
     json_mode: bool = False
     tools: int = 0
     images: int = 0
-    thinking: bool | None = None
+    thinking: str | None = None
     model: str = ""
     client: str = ""
     cut: int = 0
@@ -206,6 +209,12 @@ class Predictor:
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
         """Learn that the request behind `prediction` was answered in `tokens` tokens."""
+
+    def after_thinking(self, view: PromptView, thought_tokens: int) -> Prediction | None:
+        """Return the prediction of what follows the thinking of an answer, None if it is as hard to tell as
+        before; it is learned like any other.
+        """
+        return None
 
     def quality(self) -> Quality:
         """Return how the predictions compare with the answers; 0 judged where no count is kept."""

@@ -32,12 +32,13 @@ from clairvoyant_cli.protocols.request_bodies import (
     PlainMessage,
     Reasoning,
     RequestBody,
+    TemplateOptions,
     TextFormat,
     Typed,
 )
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.shorten_json import uncut
-from predictor.record import PromptView, Task, Turn
+from predictor.record import NO_THINKING, PromptView, Task, Turn
 
 MAX_CAP_TOKENS = 1 << 30
 """A larger cap counts as none: JSON integers are unbounded, a predictor's floats are not."""
@@ -51,10 +52,18 @@ HISTORY_PARTS = 16  # parts of a message that are looked at, of all but the last
 SAMPLED_PARTS = 4  # parts of a message in between that are looked at
 
 SYSTEM, USER = Raw(b'"system"'), Raw(b'"user"')  # roles, as a message has them
+SOFT_SWITCH = "/no_think"
+"""Qwen's switch in a prompt."""
+
+OFF = (False, "none", "minimal", "false", "off", "disabled")
+ON = ("true", "on", "enabled", "adaptive")
+EFFORT_CHARS = 16  # of an effort that are kept: clients choose it
+
 BODY = msgspec.json.Decoder(RequestBody)
 MESSAGE = msgspec.json.Decoder(Message)
 PLAIN_MESSAGE = msgspec.json.Decoder(PlainMessage)
 OPTIONS = msgspec.json.Decoder(Options)
+TEMPLATE_OPTIONS = msgspec.json.Decoder(TemplateOptions)
 REASONING = msgspec.json.Decoder(Reasoning)
 TEXT_FORMAT = msgspec.json.Decoder(TextFormat)
 TYPED = msgspec.json.Decoder(Typed)
@@ -83,7 +92,7 @@ def _ollama_generate(body: RequestBody, model: str, client: str) -> PromptView:
         max_tokens=_ollama_cap(body),
         json_mode=is_given(body.format),
         images=count(body.images),
-        thinking=_thinking(body.think),
+        thinking=_switched(_thinking(body.think), whole.text),
         model=model,
         client=client,
     )
@@ -95,7 +104,7 @@ def _chat(body: RequestBody, model: str, client: str) -> PromptView:
         cap=_cap(body.max_completion_tokens, body.max_tokens, body.n_predict),
         json_mode=_is_json(body.response_format) or is_given(body.json_schema) or is_given(body.grammar),
         tools=body.tools if is_given(body.tools) else body.functions,
-        thinking=_thinking(body.reasoning_effort),
+        thinking=_thinking(*_template_switches(body), body.reasoning_effort, _effort(body), body.think),
         model=model,
         client=client,
     )
@@ -129,13 +138,13 @@ def _infill(body: RequestBody, model: str, client: str) -> PromptView:
 
 
 def _responses(body: RequestBody, model: str, client: str) -> PromptView:
-    wanted, reasoning = fields(TEXT_FORMAT, body.text), fields(REASONING, body.reasoning)
+    wanted = fields(TEXT_FORMAT, body.text)
     return _conversation(
         *_asked(body.instructions, body.input),
         cap=_cap(body.max_output_tokens),
         json_mode=wanted is not None and _is_json(wanted.format),
         tools=body.tools,
-        thinking=None if reasoning is None else _thinking(reasoning.effort),
+        thinking=_thinking(_effort(body)),
         model=model,
         client=client,
     )
@@ -147,20 +156,20 @@ def _lmstudio_chat(body: RequestBody, model: str, client: str) -> PromptView:
         cap=_cap(body.max_output_tokens),
         json_mode=False,
         tools=body.integrations,
-        thinking=text(body.reasoning) != "off" if is_given(body.reasoning) else None,
+        thinking=_thinking(body.reasoning),
         model=model,
         client=client,
     )
 
 
 def _messages(body: RequestBody, model: str, client: str) -> PromptView:
-    thinking = _type(body.thinking)
+    switch = fields(TYPED, body.thinking)
     return _conversation(
         *_asked(body.system, body.messages),
         cap=_cap(body.max_tokens),
         json_mode=False,
         tools=body.tools,
-        thinking=thinking == "enabled" if thinking else None,
+        thinking=None if switch is None else _thinking(switch.type),
         model=model,
         client=client,
     )
@@ -208,7 +217,7 @@ def _conversation(
     cap: int | None,
     json_mode: bool,
     tools: Raw,
-    thinking: bool | None,
+    thinking: str | None,
     model: str,
     client: str,
 ) -> PromptView:
@@ -245,7 +254,7 @@ def _conversation(
         json_mode=json_mode,
         tools=count(tools),
         images=images,
-        thinking=thinking,
+        thinking=_switched(thinking, asked.text, *system),
         model=model,
         client=client,
         step=step,
@@ -308,6 +317,24 @@ def _type(raw: Raw) -> str:
     return "" if typed is None else text(typed.type)
 
 
-def _thinking(raw: Raw) -> bool | None:
-    value = scalar(raw)
-    return None if value is None else value not in (False, "none", "minimal", "false")
+def _thinking(*given: Raw) -> str | None:
+    """Return whether the model is to think, or how hard, by the first of the switches that is set."""
+    value = next((each for each in map(scalar, given) if each is not None), None)
+    if value is None or value in OFF:
+        return None if value is None else NO_THINKING
+    return value[:EFFORT_CHARS] if isinstance(value, str) and value not in ON else "on"
+
+
+def _switched(thinking: str | None, *texts: str) -> str | None:
+    """Return whether the model is to think once the switch in a prompt is considered."""
+    return NO_THINKING if any(SOFT_SWITCH in each for each in texts) else thinking
+
+
+def _effort(body: RequestBody) -> Raw:
+    reasoning = fields(REASONING, body.reasoning)
+    return ABSENT if reasoning is None else reasoning.effort
+
+
+def _template_switches(body: RequestBody) -> tuple[Raw, ...]:
+    options = fields(TEMPLATE_OPTIONS, body.chat_template_kwargs)
+    return () if options is None else (options.enable_thinking, options.thinking)

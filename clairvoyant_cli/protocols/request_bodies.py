@@ -111,6 +111,7 @@ class RequestBody(msgspec.Struct, gc=False):
     thinking: Raw = ABSENT
     reasoning: Raw = ABSENT
     reasoning_effort: Raw = ABSENT
+    chat_template_kwargs: Raw = ABSENT
     # Ollama's own.
     options: Raw = ABSENT
     keep_alive: Raw = ABSENT
@@ -118,9 +119,16 @@ class RequestBody(msgspec.Struct, gc=False):
 
 
 class Reasoning(msgspec.Struct, gc=False):
-    """How hard a Responses request thinks."""
+    """How hard the model is to think."""
 
     effort: Raw = ABSENT
+
+
+class TemplateOptions(msgspec.Struct, gc=False):
+    """What a request sets of the model's chat template (vLLM, SGLang, llama.cpp)."""
+
+    enable_thinking: Raw = ABSENT
+    thinking: Raw = ABSENT  # the name that DeepSeek's and Granite's templates use
 
 
 class TextFormat(msgspec.Struct, gc=False):

@@ -7,7 +7,7 @@ Rule 4: impossible numbers are dropped, so the others may be stored, added and d
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,10 +43,15 @@ CALLS_TOOL = re.compile(
 """What an answer contains that calls a tool. Inside its text the quotes are escaped."""
 
 BRINGS_TEXT = re.compile(
-    rb'"(?:content|response|text|thinking|reasoning|reasoning_content|arguments|partial_json|delta)"'
+    rb'"(content|response|text|thinking|reasoning|reasoning_content|arguments|partial_json|delta)"'
     rb'\s*:\s*"[^"][^\n]*'
 )
 """The rest of an event that brings some of the answer: not its opening, its end or its totals."""
+
+THINKING = frozenset((b"thinking", b"reasoning", b"reasoning_content"))
+RESPONSES_THINKING = b'"type":"response.reasoning'
+END_OF_THINKING = re.compile(rb"(?:<|\\u003c)/think(?:>|\\u003e)")
+"""The tag at the end of thinking that a server leaves in the text. Go escapes its brackets."""
 
 MAX_TOKENS = 1 << 31
 LONGEST_S = 7 * 86_400.0  # limits on believable totals
@@ -105,6 +110,7 @@ class Totals:
 class UsageReader:
     """Counts an answer's tokens as it passes, one for each event that brings text, and reads its totals when
     it is over. `ending` is what the answer is to be ended with for its client now, b"" if it goes on.
+    `thought` counts the tokens of its thinking; `on_answer` is called once, when the answer after it begins.
     """
 
     def __init__(self, head: ResponseHead) -> None:
@@ -115,7 +121,8 @@ class UsageReader:
         self.is_answer = 200 <= head.status < 300
         self._tail = bytearray()
         self._line = b""
-        self.events = 0
+        self.events = self.thought = 0
+        self.on_answer: Callable[[], None] | None = None
         self.ending = b""
 
     @property
@@ -132,7 +139,7 @@ class UsageReader:
         if self.streaming:
             if b"\n" in data:
                 lines, _, rest = (self._line + data).rpartition(b"\n")
-                self.events += len(BRINGS_TEXT.findall(lines))
+                self._count(lines, BRINGS_TEXT.findall(lines))
                 self._line = rest
             elif len(self._line) < TAIL_BYTES:
                 self._line += data
@@ -141,6 +148,18 @@ class UsageReader:
         elif len(tail) > WHOLE_BYTES:
             self.readable = False
             tail.clear()
+
+    def _count(self, lines: bytes, brought: list[bytes]) -> None:
+        """Count the events in whole lines, by the names of what they brought."""
+        self.events += len(brought)
+        thought = sum(map(THINKING.__contains__, brought)) or lines.count(RESPONSES_THINKING)
+        if thought:
+            self.thought += min(thought, len(brought))
+        elif b"/think" in lines and END_OF_THINKING.search(lines):
+            self.thought = self.events
+        elif brought and self.thought and self.on_answer is not None:
+            self.on_answer()
+            self.on_answer = None
 
     def holds(self, words: bytes) -> bool:
         """Return whether the end of the answer has such words."""

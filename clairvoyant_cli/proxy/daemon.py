@@ -387,6 +387,7 @@ def _compose(
             expected=lambda job: scheduler.running[job.id].expected,
             cache_of=lambda server: scheduler.fleet.stations[server.name].cache,
         ),
+        predictor,
     )
     opinions = None
     if encode is not None:

@@ -195,6 +195,17 @@ class Fleet:
         job = entry.job
         station.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
 
+    def thought(self, entry: QueuedJob) -> None:
+        """Expect the end of a running job from now on by its answer, as it has stopped thinking."""
+        station, thought, job = self.stations[entry.worker], entry.thought, entry.job
+        if thought is None or job.tokens <= 0.0:
+            return
+        answer_s = job.cost_s * thought.answer_tokens / job.tokens
+        if station.speed is not None:
+            answer_s = station.speed.seconds(0.0, thought.answer_tokens)
+        entry.expected_s = thought.after_s + answer_s
+        station.note_ends()
+
     def ended(self, entry: QueuedJob, *, served: bool) -> None:
         """Record that a job has left its slot; `served` means that it ran."""
         station = self.stations[entry.worker]
@@ -391,9 +402,8 @@ def _most_tokens(job: Job) -> float:
 
 def left_s(entry: QueuedJob, now: float) -> float:
     """Return the expected seconds until a running job ends, given its age."""
-    job = entry.job
-    spread = job.tokens_q90 / job.tokens if job.tokens > 0.0 else 0.0
-    return mean_residual(now - entry.started_s, entry.expected_s, entry.expected_s * spread)
+    began_s, takes_s, q90_s = entry.run
+    return mean_residual(now - began_s, takes_s, q90_s)
 
 
 def _drawn(able: Sequence[Station], count: int, number: int) -> list[Station]:

@@ -36,7 +36,7 @@ from clairvoyant_cli.scheduler.placement import WorkerSpeed
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 from clairvoyant_cli.scheduler.queue_state import QueueState
-from clairvoyant_cli.scheduler.queued_job import FIRST, Prefill, QueuedJob
+from clairvoyant_cli.scheduler.queued_job import FIRST, Prefill, QueuedJob, Thought
 from clairvoyant_cli.scheduler.waiting_line import WaitingLine
 
 
@@ -175,6 +175,17 @@ class Scheduler(QueueState):
         """Record the progress of a running job; see `QueuedJob.progressed`. KeyError if it is not running."""
         self._running[job_id].progressed(tokens_done, resume_s, evicts_s, prefill)
 
+    def thought(
+        self, job_id: str, tokens: float, answer_tokens: float, answer_q90: float, now: float
+    ) -> None:
+        """Record that a running job has stopped thinking after `tokens`, and how long its answer should be.
+
+        KeyError if it is not running.
+        """
+        entry = self._running[job_id]
+        entry.thought = Thought(tokens, now - entry.started_s, answer_tokens, answer_q90)
+        self.fleet.thought(entry)
+
     def owe(self, job_id: str, owed_s: float, now: float) -> None:
         """Set the cost of resuming a waiting job, in seconds; KeyError if it is not waiting."""
         entry = self._waiting[job_id]
@@ -216,7 +227,7 @@ class Scheduler(QueueState):
             # If it was promoted from the background, it has had its turn.
             self._stand_back(entry, entry.behind)
         else:
-            entry.read_s, entry.stops_s = 0.0, None
+            entry.read_s, entry.stops_s, entry.thought = 0.0, None, None
         entry.moves.append(Move(now, MoveKind.PREEMPTED if worker else MoveKind.RETURNED, worker))
         self._wait(entry)
         if entry.job.stands_back:

@@ -20,6 +20,17 @@ class Prefill(NamedTuple):
     stops_s: float
 
 
+class Thought(NamedTuple):
+    """The thinking of a running job, once it is over: its tokens, and the seconds of this run until its end;
+    the expected tokens of the answer after it, and their upper quantile.
+    """
+
+    tokens: float
+    after_s: float
+    answer_tokens: float
+    answer_q90: float
+
+
 class LaneId(NamedTuple):
     """What distinguishes lanes: workers, affinity, a client with its own rules.
 
@@ -52,7 +63,7 @@ class QueuedJob:
     `cuts` counts preemptions; a `spared` run is not cut. `behind` is the number of background levels, kept
     when it is promoted from the background. `parked`: its session waits for its turn. `expected` is what its
     server should have of its prompt. `lane` is None while it is held, parked or runs; `routed` is the worker
-    that a routing policy chose.
+    that a routing policy chose. `thought` is None until it has stopped thinking.
     """
 
     job: Job
@@ -84,6 +95,7 @@ class QueuedJob:
     spared: bool = False
     parked: bool = False
     expected: Expected = NOTHING
+    thought: Thought | None = None
     moves: list[Move] = field(default_factory=list)
 
     @property
@@ -121,6 +133,8 @@ class QueuedJob:
     def preempted(self, worker: str) -> None:
         """Record a preemption. It goes on at that worker if it had begun to answer."""
         self.cuts += 1
+        if self.thought is not None:
+            self.thought = self.thought._replace(after_s=0.0)
         self.owed_s, self.resume_s = self.resume_s, 0.0
         if self.stops_s is None:
             self.job = replace(self.job, worker=worker)
@@ -149,8 +163,24 @@ class QueuedJob:
         job = self.job
         if self.done_tokens <= 0.0 or job.tokens <= 0.0:
             return mean_residual(self.read_s, job.cost_s, 0.0) + self.owed_s
-        left = mean_residual(self.done_tokens, job.tokens, job.tokens_q90)
+        if self.thought is None:
+            left = mean_residual(self.done_tokens, job.tokens, job.tokens_q90)
+        else:
+            thought, _, tokens, q90 = self.thought
+            left = mean_residual(self.done_tokens - thought, tokens, q90)
         return job.cost_s * left / job.tokens + self.owed_s
+
+    @property
+    def run(self) -> tuple[float, float, float]:
+        """When what a running job does began, and its expected and upper seconds: of the whole run, or of the
+        answer once it has stopped thinking.
+        """
+        job = self.job
+        after_s, tokens, q90 = 0.0, job.tokens, job.tokens_q90
+        if self.thought is not None:
+            _, after_s, tokens, q90 = self.thought
+        takes_s = self.expected_s - after_s
+        return self.started_s + after_s, takes_s, takes_s * (q90 / tokens if tokens > 0.0 else 0.0)
 
 
 Standing = tuple[float, float, int, QueuedJob]

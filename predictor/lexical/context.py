@@ -11,7 +11,7 @@ from math import exp, log, log1p
 from predictor.lexical.stated_length import UNITS, asked_tokens
 from predictor.lexical.words import split, split_with_numbers, window
 from predictor.lognormal import SHIFT_TOKENS, log_tokens
-from predictor.record import PromptView, Task
+from predictor.record import NO_THINKING, PromptView, Task
 
 CHARACTERS_A_TOKEN = 4
 
@@ -81,7 +81,7 @@ def consider(view: PromptView, mean: float) -> Context:
 
 
 def _with_thinking(view: PromptView, mean: float, keys: list[str]) -> float:
-    if not view.thinking:
+    if view.thinking is None or view.thinking == NO_THINKING:
         return mean
     keys.append("thinking")
     return log(THINKING_FACTOR * exp(mean) + THINKING_TOKENS)

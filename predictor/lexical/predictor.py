@@ -40,6 +40,9 @@ those of the other cues below a thirtieth."""
 EXPECTED_ABOVE = 1.0
 """Spreads below the mean: that an answer did not end at a cap so low says too little to be learnt."""
 
+USUAL_AFTER_THINKING = 110.0
+"""Tokens, before a client's first answers of a model: the medians of six models lie between 40 and 400."""
+
 _CHARACTERS = NAMES.index("characters")
 _CUE_VALUE = CUE_VALUE / sqrt(len(NAMES))
 _MEAN = len(NAMES)
@@ -154,6 +157,11 @@ class LexicalPredictor(Predictor):
                 taught.learn_class(real, prediction.p_short, prediction.p_long)
         self._correction.learn(memo.features, memo.static, real)
 
+    def after_thinking(self, view: PromptView, thought_tokens: int) -> Prediction:
+        """Return the prediction of what follows the thinking, by what followed it before."""
+        cap = None if view.max_tokens is None else max(view.max_tokens - thought_tokens, 1)
+        return self._chores.predict(replace(view, max_tokens=cap), "after thinking", USUAL_AFTER_THINKING)
+
     def quality(self) -> Quality:
         """Return how the predictions compare with the answers."""
         return self._trusts.quality()
@@ -205,9 +213,11 @@ class LexicalPredictor(Predictor):
         self._trusts = Trusts()  # what was judged were other predictions
 
 
-def _keys(view: PromptView) -> tuple[str, ...]:
+def _keys(view: PromptView) -> list[str]:
     """Return the keys that a request shares with others; a level is learned for each."""
-    keys = ("", f"model {view.model}", f"client {view.client}")
+    keys = ["", f"model {view.model}", f"client {view.client}"]
     if view.system:
-        return (*keys, f"template {view.system[:_TEMPLATE_CHARACTERS]}")
+        keys.append(f"template {view.system[:_TEMPLATE_CHARACTERS]}")
+    if view.thinking is not None:
+        keys.append(f"thinking {view.model} {view.thinking}")
     return keys

@@ -33,7 +33,7 @@ VIEWS = st.builds(
     json_mode=st.booleans(),
     tools=st.integers(0, 100),
     images=st.integers(0, 9),
-    thinking=st.none() | st.booleans(),
+    thinking=st.none() | st.sampled_from(("off", "on", "high")),
     model=TEXT,
     client=TEXT,
 )
@@ -144,7 +144,7 @@ def test_what_a_proxy_sees_moves_the_expectation() -> None:
         PromptView(prompt, task=Task.INFILL),
     ):
         assert LEXICAL.predict(shorter).expected_tokens < plain
-    for longer in (PromptView(prompt, thinking=True), PromptView(prompt, history=chatty)):
+    for longer in (PromptView(prompt, thinking="on"), PromptView(prompt, history=chatty)):
         assert LEXICAL.predict(longer).expected_tokens > plain
 
 

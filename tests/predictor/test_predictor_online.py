@@ -10,9 +10,10 @@ import pytest
 
 import predictor
 from predictor.errors import ModelError
+from predictor.frozen import FrozenPredictor
 from predictor.lexical.online import Correction
 from predictor.ranking import ranking_accuracy
-from predictor.record import Predictor, PromptView, Quality, Step
+from predictor.record import Prediction, Predictor, PromptView, Quality, Step
 from predictor.trust import LOST_BELOW, MAX_CLIENTS, MIN_JUDGED, Trust, Trusts
 
 TOPICS = [f"topic{number}" for number in range(40)]
@@ -150,6 +151,38 @@ def test_expected_tokens_order_as_the_means_do() -> None:
     predicted = [loaded.predict(PromptView(prompt)) for prompt in asked]
     means = [each.memo.mean for each in predicted]  # type: ignore[attr-defined]
     assert np.array_equal(np.argsort([each.expected_tokens for each in predicted]), np.argsort(means))
+
+
+def test_each_effort_of_thinking_is_learned_for_itself() -> None:
+    loaded, generator = predictor.load(), np.random.default_rng(0)
+    efforts = {"off": 40, "low": 300, "high": 3000}
+    for _ in range(150):
+        thinking = str(generator.choice(list(efforts)))
+        view = PromptView(f"Tell me about {generator.choice(TOPICS)}", model="m", thinking=thinking)
+        loaded.learn(loaded.predict(view), efforts[thinking])
+    views = [PromptView("Tell me about whales", model="m", thinking=thinking) for thinking in efforts]
+    off, low, high = [loaded.predict(view).expected_tokens for view in views]
+    assert off < low / 2
+    assert low < high / 2
+
+
+def _after_thinking(loaded: Predictor, view: PromptView, thought: int = 500) -> Prediction:
+    predicted = loaded.after_thinking(view, thought)
+    assert predicted is not None
+    return predicted
+
+
+def test_the_answer_after_thinking_is_predicted_from_earlier_ones() -> None:
+    loaded, view = predictor.load(), PromptView("Why?", model="m", max_tokens=1000)
+    for _ in range(20):
+        loaded.learn(_after_thinking(loaded, view), 400)
+    assert 300 < _after_thinking(loaded, view).expected_tokens < 500
+    assert _after_thinking(loaded, view, 900).q90_tokens <= 100  # what the client's limit leaves
+    assert _after_thinking(loaded, replace(view, model="other")).expected_tokens < 200
+    heir = predictor.load()
+    heir.import_state(loaded.export_state())
+    assert _after_thinking(heir, view) == _after_thinking(loaded, view)
+    assert _after_thinking(FrozenPredictor(loaded), view).memo is None
 
 
 def test_q90_comes_to_cover_nine_in_ten() -> None:

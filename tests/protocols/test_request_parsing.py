@@ -72,7 +72,40 @@ def test_a_conversation() -> None:
     assert view is not None
     assert (view.prompt, view.system, view.images, view.tools) == ("what", "be brief", 1, 2)
     assert view.history == (Turn("user", "river"), Turn("assistant", ""))
-    assert (view.json_mode, view.thinking, parsed.choices, parsed.stream) == (True, False, 3, True)
+    assert (view.json_mode, view.thinking, parsed.choices, parsed.stream) == (True, "off", 3, True)
+
+
+CHAT, QWEN = {"messages": [USER]}, {"messages": [{"role": "user", "content": "river /no_think"}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "thinking"),
+    [
+        ("/api/chat", CHAT, None),
+        ("/api/chat", CHAT | {"think": False}, "off"),
+        ("/api/chat", CHAT | {"think": True}, "on"),
+        ("/api/chat", CHAT | {"think": "high"}, "high"),
+        ("/api/chat", QWEN | {"think": True}, "off"),
+        ("/api/generate", {"prompt": "river", "think": True}, "on"),
+        ("/api/generate", {"prompt": "river /no_think"}, "off"),
+        ("/v1/chat/completions", CHAT | {"reasoning_effort": "low"}, "low"),
+        ("/v1/chat/completions", CHAT | {"reasoning_effort": "minimal"}, "off"),
+        ("/v1/chat/completions", CHAT | {"reasoning": {"effort": "high"}}, "high"),
+        ("/v1/chat/completions", CHAT | {"chat_template_kwargs": {"enable_thinking": False}}, "off"),
+        ("/v1/chat/completions", CHAT | {"chat_template_kwargs": {"thinking": True}}, "on"),
+        ("/v1/chat/completions", CHAT | {"chat_template_kwargs": []}, None),
+        ("/v1/chat/completions", CHAT | {"reasoning_effort": "x" * 99}, "x" * 16),
+        ("/v1/responses", {"input": "river", "reasoning": {"effort": "medium"}}, "medium"),
+        ("/v1/responses", {"input": "river", "reasoning": {"summary": "auto"}}, None),
+        ("/v1/messages", CHAT | {"thinking": {"type": "enabled", "budget_tokens": 2048}}, "on"),
+        ("/v1/messages", CHAT | {"thinking": {"type": "adaptive"}}, "on"),
+        ("/v1/messages", CHAT | {"thinking": {"type": "disabled"}}, "off"),
+    ],
+)
+def test_whether_the_model_is_to_think(path: str, body: dict[str, Any], thinking: str | None) -> None:
+    view = read(path, {"model": "m"} | body).view
+    assert view is not None
+    assert view.thinking == thinking
 
 
 @pytest.mark.parametrize(

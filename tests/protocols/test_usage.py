@@ -115,6 +115,55 @@ def test_the_tokens_so_far_are_the_events_that_bring_text(kind: str, body: bytes
     assert watch.events == 5
 
 
+def _ollama(**message: str) -> bytes:
+    return json.dumps({"message": {"role": "assistant", "content": ""} | message}).encode() + b"\n"
+
+
+def _anthropic(kind: str) -> bytes:
+    return events({"type": "content_block_delta", "delta": {"type": f"{kind}_delta", kind: "hm"}}, named=True)
+
+
+def _responses(kind: str) -> bytes:
+    event = json.dumps({"type": f"response.{kind}.delta", "delta": "hm"}, separators=(",", ":"))
+    return f"event: response.{kind}.delta\ndata: {event}\n\n".encode()
+
+
+def _chat(name: str, text: str = "hm") -> bytes:
+    return events({"choices": [{"delta": {name: text}}]})
+
+
+@pytest.mark.parametrize("piece", [1, 7, 60])
+@pytest.mark.parametrize(
+    ("kind", "thinks", "ends", "answers"),
+    [
+        (NDJSON, _ollama(thinking="hm"), b"", _ollama(content="river")),
+        (NDJSON, _ollama(content="hm"), b'{"response":"\\u003c/think\\u003e"}\n', _ollama(content="river")),
+        (SSE, _chat("content"), _chat("content", "</think>"), _chat("content")),
+        (SSE, _chat("reasoning_content"), b"", _chat("content")),
+        (SSE, _chat("reasoning"), b"", _chat("content")),
+        (SSE, _anthropic("thinking"), b"", _anthropic("text")),
+        (SSE, _responses("reasoning_summary_text"), b"", _responses("output_text")),
+    ],
+)
+def test_the_thinking_is_counted_and_its_end_reported(
+    kind: str, thinks: bytes, ends: bytes, answers: bytes, piece: int
+) -> None:
+    watch, at = UsageReader(ResponseHead(200, b"OK", [(b"Content-Type", kind.encode())])), []
+    watch.on_answer = lambda: at.append(watch.thought)
+    body = thinks * 5 + ends + answers * 3
+    for start in range(0, len(body), piece):
+        watch.feed(body[start : start + piece])
+    thought = 5 + bool(ends)
+    assert (watch.thought, watch.events, at) == (thought, thought + 3, [thought])
+
+
+def test_an_answer_without_thinking_reports_no_end_of_it() -> None:
+    watch, at = UsageReader(ResponseHead(200, b"OK", [(b"Content-Type", SSE.encode())])), []
+    watch.on_answer = lambda: at.append(watch.events)
+    watch.feed(events(ROLE, *[DELTA] * 5, FINISH))
+    assert (watch.thought, at) == (0, [])
+
+
 def test_the_first_event_counts_the_prompt_and_the_last_ones_the_answer() -> None:
     start = {"type": "message_start", "message": {}, "usage": {"input_tokens": 5}}
     end = ({"type": "message_delta", "usage": {"output_tokens": 9}}, {"type": "message_stop"})

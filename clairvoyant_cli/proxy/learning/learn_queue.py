@@ -42,6 +42,10 @@ class LearnQueue:
         totals, prediction = exchange.totals, exchange.asked.prediction
         if totals.complete and totals.tokens is not None and prediction.memo is not None:
             self.add(prediction, totals.tokens)
+            after = exchange.after_thinking
+            if after is not None and after.memo is not None and exchange.tokens:
+                share = 1.0 - exchange.thought_tokens / exchange.tokens
+                self.add(after, max(1, round(share * totals.tokens)))
 
     def clear(self) -> None:
         """Drop the queue: its requests are to be forgotten."""

@@ -145,6 +145,8 @@ class Exchange:
     of its answer; None if it must not be cut, for the reason `uncut_because`. `only_as_asked`: from now on
     only the client's own request may be sent for it. `is_truncated`: the server cut its prompt; `remark` says
     that, or that it repeats itself, to people. `answer` is the text so far, kept only if it may be shown.
+    `thought_tokens` are those before the answer, once it has stopped thinking, and `after_thinking` predicts
+    the rest.
     """
 
     asked: Asked
@@ -162,6 +164,8 @@ class Exchange:
     remark: str = ""
     answer: AnswerText | None = None
     is_explained: bool = False
+    thought_tokens: int = 0
+    after_thinking: Prediction | None = None
     _prediction_state: PredictionState | None = None
 
     @property

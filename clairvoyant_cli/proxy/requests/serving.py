@@ -6,6 +6,7 @@
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -57,6 +58,7 @@ from clairvoyant_cli.proxy.requests.spliced_relay import SplicedRelay, UnfitErro
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
+from predictor.record import Predictor
 
 HANG_UP_TIMEOUT_S = 5.0
 """How long a server may take to notice that its client left before the connection is reset."""
@@ -78,6 +80,7 @@ class Serving:
     keep_alives: KeepAlives
     runaways: Runaways
     slot_keeper: SlotKeeper = field(default_factory=SlotKeeper)
+    predictor: Predictor = field(default_factory=Predictor)
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
         """Serve an exchange to its end, in as many attempts as that takes."""
@@ -307,6 +310,18 @@ class Serving:
             totals = summed_totals(totals, exchange.splice.earlier)
         attempt.totals = totals
 
+    def _has_thought(self, exchange: Exchange, usage: UsageReader) -> None:
+        """Expect the end of an answer by what follows its thinking."""
+        parsed, scheduler = exchange.asked.parsed, self.dispatcher.scheduler
+        if parsed.view is None or parsed.choices > 1 or exchange.id not in scheduler.running:
+            return
+        thought = exchange.tokens - usage.events + usage.thought
+        after = self.predictor.after_thinking(parsed.view, thought)
+        if after is not None:
+            exchange.thought_tokens, exchange.after_thinking = thought, after
+            now, expected = self.stats.journal.clock(), after.expected_tokens
+            scheduler.thought(exchange.id, thought, expected, after.q90_tokens, now)
+
     def _relay(
         self,
         exchange: Exchange,
@@ -323,6 +338,7 @@ class Serving:
             if head.status < 500:
                 server.health.began()
             attempt.usage = self.runaways.reader(exchange, head)
+            attempt.usage.on_answer = partial(self._has_thought, exchange, attempt.usage)
             return attempt.usage
 
         def on_first_byte() -> None:

@@ -1,0 +1,47 @@
+"""A running job that has stopped thinking is expected to end when its answer does."""
+
+import pytest
+
+from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.placement import left_s
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+
+
+def started() -> Scheduler:
+    """A job that runs from 0 on, of a thousand tokens in a hundred seconds."""
+    scheduler = Scheduler(POLICIES["srpt"], workers={"a": 1})
+    scheduler.submit(Job("long", 0.0, cost_s=100.0, cost_high_s=200.0, tokens=1000.0, tokens_q90=2000.0), 0.0)
+    assert scheduler.next(0.0) is not None
+    return scheduler
+
+
+def test_preemption_and_forecasts_expect_the_answer_alone() -> None:
+    scheduler = started()
+    entry = scheduler.running["long"]
+    scheduler.progress("long", 600.0)
+    assert left_s(entry, 60.0) == pytest.approx(entry.remaining_s, rel=0.01)
+    assert entry.remaining_s > 50.0
+    scheduler.thought("long", 600.0, 50.0, 100.0, 60.0)
+    assert left_s(entry, 60.0) == entry.remaining_s == pytest.approx(5.0)
+    scheduler.progress("long", 640.0)
+    assert left_s(entry, 64.0) == pytest.approx(entry.remaining_s)
+    assert 0.0 < entry.remaining_s < 5.0
+    ranges = ForecastRanges()
+    ranges.look(scheduler, 64.0)
+    assert ranges.of_run(entry).high_s < 20.0
+    assert scheduler.fleet.stations["a"].next_end_s == pytest.approx(65.0)
+
+
+def test_a_job_that_starts_over_thinks_again_and_one_that_was_cut_does_not() -> None:
+    scheduler = started()
+    entry = scheduler.running["long"]
+    scheduler.progress("long", 600.0)
+    scheduler.thought("long", 600.0, 50.0, 100.0, 60.0)
+    scheduler.requeue("long", 61.0, worker="a")
+    assert scheduler.next(70.0) is not None
+    assert left_s(entry, 70.0) == pytest.approx(entry.remaining_s)
+    assert entry.remaining_s < 6.0
+    scheduler.requeue("long", 71.0)
+    assert entry.thought is None

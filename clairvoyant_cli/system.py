@@ -305,13 +305,6 @@ def words_of(command: str) -> list[str]:
     return list(lexer)
 
 
-def apart_from_signals() -> dict[str, Any]:
-    """Return arguments of `Popen` for a child that does not get the Ctrl-C of this process's terminal."""
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
-    return {"start_new_session": True}
-
-
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 
 

@@ -12,7 +12,7 @@ import psutil
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.service.units import Action
 from clairvoyant_cli.state.client import state_dir
-from clairvoyant_cli.system import account, apart_from_signals
+from clairvoyant_cli.system import account, background
 from clairvoyant_cli.takeover.journal import Takeover
 from clairvoyant_cli.takeover.servers import RunningServer
 
@@ -84,7 +84,7 @@ def start_apart(words: Sequence[str], variables: Mapping[str, str] | None = None
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                **apart_from_signals(),
+                **background(),
             )
     except OSError as error:
         raise ClairvoyantError(f"cannot start {words[0]}: {error.strerror or error}") from None

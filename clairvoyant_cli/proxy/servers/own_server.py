@@ -17,7 +17,7 @@ import psutil
 
 from clairvoyant_cli.config import ServeConfig, command_of
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.system import apart_from_signals, end_with_parent
+from clairvoyant_cli.system import background, end_with_parent
 
 log = logging.getLogger("clairvoyant")
 
@@ -77,7 +77,7 @@ class OwnServer:
                 stdout=printed,
                 stderr=printed,
                 preexec_fn=end_with_parent(),
-                **apart_from_signals(),
+                **background(),
             )
         except OSError as error:
             raise ClairvoyantError(f"cannot start {self.program}: {error.strerror or error}") from None

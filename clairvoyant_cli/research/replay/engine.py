@@ -66,11 +66,6 @@ class Counts:
     cancelled: int = 0
     failed: int = 0
 
-    @property
-    def ended(self) -> int:
-        """Requests that have ended in any way."""
-        return self.completed + self.cancelled + self.failed
-
 
 @dataclass(frozen=True, slots=True)
 class Speed:

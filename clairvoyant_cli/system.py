@@ -200,9 +200,7 @@ def background() -> dict[str, Any]:
     return {"start_new_session": True}
 
 
-def run_in_front(
-    words: Sequence[str], program: str, environment: Mapping[str, str]
-) -> "subprocess.Popen[bytes]":
+def run_in_front(words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start a command on this terminal, and pass on to it the signals that reach this process alone."""
     process: subprocess.Popen[bytes] | None = None
 
@@ -218,21 +216,18 @@ def run_in_front(
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
             signal.signal(number, forward)
-    process = subprocess.Popen(words, executable=program, env=environment)
+    process = subprocess.Popen(words, env=environment)
     return process
 
 
 def exit_like(code: int) -> NoReturn:
     """Exit with a child's code, or by the signal that ended it."""
-    if sys.platform == "win32":
-        sys.exit(code - (1 << 32) if code >> 31 else code)  # a C int
-    elif code < 0:
-        sys.stderr.flush()
+    if sys.platform != "win32" and code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has left its own core
         with suppress(OSError):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
-    sys.exit(code)
+    sys.exit(code - (code >> 31 << 32))  # a C int: Windows has codes beyond it
 
 
 CURL = "curl.exe" if sys.platform == "win32" else "curl"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from clairvoyant_cli.commands.options import together, url_option
+from clairvoyant_cli.commands.options import url_option
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.proxy.access.keys import read_key_of
 from clairvoyant_cli.state.client import local_url
@@ -40,26 +40,6 @@ SHELLS = {
 """The syntax of a variable and of a comment."""
 
 
-key_options = together(
-    click.option("--key", default=KEY, metavar="KEY", help="Your API key, if the proxy has keys."),
-    click.option(
-        "--key-of",
-        nargs=2,
-        metavar="FILE NAME",
-        help="Read the key of client NAME from the --clients or --api-key-file FILE of `serve`.",
-    ),
-)
-
-
-def checked_key(key: str, key_of: tuple[str, str] | None) -> str:
-    """Return the key of the options; InputError if it is not safe in every shell."""
-    if key_of is not None:
-        key = read_key_of(Path(key_of[0]), key_of[1])
-    if not KEYS.fullmatch(key):
-        raise InputError("the key may have only letters, digits and -._~+/= (safe in every shell)")
-    return key
-
-
 @click.command()
 @url_option
 @click.option(
@@ -77,7 +57,13 @@ def checked_key(key: str, key_of: tuple[str, str] | None) -> str:
     show_default="powershell on Windows, else sh",
     help="Shell syntax.",
 )
-@key_options
+@click.option("--key", default=KEY, metavar="KEY", help="Your API key, if the proxy has keys.")
+@click.option(
+    "--key-of",
+    nargs=2,
+    metavar="FILE NAME",
+    help="Read the key of client NAME from the --clients or --api-key-file FILE of `serve`.",
+)
 def command(
     url: str | None, names: tuple[str, ...], shell: str, key: str, key_of: tuple[str, str] | None
 ) -> None:
@@ -87,7 +73,10 @@ def command(
     Invoke-Expression. Lines without `export` are comments with manual steps. Coding agents and
     Anthropic clients are included only with --client.
     """
-    key = checked_key(key, key_of)
+    if key_of is not None:
+        key = read_key_of(Path(key_of[0]), key_of[1])
+    if not KEYS.fullmatch(key):
+        raise InputError("the key may have only letters, digits and -._~+/= (safe in every shell)")
     base = local_url(url).rstrip("/")
     export, comment = SHELLS[shell]
     for name in names or USUAL:

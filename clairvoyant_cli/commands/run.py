@@ -6,19 +6,18 @@ import shutil
 import subprocess
 import sys
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.env import CLIENTS, checked_key, key_options, variables
+from clairvoyant_cli.commands.env import CLIENTS, KEY, variables
 from clairvoyant_cli.commands.number_format import span
-from clairvoyant_cli.commands.options import token_file_option, url_option
+from clairvoyant_cli.commands.options import url_option
 from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.commands.serve import WHILE_WATCHED
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.printable import plural
-from clairvoyant_cli.state.client import ControlClient, admin_token, local_url, state_dir
+from clairvoyant_cli.state.client import ControlClient, admin_token, local_url, own_daemons, state_dir
 from clairvoyant_cli.system import background, exit_like, run_in_front
 
 if TYPE_CHECKING:
@@ -43,19 +42,10 @@ EVERY_S = 5.0
     metavar="NAME",
     help="Also set the variables of this client, as `env` prints them. Repeatable.",
 )
-@key_options
-@token_file_option
+@click.option("--key", default=KEY, metavar="KEY", help="Your API key, if the proxy has keys.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not print what was waited and saved.")
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND [ARGS]...", type=click.UNPROCESSED)
-def command(
-    url: str | None,
-    names: tuple[str, ...],
-    key: str,
-    key_of: tuple[str, str] | None,
-    token_file: Path | None,
-    quiet: bool,
-    words: tuple[str, ...],
-) -> None:
+def command(url: str | None, names: tuple[str, ...], key: str, quiet: bool, words: tuple[str, ...]) -> None:
     """Run a command whose requests go through the proxy.
 
     The command gets the variables that `clairvoyant env` prints. If no proxy runs, one is started
@@ -66,11 +56,10 @@ def command(
     program = shutil.which(words[0])
     if program is None:
         raise ClairvoyantError(f"there is no command {words[0]!r}; check its name", ExitCode.NOT_FOUND)
-    key = checked_key(key, key_of)
 
     async def run() -> tuple[int, str]:
         async with AsyncExitStack() as stack:
-            proxy = await _proxy(stack, url, admin_token(token_file))
+            proxy = await _proxy(stack, url)
             environment = dict(os.environ)
             environment.pop("ANTHROPIC_API_KEY", None)  # a real key must not be sent to the proxy
             for client in (*USUAL, *names):
@@ -78,7 +67,7 @@ def command(
                 environment |= {name: value for name, value in found if value != MODEL}
             before = await _state(proxy)
             try:
-                process = run_in_front(words, program, environment)
+                process = run_in_front([program, *words[1:]], environment)
             except OSError as error:
                 raise ClairvoyantError(f"cannot run {words[0]}: {error.strerror}") from None
             code = await asyncio.to_thread(process.wait)
@@ -109,25 +98,25 @@ def _told(before: "Snapshot | None", after: "Snapshot | None") -> str:
     if not compared:
         return f"{plural(queued, 'request')}, none compared with arrival order"
     saved_s = now.saved_today_s - then.saved_today_s
-    versus = (
-        f"{span(abs(saved_s))} {'less' if saved_s > 0 else 'more'} than" if abs(saved_s) >= 0.05 else "as"
-    )
+    versus = f"{span(abs(saved_s))} {'less' if saved_s > 0 else 'more'} than"
+    versus = versus if abs(saved_s) >= 0.05 else "as"
     which = "" if compared == queued else f"{compared} of "
     waited = span(now.waited_today_s - then.waited_today_s)
     return f"{which}{plural(queued, 'request')} waited {waited} in all, {versus} in arrival order"
 
 
-async def _proxy(stack: AsyncExitStack, url: str | None, token: str | None) -> ControlClient:
+async def _proxy(stack: AsyncExitStack, url: str | None) -> ControlClient:
     """Watch the daemon that runs, or else one that is started, until the stack unwinds."""
     try:
-        return await _watched(stack, local_url(url), token)
+        return await _watched(stack, local_url(url))
     except ClairvoyantError:
         if url is not None:
             raise
-    return await _watched(stack, _started(), None)
+    return await _watched(stack, _started())
 
 
-async def _watched(stack: AsyncExitStack, url: str, token: str | None) -> ControlClient:
+async def _watched(stack: AsyncExitStack, url: str) -> ControlClient:
+    token = None if url in own_daemons() else admin_token(None)  # own ones have theirs in a file
     proxy = await stack.enter_async_context(ControlClient(url, token))
     if await proxy.mode() == "draining":
         raise ClairvoyantError(f"the daemon at {url} is draining; wait for its end", ExitCode.UNREACHABLE)
@@ -147,17 +136,9 @@ async def _watched(stack: AsyncExitStack, url: str, token: str | None) -> Contro
 def _started() -> str:
     """Start a daemon and return its URL; ClairvoyantError with its last words if it ends."""
     state_dir().mkdir(parents=True, exist_ok=True)
-    words = [
-        sys.executable,
-        "-P",
-        "-m",
-        "clairvoyant_cli",
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-    ]
+    words = "-P -m clairvoyant_cli serve --listen 127.0.0.1:0 --log-file".split()
     process = subprocess.Popen(
-        [*words, "--log-file", str(state_dir() / "run.log")],
+        [sys.executable, *words, str(state_dir() / "run.log")],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

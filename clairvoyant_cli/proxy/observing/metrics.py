@@ -149,7 +149,8 @@ class Metrics(Collector):
         }
         labels = " ".join(genai.LABELS).replace(".", "_")
         self._genai = {
-            name: Histogram(text, bounds, labels) for name, (text, bounds) in genai.METRICS.items()
+            name: Histogram(f"gen_ai.server.{name} of OpenTelemetry", bounds, labels)
+            for name, bounds in genai.BUCKETS.items()
         }
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
@@ -202,7 +203,7 @@ class Metrics(Collector):
         for name, histogram in self._histograms.items():
             yield histogram.family(f"clairvoyant_{name}")
         for name, histogram in self._genai.items():
-            yield histogram.family(f"{name.replace('.', '_')}_seconds")
+            yield histogram.family(f"gen_ai_server_{name}_seconds")
 
     def _model(self, name: str) -> str:
         # Clients choose the model's name: the label's values must not grow without bound.

@@ -103,9 +103,7 @@ class Traces:
 
     async def close(self) -> None:
         """Send what is left, for `CLOSING_S` at most."""
-        last = threading.Thread(
-            target=self._provider.shutdown, daemon=True
-        )  # the process need not wait for it
+        last = threading.Thread(target=self._provider.shutdown, daemon=True)  # no exit waits for it
         last.start()
         await asyncio.to_thread(last.join, CLOSING_S)
         if last.is_alive():

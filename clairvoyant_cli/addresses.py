@@ -24,6 +24,9 @@ SHOWN_CHARS = 80  # so much of what is refused is quoted
 BACKEND_NAMES = ("ollama", "llamacpp", "lmstudio", "jan", "vllm", "sglang")
 """LLM servers that are found by name, at their usual ports; each has an adapter in `backends`."""
 
+MOVABLE = ("ollama", "llamacpp", "lmstudio")
+"""Those that can be moved to another port, so that the proxy takes their place."""
+
 BACKEND_KINDS = (*BACKEND_NAMES, "other")
 """LLM servers whose habits are known; other is any OpenAI-compatible one."""
 

@@ -74,6 +74,7 @@ async def _examine(
 async def _connections(config: ServeConfig, url: str | None, token_file: Path | None) -> list[Finding]:
     from clairvoyant_cli.doctor import backend, proxy
     from clairvoyant_cli.state.client import admin_token, local_url, own_daemons
+    from clairvoyant_cli.takeover.journal import read
 
     at, unread, token = local_url(url), [], None
     try:
@@ -92,12 +93,18 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
     ours = snapshot is not None and snapshot.listen.endswith(f":{port}")
     findings += proxy.check_port(config, ours=ours)
     findings += proxy.check_openness(config)
-    ports = sorted({server.port for server in servers})
+    kinds = {server.port: server.found.adapter.name for server in servers}
     proxy_port = int(snapshot.listen.rpartition(":")[2]) if snapshot is not None else port
-    findings += proxy.check_clients(os.environ, proxy_port, ports)
+    if (taken := read()) is None:
+        findings += proxy.check_clients(os.environ, proxy_port, kinds)
+    elif taken.step == "done":
+        findings.append(ok("clients", f"the proxy is in the place of {taken.kind} at {taken.address}"))
+    else:
+        why = f"a takeover of {taken.kind} at {taken.address} was interrupted"
+        findings.append(broken("clients", why, "clairvoyant takeover --undo"))
     own = frozenset({os.getpid(), *([snapshot.pid] if snapshot is not None else [])})
-    for each in ports:
-        findings += backend.check_direct_clients(each, backend.direct_clients(each, but=own))
+    for each, kind in sorted(kinds.items()):
+        findings += backend.check_direct_clients(each, backend.direct_clients(each, but=own), kind)
     return findings
 
 

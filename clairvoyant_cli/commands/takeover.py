@@ -11,7 +11,7 @@ from typing import Any
 import click
 import psutil
 
-from clairvoyant_cli.addresses import is_loopback
+from clairvoyant_cli.addresses import MOVABLE, is_loopback
 from clairvoyant_cli.commands.serve import command as serve
 from clairvoyant_cli.commands.service import (
     check_serve_flags,
@@ -47,7 +47,6 @@ from clairvoyant_cli.takeover.servers import (
     server_fault,
 )
 
-MOVABLE = ("ollama", "llamacpp", "lmstudio")
 READY_S = 60.0
 LOOK_EVERY_S = 0.05
 REPLACED = ("listen", "backend", "start", "log_file")

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from clairvoyant_cli.addresses import BACKEND_NAMES, is_loopback
+from clairvoyant_cli.addresses import BACKEND_NAMES, MOVABLE, is_loopback
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
@@ -118,14 +118,14 @@ def check_priority(server: CheckedServer) -> Iterator[Finding]:
         yield note("priority", f"unknown whether {adapter.title} schedules by priority", fix)
 
 
-def check_direct_clients(port: int, direct: Sequence[str]) -> Iterator[Finding]:
-    """Warn about clients that bypass the proxy, and so its queue."""
+def check_direct_clients(port: int, direct: Sequence[str], kind: str = "") -> Iterator[Finding]:
+    """Warn about clients that bypass the proxy, and so its queue, at a server of a kind."""
     if direct:
         names = ", ".join(sorted(set(direct)))
         yield warning(
             "clients",
             f"connected directly to port {port}, bypassing the proxy: {names}",
-            f"{REDIRECT}    # then restart the client",
+            f"clairvoyant takeover {kind}" if kind in MOVABLE else f"{REDIRECT}    # then restart the client",
         )
 
 

@@ -133,6 +133,12 @@ def test_direct_clients_are_named() -> None:
     assert not list(check_direct_clients(11434, []))
     (finding,) = check_direct_clients(11434, ["chat (pid 7)"])
     assert "chat (pid 7)" in finding.text
+    assert "clairvoyant env" in finding.fix
+
+
+def test_the_proxy_may_take_the_place_of_a_server_with_direct_clients() -> None:
+    (finding,) = check_direct_clients(11434, ["chat (pid 7)"], "ollama")
+    assert finding.fix == "clairvoyant takeover ollama"
 
 
 def test_direct_clients_are_found_by_their_connections(

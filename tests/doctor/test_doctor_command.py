@@ -14,6 +14,7 @@ from clairvoyant_cli.errors import ExitCode
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import Replay
+from clairvoyant_cli.takeover.journal import Takeover, write
 from predictor import load
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.serving import serving
@@ -89,3 +90,13 @@ def test_an_unreadable_configuration_is_a_finding(tmp_path: Path) -> None:
     assert "polcy" in found["configuration"]["text"]
     human = CliRunner().invoke(command, ["--config", str(file)])
     assert "→" in human.output
+
+
+@pytest.mark.parametrize(("step", "level"), [("done", "ok"), ("server", "broken")])
+def test_a_takeover_is_shown_and_an_interrupted_one_can_be_undone(step: str, level: str) -> None:
+    write(Takeover("ollama", "127.0.0.1:11434", 11435, (), service=False, step=step))
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    _, found = examine("--backend", nowhere, "--url", nowhere)
+    assert found["clients"]["level"] == level
+    assert "ollama at 127.0.0.1:11434" in found["clients"]["text"]
+    assert (found["clients"]["fix"] == "clairvoyant takeover --undo") == (level == "broken")

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from clairvoyant_cli.commands import service
 from clairvoyant_cli.commands.service import command
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.takeover.journal import Takeover, write
 from tests.fakes.commands import FakeCommands
 
 
@@ -127,7 +128,7 @@ def windows(system: FakeCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name, value in {
         "service_manager": "schtasks",
         "account": "S-1-5-21-1-2-3-1001",
-        "_program": ("clairvoyant.exe",),
+        "own_program": ("clairvoyant.exe",),
     }.items():
         monkeypatch.setattr(service, name, lambda value=value: value)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -164,3 +165,16 @@ def test_install_rejects_log_file_flag(windows: FakeCommands) -> None:
     done = run("install", "--yes", "--", "--log-file", "mine.log")
     assert "remove --log-file" in str(done.exception)
     assert not windows.calls
+
+
+def test_the_service_stays_while_it_is_in_a_servers_place(
+    system: FakeCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run("install", "--yes")
+    write(Takeover("ollama", "127.0.0.1:11434", 11435, (), service=True))
+    for words in (("install", "--yes"), ("uninstall",)):
+        error = run(*words).exception
+        assert isinstance(error, ClairvoyantError)
+        assert "first run: clairvoyant takeover --undo" in str(error)
+    assert unit_file(tmp_path).exists()

@@ -58,9 +58,9 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
     """Measure all that the plan asks for."""
     client, plan = session.client, session.plan
     found = await survey(client, wanted_model)
-    session.tell(Step("loading the model", 0, 1))
     load_s = None
     if not found.resident or plan.reload:
+        session.tell(Step("loading the model", 0, 1))
         load_s = await load_model(client, unload_first=plan.reload and found.resident)
     if not found.resident and load_s is None:
         client.silence_s = plan.silence_s  # it may be loading now

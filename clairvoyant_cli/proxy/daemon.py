@@ -288,7 +288,7 @@ def _compose(
     # The queue and how it is operated.
     operation = Operation(
         dispatcher,
-        PredictorTrust(predictor, times.coverage),
+        PredictorTrust(predictor),
         clock,
         say,
         "default" if config.tau is None else "flag",

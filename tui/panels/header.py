@@ -103,8 +103,7 @@ def window(snapshot: Snapshot) -> str:
 
 
 def _policy(snapshot: Snapshot) -> Line:
-    line = Line("order ", "faint").add(snapshot.policy, "strong")
-    return line.add(f" for {snapshot.displaced_policy}", "warn") if snapshot.displaced_policy else line
+    return Line("order ", "faint").add(snapshot.policy, "strong")
 
 
 def _tau(view: ViewState, snapshot: Snapshot) -> Line:

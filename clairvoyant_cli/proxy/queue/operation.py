@@ -36,7 +36,7 @@ class Operation:
     """
 
     dispatcher: Dispatcher
-    fallback: PredictorTrust
+    trust: PredictorTrust
     clock: Callable[[], float]
     say: Callable[[int, str], None]
     tau_source: str = "default"
@@ -77,7 +77,6 @@ class Operation:
 
     def choose_policy(self, name: str) -> None:
         """Set the policy for the operator."""
-        self.fallback.chosen_by_operator()
         self.policy_chosen = True
         self._order_by(name)
 
@@ -106,8 +105,8 @@ class Operation:
         return PolicyOutlook(name, short_s, long_s, POLICIES[name].interrupts, tuple(order[:FIRST_SHOWN]))
 
     def review_predictor(self) -> None:
-        """Let the predictor's record decide on the fallback to arrival order."""
-        self.fallback.review(self.policy, self._order_by, self.say)
+        """Report the clients whose answers the predictor cannot rank, or can again."""
+        self.trust.review(self.say)
 
     def choose_tau(self, tau_s: float | None) -> None:
         """Set tau for the operator; None means no guard."""

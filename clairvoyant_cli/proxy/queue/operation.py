@@ -20,9 +20,6 @@ from clairvoyant_cli.state.snapshot import PolicyOutlook
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
 
-FIRST_SHOWN = 8
-"""Requests of the order under another policy that are told."""
-
 
 @dataclass(slots=True)
 class Operation:
@@ -91,18 +88,17 @@ class Operation:
         return [self._outlook(name, same, starts) for name, starts in played.items()]
 
     def _starts(self, name: str) -> dict[str, float]:
-        """Return when waiting requests would start under a policy, by id, the first to start first."""
+        """Return when waiting requests would start under a policy, by id."""
         policy = in_turns_of(POLICIES[name], self.quantum_tokens)
         return dict(starts(self.dispatcher.scheduler, policy, self.clock()))
 
     def _outlook(self, name: str, same: set[str], starts: dict[str, float]) -> PolicyOutlook:
         live, kinds = self.dispatcher.live, defaultdict[str, list[float]](list)
-        order = [job_id for job_id in starts if job_id in same]
-        for exchange in map(live.__getitem__, order):
+        for exchange in (live[job_id] for job_id in starts if job_id in same):
             if not exchange.job.stands_back:  # background requests are meant to wait
                 kinds[exchange.asked.prediction.length_class.value].append(starts[exchange.id])
         short_s, long_s = (median(of) if of else None for of in (kinds["short"], kinds["long"]))
-        return PolicyOutlook(name, short_s, long_s, POLICIES[name].interrupts, tuple(order[:FIRST_SHOWN]))
+        return PolicyOutlook(name, short_s, long_s, POLICIES[name].interrupts)
 
     def review_predictor(self) -> None:
         """Report the clients whose answers the predictor cannot rank, or can again."""

@@ -72,7 +72,6 @@ class OperatorScreen(Screen[None]):
         self.action_cancel_now(asks=True)
 
     def action_cancel_now(self, *, asks: bool = False) -> None:
-        """Cancel the chosen requests."""
         rows = self._alive("cannot cancel: it has ended")
         self._each([Action(Verb.CANCEL, row.id) for row in rows], asks=asks)
 
@@ -107,12 +106,10 @@ class OperatorScreen(Screen[None]):
     # -- the daemon -------------------------------------------------------------------------------------
 
     def action_undo(self) -> None:
-        """Undo the last action."""
         if self._allowed():
             self.host.undo()
 
     def action_pause(self) -> None:
-        """Pause dispatching, or resume."""
         self._each([Action(Verb.RESUME if self.host.expect("mode", None) == "paused" else Verb.PAUSE)])
 
     def action_drain(self) -> None:
@@ -143,7 +140,6 @@ class OperatorScreen(Screen[None]):
     # -- what is typed ----------------------------------------------------------------------------------
 
     def action_command(self, text: str = "") -> None:
-        """Open the command line."""
         self.app.push_screen(Prompt(":", text, self.run_command, self.complete))
 
     def run_command(self, text: str) -> str:

@@ -133,7 +133,6 @@ async def _watch(
     bell: bool,
     price: float | None,
 ) -> None:
-    """Run the dashboard."""
     async with opened as (source, machine):
         from clairvoyant_cli.config import load_top_config
         from clairvoyant_cli.state.client import state_dir

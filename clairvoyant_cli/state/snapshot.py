@@ -571,7 +571,6 @@ class Snapshot:
 
     @property
     def alive(self) -> tuple[QueuedRequest | RunningRequest, ...]:
-        """The queued and the running requests."""
         return self.queue + self.running
 
     @property

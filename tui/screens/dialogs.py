@@ -56,7 +56,6 @@ class Confirm(Dialog[bool]):
             yield Static("[b $accent]y[/] yes    [b $accent]n[/] no (Enter)", classes="keys")
 
     def action_answer(self, yes: bool) -> None:
-        """Close with the answer."""
         self.dismiss(yes)
 
 
@@ -100,7 +99,6 @@ class Choose(Dialog[str]):
         self.dismiss(event.option_id)
 
     def action_move(self, step: float, unit: str = "row") -> None:
-        """Go down or up."""
         options = self.query_one(OptionList)
         rows = 1 if unit == "row" else options.option_count
         options.highlighted = max(

@@ -58,7 +58,6 @@ class Operation:
 
     @property
     def policy(self) -> str:
-        """The name of the policy."""
         return self.dispatcher.scheduler.policy.name
 
     @property

@@ -242,7 +242,6 @@ class Engine:
         return self.speed.prefill_s(service.prompt_tokens - service.cached_tokens)
 
     async def prefill(self, service: Service) -> None:
-        """Wait for the time of the prefill."""
         await asyncio.sleep(self.prefill_s(service))
         await self._flowing.wait()
 

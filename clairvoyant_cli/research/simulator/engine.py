@@ -112,7 +112,6 @@ class SlotSimulation:
         self._kept = {worker: KvCache(room_s) for worker in scheduler.slots}
 
     def run(self) -> Run:
-        """Run to the end and return what happened."""
         arrival_s = [*self.workload.arrival_s.tolist(), float("inf")]
         n, number, completions = len(arrival_s) - 1, 0, self._completions
         while completions or number < n:

@@ -115,7 +115,6 @@ class Scene:
             prefill_s + tokens / TOKENS_PER_S,
             np.array([CLASSES[LengthClass.of(each.tokens)] for each in asked], dtype=np.int64),
             tokens,
-            prefill_s=prefill_s,
         )
         p_long = np.array([each.predicted.p_long for each in asked])
         cost_s = expected / TOKENS_PER_S

@@ -74,11 +74,12 @@ class Operation:
     def choose_policy(self, name: str) -> None:
         """Set the policy for the operator."""
         self.policy_chosen = True
-        self._order_by(name)
+        self.prefer_policy(name)
 
     def prefer_policy(self, name: str) -> None:
         """Set the policy, where the operator has not."""
-        self._order_by(name)
+        policy = in_turns_of(POLICIES[name], self.quantum_tokens)
+        self.dispatcher.scheduler.set_policy(policy, self.clock())
 
     def outlook(self) -> list[PolicyOutlook]:
         """Return the predicted starts under each policy of the waiting requests that start under all."""
@@ -141,7 +142,3 @@ class Operation:
         everybody = clients.defaults.tenant
         self.dispatcher.scheduler.set_tenants(clients.tenants, self.clock(), everybody, priority_of)
         self.dispatcher.moved()
-
-    def _order_by(self, name: str) -> None:
-        policy = in_turns_of(POLICIES[name], self.quantum_tokens)
-        self.dispatcher.scheduler.set_policy(policy, self.clock())

@@ -287,7 +287,7 @@ def _compose(
     # The queue and how it is operated.
     operation = Operation(
         dispatcher,
-        PredictorTrust(predictor),
+        PredictorTrust(predictor, times.coverage),
         clock,
         say,
         "default" if config.tau is None else "flag",

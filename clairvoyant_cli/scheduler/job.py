@@ -11,8 +11,8 @@ from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 class Job:
     """A request as it joins the queue. Times are seconds on the caller's clock.
 
-    `p_long` is the paper's key (Clairvoyant, section 3.4). `cost_s` is the predicted service time;
-    `tokens` is the expected answer length and `tokens_q90` its upper
+    `p_long` is the paper's key (Clairvoyant, section 3.4). `cost_s` is the predicted service time and
+    `cost_high_s` its upper quantile; `tokens` is the expected answer length and `tokens_q90` its upper
     quantile, 0 if the spread is unknown. `affinity` names what must be loaded to run it (model and runner
     options); `worker` pins it to one worker, "" means any; `able` names the workers that can run it, empty
     means all. `urgency` is a level, 0 the most urgent, None if unset, and `urgency_by` its source
@@ -28,6 +28,7 @@ class Job:
     arrival_s: float
     p_long: float = 0.5
     cost_s: float = 0.0
+    cost_high_s: float = 0.0
     tokens: float = 0.0
     prompt_tokens: float = 0.0
     client: str = ""
@@ -65,6 +66,7 @@ class Estimates(TypedDict):
 
     p_long: float
     cost_s: float
+    cost_high_s: float
     tokens: float
     tokens_q90: float
 

@@ -5,7 +5,7 @@ cache, may be sooner even after a wait. So a slot may stay free for a moment, wh
 than a margin (`queue`, rule 3).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
@@ -26,6 +26,9 @@ three that are 2, 4 or 10 times slower, at utilisations of 0.3, 0.6 and 0.85."""
 MAX_PASSED = 3
 """Jobs that may be left waiting for a better worker at one decision. If more wait, the free worker takes the
 one of them that loses least. A fourth gains nothing."""
+
+EVERY = 1 << 30
+"""As a number of routing candidates: all workers."""
 
 
 class WorkerSpeed(Protocol):
@@ -82,6 +85,10 @@ class Station:
         """Return the expected seconds until one of its slots is free, where all are taken."""
         return min((left_s(entry, now) for entry in self.running.values()), default=0.0)
 
+    def left_s(self, now: float) -> float:
+        """Return the expected seconds of work left in its slots."""
+        return sum(max(e.started_s + e.expected_s - now, 0.0) for e in self.running.values())
+
     def note_ends(self) -> None:
         """Recompute when the first running job should end."""
         ends = (entry.started_s + entry.expected_s for entry in self.running.values())
@@ -98,6 +105,31 @@ class Placement(NamedTuple):
     waits_for: Station | None = None
     gain_s: float = 0.0
     takes_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A worker as a router sees it: the expected backlog, the upper quantile of this job's own time there,
+    and a penalty for undesirable states such as KV cache pressure, in seconds.
+    """
+
+    worker: str
+    backlog_s: float
+    quantile_s: float
+    penalty_s: float = 0.0
+
+    @property
+    def score_s(self) -> float:
+        """Cautious completion time (QUARTZ, Eq. 4): means add, so only the job's own is a quantile."""
+        return self.backlog_s + self.quantile_s + self.penalty_s
+
+
+def best_worker(candidates: Sequence[Candidate]) -> str:
+    """Return the worker with the lowest score (QUARTZ, Eq. 5); the first on a tie.
+
+    Give it two random workers for the power of two choices, or all of them. ValueError if there are none.
+    """
+    return min(candidates, key=lambda candidate: candidate.score_s).worker
 
 
 class Fleet:
@@ -196,7 +228,8 @@ class Fleet:
         full_s = min((_seconds(s, job, 0.0) for s in able), default=0.0)
         saved_s = full_s - min((_seconds(s, job, cached.get(s.name, 0.0)) for s in able), default=0.0)
         more_s = job.saved_s - saved_s
-        return replace(job, cost_s=max(job.cost_s + more_s, 0.0), saved_s=saved_s)
+        cost_s, cost_high_s = job.cost_s + more_s, job.cost_high_s + more_s
+        return replace(job, cost_s=max(cost_s, 0.0), cost_high_s=max(cost_high_s, 0.0), saved_s=saved_s)
 
     def priced_on(self, worker: str, job: Job) -> Job:
         """Return a job whose costs are those on a worker, if its KV cache makes them lower now."""
@@ -206,7 +239,8 @@ class Fleet:
         less_s = job.cost_s - _seconds(station, job, station.cache.cached_tokens(job.prefix))
         if less_s <= 0.0:
             return job
-        return replace(job, cost_s=job.cost_s - less_s, saved_s=job.saved_s + less_s)
+        high_s = max(job.cost_high_s - less_s, 0.0)
+        return replace(job, cost_s=job.cost_s - less_s, cost_high_s=high_s, saved_s=job.saved_s + less_s)
 
     def own_s(self, entry: QueuedJob, station: Station, cached: Mapping[str, float] | None = None) -> float:
         """Return the predicted seconds of a job on a station: model loading, prefill of the tokens that are
@@ -263,7 +297,7 @@ class Fleet:
         or less where some of it is cached.
         """
         job, before_s = entry.job, now + within_s
-        if job.worker or (within_s <= least_s and not cached):
+        if job.worker or entry.routed or (within_s <= least_s and not cached):
             return []
         return [
             station
@@ -312,6 +346,36 @@ class Fleet:
             station is not None and station.slots > 0 and not station.apart and (not able or worker in able)
         )
 
+    def route(self, entry: QueuedJob, among: int, now: float, waiting_s: Callable[[str], float]) -> str:
+        """Return the worker that a job should wait for: of `among` workers drawn by its number, the one with
+        the soonest cautious completion (QUARTZ, Algorithm 1); "" if none can run it.
+
+        `waiting_s` returns the seconds of work that wait for a worker.
+        """
+        job = entry.job
+        able = [s for s in self.stations.values() if s.slots and (not job.able or s.name in job.able)]
+        able = [s for s in able if not s.apart] or able
+        if not able:
+            return ""
+        cached = self.cached(job)
+        drawn = able if among >= len(able) else _drawn(able, among, entry.seq)
+        return best_worker([self._candidate(entry, each, now, waiting_s, cached) for each in drawn])
+
+    def _candidate(
+        self,
+        entry: QueuedJob,
+        station: Station,
+        now: float,
+        waiting_s: Callable[[str], float],
+        cached: Mapping[str, float],
+    ) -> Candidate:
+        job = entry.job
+        backlog_s = (waiting_s(station.name) + station.left_s(now)) / station.at_once
+        price_s = self.residency.price_s(station.name, job.affinity)
+        own_s = self.own_s(entry, station, cached) - price_s
+        cautious = job.cost_high_s / job.cost_s if job.cost_s else 1.0
+        return Candidate(station.name, backlog_s, own_s * cautious, price_s)
+
 
 def _seconds(station: Station, job: Job, cached_tokens: float) -> float:
     assert station.speed is not None  # noqa: S101 - the caller asks only stations that have one
@@ -327,3 +391,13 @@ def left_s(entry: QueuedJob, now: float) -> float:
     job = entry.job
     spread = job.tokens_q90 / job.tokens if job.tokens > 0.0 else 0.0
     return mean_residual(now - entry.started_s, entry.expected_s, entry.expected_s * spread)
+
+
+def _drawn(able: Sequence[Station], count: int, number: int) -> list[Station]:
+    """Return `count` of the stations, drawn by a hash of `number`."""
+    left, drawn = list(able), []
+    for _ in range(count):
+        number = (number + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF  # splitmix64's steps
+        number ^= number >> 31
+        drawn.append(left.pop(number % len(left)))
+    return drawn

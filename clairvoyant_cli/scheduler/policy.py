@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import sqrt
 
+from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.starvation import Guard
 from clairvoyant_cli.scheduler.urgency import level_of
@@ -17,6 +18,12 @@ GENTLE_AGING_RATE = 0.02
 
 FAIR_WEIGHT = 1.0
 """Seconds of disadvantage per second of the client's recent service (beta of QUARTZ Eq. 8)."""
+
+QUARTZ_FAIRNESS = 0.10
+"""Seconds of disadvantage per second of the client's service rate (beta: QUARTZ, Table 3)."""
+
+QUARTZ_CANDIDATES = 2
+"""Workers among which a job is routed: the power of two choices (K of QUARTZ, Table 3)."""
 
 URGENCY_STEP_S = 1e6
 """One level of urgency outweighs any remaining time: eleven days."""
@@ -44,6 +51,9 @@ class Policy:
     in seconds, so that the cost of loading a model can be added. `by_level`: urgent jobs first, and clients'
     claims are limited to their share. `by_share`: fair between clients, whatever the lengths.
 
+    With `candidates`, a job waits for one worker from its arrival, the best of this many drawn (QUARTZ,
+    Algorithm 1); without, for the worker where it is predicted to end first when a slot falls free.
+
     For backends that can stop and resume a job: with `preemptive`, a waiting job takes the slot of a running
     one where that gains more than its cost and a `margin` (see `preemption`); with `quantum_tokens`, a
     running job yields to any waiting one after this many tokens, the highest `yields` first. `max_cuts`
@@ -58,6 +68,7 @@ class Policy:
     in_seconds: bool = False
     by_level: bool = False
     by_share: bool = False
+    candidates: int | None = None
     preemptive: bool = False
     margin: float = 0.0
     max_cuts: int | None = MAX_CUTS
@@ -103,6 +114,22 @@ def gently_aged_cost(entry: QueuedJob) -> float:
 def fair_share(entry: QueuedJob) -> float:
     """Order by gently aged cost plus the client's recent service (QUARTZ, Eq. 8)."""
     return gently_aged_cost(entry) + FAIR_WEIGHT * entry.usage_s
+
+
+def quartz_key(
+    aging: float = GENTLE_AGING_RATE, fairness: float = QUARTZ_FAIRNESS
+) -> Callable[[QueuedJob], float]:
+    """Return the order of QUARTZ, by default with the coefficients of its Table 3 (Eq. 6 to 8): the upper
+    quantile of the service time, arrival-adjusted, plus a share of the rate at which the client was served.
+
+    The service is that of the whole answer: a slot is not free after the first token.
+    """
+
+    def key(entry: QueuedJob) -> float:
+        served = entry.usage_s / SERVICE_MEMORY_S
+        return entry.job.cost_high_s + aging * entry.job.arrival_s + fairness * served
+
+    return key
 
 
 def remaining_of_size(entry: QueuedJob) -> float:
@@ -218,6 +245,14 @@ POLICIES = {
             by_share=True,
             preemptive=True,
             margin=CUT_MARGIN,
+        ),
+        Policy(
+            "quartz",
+            quartz_key(),
+            "Lowest upper quantile of the predicted service time first, with some aging and fairness. Each "
+            "request waits for the better of two servers, drawn at its arrival.",
+            in_seconds=True,
+            candidates=QUARTZ_CANDIDATES,
         ),
         Policy(
             "rr",

@@ -1,12 +1,25 @@
-"""Online correction of upper quantiles: a table of corrections by regime follows the residuals (QUARTZ,
-sections 3.5 and 4.2).
+"""Online correction of upper quantiles of service times, and whether they are met.
+
+QUARTZ, sections 3.5 and 4.2: a table of corrections by regime follows the residuals. While too many requests
+exceed their corrected quantile, predictions are not trusted.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from math import exp
 
+ALPHA = 0.95
+"""The share of requests that should not exceed their quantile (QUARTZ, Table 3)."""
+
+DELTA = 0.05
+"""Predictions are distrusted above a miss rate of 1 - alpha + delta (QUARTZ, Table 3)."""
+
 RATE = 0.08
 """Step of the log correction per outcome."""
+
+WINDOW = 128
+MIN_JUDGED = 64
+"""Outcomes used for trust, and the least number needed."""
 
 MAX_FACTOR = 16.0
 """Limit of a correction, up or down."""
@@ -14,14 +27,16 @@ MAX_FACTOR = 16.0
 
 @dataclass(slots=True)
 class Coverage:
-    """Corrections of quantiles by regime; `alpha` is the share of outcomes that should not exceed them.
+    """Corrections of quantiles by regime, and the recent rate of misses.
 
     Stochastic quantile tracking: a correction rises after a miss and falls otherwise, so that `alpha` is met
     in the long run for any distribution.
     """
 
-    alpha: float = 0.95
+    alpha: float = ALPHA
+    delta: float = DELTA
     _factors: dict[str, float] = field(default_factory=dict)
+    _missed: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def corrected(self, regime: str, quantile: float) -> float:
         """Return a quantile, in any unit, with the correction of its regime."""
@@ -31,3 +46,14 @@ class Coverage:
         missed = actual > corrected
         factor = self._factors.get(regime, 1.0) * exp(RATE * (missed - (1.0 - self.alpha)))
         self._factors[regime] = min(max(factor, 1.0 / MAX_FACTOR), MAX_FACTOR)
+        self._missed.append(missed)
+
+    @property
+    def missed(self) -> float:
+        """The share of recent requests that exceeded their quantile."""
+        return sum(self._missed) / len(self._missed) if self._missed else 0.0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the miss rate is within its limit."""
+        return len(self._missed) < MIN_JUDGED or self.missed <= 1.0 - self.alpha + self.delta

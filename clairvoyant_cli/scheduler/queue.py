@@ -396,6 +396,10 @@ class Scheduler(QueueState):
         `at_once` is how many of these it serves concurrently; the others wait in its own queue.
         """
         self.fleet.set(worker, slots, apart=apart, weight=weight, at_once=at_once)
+        for entry in self._waiting.values():
+            if entry.routed == worker and not self.fleet.takes(worker, entry.job.able):
+                self._line.drop(entry)
+                self._place(entry)
 
     def remove_worker(self, worker: str) -> None:
         """Forget a worker; ValueError while it runs anything."""
@@ -427,6 +431,6 @@ class Scheduler(QueueState):
         unheld = (entry for entry in self._waiting.values() if not entry.held)
         for entry in islice(unheld, 0, None, every):
             mine = copy(entry)
-            mine.lane, mine.moves = None, []
+            mine.lane, mine.routed, mine.moves = None, "", []
             trial._wait(mine)
         return trial

@@ -152,6 +152,14 @@ class QueueState:
         """The waiting jobs, lane by lane. Read only."""
         return self._line
 
+    def backlog_s(self, worker: str, now: float) -> float:
+        """Return the predicted seconds of work pinned to a worker, waiting and running.
+
+        For "", that of the jobs that wait for any worker.
+        """
+        station = self.fleet.stations.get(worker)
+        return self._line.pinned_s().get(worker, 0.0) + (station.left_s(now) if station else 0.0)
+
     def set_urgency(self, job_id: str, level: int | None, by: Said, now: float) -> bool:
         """Set the urgency of a job; False if it is gone, or a predictor would overrule another source."""
         entry = self._waiting.get(job_id) or self._running.get(job_id)
@@ -192,6 +200,7 @@ class QueueState:
     def _place(self, entry: QueuedJob) -> None:
         if not entry.promoted:
             entry.key = self.policy.key(entry)
+        self._route(entry)
         self._unpark(entry)
         entry.parked = self._must_park(entry)
         if entry.parked:
@@ -199,7 +208,7 @@ class QueueState:
             self._crowds.place(entry)
         elif not entry.held:
             if self._is_in_order(entry):
-                usual = replace(entry.job, cost_s=self.sessions.usual_s)
+                usual = replace(entry.job, cost_s=self.sessions.usual_s, cost_high_s=self.sessions.usual_s)
                 entry.key = self.policy.key(replace(entry, job=usual))
             self._line.push(entry)
             if not entry.promoted and not entry.cuts:  # a partial answer is never dropped
@@ -285,6 +294,15 @@ class QueueState:
         entry.job = replace(entry.job, stands_back=levels)
         if not entry.promoted and not entry.by_operator:
             entry.rank = entry.job.rank
+
+    def _route(self, entry: QueuedJob) -> None:
+        """Choose the worker that a job waits for, under a policy that routes; a valid choice stays."""
+        among, routed = self.policy.candidates, entry.routed
+        if among is None or entry.job.worker:
+            entry.routed = ""
+        elif not routed or not self.fleet.takes(routed, entry.job.able):
+            waiting_s = self._line.pinned_s()
+            entry.routed = self.fleet.route(entry, among, self._line.now, lambda to: waiting_s.get(to, 0.0))
 
     def _place_all(self) -> None:
         """Rebuild the order of the waiting jobs."""

@@ -51,7 +51,8 @@ class QueuedJob:
     until its slot is free, None unless it may be cut while its prompt is read, of which `read_s` are done.
     `cuts` counts preemptions; a `spared` run is not cut. `behind` is the number of background levels, kept
     when it is promoted from the background. `parked`: its session waits for its turn. `expected` is what its
-    server should have of its prompt. `lane` is None while it is held, parked or runs.
+    server should have of its prompt. `lane` is None while it is held, parked or runs; `routed` is the worker
+    that a routing policy chose.
     """
 
     job: Job
@@ -65,6 +66,7 @@ class QueuedJob:
     held: bool = False
     version: int = 0
     lane: LaneId | None = None
+    routed: str = ""
     worker: str = ""
     reason: Reason = Reason.POLICY
     started_s: float = 0.0

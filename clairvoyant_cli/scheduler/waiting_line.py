@@ -71,7 +71,8 @@ class WaitingLine:
     def _lane_for(self, entry: QueuedJob) -> Lane:
         job = entry.job
         client = job.client if self.rules_of(job.client).apart else ""
-        lane_id = LaneId(job.worker, job.affinity, client, frozenset() if job.worker else job.able)
+        pinned_to = job.worker or entry.routed
+        lane_id = LaneId(pinned_to, job.affinity, client, frozenset() if pinned_to else job.able)
         lane = self.lanes.get(lane_id)
         if lane is None:
             ages = (AgesByClient if self.policy.by_share else Ages)() if self.policy.guarded else None

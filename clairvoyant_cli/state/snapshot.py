@@ -528,7 +528,8 @@ class Snapshot:
     same requests of the last hour: what they waited, and what they would have in order of arrival.
     `utilisation` is the share of the slots' time in use over the last `utilisation_s`. `clients` are the
     busiest. `queue` holds the first rows in scheduling order, `waiting` the totals of the whole queue.
-    `summaries` describe each of `policies`.
+    `summaries` describe each of `policies`; `displaced_policy` is the one that is suspended while its upper
+    bounds do not hold, "" if none is.
     """
 
     taken_at: float
@@ -558,6 +559,7 @@ class Snapshot:
     service_level: ServiceLevelState | None = None
     waiting: WaitingState = WaitingState()
     summaries: tuple[str, ...] = ()
+    displaced_policy: str = ""
     verdict: StatusLine = StatusLine()
     gain: GainState = GainState()
     sessions: SessionsState = SessionsState()

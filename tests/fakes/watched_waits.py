@@ -175,10 +175,10 @@ def _mixture(rng: np.random.Generator, n: int, *, wrong: bool) -> tuple[Workload
     sigma, said, bias = (1.0, 0.5, 0.7) if wrong else (0.7, 0.7, 0.0)
     tokens = predicted * np.exp(rng.normal(bias - sigma**2 / 2.0, sigma, n))
     q90 = predicted * np.exp(Q90 * said - said**2 / 2.0)
-    service_s, cost_s = (0.1 + each / TOKENS_PER_S for each in (tokens, predicted))
+    service_s, cost_s, cost_q90_s = (0.1 + each / TOKENS_PER_S for each in (tokens, predicted, q90))
     p_long = np.clip(predicted / 2000.0, 0.0, 1.0)
     workload = Workload(np.zeros(n), service_s, np.zeros(n, dtype=np.int64), tokens=tokens)
-    return workload, Predictions(p_long, cost_s, predicted, q90)
+    return workload, Predictions(p_long, cost_s, cost_q90_s, predicted, q90)
 
 
 def _bursts(rng: np.random.Generator, n: int, gap_s: float) -> Floats:

@@ -33,6 +33,7 @@ def of_trace(policy: str, path: str, rho: float, slots: int, seed: int) -> Watch
     predictions = Predictions(
         np.clip(guessed / 2000.0, 0.0, 1.0),
         read_s + guessed / TOKENS_PER_S,
+        read_s + q90 / TOKENS_PER_S,
         guessed,
         q90,
     )

@@ -106,7 +106,7 @@ def from_tokens(tokens: Floats, workload: Workload) -> Predictions:
     seconds_per_token = float((workload.service_s).sum()) / total if total else 0.0
     cost_s = tokens * seconds_per_token
     p_long = tokens / max(float(tokens.max()), 1e-9)
-    return Predictions(p_long, cost_s, tokens)
+    return Predictions(p_long, cost_s, cost_s, tokens)
 
 
 def erring(urgency_error: float = 0.0, length_error: float = 0.0) -> Forecaster:

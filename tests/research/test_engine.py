@@ -55,7 +55,7 @@ def test_the_cost_of_a_preemption(preemption: Preemption | None, finish_s: list[
 def guessed(service_s: list[float], guess_s: list[float], arrival_s: list[float]) -> SlotSimulation:
     """Return a run under `srpt` on one slot, of guesses with a spread, forty tokens a second."""
     guess = np.array(guess_s)
-    predictions = Predictions(np.full(len(guess), 0.5), guess, 40 * guess, 80 * guess)
+    predictions = Predictions(np.full(len(guess), 0.5), guess, 2 * guess, 40 * guess, 80 * guess)
     scheduler = Scheduler(POLICIES["srpt"], workers={"a": 1})
     return SlotSimulation(scheduler, three(arrival_s, service_s), predictions, preemption=Preemption())
 
@@ -87,6 +87,13 @@ def test_progress_reveals_nothing_of_the_remaining_length() -> None:
     assert max(long) > 40.0 * 4.0
 
 
+def test_a_route_pins_requests_to_workers() -> None:
+    workload = three([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 1})
+    simulation = SlotSimulation(scheduler, workload, oracle(workload), route=lambda number, now, queue: "b")
+    assert simulation.run().finish_s.tolist() == [1.0, 2.0, 3.0]
+
+
 @given(st.integers(0, 1000), st.sampled_from(sorted(POLICIES)), st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
 def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(
@@ -105,7 +112,7 @@ def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(
     assert (first.wait_s >= 0.0).all()
 
 
-@given(st.integers(0, 1000), st.sampled_from(["fcfs", "sjf", "bounded", "fair"]))
+@given(st.integers(0, 1000), st.sampled_from(["fcfs", "sjf", "bounded", "fair", "quartz"]))
 @settings(max_examples=30, deadline=None)
 def test_the_last_answer_comes_at_the_same_time_under_any_order(seed: int, policy: str) -> None:
     """Work conservation: one slot that never idles is done with a burst when its work is done."""
@@ -127,7 +134,7 @@ def test_no_wait_exceeds_the_bound_the_default_states(
     """A wait is the work there on arrival, plus what came within tau or 80 % of it, plus at most one job."""
     gaps, costs, guesses = (np.array(column) for column in zip(*requests, strict=True))
     workload = Workload(np.cumsum(gaps), costs, np.zeros(len(costs), dtype=np.int64))
-    predictions = Predictions(np.full(len(costs), 0.5), guesses, guesses)
+    predictions = Predictions(np.full(len(costs), 0.5), guesses, guesses, guesses)
     run = simulate(Scheduler(POLICIES["bounded"], workers={"a": 1}, tau_s=tau_s), workload, predictions)
     free_s = 0.0
     for arrival_s, cost_s, wait_s in zip(workload.arrival_s, costs, run.wait_s, strict=True):

@@ -245,16 +245,19 @@ def test_a_new_prediction_updates_place_and_charge() -> None:
     scheduler.submit(job("second", 9.0, client="bob"), 0.0)
 
     def reestimate() -> bool:
-        return scheduler.reestimate("second", 30.0, p_long=0.1, cost_s=1.0, tokens=10.0, tokens_q90=20.0)
+        return scheduler.reestimate(
+            "second", 30.0, p_long=0.1, cost_s=1.0, cost_high_s=2.0, tokens=10.0, tokens_q90=20.0
+        )
 
     assert reestimate()
     assert scheduler.accounts.used_s("bob", 30.0) == pytest.approx(1.0)
     dispatch = scheduler.next(30.0)
     assert dispatch is not None
-    assert dispatch.job == Job("second", 0.0, 0.1, 1.0, 10.0, client="bob", tokens_q90=20.0)
+    assert dispatch.job == Job("second", 0.0, 0.1, 1.0, 2.0, 10.0, client="bob", tokens_q90=20.0)
     assert not reestimate()
     scheduler.finish("second", 33.0)
     assert scheduler.accounts.used_s("bob", 33.0) == pytest.approx(3.0)
+    assert scheduler.backlog_s("", 33.0) == 5.0
 
 
 def test_a_new_prediction_keeps_hold_and_promotion() -> None:
@@ -264,7 +267,9 @@ def test_a_new_prediction_keeps_hold_and_promotion() -> None:
     scheduler.hold("held", 0.0)
     scheduler.promote("wanted", 0.0)
     for name, cost_s in (("held", 0.1), ("wanted", 99.0)):
-        assert scheduler.reestimate(name, 0.0, p_long=0.5, cost_s=cost_s, tokens=10.0, tokens_q90=0.0)
+        assert scheduler.reestimate(
+            name, 0.0, p_long=0.5, cost_s=cost_s, cost_high_s=cost_s, tokens=10.0, tokens_q90=0.0
+        )
     assert [entry.job.id for entry in scheduler.waiting()] == ["wanted", "plain", "held"]
     scheduler.release("held", 0.0)
     assert [entry.job.id for entry in scheduler.waiting()] == ["wanted", "held", "plain"]
@@ -315,7 +320,7 @@ def watched(seed: int, count: int, price_s: float, tau_s: float | None) -> tuple
     workload = Workload(np.cumsum(rng.exponential(4.0, count)), service_s, np.zeros(count, dtype=np.int64))
     guess_s = service_s * rng.lognormal(0.0, 0.7, count)
     predictions = Predictions(
-        np.full(count, 0.5), guess_s, 40.0 * guess_s, rng.choice([0.0, 80.0], count) * guess_s
+        np.full(count, 0.5), guess_s, 2.0 * guess_s, 40.0 * guess_s, rng.choice([0.0, 80.0], count) * guess_s
     )
     scheduler = Watched(SRPT, workers={"a": 1}, tau_s=tau_s, capacity=count)
     scheduler.cuts, scheduler.ended = Counter(), Counter()

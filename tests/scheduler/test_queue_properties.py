@@ -183,6 +183,7 @@ class Story:
             self.now,
             p_long=p_long,
             cost_s=cost_s,
+            cost_high_s=2.0 * cost_s,
             tokens=10.0 * cost_s,
             tokens_q90=20.0 * cost_s,
         )
@@ -318,7 +319,7 @@ def test_no_slot_idles_while_a_job_may_use_it_unless_for_a_better_one(
     if tale.scheduler.deferring:
         assert len(able) <= MAX_PASSED
         able = [e for e in able if e.promoted or tale.scheduler._line.is_overdue(e)]
-    assert not any(free & {e.job.worker} if e.job.worker else free for e in able)
+    assert not any(free & {e.job.worker or e.routed} if e.job.worker or e.routed else free for e in able)
 
 
 @given(names, st.integers(1, 20))

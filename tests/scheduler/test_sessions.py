@@ -30,7 +30,7 @@ def turn(name: str, number: int, now: float = 0.0, **more: Any) -> Job:
     prompt_tokens = TURN_TOKENS * (number + 1)
     prefix = Chain(tuple(hash((name, n)) for n in count), tuple(4000 * n for n in count))
     cost_s = Speed().seconds(prompt_tokens, 50.0)
-    given: dict[str, Any] = {"agentic": True, "cost_s": cost_s, "tokens": 50.0} | more
+    given: dict[str, Any] = {"agentic": True, "cost_s": cost_s, "cost_high_s": cost_s, "tokens": 50.0} | more
     return Job(f"{name}{number}", now, prefix=prefix, prompt_tokens=prompt_tokens, **given)
 
 
@@ -164,7 +164,7 @@ def test_after_tau_a_parked_session_takes_the_turn_of_the_one_that_has_had_it_lo
     assert scheduler.sessions.of(scheduler.running["a0"].job) is not None
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "rr"])
+@pytest.mark.parametrize("policy", ["fcfs", "rr", "quartz"])
 def test_without_a_guard_nothing_is_parked(policy: str) -> None:
     scheduler = queue(room=500.0, policy=policy)
     serve(scheduler, turn("a", 0), 0.0)

@@ -76,7 +76,7 @@ def overloaded(seed: int, load: float, seconds: float) -> tuple[Workload, Predic
     service_s = rng.uniform(1.0, 3.0, len(arrival_s))
     urgency = np.where(np.arange(len(arrival_s)) % 40 == 7, 4, 0)
     work = Workload(arrival_s, service_s, urgency, 10.0 * service_s, urgency=urgency)
-    return work, Predictions(np.full(len(arrival_s), 0.5), service_s, 10.0 * service_s)
+    return work, Predictions(np.full(len(arrival_s), 0.5), service_s, service_s, 10.0 * service_s)
 
 
 @pytest.mark.parametrize("preemption", [None, Preemption(0.05)])

@@ -121,7 +121,7 @@ class Scene:
         scheduler = Scheduler(
             POLICIES[policy], workers={"local": SLOTS}, tau_s=TAU_S, capacity=len(asked) + 1
         )
-        return simulate(scheduler, workload, Predictions(p_long, cost_s, expected))
+        return simulate(scheduler, workload, Predictions(p_long, cost_s, 2.1 * cost_s, expected))
 
     def _slots(self) -> list[int]:
         free_from, slots = [0.0] * SLOTS, [0] * len(self.asked)

@@ -103,7 +103,8 @@ def window(snapshot: Snapshot) -> str:
 
 
 def _policy(snapshot: Snapshot) -> Line:
-    return Line("order ", "faint").add(snapshot.policy, "strong")
+    line = Line("order ", "faint").add(snapshot.policy, "strong")
+    return line.add(f" for {snapshot.displaced_policy}", "warn") if snapshot.displaced_policy else line
 
 
 def _tau(view: ViewState, snapshot: Snapshot) -> Line:

@@ -144,6 +144,7 @@ class SnapshotBuilder:
             gain=gain,
             sessions=self._sessions(waiting.standings.entries, now),
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
+            displaced_policy=operation.fallback.displaced or "",
         )
         return replace(state, verdict=verdict(state, stopping=operation.stopping))
 

@@ -114,6 +114,9 @@ def _impaired(state: Snapshot) -> StatusLine | None:
         needed = f"{number:,} waiting need{'s' * (number == 1)} {them}{_refused(state, ',', returns)}"
         rest = needed if number else "other servers take what they can"
         return StatusLine("warn", f"{away[0].name} is {how}{others}: {rest}")
+    if state.displaced_policy:
+        text = "Upper bounds on lengths do not hold: first come, first served until they do"
+        return StatusLine("warn", text)
     distrusted = state.predictor.distrusted
     if distrusted:
         others = f" (and {len(distrusted) - 1} more)" if len(distrusted) > 1 else ""

@@ -326,7 +326,7 @@ class Exchange:
 
     def priced(self, job: Job) -> None:
         """Take over a job's session and costs from the scheduler, which knows the KV caches."""
-        costs = {name: getattr(job, name) for name in ("session", "cost_s", "saved_s")}
+        costs = {name: getattr(job, name) for name in ("session", "cost_s", "cost_high_s", "saved_s")}
         self.asked = replace(self.asked, job=replace(self.job, **costs))
 
     def repredicted(self, prediction: Prediction) -> None:

@@ -33,7 +33,7 @@ class Operation:
     """
 
     dispatcher: Dispatcher
-    trust: PredictorTrust
+    fallback: PredictorTrust
     clock: Callable[[], float]
     say: Callable[[int, str], None]
     tau_source: str = "default"
@@ -73,6 +73,7 @@ class Operation:
 
     def choose_policy(self, name: str) -> None:
         """Set the policy for the operator."""
+        self.fallback.chosen_by_operator()
         self.policy_chosen = True
         self.prefer_policy(name)
 
@@ -101,8 +102,8 @@ class Operation:
         return PolicyOutlook(name, short_s, long_s, POLICIES[name].interrupts)
 
     def review_predictor(self) -> None:
-        """Report the clients whose answers the predictor cannot rank, or can again."""
-        self.trust.review(self.say)
+        """Let the predictor's record decide on the fallback to arrival order."""
+        self.fallback.review(self.policy, self._order_by, self.say)
 
     def choose_tau(self, tau_s: float | None) -> None:
         """Set tau for the operator; None means no guard."""

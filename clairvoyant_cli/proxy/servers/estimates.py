@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import Estimates
+from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from predictor.record import Prediction
 
 TELLING_CHARACTERS = 400
@@ -24,10 +25,13 @@ MAX_MODELS = 256
 
 @dataclass(slots=True)
 class ServiceTimes:
-    """Service times on the servers of a pool. `tokens_per_character` is learned for each model."""
+    """Service times on the servers of a pool. `coverage` corrects the upper quantiles;
+    `tokens_per_character` is learned for each model.
+    """
 
     pool: ServerPool
     say: Callable[[int, str], None]
+    coverage: Coverage = field(default_factory=Coverage)
     tokens_per_character: dict[str, float] = field(default_factory=dict)
 
     def prompt_tokens(self, parsed: ParsedRequest) -> float:
@@ -44,11 +48,16 @@ class ServiceTimes:
     def estimates(self, parsed: ParsedRequest, prediction: Prediction) -> Estimates:
         """Return what the scheduler orders a request by, given the prediction of its length."""
         tokens = prediction.expected_tokens * parsed.choices
+        tokens_q90 = prediction.q90_tokens * parsed.choices
+        prompt_tokens = self.prompt_tokens(parsed)
         return Estimates(
             p_long=prediction.p_long,
-            cost_s=self.fastest_s(self.prompt_tokens(parsed), tokens),
+            cost_s=self.fastest_s(prompt_tokens, tokens),
+            cost_high_s=self.coverage.corrected(
+                prediction.length_class.value, self.fastest_s(prompt_tokens, tokens_q90)
+            ),
             tokens=tokens,
-            tokens_q90=prediction.q90_tokens * parsed.choices,
+            tokens_q90=tokens_q90,
         )
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
@@ -56,9 +65,13 @@ class ServiceTimes:
         totals = exchange.totals
         if not totals.complete:
             return
-        server = self.pool.server_of(exchange)
+        server, job = self.pool.server_of(exchange), exchange.job
         entry = self.pool.queue.running.get(exchange.id)
         cached = 0.0 if entry is None else entry.expected.tokens
+        if exchange.attempt is not None and job.cost_s and end.outcome is Outcome.COMPLETED:
+            here = server.service_s(max(job.prompt_tokens - cached, 0.0), job.tokens) / job.cost_s
+            regime = exchange.asked.prediction.length_class.value
+            self.coverage.learn(regime, job.cost_high_s * here, exchange.service_s(end.at_s))
         self._learn_cache(exchange, totals, end, server)
         decode_s = totals.decode_s or _streamed_s(exchange, end)
         # Without a number of cached tokens, Ollama counts all as read.

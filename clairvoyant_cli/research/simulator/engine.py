@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 import numpy as np
@@ -20,6 +20,9 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 
 Completion = tuple[float, int, int, int]
 """(time, sequence, request, run of the request); outdated once that run was preempted."""
+
+Route = Callable[[int, float, Scheduler], str]
+"""Chooses the worker a request is pinned to on arrival, "" for any: (number, now, scheduler) -> worker."""
 
 LOOK_S = 0.5
 """Seconds between two decisions while requests wait: the remaining times of running ones change."""
@@ -76,12 +79,14 @@ class SlotSimulation:
         predictions: Predictions,
         *,
         preemption: Preemption | None = None,
+        route: Route | None = None,
     ) -> None:
         """Prepare a run; without `preemption` the backend cannot preempt."""
         n = len(workload)
         self.scheduler = scheduler
         self.workload = workload
         self._preemption = preemption
+        self._route = route
         self._job = job_maker(workload, predictions)
         self._service_s = workload.service_s.tolist()
         self._start_s = [-1.0] * n
@@ -109,7 +114,7 @@ class SlotSimulation:
                 now = completions[0][0]
                 self._complete(now)
             while arrival_s[number] <= now:
-                self.scheduler.submit(self._job(number), now)
+                self._arrive(number, now)
                 number += 1
             self._decide(now)
         return self._outcome()
@@ -123,6 +128,10 @@ class SlotSimulation:
                 self.scheduler.finish(str(number), now)
                 if self._preemption is not None:
                     self._leave(number, self._service_s[number], now, self._preemption, waits=False)
+
+    def _arrive(self, number: int, now: float) -> None:
+        worker = "" if self._route is None else self._route(number, now, self.scheduler)
+        self.scheduler.submit(replace(self._job(number), worker=worker), now)
 
     def _decide(self, now: float) -> None:
         self._fill(now)
@@ -204,6 +213,7 @@ def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int], J
         "arrival_s": workload.arrival_s,
         "p_long": predictions.p_long,
         "cost_s": predictions.cost_s,
+        "cost_high_s": predictions.cost_q90_s,
         "tokens": predictions.tokens,
         "tokens_q90": predictions.tokens_q90,
         "prompt_tokens": workload.prompt_tokens,

@@ -12,12 +12,13 @@ TOKENS_PER_S = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Columns of shape (n,): P(Long), expected seconds and tokens, the tokens' 0.9 quantile, and the urgency
-    that the scheduler sees. The last two may be empty.
+    """Columns of shape (n,): P(Long), expected seconds and their 0.9 quantile, the same in tokens, and the
+    urgency that the scheduler sees. The last two may be empty.
     """
 
     p_long: Floats
     cost_s: Floats
+    cost_q90_s: Floats
     tokens: Floats
     tokens_q90: Floats = field(default_factory=no_floats)
     urgency: Ints = field(default_factory=no_ints)
@@ -27,7 +28,7 @@ def oracle(workload: Workload) -> Predictions:
     """Return the truth itself; P(Long) orders by true service time."""
     service_s = workload.service_s
     tokens = workload.tokens if len(workload.tokens) else service_s * TOKENS_PER_S
-    return Predictions(service_s / max(float(service_s.max()), 1e-9), service_s, tokens)
+    return Predictions(service_s / max(float(service_s.max()), 1e-9), service_s, service_s, tokens)
 
 
 def noisy_class(
@@ -46,4 +47,4 @@ def from_p_long(p_long: Floats, short_s: float, long_s: float) -> Predictions:
     """Return the prediction that follows from P(Long) when the classes' mean service times are known."""
     cost_s = short_s + (long_s - short_s) * p_long
     q90_s = np.where(p_long >= 0.1, long_s, short_s)
-    return Predictions(p_long, cost_s, cost_s * TOKENS_PER_S, q90_s * TOKENS_PER_S)
+    return Predictions(p_long, cost_s, q90_s, cost_s * TOKENS_PER_S, q90_s * TOKENS_PER_S)

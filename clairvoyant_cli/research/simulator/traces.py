@@ -118,7 +118,7 @@ def _recorded_forecast(rows: list[Row], workload: Workload, order: list[int]) ->
         _column(rows, "p_long", 0.5)[order] if "p_long" in first else tokens / max(float(tokens.max()), 1.0)
     )
     cost_s = tokens * seconds_per_token
-    return Predictions(p_long, cost_s, tokens)
+    return Predictions(p_long, cost_s, cost_s, tokens)
 
 
 def _arrivals(rows: list[Row]) -> np.ndarray:

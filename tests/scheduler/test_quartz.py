@@ -1,0 +1,102 @@
+"""The policy `quartz`: routed as it comes, by upper quantiles that are watched."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.quantile_coverage import MIN_JUDGED, Coverage
+from clairvoyant_cli.scheduler.queue import Scheduler
+from tests.scheduler.test_placement import started
+
+
+def quartz(workers: int, capacity: int = 100) -> Scheduler:
+    slots = {f"w{n}": 1 for n in range(workers)}
+    return Scheduler(POLICIES["quartz"], workers=slots, capacity=capacity)
+
+
+def waiting_for(scheduler: Scheduler) -> dict[str, str]:
+    return {entry.job.id: entry.routed for entry in scheduler.waiting()}
+
+
+def test_the_lower_quantile_goes_first() -> None:
+    scheduler = quartz(1)
+    scheduler.submit(Job("wide", 0.0, cost_s=2.0, cost_high_s=9.0), 0.0)
+    scheduler.submit(Job("narrow", 0.0, cost_s=3.0, cost_high_s=4.0), 0.0)
+    assert started(scheduler, 0.0) == {"narrow": "w0"}
+
+
+def test_a_recently_served_client_waits_longer() -> None:
+    scheduler = quartz(1)
+    scheduler.submit(Job("blocker", 0.0, cost_s=500.0, client="greedy"), 0.0)
+    started(scheduler, 0.0)
+    scheduler.submit(Job("again", 0.0, cost_s=1.0, cost_high_s=1.0, client="greedy"), 0.0)
+    scheduler.submit(Job("other", 0.0, cost_s=1.0, cost_high_s=1.4, client="modest"), 0.0)
+    scheduler.finish("blocker", 500.0)
+    assert list(started(scheduler, 500.0)) == ["other"]
+
+
+def test_a_job_is_routed_to_the_better_of_two_workers() -> None:
+    scheduler = quartz(8, 1000)
+    for number in range(400):
+        scheduler.submit(Job(str(number), 0.0, cost_s=1.0, cost_high_s=2.0), 0.0)
+    counts = Counter(waiting_for(scheduler).values())
+    assert set(counts) == {f"w{n}" for n in range(8)}
+    assert max(counts.values()) <= 400 / 8 + 5  # one choice alone would leave some with 65
+    placed = started(scheduler, 0.0)
+    assert len(placed) == 8
+
+
+def test_jobs_of_a_removed_worker_are_routed_again() -> None:
+    for goes in ({"slots": 0}, {"slots": 1, "apart": True}):
+        scheduler = quartz(2)
+        for number in range(40):
+            scheduler.submit(Job(str(number), 0.0, cost_s=1.0, cost_high_s=2.0), 0.0)
+        assert set(waiting_for(scheduler).values()) == {"w0", "w1"}
+        scheduler.set_slots("w0", goes["slots"], apart="apart" in goes)
+        assert set(waiting_for(scheduler).values()) == {"w1"}
+        assert started(scheduler, 0.0) == {"0": "w1"}
+
+
+def test_an_unroutable_job_goes_to_the_first_able_worker() -> None:
+    scheduler = quartz(2)
+    for worker in ("w0", "w1"):
+        scheduler.set_slots(worker, 0)
+    scheduler.submit(Job("x", 0.0, cost_s=1.0), 0.0)
+    assert started(scheduler, 0.0) == {}
+    scheduler.set_slots("w1", 1)
+    assert started(scheduler, 0.0) == {"x": "w1"}
+
+
+def test_a_change_of_policy_releases_routed_jobs() -> None:
+    scheduler = quartz(2)
+    for number in range(9):
+        scheduler.submit(Job(str(number), 0.0, cost_s=1.0, cost_high_s=2.0), 0.0)
+    scheduler.set_policy(POLICIES["fcfs"], 0.0)
+    assert set(waiting_for(scheduler).values()) == {""}
+    assert list(started(scheduler, 0.0)) == ["0", "1"]
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.2])
+def test_corrected_quantiles_have_their_nominal_coverage(spread: float) -> None:
+    rng, coverage, missed = Random(1), Coverage(), 0
+    for number in range(4000):
+        actual_s = rng.lognormvariate(0.0, spread)
+        quantile_s = coverage.corrected("short", 1.0)
+        missed += number >= 1000 and actual_s > quantile_s
+        coverage.learn("short", quantile_s, actual_s)
+    assert missed / 3000 == pytest.approx(0.05, abs=0.01)
+    assert coverage.trusted
+
+
+def test_missed_quantiles_lose_and_regain_trust() -> None:
+    coverage = Coverage()
+    for number in range(MIN_JUDGED):
+        assert coverage.trusted
+        coverage.learn("long", 1.0, 0.5 if number % 5 else 2.0)
+    assert not coverage.trusted
+    for _ in range(MIN_JUDGED * 2):
+        coverage.learn("long", 1.0, 0.5)
+    assert coverage.trusted

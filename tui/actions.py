@@ -4,7 +4,6 @@ They act on the chosen rows of the table that has the focus, as the screen shows
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, Protocol
 
 from textual.screen import Screen
@@ -12,10 +11,9 @@ from textual.screen import Screen
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, TARGETS, Action, Verb, arguments_of
 from clairvoyant_cli.state.snapshot import PolicyOutlook, QueuedRequest, RunningRequest, Snapshot
-from tui.formatting import class_letter, duration
+from tui.formatting import duration
 from tui.panels.requests import LEVELS
 from tui.screens.dialogs import AnswerT, Choose, Confirm, Dialog, Prompt
-from tui.styled_text import cell
 from tui.view_state import ViewState
 from tui.widgets.table import Table
 
@@ -74,7 +72,6 @@ class OperatorScreen(Screen[None]):
         self.action_cancel_now(asks=True)
 
     def action_cancel_now(self, *, asks: bool = False) -> None:
-        """Cancel the chosen requests."""
         rows = self._alive("cannot cancel: it has ended")
         self._each([Action(Verb.CANCEL, row.id) for row in rows], asks=asks)
 
@@ -109,12 +106,10 @@ class OperatorScreen(Screen[None]):
     # -- the daemon -------------------------------------------------------------------------------------
 
     def action_undo(self) -> None:
-        """Undo the last action."""
         if self._allowed():
             self.host.undo()
 
     def action_pause(self) -> None:
-        """Pause dispatching, or resume."""
         self._each([Action(Verb.RESUME if self.host.expect("mode", None) == "paused" else Verb.PAUSE)])
 
     def action_drain(self) -> None:
@@ -127,11 +122,9 @@ class OperatorScreen(Screen[None]):
         snapshot = self._steerable()
         if snapshot is not None:
             question = "Policy, and when the median Short and Long would start"
-            dialog = Choose(question, _policies(snapshot, ()), snapshot.policy, "whatif")
+            dialog = Choose(question, _policies(snapshot, ()), snapshot.policy)
             self._ask(dialog, lambda name: [Action(Verb.POLICY, value=name)])
-            self.host.outlook(
-                lambda coming: dialog.foresee(_policies(snapshot, coming), _orders(snapshot, coming))
-            )
+            self.host.outlook(lambda coming: dialog.foresee(_policies(snapshot, coming)))
 
     def action_tau(self) -> None:
         """Open the command line on tau."""
@@ -147,7 +140,6 @@ class OperatorScreen(Screen[None]):
     # -- what is typed ----------------------------------------------------------------------------------
 
     def action_command(self, text: str = "") -> None:
-        """Open the command line."""
         self.app.push_screen(Prompt(":", text, self.run_command, self.complete))
 
     def run_command(self, text: str) -> str:
@@ -302,22 +294,3 @@ def _median_start(letter: str, at_s: float | None, now_s: float | None) -> str:
     more_s = 0.0 if now_s is None else at_s - now_s
     change = f"({'+' if more_s > 0 else '−'}{duration(abs(more_s))})" if abs(more_s) >= _SAME_S else ""
     return f"{letter} in {duration(at_s):<6} {change:<10}"
-
-
-def _orders(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> dict[str, str]:
-    """Return the first requests of the queue under each policy, in two columns."""
-    rows = {row.id: row for row in snapshot.queue}
-    return {
-        each.policy: _order(each.policy, [rows[ident] for ident in each.first if ident in rows])
-        for each in outlook
-    }
-
-
-def _order(policy: str, rows: Sequence[QueuedRequest]) -> str:
-    cells = [
-        f"{place:>3} {class_letter(row.predicted.length_class)} {row.id[-8:]:<8} {cell(row.client, 16)}"
-        for place, row in enumerate(rows, 1)
-    ]
-    half = (len(cells) + 1) // 2
-    lines = (f"{left}{right}" for left, right in zip_longest(cells[:half], cells[half:], fillvalue=""))
-    return "\n".join([f"First under {policy}:", *lines]) if cells else ""

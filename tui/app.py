@@ -415,12 +415,10 @@ class Top(App[None]):
         self.board.action_command()
 
     def action_help(self) -> None:
-        """Show the help."""
         self.push_screen(Help())
         self.call_after_refresh(self.draw)
 
     def action_clients(self) -> None:
-        """Show the clients."""
         self.push_screen(Clients())
         self.call_after_refresh(self.draw)
 

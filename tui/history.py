@@ -44,7 +44,6 @@ class Sample:
 
     @classmethod
     def of(cls, state: Snapshot, energy_j: float) -> "Sample":
-        """Take what is drawn of a state."""
         holders = {each.client for each in state.running}
         busy, slots = state.slots
         return cls(

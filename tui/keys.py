@@ -36,7 +36,6 @@ class Key:
 
     @property
     def binding(self) -> Binding:
-        """What binds the keys to the action."""
         return Binding(self.keys, self.action, self.help, show=False)
 
 

@@ -18,17 +18,6 @@ PLAIN: dict[int, int | str] = {
 """Each is one cell wide, as is what it stands for."""
 
 
-_IN_ASCII = str.maketrans(
-    "─━═│║┤┼┌┐└┘╭╮╰╯▀▄█▌▒■□▲▼►→←↑↓♦●○◘·•√ø×−–…ρτ≤½¦┘§", "-==||++++++++++'.#|%#.^v>><^v*ooo.*v0x--.pt<2|+S"
-)
-ASCII: dict[int, int | str] = (
-    dict.fromkeys(range(0xA0, 0x2190), "?")
-    | {code: chr(code).translate(PLAIN).translate(_IN_ASCII) for code in PLAIN}
-    | _IN_ASCII
-)
-"""In 7 bits, for a terminal that knows no other; what has no such form, as in a name, is a question mark."""
-
-
 def plain_driver(driver: type[Driver], glyphs: Mapping[int, int | str] = PLAIN) -> type[Driver]:
     """Return a driver that sends plain glyphs alone, and is the given one in all else."""
 

@@ -32,7 +32,6 @@ def output_width() -> int:
 
 
 async def first_snapshot(source: DaemonSource) -> Snapshot | Disconnected:
-    """Return the first state, or that the daemon is lost."""
     async with aclosing(cast(AsyncGenerator[Snapshot | Disconnected], source.stream())) as stream:
         async for news in stream:
             return news

@@ -72,7 +72,6 @@ class Line:
         return self
 
     def join(self, other: "Line") -> Self:
-        """Append another line's pieces."""
         mine, theirs = self.spans, other.spans
         if mine and theirs and mine[-1][1] == theirs[0][1]:
             text, tone = theirs[0]

@@ -70,7 +70,6 @@ class Grid(Generic[RowT]):
     total: Callable[[ViewState], int] | None = None
 
     def column(self, name: str) -> Column[RowT] | None:
-        """Return the column of this name."""
         return next((column for column in self.columns if column.name == name), None)
 
 
@@ -179,7 +178,6 @@ class Fitted(Generic[RowT]):
         return line
 
     def draw(self, row: RowT, view: ViewState) -> Line:
-        """Draw one row."""
         line, blank = Line(), 0
         for column, width in self.columns:
             drawn = column.draw(row, view, width)

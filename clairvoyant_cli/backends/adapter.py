@@ -223,7 +223,6 @@ class Adapter:
             await self.inspect(ask, server, answer, was_up=was_up)
 
     async def list_models(self, ask: Ask, server: ObservedServer) -> None:
-        """Update the models that a server offers, if it lists them."""
         offered = await self.offered_models(ask)
         if offered is not None:
             server.offered = frozenset(self.known_as(model.name) for model in offered if model.name)

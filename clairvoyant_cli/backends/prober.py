@@ -68,7 +68,6 @@ class Prober:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
         for upstream in self._upstreams.values():
             await upstream.close()
 

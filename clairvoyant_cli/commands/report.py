@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from clairvoyant_cli.commands.number_format import span as time_span
-from clairvoyant_cli.commands.options import db_option, json_option, output_file
-from clairvoyant_cli.commands.setup import opened_database, told_plainly
+from clairvoyant_cli.commands.options import db_option, json_option
+from clairvoyant_cli.commands.setup import opened_database
 from clairvoyant_cli.commands.time_spans import date, when
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ class Findings:
 @click.option("--model", help="Only this model.")
 @db_option
 @json_option("Print the figures as JSON.")
-@click.option("--html", type=output_file(".html", ".htm"), metavar="FILE", help="Write an HTML page.")
 def command(
     since: float,
     until: float | None,
@@ -68,7 +67,6 @@ def command(
     model: str | None,
     db_file: Path | None,
     as_json: bool,
-    html: Path | None,
 ) -> None:
     """Report how much less, or more, requests waited than in order of arrival, by class, client and model.
 
@@ -78,9 +76,6 @@ def command(
     found, limited = _found(since, until, client, model, db_file)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
-        return
-    if html is not None:
-        _write(found, html)
         return
     from clairvoyant_cli.commands.console import PlainConsole
 
@@ -192,15 +187,3 @@ def _print(found: Findings, console: "PlainConsole") -> None:
     console.print()
     console.print(f"{_title(found)}.{others}", highlight=False)
     console.print(EXPLAINED, highlight=False)
-
-
-def _write(found: Findings, path: Path) -> None:
-    from io import StringIO
-
-    from clairvoyant_cli.commands.console import PlainConsole
-
-    console = PlainConsole(record=True, file=StringIO(), width=110)
-    _print(found, console)
-    with told_plainly():
-        path.write_text(console.export_html(inline_styles=True), encoding="utf-8")
-    click.echo(f"wrote {path}", err=True)

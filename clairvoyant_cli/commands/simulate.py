@@ -37,7 +37,6 @@ class MeanAndSpread(click.ParamType[tuple[float, float]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[float, float]:
-        """Return the two numbers."""
         if isinstance(value, tuple):
             return value
         try:
@@ -233,7 +232,6 @@ def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: f
 
 
 def accuracy_of(predictor: str, number: str) -> float:
-    """Return the accuracy in a predictor's name."""
     try:
         accuracy = float(number or "0.85")
     except ValueError:
@@ -244,7 +242,6 @@ def accuracy_of(predictor: str, number: str) -> float:
 
 
 def policies_of(names: tuple[str, ...]) -> list[str]:
-    """Return the policies to compare."""
     from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 
     for name in names:

@@ -49,7 +49,6 @@ Attachment: TypeAlias = "tuple[DaemonSource, Callable[[], Hardware]]"
     metavar="[HOST:PORT]",
     help="Serve a page that shows the dashboard in a browser, by default at 127.0.0.1:7118.",
 )
-@click.option("--ascii", "in_ascii", is_flag=True, help="Use only ASCII characters.")
 @click.option(
     "--bell/--no-bell",
     default=None,
@@ -63,21 +62,18 @@ Attachment: TypeAlias = "tuple[DaemonSource, Callable[[], Hardware]]"
 @click.option(
     "--scenario", type=click.Choice(_SCENARIOS), default="busy", show_default=True, help="Traffic of --demo."
 )
-@click.option("--demo-gpus", type=click.IntRange(0, 8), default=1, show_default=True, help="GPUs of --demo.")
 def command(
     url: str | None,
     token_file: Path | None,
     readonly: bool,
     plain: bool,
     web: str | None,
-    in_ascii: bool,
     bell: bool | None,
     price: float | None,
     once: bool,
     as_json: bool,
     demo: bool,
     scenario: str,
-    demo_gpus: int,
 ) -> None:
     """Watch and control the queue, the slots and the GPU. The daemon keeps running when you quit."""
     if web is not None:
@@ -90,7 +86,7 @@ def command(
 
         serve_pages(web, local_url(url), admin_token(token_file), readonly=readonly)
         return
-    opened = _demo(scenario, demo_gpus) if demo else nullcontext(_live(url, token_file))
+    opened = _demo(scenario) if demo else nullcontext(_live(url, token_file))
     once = once or as_json
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if not once and "TEXTUAL_DRIVER" not in os.environ and not all(each.isatty() for each in streams):
@@ -100,19 +96,18 @@ def command(
     if once:
         _print(asyncio.run(_first(opened)), as_json)
         return
-    drawn = "ascii" if in_ascii else "plain" if plain else ""
     bell = not demo if bell is None else bell
-    asyncio.run(_watch(opened, readonly=readonly, badge="demo" * demo, drawn=drawn, bell=bell, price=price))
+    asyncio.run(_watch(opened, readonly=readonly, badge="demo" * demo, plain=plain, bell=bell, price=price))
 
 
 @asynccontextmanager
-async def _demo(scenario: str, gpus: int) -> AsyncIterator[Attachment]:
+async def _demo(scenario: str) -> AsyncIterator[Attachment]:
     from clairvoyant_cli.commands.embedded_daemon import asked_daemon
     from clairvoyant_cli.state.source import DaemonSource
     from tui.hardware.simulated import simulated_machine
 
     async with asked_daemon(scenario) as daemon:
-        yield DaemonSource(daemon.base_url), simulated_machine(gpus)
+        yield DaemonSource(daemon.base_url), simulated_machine(1)
 
 
 def _live(url: str | None, token_file: Path | None) -> Attachment:
@@ -134,17 +129,16 @@ async def _watch(
     *,
     readonly: bool,
     badge: str,
-    drawn: str,
+    plain: bool,
     bell: bool,
     price: float | None,
 ) -> None:
-    """Run the dashboard."""
     async with opened as (source, machine):
         from clairvoyant_cli.config import load_top_config
         from clairvoyant_cli.state.client import state_dir
         from tui.alerts import Alerts, title_kept
         from tui.app import Top
-        from tui.plain_glyphs import ASCII, PLAIN
+        from tui.plain_glyphs import PLAIN
 
         # A frame makes thousands of tuples and no cycles: collecting garbage costs a tenth of it.
         config = load_top_config()
@@ -155,7 +149,7 @@ async def _watch(
             machine=machine,
             readonly=readonly,
             badge=badge,
-            glyphs={"ascii": ASCII, "plain": PLAIN}.get(drawn),
+            glyphs=PLAIN if plain else None,
             memory=state_dir() / "top.json",
             likes=replace(config, price=config.price if price is None else price).likes(),
             alerts=None if draws_few_glyphs() else Alerts(bell=bell),

@@ -136,7 +136,6 @@ class Pages:
         )
 
     async def __call__(self, request: Request) -> None:
-        """Serve a request, if it is allowed."""
         head = request.head
         host = head.authority.decode("latin-1").lower()
         if not host or not self._origins.answers_to(host):

@@ -507,7 +507,6 @@ class ResponseWriter:
         return b"" if self._framing is _Framing.NONE else data
 
     def end(self, trailers: Iterable[Header]) -> bytes:
-        """Return the end of the body."""
         return last_chunk(trailers) if self._framing is _Framing.CHUNKED else b""
 
 

@@ -116,12 +116,10 @@ class RequestHead:
 
     @property
     def chunked(self) -> bool:
-        """Whether the body comes in chunks."""
         return self.length is None
 
     @property
     def has_body(self) -> bool:
-        """Whether a body follows."""
         return self.length != 0
 
     def encode(self, host: bytes, *extra: Header, drop: Sequence[bytes] = ()) -> bytes:

@@ -196,7 +196,6 @@ class ConnectionTable:
             self.resting[connection] = None
 
     def remove(self, connection: ConnectedClient) -> None:
-        """It is closed."""
         self.every.discard(connection)
         self.busy(connection)
 

@@ -108,7 +108,6 @@ class ClientConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(REFUSED_LINGER_S, self._let_go)
 
     def data_received(self, data: bytes | bytearray) -> None:
-        """Read what the client sent."""
         data = bytes(data)  # asyncio's Proactor hands in a bytearray after a pause; bytes are not copied
         if self._tunnel is not None:
             self._tunnel(data)
@@ -301,7 +300,6 @@ class ClientConnection(asyncio.Protocol):
             self._writer.keep_alive = False
 
     def tick(self, now: float, elapsed_s: float) -> None:
-        """Check the timeouts."""
         due = self._untaken()
         what = "reader" if due else self._waits_for()
         if what is None:  # of thousands that wait for their answers this is all
@@ -371,7 +369,6 @@ class ClientConnection(asyncio.Protocol):
             self.write(self._writer.informational(head))
 
     def send_body(self, data: bytes) -> None:
-        """Send a piece of the answer's body."""
         if self._writer is not None:
             self.write(self._writer.body(data))
 
@@ -424,7 +421,6 @@ class ClientConnection(asyncio.Protocol):
         self._follow_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
         if not self._reading and self._slicing:
             asyncio.get_running_loop().call_soon(self._read_on)
         self._reading = True

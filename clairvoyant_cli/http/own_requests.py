@@ -25,7 +25,6 @@ class Collected(ResponseSink):
 
     @property
     def begun(self) -> ResponseHead:
-        """The head of what has finished."""
         assert self._begun is not None  # noqa: S101 - what has finished has begun
         return self._begun
 

@@ -68,7 +68,6 @@ class WaitingBody:
                 self._block = None
 
     def clear(self) -> None:
-        """Let go of it."""
         self.size = self._filled = 0
         self._pieces.clear()
         self._block = None

@@ -104,7 +104,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the new connection."""
         # uvloop's transports are registered with asyncio's base class alone; they are whole ones.
         self._transport = cast(asyncio.Transport, transport)
         keep_alive(transport)
@@ -168,11 +167,9 @@ class UpstreamConnection(asyncio.Protocol):
         self.write(wire)
 
     def body(self, data: Piece) -> None:
-        """Send a piece of the request's body."""
         self.write(chunk(data) if self._chunked_request else data)
 
     def body_end(self, trailers: list[Header]) -> None:
-        """Send the end of the request's body."""
         self._request_complete = True
         if self._chunked_request:
             self.write(last_chunk(trailers))
@@ -236,7 +233,6 @@ class UpstreamConnection(asyncio.Protocol):
         return noticed
 
     def close(self) -> None:
-        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
@@ -388,7 +384,6 @@ class Upstream:
             self._spawn(self._open_spare())
 
     def forget(self, connection: UpstreamConnection) -> None:
-        """Drop a connection that is closed."""
         if connection is self._spare:
             self._take_spare()
         with suppress(ValueError):

@@ -44,7 +44,6 @@ class Refusal:
 
 
 def response(refusal: Refusal, content_type: bytes, body: bytes) -> tuple[ResponseHead, bytes]:
-    """Return the refusal as a response's head and body."""
     headers: list[Header] = []
     if refusal.retry_after_s is not None:
         headers.append((b"Retry-After", b"%d" % max(1, round(refusal.retry_after_s))))

@@ -54,7 +54,6 @@ class Stamping:
         self._left = stamp.at
 
     def body(self, data: Piece) -> None:
-        """Take one piece."""
         if self._left <= 0:
             self._sink.body(data)
         elif len(data) < self._left:
@@ -65,5 +64,4 @@ class Stamping:
             self._sink.body(b"".join((data[:at], self._stamp.text, data[at:])))
 
     def body_end(self, trailers: list[Header]) -> None:
-        """Take the end."""
         self._sink.body_end(trailers)

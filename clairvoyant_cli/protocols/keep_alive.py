@@ -180,7 +180,6 @@ class ErrorInstead(Joint):
         return b""
 
     def end(self) -> bytes:
-        """Return the error."""
         body, message = b"", bytes(self._held).decode("utf-8", "replace").strip()[:500]
         try:
             told = msgspec.json.decode(self._held)

@@ -93,17 +93,14 @@ def is_given(raw: Raw) -> bool:
 
 
 def is_text(raw: Raw) -> bool:
-    """Whether a field holds a text."""
     return begins(raw) == _TEXT_BEGINS
 
 
 def is_list(raw: Raw) -> bool:
-    """Whether a field holds a list."""
     return begins(raw) == _LIST_BEGINS
 
 
 def is_object(raw: Raw) -> bool:
-    """Whether a field holds an object."""
     return begins(raw) == _OBJECT_BEGINS
 
 

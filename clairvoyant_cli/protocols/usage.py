@@ -201,7 +201,6 @@ def told_by_line(line: bytes) -> Totals:
 
 
 def _decoded(line: bytes | bytearray) -> Iterator[UsageEvent]:
-    """Yield the event that a line is, if it is one."""
     try:
         yield EVENT.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -118,7 +118,6 @@ class Daemon:
         return self.operation.dispatcher
 
     def snapshot(self) -> Snapshot:
-        """Return the state as it is now."""
         return self.snapshots.snapshot()
 
     def drain(self, within_s: float = float("inf")) -> None:

@@ -46,7 +46,6 @@ class Tally:
     count: int = 0
 
     def add(self) -> None:
-        """Count one."""
         self.count += 1
         if self.count == 1:
             asyncio.get_running_loop().call_later(COALESCE_S, self._tell)

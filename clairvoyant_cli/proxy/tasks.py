@@ -34,7 +34,6 @@ class Tasks:
         return task
 
     def cancel(self) -> None:
-        """Cancel all that run."""
         for task in list(self._tasks):
             task.cancel()
 

@@ -21,7 +21,6 @@ class Ages:
         self._heap: list[tuple[float, int, int, QueuedJob]] = []
 
     def push(self, entry: QueuedJob) -> None:
-        """Add an entry."""
         self.live += 1
         heappush(self._heap, (entry.job.arrival_s, entry.seq, entry.version, entry))
 
@@ -52,11 +51,9 @@ class AgesByClient:
 
     @property
     def clients(self) -> KeysView[str]:
-        """The clients with jobs in the lane."""
         return self._of.keys()
 
     def push(self, entry: QueuedJob) -> None:
-        """Add an entry."""
         client = entry.job.client
         ages = self._of.setdefault(client, Ages())
         ages.push(entry)

@@ -288,7 +288,6 @@ class ArrivalOrder:
         return again
 
     def left(self, job_id: str, now: float) -> None:
-        """Record that a job has left the queue."""
         run = self._runs.pop(job_id, None)
         self._held.discard(job_id)
         if run is not None:

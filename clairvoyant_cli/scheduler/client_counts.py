@@ -22,7 +22,6 @@ class Tally:
         self._of: dict[str, int] = {}
 
     def add(self, client: str) -> None:
-        """Count one more."""
         self.total += 1
         self._of[client] = self.of(client) + 1
         self._of = trimmed(self._of)

@@ -85,19 +85,16 @@ class ServiceCounters:
 
     def charge(self, client: str, seconds: float, now: float) -> None:
         """Add to what the client has been charged."""
-        self._add(client, seconds, now)
-
-    def give_back(self, client: str, seconds: float, charged_s: float, now: float) -> None:
-        """Refund what is left of a charge made at `charged_s`."""
-        self._add(client, -seconds * self._left(now - charged_s), now)
-
-    def _add(self, client: str, seconds: float, now: float) -> None:
         # Rounding may leave slightly less than 0.
         self._charges[client] = (max(self.used_s(client, now) + seconds, 0.0), now)
         self._until_sweep -= 1
         if self._until_sweep <= 0:
             self._until_sweep = SWEEP_EVERY
             self._forget(now)
+
+    def give_back(self, client: str, seconds: float, charged_s: float, now: float) -> None:
+        """Refund what is left of a charge made at `charged_s`."""
+        self.charge(client, -seconds * self._left(now - charged_s), now)
 
     def _left(self, age_s: float) -> float:
         """Return what is left of a charge of one second at this age."""

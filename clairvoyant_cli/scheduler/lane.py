@@ -39,7 +39,6 @@ class Lane:
             self.ages.push(entry)
 
     def drop(self, entry: QueuedJob) -> None:
-        """Remove an entry of the lane."""
         entry.version += 1
         self.live -= 1
         self.cost_s = self.cost_s - entry.job.cost_s if self.live else 0.0

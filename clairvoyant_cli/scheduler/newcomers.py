@@ -33,7 +33,6 @@ class Newcomers:
         self._came: deque[tuple[float, float, float, float, float]] = deque(maxlen=MOST)
 
     def came(self, entry: QueuedJob) -> None:
-        """Record an arrival."""
         self._came.append(
             (entry.rank, entry.key, entry.job.arrival_s, entry.job.cost_s, square_of(entry, entry.job.cost_s))
         )

@@ -148,7 +148,6 @@ class Fleet:
 
     @property
     def slots(self) -> dict[str, int]:
-        """The slots of each worker."""
         return {name: station.slots for name, station in self.stations.items()}
 
     def set(self, worker: str, slots: int, *, apart: bool, weight: float, at_once: int) -> None:
@@ -169,7 +168,6 @@ class Fleet:
         self.stations.pop(worker, None)
 
     def may_take(self, worker: str, lane: LaneId) -> bool:
-        """Return whether the jobs of a lane may run on a worker."""
         if lane.worker:
             return lane.worker == worker
         able = lane.able
@@ -182,7 +180,6 @@ class Fleet:
         )
 
     def started(self, entry: QueuedJob, worker: str, now: float) -> None:
-        """Record the start of a job on a worker."""
         station = self.stations[worker]
         entry.worker = worker
         entry.started_s = now

@@ -78,7 +78,6 @@ class Policy:
 
     @property
     def guarded(self) -> bool:
-        """Whether the policy uses tau."""
         return self.guard is not None
 
     @property

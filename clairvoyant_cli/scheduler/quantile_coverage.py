@@ -43,7 +43,6 @@ class Coverage:
         return quantile * self._factors.get(regime, 1.0)
 
     def learn(self, regime: str, corrected: float, actual: float) -> None:
-        """Learn from the outcome of a request with this corrected quantile."""
         missed = actual > corrected
         factor = self._factors.get(regime, 1.0) * exp(RATE * (missed - (1.0 - self.alpha)))
         self._factors[regime] = min(max(factor, 1.0 / MAX_FACTOR), MAX_FACTOR)

@@ -424,7 +424,6 @@ class Scheduler(QueueState):
         self._place_all()
 
     def set_speed(self, worker: str, speed: WorkerSpeed) -> None:
-        """Set a worker's speed."""
         self.fleet.stations[worker].speed = speed
 
     def under(self, policy: Policy, now: float, every: int = 1) -> "Scheduler":

@@ -48,7 +48,6 @@ class Crowd:
         return self.waiting / self.weight
 
     def add(self, entry: QueuedJob) -> None:
-        """Add a job that may be dropped."""
         rear = self._rear
         heappush(rear, (-entry.rank, -entry.key, -entry.seq, entry.version, entry))
         if len(rear) > SLACK + 2 * self.waiting:
@@ -118,7 +117,6 @@ class Crowds:
         return weight / self.weight_with(client, weight)
 
     def join(self, client: str, weight: float) -> None:
-        """Count a job that joins the queue."""
         crowd = self._by_client.get(client)
         if crowd is None:
             crowd = self._by_client[client] = Crowd(client, weight)

@@ -112,12 +112,10 @@ class QueueState:
 
     @property
     def slots(self) -> Mapping[str, int]:
-        """The slots of each worker."""
         return self.fleet.slots
 
     @property
     def residency(self) -> Residency:
-        """What each worker has loaded."""
         return self.fleet.residency
 
     def __len__(self) -> int:

@@ -138,7 +138,6 @@ class Sessions:
 
     @property
     def turns(self) -> int:
-        """The number of sessions that have a turn."""
         return len(self._active)
 
     def arrived(self, job: Job, now: float) -> str:
@@ -357,7 +356,6 @@ class Sessions:
         return True
 
     def begin_turn(self, job: Job, now: float) -> None:
-        """Give a job's session its turn."""
         session = self.of(job)
         if session is None or not session.agent or session.active:
             return

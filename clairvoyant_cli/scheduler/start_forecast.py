@@ -151,7 +151,6 @@ class StartForecast:
         return self._client_ends[client]
 
     def _start(self, entry: QueuedJob, plan: _Plan) -> None:
-        """Let a job have its slot."""
         mean_s, number = max(plan.mean_s, 1e-3), len(self._slots)
         spread = log1p(plan.variance / mean_s**2)
         median = exp(-spread / 2.0)

@@ -55,13 +55,11 @@ class WaitingLine:
     # -- standing in line ---------------------------------------------------------------------------
 
     def push(self, entry: QueuedJob) -> None:
-        """Add a job to its lane."""
         lane = self._lane_for(entry)
         entry.lane = lane.id
         lane.push(entry)
 
     def drop(self, entry: QueuedJob) -> None:
-        """Remove a job from its lane, if it is in one."""
         lane_id, entry.lane = entry.lane, None
         if lane_id is None:
             return
@@ -91,7 +89,6 @@ class WaitingLine:
         return pinned_s
 
     def rules_of(self, client: str) -> Tenant:
-        """Return a client's rules."""
         return rules_for(client, self.tenants, self.everybody) if client else EVERYBODY
 
     # -- choosing -----------------------------------------------------------------------------------
@@ -262,7 +259,6 @@ class WaitingLine:
         return tau_s is not None and self.now - entry.job.arrival_s > tau_s
 
     def tau_of(self, client: str) -> float | None:
-        """Return a client's starvation timeout, None if it has none."""
         own = self.rules_of(client).tau_s if client else None
         return self.tau_s if own is None else own
 

@@ -97,7 +97,6 @@ class Action:
     value: str | int | float | None = None
 
     def body(self) -> dict[str, str | int | float | None]:
-        """Return the JSON body."""
         return {field: self.id if field in TARGETS else self.value for field in COMMANDS[self.verb].fields}
 
 

@@ -68,7 +68,6 @@ class ControlClient:
         await self._upstream.close()
 
     async def snapshot(self) -> Snapshot:
-        """Return the state as it is now."""
         return decode(await self._ask("/state"))
 
     async def mode(self) -> str:

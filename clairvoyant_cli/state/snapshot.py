@@ -434,21 +434,16 @@ class GainState:
     """What the order of service gained over order of arrival. All figures are of pairs: the same requests,
     with both waits known. Background requests are not compared, and pauses and outages do not count.
 
-    Over the last hour: the median wait of `short_n` Short answers and the same in order of arrival, and the
-    median extra wait of `long_n` Long ones; None without any. `minutes` holds the mean waits of Short
-    answers, with scheduling and without, the newest minute last. Since midnight: the seconds that all waited,
-    and waited less, of how many answers, for how many of these a length before them was estimated, and the
-    prompt tokens that were not read again. `behind` answers are not compared yet: a request before them has
+    `short_s` is the median wait of Short answers in the last hour, None without any. `minutes` holds their
+    mean waits, with scheduling and without, the newest minute last. Since midnight: the seconds that all
+    waited, and waited less, of how many answers, for how many of these a length before them was estimated,
+    and the prompt tokens that were not read again. `behind` answers are not compared yet: one before them has
     not ended.
     """
 
     short_s: float | None = None
-    short_fcfs_s: float | None = None
-    long_paid_s: float | None = None
     saved_today_s: float = 0.0
     minutes: tuple[tuple[float, float] | None, ...] = ()
-    short_n: int = 0
-    long_n: int = 0
     answers_today: int = 0
     estimated_today: int = 0
     spared_tokens_today: float = 0.0
@@ -459,15 +454,13 @@ class GainState:
 @dataclass(frozen=True, slots=True)
 class PolicyOutlook:
     """When queued requests would start under a policy, the same ones for all policies: medians of Short and
-    Long, seconds from now, None if there are none. `first` are the ids of those that would start first. If
-    the policy `cuts` answers, before any cut.
+    Long, seconds from now, None if there are none. If the policy `cuts` answers, before any cut.
     """
 
     policy: str
     short_s: float | None = None
     long_s: float | None = None
     cuts: bool = False
-    first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -584,7 +577,6 @@ class Snapshot:
 
     @property
     def alive(self) -> tuple[QueuedRequest | RunningRequest, ...]:
-        """The queued and the running requests."""
         return self.queue + self.running
 
     @property

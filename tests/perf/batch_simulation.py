@@ -132,12 +132,10 @@ class BatchSimulation:
         self._prompt = workload.prompt_tokens.tolist() if len(workload.prompt_tokens) else [0.0] * n
         self._done = [0] * n
         self._start_s = [-1.0] * n
-        self._first_token_s = [-1.0] * n
         self._finish_s = [0.0] * n
         self._started_at = [0] * n  # the iteration in which the present slice began
         self._slices = [0] * n
         self._ends: list[tuple[int, int, int]] = []  # (iteration, number, slice)
-        self._fresh: list[int] = []
         self._owed_s = 0.0
         self._iteration = 0
         self._preemptions = 0
@@ -160,7 +158,6 @@ class BatchSimulation:
         return Run(
             self.workload,
             np.array(self._start_s),
-            np.array(self._first_token_s),
             np.array(self._finish_s),
             scheduler.tau_firings,
             self._preemptions,
@@ -199,7 +196,6 @@ class BatchSimulation:
                 self._cache.resumed(number)
             else:
                 self._owed_s += self.machine.rates.prefill_s(self._prompt[number])
-            self._fresh.append(number)
             self._started_at[number] = self._iteration
             heappush(
                 self._ends, (self._iteration + self._tokens[number] - done, number, self._slices[number])
@@ -212,10 +208,6 @@ class BatchSimulation:
             return now
         step_s = self.machine.rates.gamma_2
         now, self._owed_s = now + self._owed_s, 0.0
-        for number in self._fresh:
-            if self._first_token_s[number] < 0.0:
-                self._first_token_s[number] = now + step_s
-        self._fresh = []
         ends = self._ends
         while ends[0][2] != self._slices[ends[0][1]]:
             heappop(ends)

@@ -25,6 +25,7 @@ from clairvoyant_cli.research.simulator.comparison import (
     Variant,
     absolute,
 )
+from clairvoyant_cli.research.simulator.engine import Run
 from clairvoyant_cli.research.simulator.predictions import Predictions
 from clairvoyant_cli.research.simulator.workload import Floats, Ints, Workload
 from clairvoyant_cli.scheduler.policy import POLICIES, URGENCY_STEP_S, Policy
@@ -121,15 +122,21 @@ def erring(urgency_error: float = 0.0, length_error: float = 0.0) -> Forecaster:
     return predict
 
 
+def per_token_s(run: Run) -> Floats:
+    """Return the normalised waiting times: sojourn time over answer length."""
+    result: Floats = run.sojourn_s / np.maximum(run.workload.tokens, 1.0)
+    return result
+
+
 LEVEL_0 = "urgency 0"
 BY_LEVEL: dict[str, Figure] = {
     **{
         f"urgency {level}": lambda run, level=level: float(  # type: ignore[misc]
-            run.per_token_s[run.workload.urgency == level].mean()
+            per_token_s(run)[run.workload.urgency == level].mean()
         )
         for level in range(LEVELS)
     },
-    "all": lambda run: float(run.per_token_s.mean()),
+    "all": lambda run: float(per_token_s(run).mean()),
 }
 
 

@@ -55,9 +55,6 @@ def test_report_begins_with_the_verdict(tmp_path: Path) -> None:
     only = json.loads(said(path, "--client", "ann", "--json"))
     assert only["verdict"].endswith("In total 10 s more waiting (2 answers, 5.0 s each).")
     assert [each["requests"] for each in only["by"]["client"]] == [2]
-    page = tmp_path / "mine.html"
-    said(path, "--html", str(page))
-    assert "short answers 87% lower" in page.read_text()
     assert "\n\n4 answers, 2096-" in said(path)
     nothing = CliRunner().invoke(cli, ["report", "--db", str(path), "--model", "another"])
     assert "No answers to compare in that time" in nothing.output
@@ -73,8 +70,6 @@ def test_report_rounds_tiny_savings_to_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["report", "--html", "/nonexist/x.html"],
-        ["report", "--html", "x.pdf"],
         ["bench", "burst", "--report", "/nonexist/x.md"],
         ["bench", "burst", "--report", "x.pdf"],
         ["bench", "burst", "--resume", "/nonexist/x.part"],

@@ -115,7 +115,6 @@ class Scene:
             prefill_s + tokens / TOKENS_PER_S,
             np.array([CLASSES[LengthClass.of(each.tokens)] for each in asked], dtype=np.int64),
             tokens,
-            prefill_s=prefill_s,
         )
         p_long = np.array([each.predicted.p_long for each in asked])
         cost_s = expected / TOKENS_PER_S
@@ -286,9 +285,8 @@ class Scene:
         for name in (POLICY, "fcfs", "sjf"):
             at = list(starts(scheduler, POLICIES[name], t))
             short, long = ([s for job_id, s in at if kind_of[job_id] == kind] for kind in ("short", "long"))
-            first = tuple(job_id for job_id, _ in at[:8])
             short_s, long_s = _percentiles(short).p50, _percentiles(long).p50
-            outlook.append(PolicyOutlook(name, short_s, long_s, first=first))
+            outlook.append(PolicyOutlook(name, short_s, long_s))
         return tuple(outlook)
 
     def _queue(self, running: list[int], waiting: list[int], t: float) -> tuple[QueuedRequest, ...]:

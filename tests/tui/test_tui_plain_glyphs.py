@@ -10,7 +10,7 @@ from clairvoyant_cli.system import draws_few_glyphs
 from tests.tui.board import Script
 from tui.app import Top
 from tui.braille import Dots
-from tui.plain_glyphs import ASCII, PLAIN, plain_driver
+from tui.plain_glyphs import PLAIN, plain_driver
 
 ROOT = Path(__file__).resolve().parents[2]
 CP437 = bytes(range(0x80, 0x100)).decode("cp437") + "☺☻♥♦♣♠•◘○◙♂♀♪♫☼►◄↕‼¶§▬↨↑↓→←∟↔▲▼⌂"
@@ -26,16 +26,6 @@ def test_whatever_the_dashboard_draws_has_a_plain_form_as_wide() -> None:
         plain = glyph.translate(PLAIN)
         assert plain == " " or plain.isascii() or plain in WGL4, f"{glyph} is drawn as {plain}"
         assert cell_len(plain) == cell_len(glyph) == 1, glyph
-
-
-def test_whatever_the_dashboard_draws_has_a_form_in_ascii() -> None:
-    drawn = {each for path in (ROOT / "tui").rglob("*.py") for each in path.read_text() if ord(each) > 127}
-    drawn |= set("╭╮╰╯▔▁▎▊") | {chr(0x2800 + bits) for bits in range(256)}
-    shown = {glyph.translate(ASCII) for glyph in drawn}
-    assert all(each.isascii() and len(each) == 1 for each in shown)
-    assert shown - {"?"} >= set("#|-.>v")
-    assert sum(glyph.translate(ASCII) == "?" for glyph in drawn) < 5
-    assert "größer".translate(ASCII) == "gr??er"
 
 
 def test_a_plot_keeps_its_shape() -> None:

@@ -123,7 +123,6 @@ class Machine:
         self._platform = platform
 
     def __call__(self) -> Hardware:
-        """Return a reading."""
         host = self._host()
         if self._platform == "darwin":
             gpus = read_apple(host)

@@ -15,7 +15,6 @@ _LEAST_TOP = 4.0
 
 
 def of(view: ViewState) -> object:
-    """What the panel depends on."""
     samples = view.history.samples
     return samples[-1] if samples else None
 

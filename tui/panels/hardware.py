@@ -28,7 +28,6 @@ def facts(view: ViewState) -> Line:
 
 
 def of(view: ViewState) -> object:
-    """What the panel depends on."""
     late_s = view.hardware_age_s if view.hardware_age_s > _STALE_S else 0.0
     return view.hardware, view.link.local, duration(late_s)
 

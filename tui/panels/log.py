@@ -12,7 +12,6 @@ _LEVEL: dict[str, tuple[str, Tone]] = {
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """As many lines as fit."""
     lines = []
     for event in view.state.log[-height:]:
         sign, tone = _LEVEL.get(event.level, ("·", "faint"))

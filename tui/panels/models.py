@@ -22,7 +22,6 @@ def of(view: ViewState) -> object:
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """A line for each server and each of its models."""
     lines: list[Line] = []
     for backend in view.snapshot.backends if view.snapshot else ():
         lines.append(_backend(backend, width))

@@ -18,7 +18,6 @@ def facts(view: ViewState) -> Line:
 
 
 def of(view: ViewState) -> object:
-    """What the panel depends on."""
     state = view.state
     told = (state.stats, state.stats_paired, state.stats_fcfs, state.predictor, state.service_level)
     return told, replace(state.counters, submitted=0), ratio(state.utilisation)

@@ -181,7 +181,6 @@ class BoardScreen(OperatorScreen):
         return self.table
 
     def action_move(self, step: float, unit: str = "row") -> None:
-        """Move the cursor."""
         if (table := self._rows()) is not None:
             table.move(step, unit)
             self._hint()
@@ -234,7 +233,6 @@ class BoardScreen(OperatorScreen):
     # -- tables -----------------------------------------------------------------------------------------
 
     def action_sort(self) -> None:
-        """Ask for a column, and sort by it."""
         if (table := self._rows()) is None:
             return
         names = [(each.name, each.title or each.name) for each in table.grid.columns if each.sort]
@@ -262,7 +260,6 @@ class BoardScreen(OperatorScreen):
         self.app.push_screen(Letters(f"Columns of {table.panel}", names, shown), turn)
 
     def _keep(self, table: Table[Any]) -> None:
-        """Store the preferences of a table."""
         by = f"{'-' * table.order.reverse}{table.order.by}"
         liked = {f"{table.panel}.sort": by, f"{table.panel}.hidden": " ".join(sorted(table.hidden))}
         self.host.remember(**liked)

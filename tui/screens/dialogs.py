@@ -1,7 +1,7 @@
 """Small questions over the board: yes or no, one of several, a letter, a line of text."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from os.path import commonprefix
 from string import ascii_lowercase
@@ -56,7 +56,6 @@ class Confirm(Dialog[bool]):
             yield Static("[b $accent]y[/] yes    [b $accent]n[/] no (Enter)", classes="keys")
 
     def action_answer(self, yes: bool) -> None:
-        """Close with the answer."""
         self.dismiss(yes)
 
 
@@ -68,54 +67,38 @@ class Choose(Dialog[str]):
         *(key.binding for key in MOVES),
     ]
 
-    def __init__(
-        self, question: str, options: Sequence[tuple[str, str]], current: str = "", classes: str = ""
-    ) -> None:
+    def __init__(self, question: str, options: Sequence[tuple[str, str]], current: str = "") -> None:
         """`options` are pairs of an id and its text."""
         super().__init__(question)
         self._options = options
         self._current = current
-        self._classes_of_box = f"dialog choose {classes}"
-        self._following: Mapping[str, str] = {}
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes=self._classes_of_box):
+        with Vertical(classes="dialog choose"):
             yield _question(self._asked)
             options = (Option(self._line(ident, text), id=ident) for ident, text in self._options)
             yield OptionList(*options, markup=False)
-            yield Static("", classes="following", markup=False)
 
-    def foresee(self, options: Sequence[tuple[str, str]], following: Mapping[str, str]) -> None:
-        """Show other texts for the same options, and below them what follows from the one chosen."""
-        self._options, self._following = options, following
+    def foresee(self, options: Sequence[tuple[str, str]]) -> None:
+        """Show other texts for the same options."""
+        self._options = options
         for listing in self.query(OptionList):  # none before it is laid out, nor after it was left
             for ident, text in options:
                 listing.replace_option_prompt(ident, self._line(ident, text))
-            self._follow(listing.highlighted_option)
 
     def _line(self, ident: str, text: str) -> str:
         lines = "\n".join(printable(line) for line in text.split("\n"))
         return f"{'●' if ident == self._current else '○'} {lines}"
 
     def on_mount(self) -> None:
-        self.foresee(self._options, self._following)  # they may have changed while they were laid out
+        self.foresee(self._options)  # they may have changed while they were laid out
         ids = [ident for ident, _ in self._options]
         self.query_one(OptionList).highlighted = ids.index(self._current) if self._current in ids else 0
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
 
-    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        self._follow(event.option)
-
-    def _follow(self, option: Option | None) -> None:
-        text = self._following.get((option and option.id) or "", "")
-        for shown in self.query(".following").results(Static):
-            shown.display = bool(text)
-            shown.update("\n".join(map(printable, text.split("\n"))))
-
     def action_move(self, step: float, unit: str = "row") -> None:
-        """Go down or up."""
         options = self.query_one(OptionList)
         rows = 1 if unit == "row" else options.option_count
         options.highlighted = max(

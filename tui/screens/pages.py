@@ -41,7 +41,6 @@ class Page(Canvas):
         self._height = 0
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return the number of lines at this width."""
         return len(self.paint(self.view, width, 0)) if self.view is not None else 1
 
     def show(self, view: ViewState) -> None:
@@ -79,7 +78,6 @@ class PageScreen(ModalScreen[None]):
         self.query_one(Page).show(view)
 
     def action_move(self, step: float, unit: str = "row") -> None:
-        """Scroll down or up."""
         page = self.query_one(VerticalScroll)
         lines = {"row": 1, "page": page.size.height, "all": page.virtual_size.height}[unit]
         page.scroll_relative(y=int(step * lines), animate=False)

@@ -53,7 +53,6 @@ class Canvas(Widget):
             self.redraw(entirely=turned)
 
     def paint(self, view: ViewState, width: int, height: int) -> list[Line]:
-        """Return the lines to draw."""
         return self._painter(view, width, height) if self._painter else []
 
     def lit_rows(self) -> frozenset[int]:

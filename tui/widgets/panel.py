@@ -16,7 +16,6 @@ MARGIN = 1
 
 
 def key_of(name: str) -> str:
-    """The key that goes to a panel."""
     return "a" if name == "sessions" else str((PANELS.index(name) + 1) % 10)
 
 
@@ -63,7 +62,6 @@ class Panel(Canvas):
         return self._facts(view) if self._facts and (view.snapshot or not self._waits) else Line()
 
     def rule(self, view: ViewState, width: int) -> Line:
-        """Return the title line."""
         line = Line("─", "track")
         for label in self._labels(width):
             line.join(label)

@@ -45,7 +45,6 @@ class Table(Panel, Generic[RowT]):
     # -- what is shown ----------------------------------------------------------------------------------
 
     def show(self, view: ViewState) -> None:
-        """Draw a scene."""
         if self._of is None or self._is_of is None or self._of(view) != self._is_of:
             self._arrange(view)
         super().show(view)
@@ -133,7 +132,6 @@ class Table(Panel, Generic[RowT]):
 
     @property
     def current(self) -> RowT | None:
-        """The row under the cursor."""
         return self.rows[self._cursor] if self._is_on_row else None
 
     @property
@@ -182,7 +180,6 @@ class Table(Panel, Generic[RowT]):
         self.reorder(replace(self.order, by=name, reverse=again and not self.order.reverse))
 
     def show_column(self, name: str) -> None:
-        """Show or hide a column."""
         self.hidden ^= {name}
         self.redraw()
 

@@ -151,7 +151,6 @@ class Clients:
     urgency: tuple[UrgencyRule, ...] = ()
 
     def rules_of(self, client: str) -> ClientRules:
-        """Return the limits of a client."""
         return rules_for(client, self.rules, self.defaults)
 
     def user_of(self, client: str, head: RequestHead) -> str:

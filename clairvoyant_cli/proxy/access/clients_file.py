@@ -81,7 +81,6 @@ class ClientsFile:
 
 
 def clients_file_of(config: ServeConfig, *, exposed: bool) -> ClientsFile:
-    """Return the clients file of a configuration."""
     if config.clients is not None:
         return ClientsFile(Path(config.clients), read_clients, exposed)
     path = None if config.api_key_file is None else Path(config.api_key_file)

@@ -30,7 +30,6 @@ class UrgencyLevels:
     capped: Tally = field(default_factory=Tally)
 
     def at_arrival(self, head: RequestHead, client: str, parsed: ParsedRequest) -> Level:
-        """Return the level of an arriving request."""
         clients = self.access.clients
         for rule in clients.urgency:
             if rule.fits(client, parsed.model, head):

@@ -14,7 +14,6 @@ MAX_RULES = 1000
 
 
 def is_level(value: Any) -> bool:
-    """Whether a value is a level of urgency."""
     return type(value) is int and 0 <= value < LEVELS
 
 
@@ -49,7 +48,6 @@ class UrgencyRule:
     )
 
     def fits(self, client: str, model: str, head: RequestHead) -> bool:
-        """Whether a request matches."""
         named = fnmatchcase(client, self.client) and fnmatchcase(model, self.model)
         return named and fnmatchcase(head.path, self.route) and self._header_fits(head)
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from statistics import fmean, median
+from statistics import fmean
 from typing import NamedTuple
 
 from clairvoyant_cli.proxy.access.daily_quota import LONGEST_DAY_S, midnight_after
@@ -87,15 +87,10 @@ class Gain:
         for pairs in self._by_class.values():
             while pairs and not now - WINDOW_S <= pairs[0].at <= now:
                 pairs.popleft()
-        short, long = self._by_class[LengthClass.SHORT], self._by_class[LengthClass.LONG]
+        short = self._by_class[LengthClass.SHORT]
         self.by_class = self._waits(attrgetter("waited_s")), self._waits(attrgetter("in_order_s"))
-        ours, in_order = (stats[0].wait for stats in self.by_class)
         return GainState(
-            short_s=ours.p50,
-            short_fcfs_s=in_order.p50,
-            short_n=len(short),
-            long_paid_s=median(-each.saved_s for each in long) if long else None,
-            long_n=len(long),
+            short_s=self.by_class[0][0].wait.p50,
             saved_today_s=self._saved_s,
             answers_today=self._answers,
             estimated_today=self._estimated,

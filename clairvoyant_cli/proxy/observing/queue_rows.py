@@ -47,7 +47,6 @@ class WaitingRows:
         self.exchanges = [dispatcher.live[entry.job.id] for entry in self.standings.entries]
 
     def summed(self) -> WaitingState:
-        """Return the totals of the whole queue."""
         entries = self.standings.entries
         classes = Counter([each.prediction_state.length_class for each in self.exchanges])
         return WaitingState(
@@ -61,7 +60,6 @@ class WaitingRows:
         )
 
     def state(self, number: int) -> tuple[QueuedRequest, ...]:
-        """Return the first rows."""
         return tuple(map(self._row, self.exchanges[:number], self.standings[:number]))
 
     def _row(self, exchange: Exchange, standing: Standing) -> QueuedRequest:

@@ -203,7 +203,6 @@ class RequestStats:
 
 
 def class_stats(times: Mapping[LengthClass, Iterable[Times]]) -> tuple[ClassStats, ...]:
-    """Return the percentiles by class."""
     return tuple(
         ClassStats(
             length_class=each.value,

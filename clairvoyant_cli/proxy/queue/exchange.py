@@ -82,7 +82,6 @@ class Asked:
     body: bytes | None = None
 
     def without_text(self) -> "Asked":
-        """Return a copy without prompt text."""
         return replace(self, parsed=replace(self.parsed, view=None), prompt=None, body=None)
 
 
@@ -120,7 +119,6 @@ class Attempt:
 
     @property
     def worker(self) -> str:
-        """The worker's name."""
         return self.dispatch.worker
 
     @property
@@ -185,7 +183,6 @@ class Exchange:
 
     @property
     def totals(self) -> Totals:
-        """The backend's totals of the answer."""
         return NO_TOTALS if self.attempt is None else self.attempt.totals
 
     @property
@@ -330,7 +327,6 @@ class Exchange:
         return self._prediction_state
 
     def set_urgency(self, level: int | None, by: str) -> None:
-        """Set the urgency level and its source."""
         job = self.asked.job
         if (job.urgency, job.urgency_by) != (level, by):
             self.asked = replace(self.asked, job=replace(job, urgency=level, urgency_by=by))

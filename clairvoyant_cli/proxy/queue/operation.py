@@ -20,9 +20,6 @@ from clairvoyant_cli.state.snapshot import PolicyOutlook
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
 
-FIRST_SHOWN = 8
-"""Requests of the order under another policy that are told."""
-
 
 @dataclass(slots=True)
 class Operation:
@@ -61,7 +58,6 @@ class Operation:
 
     @property
     def policy(self) -> str:
-        """The name of the policy."""
         return self.dispatcher.scheduler.policy.name
 
     @property
@@ -79,11 +75,12 @@ class Operation:
         """Set the policy for the operator."""
         self.fallback.chosen_by_operator()
         self.policy_chosen = True
-        self._order_by(name)
+        self.prefer_policy(name)
 
     def prefer_policy(self, name: str) -> None:
         """Set the policy, where the operator has not."""
-        self._order_by(name)
+        policy = in_turns_of(POLICIES[name], self.quantum_tokens)
+        self.dispatcher.scheduler.set_policy(policy, self.clock())
 
     def outlook(self) -> list[PolicyOutlook]:
         """Return the predicted starts under each policy of the waiting requests that start under all."""
@@ -92,22 +89,21 @@ class Operation:
         return [self._outlook(name, same, starts) for name, starts in played.items()]
 
     def _starts(self, name: str) -> dict[str, float]:
-        """Return when waiting requests would start under a policy, by id, the first to start first."""
+        """Return when waiting requests would start under a policy, by id."""
         policy = in_turns_of(POLICIES[name], self.quantum_tokens)
         return dict(starts(self.dispatcher.scheduler, policy, self.clock()))
 
     def _outlook(self, name: str, same: set[str], starts: dict[str, float]) -> PolicyOutlook:
         live, kinds = self.dispatcher.live, defaultdict[str, list[float]](list)
-        order = [job_id for job_id in starts if job_id in same]
-        for exchange in map(live.__getitem__, order):
+        for exchange in (live[job_id] for job_id in starts if job_id in same):
             if not exchange.job.stands_back:  # background requests are meant to wait
                 kinds[exchange.asked.prediction.length_class.value].append(starts[exchange.id])
         short_s, long_s = (median(of) if of else None for of in (kinds["short"], kinds["long"]))
-        return PolicyOutlook(name, short_s, long_s, POLICIES[name].interrupts, tuple(order[:FIRST_SHOWN]))
+        return PolicyOutlook(name, short_s, long_s, POLICIES[name].interrupts)
 
     def review_predictor(self) -> None:
         """Let the predictor's record decide on the fallback to arrival order."""
-        self.fallback.review(self.policy, self._order_by, self.say)
+        self.fallback.review(self.policy, self.prefer_policy, self.say)
 
     def choose_tau(self, tau_s: float | None) -> None:
         """Set tau for the operator; None means no guard."""
@@ -147,7 +143,3 @@ class Operation:
         everybody = clients.defaults.tenant
         self.dispatcher.scheduler.set_tenants(clients.tenants, self.clock(), everybody, priority_of)
         self.dispatcher.moved()
-
-    def _order_by(self, name: str) -> None:
-        policy = in_turns_of(POLICIES[name], self.quantum_tokens)
-        self.dispatcher.scheduler.set_policy(policy, self.clock())

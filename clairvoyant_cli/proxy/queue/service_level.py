@@ -88,7 +88,6 @@ class ServiceLevel:
         return min(float(ceil((forecast_s - self.objective.ttft_s) / factor)), MAX_RETRY_AFTER_S)
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Learn from the TTFT of an ended request."""
         forecast_s = self._forecasts.pop(exchange.id, None)
         actual_s = _first_token_s(exchange, end)
         if forecast_s is None or actual_s is None:
@@ -113,7 +112,6 @@ class ServiceLevel:
         return sum(self._recent) / len(self._recent) if self._recent else 0.0
 
     def state(self) -> ServiceLevelState:
-        """Return the published state."""
         classes = sorted(self.judged)
         return ServiceLevelState(
             objective=self.text,

@@ -65,7 +65,6 @@ class AdmissionRules:
     checks: Sequence[Check] = ()
 
     def judge_head(self, request: Request) -> ReadBody | PassOn | Refused:
-        """Decide by a request's head."""
         head, first = request.head, self.pool.first
         route = first.adapter.route_of(head.method, head.path, first.prefix)
         mark = head.get(MARK_HEADER)

@@ -23,7 +23,6 @@ class Gateway:
     control: Callable[[Request], Awaitable[None]]
 
     async def handle(self, request: Request) -> None:
-        """Serve one request to its end."""
         if request.head.path.startswith(CONTROL_PREFIX):
             await self.control(request)
             return

@@ -96,7 +96,6 @@ class Relay(ResponseSink):
             self._end_early(self._usage.ending)
 
     def end(self, trailers: list[Header]) -> None:
-        """Pass on the end."""
         if self._held is not None:
             if NOT_READY in self._held[1]:
                 self.failed(NotReadyError("it is loading its model"))

@@ -28,7 +28,6 @@ class Left:
 
     @property
     def next_id(self) -> str:
-        """The id of the next attempt."""
         return f"{self.id.partition('.')[0]}.{self.attempts + 1}"
 
 

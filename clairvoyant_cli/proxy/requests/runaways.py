@@ -42,7 +42,6 @@ class WatchedReader(UsageReader):
         self._repeats = repeats
 
     def feed(self, data: bytes) -> None:
-        """Watch a piece of the body."""
         super().feed(data)
         if self.readable and self.is_answer and self.streaming:
             self._repetition.feed(data)

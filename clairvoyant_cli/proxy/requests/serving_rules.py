@@ -121,7 +121,6 @@ class ServingRules:
     refusals: Refusals
 
     def after(self, exchange: Exchange, event: ServingEvent) -> Command:
-        """Return what is to be done after an event."""
         match event:
             case NotGranted(why):
                 return self._not_granted(exchange, why)

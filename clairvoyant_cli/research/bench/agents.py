@@ -96,7 +96,6 @@ class AgentLoad:
         return Conversation(f"{nonce}-{number}", system, tools, results, gaps_s)
 
     def question(self, run: int, nonce: str, number: int) -> Question:
-        """Return a question of the person."""
         text = f"{nonce} {_text(self._random(run, f'chat {number}'), CHAT_TOKENS * CHARS_PER_TOKEN)}?"
         return Question("chat", text, self.answer, max_tokens=self.answer)
 

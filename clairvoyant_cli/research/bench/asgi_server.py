@@ -21,7 +21,6 @@ class EmbeddedServer(uvicorn.Server):
         self.stopping = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen."""
         await super().startup(sockets)
         self.listening.set()
 

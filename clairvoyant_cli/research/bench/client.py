@@ -69,7 +69,6 @@ class Asker:
     keeps_words: bool = False
 
     def body(self, question: Question) -> Body:
-        """Return the request body of a question."""
         tokens = question.tokens if self.sets_length else question.max_tokens
         return self.adapter.chat_body(
             self.model, question.prompt, tokens, exact=self.sets_length, greedy=True

@@ -59,9 +59,7 @@ class Proxy(Protocol):
         """Its address."""
         ...
 
-    def snapshot(self) -> Snapshot:
-        """Return its state now."""
-        ...
+    def snapshot(self) -> Snapshot: ...
 
 
 class Place(StrEnum):

@@ -47,7 +47,6 @@ class Findings:
 
 
 def report_of(findings: Findings) -> Report:
-    """Return the report of a bench."""
     about = Table("Measured on", ("",), tuple(findings.about.items()))
     tables: list[Table] = []
     for load in findings.loads:

@@ -86,11 +86,9 @@ class Settings:
 
     @property
     def clock(self) -> Clock:
-        """The clock of the bench."""
         return asyncio.get_running_loop().time if self.virtual_time else time.monotonic
 
     def random(self, name: str, run: int) -> Random:
-        """Return the generator of a run."""
         return Random(f"{self.seed}:{name}:{run}")  # noqa: S311 - repeatable, keeps no secret
 
 

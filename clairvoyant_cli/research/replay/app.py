@@ -175,7 +175,6 @@ class _Post:
         self._error = DIALECTS.get(route, errors).error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         try:
             body = await _read_object(Request(scope, receive))
             await self._unless_gone(body, receive, send)
@@ -226,7 +225,6 @@ def start_message(status: int, media_type: str, length: int | None = None) -> di
 
 
 async def send_json(send: Send, body: Json) -> None:
-    """Send a JSON answer."""
     payload = encode(body)
     await send(start_message(200, JSON_MEDIA_TYPE, len(payload)))
     await send({"type": "http.response.body", "body": payload, "more_body": False})

@@ -97,7 +97,6 @@ def encode(value: object) -> bytes:
 
 
 def sse(value: object, event: str | None = None) -> bytes:
-    """Return one server-sent event."""
     head = b"" if event is None else b"event: " + event.encode() + b"\n"
     return head + b"data: " + encode(value) + b"\n\n"
 

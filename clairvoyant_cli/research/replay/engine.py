@@ -66,6 +66,11 @@ class Counts:
     cancelled: int = 0
     failed: int = 0
 
+    @property
+    def ended(self) -> int:
+        """Requests that have ended in any way."""
+        return self.completed + self.cancelled + self.failed
+
 
 @dataclass(frozen=True, slots=True)
 class Speed:
@@ -226,7 +231,6 @@ class Engine:
         return self.speed.prefill_s(service.prompt_tokens - service.cached_tokens)
 
     async def prefill(self, service: Service) -> None:
-        """Wait for the time of the prefill."""
         await asyncio.sleep(self.prefill_s(service))
         await self._flowing.wait()
 

@@ -47,13 +47,12 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The times of each request in seconds: first start, first token, end. `lost_s` is the total cost of
+    """The times of each request in seconds: first start and end. `lost_s` is the total cost of
     resuming preempted jobs.
     """
 
     workload: Workload
     start_s: Floats
-    first_token_s: Floats
     finish_s: Floats
     tau_firings: int
     preemptions: int
@@ -68,16 +67,6 @@ class Run:
     def sojourn_s(self) -> Floats:
         """From arrival to the end of the answer."""
         return self.finish_s - self.workload.arrival_s
-
-    @property
-    def ttft_s(self) -> Floats:
-        """From arrival to the first token."""
-        return self.first_token_s - self.workload.arrival_s
-
-    @property
-    def per_token_s(self) -> Floats:
-        """Sojourn time over answer length: PARS's latency, semantic scheduling's normalised waiting time."""
-        return self.sojourn_s / np.maximum(self.workload.tokens, 1.0)
 
 
 class SlotSimulation:
@@ -117,7 +106,6 @@ class SlotSimulation:
         self._kept = {worker: KvCache(room_s) for worker in scheduler.slots}
 
     def run(self) -> Run:
-        """Run to the end and return what happened."""
         arrival_s = [*self.workload.arrival_s.tolist(), float("inf")]
         n, number, completions = len(arrival_s) - 1, 0, self._completions
         while completions or number < n:
@@ -203,11 +191,9 @@ class SlotSimulation:
             self.scheduler.owe(lost, self._overhead_s[other], now)
 
     def _outcome(self) -> Run:
-        prefill_s = self.workload.prefill_s if len(self.workload.prefill_s) else 0.0
         return Run(
             self.workload,
             np.array(self._start_s),
-            np.array(self._start_s) + prefill_s,
             np.array(self._finish_s),
             self.scheduler.tau_firings,
             self._preemptions,

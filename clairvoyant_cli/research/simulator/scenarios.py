@@ -137,7 +137,6 @@ SCENARIOS: dict[str, tuple[Callable[[Options], Report], int, int]] = {
 
 
 def run_scenario(name: str, options: Options) -> Report:
-    """Run a scenario and return its report."""
     run, seeds, requests = SCENARIOS[name]
     sized = replace(options, seeds=options.seeds or seeds, requests=options.requests or requests)
     return replace(run(sized), name=name)

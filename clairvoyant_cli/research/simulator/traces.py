@@ -86,12 +86,11 @@ def _history(rows: list[Row], prefill_rate: float, decode_rate: float) -> Histor
     if named is None and "service_s" not in first:
         raise KeyError(f"service_s or one of {', '.join(TOKENS)}")
     tokens = _column(rows, named, 0.0)
-    prefill_s = prompt_tokens / prefill_rate
     if "service_s" in first:
         service_s = _column(rows, "service_s", 0.0)
         tokens = tokens if named else service_s * decode_rate
     else:
-        service_s = prefill_s + tokens / decode_rate
+        service_s = prompt_tokens / prefill_rate + tokens / decode_rate
     order = np.argsort(arrival_s, kind="stable")
     kind = np.where(tokens < SHORT_BELOW_TOKENS, SHORT, np.where(tokens >= LONG_FROM_TOKENS, LONG, MEDIUM))
     clients: dict[str, int] = {}
@@ -103,7 +102,6 @@ def _history(rows: list[Row], prefill_rate: float, decode_rate: float) -> Histor
         kind.astype(np.int64)[order],
         tokens[order],
         prompt_tokens[order],
-        prefill_s[order],
         client[order],
         urgency=urgency[order],
     )

@@ -33,8 +33,7 @@ def no_floats() -> Floats:
 class Workload:
     """Requests in order of arrival. Columns have shape (n,), or (0,) if unused.
 
-    `service_s` is the time alone in a slot, of which the first `prefill_s` come before the first token.
-    `kind` is the true class, for reports.
+    `service_s` is the time alone in a slot, `kind` the true class, for reports.
     """
 
     arrival_s: Floats
@@ -42,7 +41,6 @@ class Workload:
     kind: Ints
     tokens: Floats = field(default_factory=no_floats)
     prompt_tokens: Floats = field(default_factory=no_floats)
-    prefill_s: Floats = field(default_factory=no_floats)
     client: Ints = field(default_factory=no_ints)
     urgency: Ints = field(default_factory=no_ints)
 

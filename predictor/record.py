@@ -126,6 +126,11 @@ class PromptView:
         """How long the prompt is."""
         return len(self.prompt) + self.cut
 
+    @property
+    def is_encoded(self) -> bool:
+        """Whether an encoder reads the prompt."""
+        return bool(self.prompt) and self.task is not Task.EMBEDDING and self.chore is None
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:

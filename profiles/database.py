@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 """The number of migrations; a file has its own in SQLite's user_version."""
 
 VARIABLE = "CLAIRVOYANT_DB"

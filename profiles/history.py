@@ -217,15 +217,19 @@ def compared_since(
     return [row for row in rows if isinstance(row[3], float) and isinstance(row[4], float)]
 
 
-def recorded_prompts(connection: sqlite3.Connection, limit: int) -> list[tuple[str, int]]:
-    """Return the newest recorded prompts with their answer tokens."""
+def recorded_requests(connection: sqlite3.Connection, characters: int) -> list[Finished]:
+    """Return the newest answered requests with a body or prompt, of `characters` at most, in order."""
     rows = connection.execute(
-        "SELECT prompt, tokens FROM history "
-        "WHERE prompt IS NOT NULL AND tokens IS NOT NULL AND outcome = 'completed' "
-        "ORDER BY finished_at DESC LIMIT ?",
-        (limit,),
+        f"{SELECT} WHERE (body IS NOT NULL OR prompt IS NOT NULL) AND tokens IS NOT NULL "
+        "AND outcome = 'completed' ORDER BY finished_at DESC"
     )
-    return [row for row in rows if isinstance(row[0], str) and isinstance(row[1], int)]
+    found = []
+    for finished in _sound(rows):
+        characters -= len(finished.body or finished.prompt or "")
+        if characters < 0:
+            break
+        found.append(finished)
+    return found[::-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,3 +140,9 @@ def what_a_request_gained_over_order_of_arrival(db: Database) -> None:
     """The seconds and prompt tokens that a request was spared against order of arrival."""
     db.execute("ALTER TABLE history ADD COLUMN saved_s REAL")
     db.execute("ALTER TABLE history ADD COLUMN spared_tokens REAL")
+
+
+@migrations()
+def bodies_instead_of_prompts(db: Database) -> None:
+    """What the client sent, if prompts are recorded."""
+    db.execute("ALTER TABLE history ADD COLUMN body TEXT")

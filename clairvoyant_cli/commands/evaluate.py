@@ -21,6 +21,10 @@ from clairvoyant_cli.commands.study import table_text
     type=click.FloatRange(0, 1),
     help="Least relative difference of length of the pairs that count for pair accuracy.",
 )
+@click.option(
+    "--learn/--no-learn",
+    help="Learn from each answer before the next line, as `serve` does; also judge the second half of FILE.",
+)
 @click.option("--semantic", is_flag=True, help="With the shipped encoder's opinion of each prompt, at once.")
 @click.option(
     "--urgency",
@@ -30,19 +34,32 @@ from clairvoyant_cli.commands.study import table_text
 )
 @json_option("Print one JSON list, an object a file.")
 def command(
-    files: tuple[Path, ...], directory: str, delta: float, semantic: bool, urgency: bool, as_json: bool
+    files: tuple[Path, ...],
+    directory: str,
+    delta: float,
+    learn: bool,
+    semantic: bool,
+    urgency: bool,
+    as_json: bool,
 ) -> None:
-    """Judge a predictor on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line."""
+    """Judge a predictor on FILEs (.jsonl or .jsonl.gz).
+
+    Each line has `output_tokens`, and a request as `body`, `messages` or `prompt`.
+    """
     import predictor
+    from clairvoyant_cli.commands.request_lines import read_files
     from predictor.research.studies.evaluation import evaluate, table
-    from predictor.research.training.dataset import read_dataset
 
     if urgency:
         _judge_urgency(files, directory, as_json=as_json)
         return
     with model_errors():
-        loaded, encoder = predictor.load(directory), predictor.load_encoder() if semantic else None
-        evaluations = [evaluate(loaded, read_dataset(path), path, delta, encoder) for path in files]
+        encoder = predictor.load_encoder() if semantic else None
+        evaluations = [
+            each
+            for path, data in zip(files, read_files(files), strict=True)
+            for each in evaluate(predictor.load(directory), data, path, delta, encoder, learn=learn)
+        ]
     if as_json:
         click.echo(json.dumps([asdict(each) for each in evaluations], indent=2, allow_nan=False))
     else:

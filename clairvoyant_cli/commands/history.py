@@ -48,7 +48,9 @@ LISTED = 10
 @json_option("Print the requests as JSON Lines.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the requests as CSV.")
 @click.option(
-    "--trace", is_flag=True, help="Print completed requests as JSON Lines for `simulate --workload FILE`."
+    "--trace",
+    is_flag=True,
+    help="Print completed requests as JSON Lines for `evaluate`, `train` and `simulate --workload`.",
 )
 def command(
     limit: int | None,
@@ -64,7 +66,7 @@ def command(
 ) -> None:
     """Show served requests: totals, percentiles, drift, and the latest ones.
 
-    Clients are shown as hashes. Prompts are included only if `serve --record-prompts` recorded them.
+    Clients are shown as hashes. Bodies are included only if `serve --record-prompts` recorded them.
     """
     from profiles.history import ALWAYS, FOREVER, SessionTotal, Span, by_session
     from profiles.records import Finished
@@ -94,7 +96,7 @@ def _rows(connection: "sqlite3.Connection", span: "Span", limit: int | None) -> 
 
 
 def _trace(rows: "Iterator[Finished]") -> None:
-    """Print the fields that a simulation needs: arrival, service time, prediction."""
+    """Print what a simulation needs (arrival, service time, prediction), and the request if recorded."""
     for finished in rows:
         if finished.outcome != "completed" or finished.tokens is None:
             continue
@@ -106,6 +108,9 @@ def _trace(rows: "Iterator[Finished]") -> None:
             "p_long": finished.p_long,
             "predicted_tokens": finished.expected_tokens,
             "client": finished.client,
+            "backend": finished.backend,
+            "endpoint": finished.endpoint,
+            "body": finished.body,
         }
         if finished.prompt is not None:
             line["prompt"] = finished.prompt

@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 @json_option("Print one JSON object.")
 def command(study: str, files: tuple[Path, ...], as_json: bool) -> None:
     """Print the table of a STUDY over FILEs (.jsonl or .jsonl.gz). Needs the train extra."""
+    from clairvoyant_cli.commands.request_lines import read_files
     from predictor.research.studies.runner import run_study
-    from predictor.research.training.dataset import read_dataset
 
     with model_errors():
-        table = run_study(
-            study, [read_dataset(path) for path in files], lambda line: click.echo(line, err=True)
-        )
+        table = run_study(study, read_files(files), lambda line: click.echo(line, err=True))
     if as_json:
         rows = [[None if value != value else value for value in row] for row in table.rows]  # NaN is no JSON
         click.echo(json.dumps({**asdict(table), "rows": rows}, indent=2, allow_nan=False))

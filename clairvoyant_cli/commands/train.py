@@ -1,19 +1,13 @@
 """`clairvoyant train`: a user's own logs to a model in one command."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from clairvoyant_cli.commands.options import FILE, Output, db_option
-from clairvoyant_cli.commands.setup import database_path, model_errors, told_plainly
+from clairvoyant_cli.commands.setup import model_errors
 from clairvoyant_cli.commands.study import table_text
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-
-if TYPE_CHECKING:
-    from predictor.research.training.dataset import Dataset
-
-MAX_RECORDED = 200_000  # the newest; more of one's own traffic teaches little more
 
 
 @click.command()
@@ -46,12 +40,13 @@ def command(
     min_long: int,
     seed: int,
 ) -> None:
-    """Train a model on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line.
+    """Train a model on FILEs (.jsonl or .jsonl.gz), for `clairvoyant serve --predictor OUT`.
 
-    `clairvoyant serve --predictor OUT` then uses it. Needs the train extra.
+    Each line has `output_tokens`, and a request as `body`, `messages` or `prompt`. Needs the train extra.
     """
+    from clairvoyant_cli.commands.request_lines import read_files, read_recorded
     from predictor.research.studies.evaluation import table
-    from predictor.research.training.dataset import join, read_dataset
+    from predictor.research.training.dataset import join
 
     if not files and not from_history:
         raise ClairvoyantError("name a FILE to train on, or give --from-history", ExitCode.USAGE)
@@ -61,31 +56,12 @@ def command(
         _train_urgency(files, out)
         return
     with model_errors():
-        datasets = [read_dataset(path) for path in files]
-        if from_history:
-            datasets.append(_recorded(database_path(db_file)))
-        data = join(datasets)
+        data = join([*read_files(files), *([read_recorded(db_file)] if from_history else [])])
         from predictor.research.training.own_logs import train_own  # takes seconds
 
         evaluations = train_own(data, out, recipe, min_long, seed, lambda line: click.echo(line, err=True))
     click.echo(table_text(table(evaluations)))
     click.echo(f"model written to {out}", err=True)
-
-
-def _recorded(path: Path) -> "Dataset":
-    """Return the prompts in the history, with their answers' lengths."""
-    import numpy as np
-
-    from predictor.research.training.dataset import Dataset
-    from profiles.database import reading
-    from profiles.history import recorded_prompts
-
-    with told_plainly(), reading(path) as connection:
-        recorded = recorded_prompts(connection, MAX_RECORDED)
-    if not recorded:
-        raise ClairvoyantError("no prompts are recorded; run: clairvoyant serve --record-prompts")
-    lengths = np.array([[tokens] for _, tokens in recorded], np.float64)
-    return Dataset("history", [prompt for prompt, _ in recorded], [""], lengths)
 
 
 def _train_urgency(files: tuple[Path, ...], out: Path) -> None:

@@ -339,7 +339,16 @@ def _compose(
     annotation = Annotation(pool, operation, journal.at, say)
     admission = Admission(
         AdmissionRules(access, pool, operation, stats, refusals, level, checks),
-        ExchangeFactory(access, predictor, times, levels, journal, resubmissions, config.show_prompts),
+        ExchangeFactory(
+            access,
+            predictor,
+            times,
+            levels,
+            journal,
+            resubmissions,
+            show_prompts=config.show_prompts,
+            record_prompts=config.record_prompts,
+        ),
         annotation,
         config.body_limit_mib * 1024 * 1024,
     )
@@ -408,7 +417,6 @@ def _compose(
             learn_queue,
             gain,
             freeze=config.freeze,
-            record_prompts=config.record_prompts,
         )
         saver.begin()  # which listens to what ends, after all others
         preemption.prefer(config)

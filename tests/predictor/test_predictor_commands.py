@@ -82,15 +82,15 @@ def test_evaluate_tells_how_near_lengths_stated_in_words_are(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "no prompts"),
-        ("\n  \n", "no prompts"),
+        ("", "no requests"),
+        ("\n  \n", "no requests"),
         ("{", "line 1"),
         ("[1, 2]", "line 1"),
         ("3", "line 1"),
         ("[" * 20_000, "line 1"),
         ('\n\n{"output_tokens": 3}\n', "line 3"),
         ('{"prompt": "a", "output_tokens": 3}\n{"prompt": "a"}\n', "line 2"),
-        ('{"prompt": 3, "output_tokens": 3}\n', "not a text"),
+        ('{"prompt": 3, "output_tokens": 3}\n', "line 1"),
         ('{"prompt": "a", "output_tokens": "many"}\n', "line 1"),
         ('{"prompt": "a", "output_tokens": -1}\n', "line 1"),
         ('{"prompt": "a", "output_tokens": null}\n', "line 1"),

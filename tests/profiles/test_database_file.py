@@ -30,7 +30,7 @@ from profiles.database import (
 from profiles.history import Span, by_session
 from profiles.migrations import migrations
 from profiles.store import every, remove, save
-from profiles.writer import COLUMNS, Writer
+from profiles.writer import Writer
 from tests.fakes.remembered import FINISHED, PROFILE, keep, record, recorded, shape_before
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -233,24 +233,9 @@ def test_reading_an_older_schema_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_requests_of_an_older_schema_have_no_session(tmp_path: Path) -> None:
-    path, names = (
-        tmp_path / "c.db",
-        [
-            name
-            for name in COLUMNS
-            if name
-            not in (
-                "session",
-                "read_tokens",
-                "cached_tokens",
-                "program",
-                "remark",
-                "saved_s",
-                "spared_tokens",
-            )
-        ],
-    )
+    path = tmp_path / "c.db"
     with shape_before(path, "sessions_and_what_was_cached") as old:
+        names = [name for _, name, *_ in old.execute("PRAGMA table_info(history)") if name != "id"]
         values = [b"client" if name == "client" else getattr(FINISHED, name) for name in names]
         marks = ", ".join("?" * len(names))
         old.execute(f"INSERT INTO history ({', '.join(names)}) VALUES ({marks})", values)  # noqa: S608

@@ -18,7 +18,7 @@ from profiles.history import (
     forget,
     newest,
     p_long_by_class,
-    recorded_prompts,
+    recorded_requests,
     spread,
     tokens_since,
     totals,
@@ -105,14 +105,19 @@ def test_pairs_in_order_examples() -> None:
     assert pairs_in_order(short, long) == pytest.approx(by_hand)
 
 
-def test_recorded_prompts_have_their_answer_length(tmp_path: Path) -> None:
+def test_recorded_requests_are_the_newest_answered_ones_in_order(tmp_path: Path) -> None:
     path = tmp_path / "p.db"
-    keep(
-        path,
-        [FINISHED, replace(FINISHED, prompt="Why?", tokens=7), replace(FINISHED, prompt="?", tokens=None)],
-    )
+    rows = [
+        replace(FINISHED, prompt="Why?", tokens=7),
+        FINISHED,
+        replace(FINISHED, body="{}", tokens=None),
+        replace(FINISHED, body="{}", tokens=8),
+        replace(FINISHED, body="{ }", tokens=9),
+    ]
+    keep(path, [replace(row, finished_at=START + number) for number, row in enumerate(rows)])
     with reading(path) as connection:
-        assert recorded_prompts(connection, 10) == [("Why?", 7)]
+        found = {limit: [row.tokens for row in recorded_requests(connection, limit)] for limit in (9, 5, 4)}
+    assert found == {9: [7, 8, 9], 5: [8, 9], 4: [9]}
 
 
 def test_sessions_are_summed_over_their_requests(tmp_path: Path) -> None:
@@ -156,7 +161,7 @@ def test_a_forgotten_client_is_gone(path: Path) -> None:
 def test_forgotten_prompts_are_overwritten_on_disk(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     marker = "unmistakable-words"
-    keep(path, [replace(row, prompt=f"{marker} {'x' * (n % 9000)}") for n, row in enumerate(ROWS[:300])])
+    keep(path, [replace(row, body=f"{marker} {'x' * (n % 9000)}") for n, row in enumerate(ROWS[:300])])
     assert marker.encode() in path.read_bytes()
     assert forget(path, Span(), states=True).requests == 300
     for file in tmp_path.iterdir():

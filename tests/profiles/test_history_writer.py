@@ -115,16 +115,20 @@ def test_records_wait_in_memory_while_the_disk_is_full(
     until(1, path)
     pages = writer._connection.execute("PRAGMA page_count").fetchone()[0]
     writer._connection.execute(f"PRAGMA max_page_count = {pages}")
-    # A prompt that no free page can hold.
-    writer.put(replace(FINISHED, request="abc-2", prompt="x" * 100_000))
+    # A body that no free page can hold.
+    writer.put(replace(FINISHED, request="abc-2", body="x" * 100_000))
     deadline = time.monotonic() + 20
     while "waits in memory" not in caplog.text and time.monotonic() < deadline:
         time.sleep(0.01)
     assert "waits in memory" in caplog.text
     writer._connection.execute("PRAGMA max_page_count = 1000000")
-    writer.put(replace(FINISHED, request="abc-3"))
+    writer.put(replace(FINISHED, request="abc-3", body="y" * 100))  # no body is kept meanwhile
     writer.close()
-    assert {row.request for row in recorded(path)} == {"abc-1", "abc-2", "abc-3"}
+    assert {row.request: len(row.body or "") for row in recorded(path)} == {
+        "abc-1": 0,
+        "abc-2": 100_000,
+        "abc-3": 0,
+    }
     assert "again" in caplog.text
 
 

@@ -130,7 +130,6 @@ class StateSaver:
         gain: Gain,
         *,
         freeze: bool,
-        record_prompts: bool,
     ) -> None:
         self._persistence = persistence
         self._lifecycle = lifecycle
@@ -141,7 +140,6 @@ class StateSaver:
         self._learn_queue = learn_queue
         self._gain = gain
         self._freeze = freeze
-        self._record_prompts = record_prompts
         self._forgot_s = -inf
         self._memories = {worker.name: self._memory_of(worker) for worker in self._pool}
         self.took_over: list[Callable[[Server], None]] = []
@@ -367,7 +365,7 @@ class StateSaver:
 
     def _record(self, exchange: Exchange, end: RequestEnd) -> Finished:
         asked, totals, now = exchange.asked, exchange.totals, end.at_s
-        prediction, view, session = asked.prediction, asked.parsed.view, exchange.job.session
+        prediction, session = asked.prediction, exchange.job.session
         whole = totals.tokens if totals.complete else None
         read, cached = totals.prefilled_tokens, totals.cached_tokens
         if read is None or cached is None:  # after a cut, and where the server counts cached tokens as read
@@ -396,7 +394,6 @@ class StateSaver:
             ttft_s=exchange.ttft_s,
             decode_s=totals.decode_s,
             prefill_s=totals.prefill_s,
-            # A truncated prompt would teach a predictor a wrong length.
             cuts=len(exchange.cuts),
             repeats=exchange.repeats,
             session=f"{exchange.id.rpartition('-')[0]}-{session}" if session else "",
@@ -406,7 +403,7 @@ class StateSaver:
             remark=exchange.remark,
             urgency=exchange.job.urgency,
             urgency_by=exchange.job.urgency_by,
-            prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,
+            body=None if asked.body is None else asked.body.decode("utf-8", "replace"),
         )
 
 

@@ -66,8 +66,9 @@ class OutageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A client's request and its prediction. `prompt` is kept only if it may be shown. `shown_name` is the
-    client's displayed name; `job.client` is the principal whose share it uses.
+    """A client's request and its prediction. `prompt` is kept only if it may be shown, `body` only if it is
+    to be recorded. `shown_name` is the client's displayed name; `job.client` is the principal whose share it
+    uses.
     """
 
     job: Job
@@ -77,10 +78,11 @@ class Asked:
     predicted_in_s: float = 0.0
     prompt: str | None = None
     shown_name: str = ""
+    body: bytes | None = None
 
     def without_text(self) -> "Asked":
         """Return a copy without prompt text."""
-        return replace(self, parsed=replace(self.parsed, view=None), prompt=None)
+        return replace(self, parsed=replace(self.parsed, view=None), prompt=None, body=None)
 
 
 @dataclass(slots=True, eq=False)

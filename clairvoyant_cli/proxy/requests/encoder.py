@@ -21,7 +21,7 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.scheduler.urgency import Said
-from predictor.record import Predictor, PromptView, Task
+from predictor.record import Predictor, PromptView
 
 if TYPE_CHECKING:  # numpy comes with it
     from predictor.semantic.opinion import Opinion
@@ -70,7 +70,7 @@ class SecondOpinions:
         view = exchange.asked.parsed.view
         if self._given_up or not self._may_read(exchange):
             return
-        if view is None or view.task is Task.EMBEDDING or not view.prompt or view.chore is not None:
+        if view is None or not view.is_encoded:
             return
         if exchange.job.cost_s >= MIN_SERVICE_S:
             if len(self._unread) > AT_ONCE + 2 * len(self._dispatcher.live):  # what has ended is let go

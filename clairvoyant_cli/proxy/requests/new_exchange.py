@@ -10,7 +10,7 @@ from clairvoyant_cli.protocols.answer_text import AnswerText
 from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
 from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
-from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.journal import Journal
@@ -39,7 +39,9 @@ EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
 
 @dataclass(slots=True)
 class ExchangeFactory:
-    """Makes exchanges. `show_prompts` keeps a prompt's beginning and its answer's end for dashboards."""
+    """Makes exchanges. `show_prompts` keeps a prompt's beginning and its answer's end for dashboards,
+    `record_prompts` the whole body until it is recorded.
+    """
 
     access: Access
     predictor: Predictor
@@ -48,6 +50,7 @@ class ExchangeFactory:
     journal: Journal
     resubmissions: Resubmissions
     show_prompts: bool = False
+    record_prompts: bool = False
     _ids: int = 0
     _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
 
@@ -89,8 +92,9 @@ class ExchangeFactory:
             not_before_s=now + ALONG_S if stands_back and chore is not None and chore.along else 0.0,
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
+        body = request.whole(SMALL_BYTES) if self.record_prompts and parsed.view else None
         return Exchange(
-            Asked(job, asks.route, parsed, prediction, predicted_in_s, shown, asks.shown_name),
+            Asked(job, asks.route, parsed, prediction, predicted_in_s, shown, asks.shown_name, body),
             granted=asyncio.get_running_loop().create_future(),
             task=asyncio.current_task(),
             answer=AnswerText() if self.show_prompts else None,

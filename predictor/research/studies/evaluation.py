@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from predictor.lexical.cues import NAMES, read
 from predictor.ranking import DELTA, kendall_tau_b, pair_ranking, ranking_accuracy
-from predictor.record import LengthClass, Prediction, Predictor, PromptView
+from predictor.record import LengthClass, Prediction, Predictor
 from predictor.research.studies.study_table import Cell, StudyTable
-from predictor.research.training.dataset import Dataset
+from predictor.research.training.dataset import Dataset, is_read_by_words
 
 if TYPE_CHECKING:
     from predictor.semantic.model import Encoder
@@ -32,7 +32,7 @@ class Evaluation:
     `ranking_accuracy` counts ties half; `pair_accuracy` only the `n_pairs` pairs whose lengths differ by
     `min_length_difference` or more (PARS). `calibration_error` is that of the class probabilities,
     `q90_coverage` the share of answers within q90, `stated_error` the median relative error over the
-    `n_stated` prompts that state a length of at least `MIN_STATED_TOKENS`.
+    `n_stated` requests that state a length of at least `MIN_STATED_TOKENS`.
     """
 
     file: str
@@ -59,18 +59,28 @@ def evaluate(
     path: Path,
     delta: float = DELTA,
     encoder: "Encoder | None" = None,
-) -> Evaluation:
-    """Predict every prompt of a dataset, with an encoder's opinion if there is one, and compare."""
-    opinions = (encoder.encode(prompt) if encoder is not None else None for prompt in data.prompts)
-    predictions = [
-        predictor.predict(PromptView(prompt), opinion)
-        for prompt, opinion in zip(data.prompts, opinions, strict=True)
-    ]
-    return judge(str(path), predictions, data, delta)
+    *,
+    learn: bool = False,
+) -> list[Evaluation]:
+    """Predict the requests of a dataset in order, with an encoder's opinion if there is one, and compare.
+
+    With `learn`, each answer is learned before the next request; the second half is judged by itself, too.
+    """
+    tokens, predictions = data.typical_tokens(), []
+    for view, count in zip(data.views, tokens, strict=True):
+        opinion = encoder.encode(view.prompt, view.cut) if encoder is not None and view.is_encoded else None
+        predictions.append(predictor.predict(view, opinion))
+        if learn:
+            predictor.learn(predictions[-1], int(count))
+    evaluations = [judge(str(path), predictions, data, delta)]
+    if learn and (half := len(tokens) // 2):
+        late = data.rows(range(half, len(tokens)))
+        evaluations.append(judge(f"{path}, second half", predictions[half:], late, delta))
+    return evaluations
 
 
 def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: float = DELTA) -> Evaluation:
-    """Compare predictions, in the order of the dataset's prompts, with the real answers.
+    """Compare predictions, in the order of the dataset's requests, with the real answers.
 
     `delta` is the least relative difference of length of a pair that counts for `pair_accuracy`.
     """
@@ -81,7 +91,8 @@ def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: fl
     tokens = data.typical_tokens()
     scores, chances, q90 = rows[:, 0], rows[:, 1:4], rows[:, 4]
     real = np.array([_CLASSES.index(LengthClass.of(count)) for count in tokens])
-    stated = np.expm1([read(prompt)[1][_STATED] for prompt in data.prompts]) >= MIN_STATED_TOKENS
+    lengths = [read(view.prompt)[1][_STATED] if is_read_by_words(view) else 0.0 for view in data.views]
+    stated = np.expm1(lengths) >= MIN_STATED_TOKENS
     errors = np.abs(rows[stated, 5] / np.maximum(tokens[stated], 1) - 1)
     ranking, paired = ranking_accuracy(scores, tokens), pair_ranking(scores, tokens, delta)
     return Evaluation(

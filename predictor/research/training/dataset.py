@@ -1,8 +1,8 @@
-"""Reads prompts with answer lengths (JSON lines, plain or gzipped) or with levels of urgency (also CSV)."""
+"""Reads requests with answer lengths (JSON lines, plain or gzipped) or levels of urgency (also CSV)."""
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,65 +10,91 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import ModelError
+from predictor.lexical.context import consider
+from predictor.record import PromptView
 from predictor.text_lines import lines_of
 
 CHARACTERS_A_TOKEN = 4  # the papers' run-time approximation, for data that counts characters only
 
+EXPECTED = "expected an object with `output_tokens` and `body`, `messages` or `prompt`"
+
+ViewOf = Callable[[str], PromptView]
+
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Prompts and their answers. `tokens` has shape (prompts, models), NaN where a model gave no answer."""
+    """Requests and their answers. `tokens` has shape (requests, models), NaN where a model gave no answer."""
 
     name: str
-    prompts: list[str]
+    views: list[PromptView]
     models: list[str]
     tokens: npt.NDArray[np.float64]
 
+    @property
+    def prompts(self) -> list[str]:
+        """The prompt of each request."""
+        return [view.prompt for view in self.views]
+
     def typical_tokens(self) -> npt.NDArray[np.float64]:
-        """Return the median over the models for each prompt, in tokens."""
+        """Return the median over the models for each request, in tokens."""
         median: npt.NDArray[np.float64] = np.nanmedian(self.tokens, axis=1)
         return median
 
-    def rows(self, rows: list[int]) -> "Dataset":
-        """Return the dataset of some of its prompts."""
-        return Dataset(self.name, [self.prompts[row] for row in rows], self.models, self.tokens[rows])
+    def rows(self, rows: Sequence[int]) -> "Dataset":
+        """Return the dataset of some of its requests."""
+        return Dataset(self.name, [self.views[row] for row in rows], self.models, self.tokens[list(rows)])
 
 
-def read_dataset(path: Path) -> Dataset:
-    """Read lines of `prompt` and either `output_tokens`, or `tokens` or `chars` by model's name.
+def read_dataset(path: Path, view_of: ViewOf | None = None) -> Dataset:
+    """Read lines with a request and either `output_tokens`, or `tokens` or `chars` by model's name.
 
-    Raises ModelError with the line's number where that is not so.
+    A request is `body` or `messages`, read from the line by `view_of`, or `prompt`. Lines whose `body` is
+    null are skipped: it was not recorded. Raises ModelError with the line's number for any other line that
+    cannot be used; `view_of` raises it without the number.
     """
-    prompts: list[str] = []
+    views: list[PromptView] = []
     answers: list[dict[str, float]] = []
     for number, line in numbered_lines(path):
         try:
             row = json.loads(line)
-            prompt, lengths = row["prompt"], _lengths(row)
+            lengths, view = _lengths(row), _view(row, line, view_of)
+        except ModelError as error:
+            raise ModelError(f"{path}, line {number}: {error}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise ModelError(
-                f"{path}, line {number}: expected an object with `prompt` and `output_tokens`"
-            ) from None
-        if not isinstance(prompt, str):
-            raise ModelError(f"{path}, line {number}: `prompt` is not a text")
-        if lengths:
-            prompts.append(prompt)
+            raise ModelError(f"{path}, line {number}: {EXPECTED}") from None
+        if lengths and view is not None:
+            views.append(view)
             answers.append(lengths)
-    if not prompts:
-        raise ModelError(f"{path} holds no prompts with `output_tokens`")
+    if not views:
+        raise ModelError(f"{path} holds no requests with `output_tokens`")
     models = sorted({model for lengths in answers for model in lengths})
     tokens = np.array([[lengths.get(model, np.nan) for model in models] for lengths in answers])
-    return Dataset(path.name.split(".")[0], prompts, models, tokens)
+    return Dataset(path.name.split(".")[0], views, models, tokens)
 
 
 def join(datasets: list[Dataset]) -> Dataset:
-    """Return the prompts of several datasets as one, each with the median of its answers."""
+    """Return the requests of several datasets as one, each with the median of its answers."""
     return Dataset(
         name=", ".join(data.name for data in datasets),
-        prompts=[prompt for data in datasets for prompt in data.prompts],
+        views=[view for data in datasets for view in data.views],
         models=[""],
         tokens=np.concatenate([data.typical_tokens() for data in datasets])[:, None],
     )
+
+
+def is_read_by_words(view: PromptView) -> bool:
+    """Return whether the words of a request's prompt are used to predict its answer's length."""
+    return view.chore is None and consider(view, 0.0).by_words
+
+
+def _view(row: dict[str, object], line: str, view_of: ViewOf | None) -> PromptView | None:
+    if view_of is not None and (row.get("body") is not None or "messages" in row):
+        return view_of(line)
+    if "prompt" not in row and "body" in row and row["body"] is None:
+        return None
+    if not isinstance(row["prompt"], str):
+        raise TypeError("not a text")
+    return PromptView(row["prompt"])
 
 
 def _lengths(row: dict[str, object]) -> dict[str, float]:

@@ -7,12 +7,13 @@ import numpy as np
 
 from predictor.card import Calibration, Card
 from predictor.errors import ModelError
+from predictor.lexical.context import consider
 from predictor.loading import load_model
-from predictor.lognormal import log_tokens, predicted_by
-from predictor.record import LONG_FROM_TOKENS
+from predictor.lognormal import log_tokens, prediction_of
+from predictor.record import LONG_FROM_TOKENS, Prediction, PromptView
 from predictor.research.studies.evaluation import Evaluation, evaluate, figures, judge
 from predictor.research.training import fitting, paper
-from predictor.research.training.dataset import Dataset
+from predictor.research.training.dataset import Dataset, is_read_by_words
 from predictor.research.training.material import prepare
 
 LICENCE = "your own data: yours to decide"
@@ -30,8 +31,11 @@ def train_own(
 ) -> list[Evaluation]:
     """Train by the recipe "lexical" or "paper" and write a model directory at `out`.
 
-    Returns how the new model and the default one do on held-out rows; ModelError if too few answers are Long.
+    Requests whose words do not count, such as steps of agents, are left out. Returns how the new model and
+    the default one do on held-out rows; ModelError if too few answers are Long.
     """
+    given = len(data.views)
+    data = data.rows([row for row, view in enumerate(data.views) if is_read_by_words(view)])
     tokens = data.typical_tokens()
     n_long = int((tokens >= LONG_FROM_TOKENS).sum())
     if n_long < least_long:
@@ -39,19 +43,26 @@ def train_own(
             f"only {n_long} of {len(tokens)} answers are Long (>= {LONG_FROM_TOKENS} tokens); a model needs "
             f"about {least_long} to tell them from Short ones: add longer conversations, or lower --min-long"
         )
-    progress(f"{len(tokens)} prompts")
+    progress(f"{len(tokens)} requests" + (f", {given - len(tokens)} left out" if given > len(tokens) else ""))
     train = _train_paper if recipe == "paper" else _train_lexical
     held_out, test = train(data, out, seed, progress)
-    return [held_out, evaluate(load_model(), test, Path("default model"))]
+    return [held_out, *evaluate(load_model(), test, Path("default model"))]
 
 
 def _train_lexical(data: Dataset, out: Path, seed: int, progress: Progress) -> tuple[Evaluation, Dataset]:
     material = prepare(data.prompts)
-    targets = np.array([log_tokens(count) for count in data.typical_tokens()])
+    lengths = [log_tokens(count) for count in data.typical_tokens()]
+    # The words are to say what the rest of the request does not.
+    targets = np.array(
+        [2 * length - consider(view, length).mean for view, length in zip(data.views, lengths, strict=True)]
+    )
     weights = np.ones(len(targets))
     scores = fitting.out_of_fold(material, targets, weights, seed, progress)
     calibration = fitting.calibrate(scores, targets, weights)
-    held_out = judge("held out (5-fold)", [predicted_by(calibration, score) for score in scores], data)
+    predictions = [
+        _predicted(view, calibration, score) for view, score in zip(data.views, scores, strict=True)
+    ]
+    held_out = judge("held out (5-fold)", predictions, data)
     progress("all rows")
     fitted = fitting.fit(material, targets, weights, seed)
     metrics = figures(held_out)
@@ -59,6 +70,14 @@ def _train_lexical(data: Dataset, out: Path, seed: int, progress: Progress) -> t
         fitted, Card(out.name, "lexical", 1, calibration, [data.name], LICENCE, metrics, seed=seed), out
     )
     return held_out, data
+
+
+def _predicted(view: PromptView, calibration: Calibration, score: float) -> Prediction:
+    """Return what the predictor says by a score, before it has learned anything."""
+    mean = consider(view, calibration.mean_at(score)).mean
+    spread = calibration.spread_at(mean)
+    q90 = mean + calibration.q90_at * spread
+    return prediction_of(calibration, mean, spread, q90, view.max_tokens, "")
 
 
 def _train_paper(data: Dataset, out: Path, seed: int, progress: Progress) -> tuple[Evaluation, Dataset]:
@@ -70,7 +89,7 @@ def _train_paper(data: Dataset, out: Path, seed: int, progress: Progress) -> tup
     card = Card(out.name, "paper", 1, Calibration(0.0, 1.0, 1.0), [data.name], LICENCE, {}, seed=seed)
     difference = paper.save(model, card, out, features)
     progress(f"ONNX and XGBoost differ by {difference:.1e} at most")
-    held_out = evaluate(load_model(out), test, Path("held out (20 %)"))
+    (held_out,) = evaluate(load_model(out), test, Path("held out (20 %)"))
     card.metrics.update(figures(held_out))
     paper.save(model, card, out, features)
     return held_out, test

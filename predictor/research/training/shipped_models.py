@@ -17,6 +17,7 @@ import numpy as np
 from predictor.card import Calibration, Card
 from predictor.loading import MODELS
 from predictor.lognormal import predicted_by
+from predictor.record import PromptView
 from predictor.research.studies.evaluation import figures, judge
 from predictor.research.studies.unseen import SEED, Corpus, unseen
 from predictor.research.training import paper
@@ -97,7 +98,7 @@ def train_lexical(allowed: list[Entry], ranked: dict[str, float], out: Path) -> 
     held_out = judge(
         "families held out (5-fold)",
         [predicted_by(calibration, score) for score in scores[drawn]],
-        Dataset("all", [""] * len(drawn), [""], tokens[drawn, None]),
+        Dataset("all", [PromptView("")] * len(drawn), [""], tokens[drawn, None]),
     )
     narrate("all rows")
     fitted = corpus.fit(rows)

@@ -20,8 +20,7 @@ from clairvoyant_cli.research.bench.report import (
 )
 from clairvoyant_cli.research.bench.results import Answer, Cell
 from clairvoyant_cli.research.bench.summary import figures_of, ranking_accuracy, summarise
-from clairvoyant_cli.research.report import save
-from clairvoyant_cli.research.report.formats import markdown
+from clairvoyant_cli.research.report import markdown, save
 
 
 def answer(kind: str, sojourn_s: float, tokens: int = 10, predicted: float | None = None) -> Answer:

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from clairvoyant_cli.commands.simulate import command
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.report.svg import ticks
+from clairvoyant_cli.research.svg import ticks
 
 SMALL = ["--seeds", "2", "--requests", "60"]
 

@@ -1,16 +1,51 @@
 """Draws plots as SVG: axes with units, round ticks, error bars, a legend."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, isfinite, log10
 
-from clairvoyant_cli.research.report.model import Curve, Plot
+from clairvoyant_cli.confidence import Estimate
 
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 55
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Okabe and Ito's palette, which is safe for colour-blind readers."""
 DASHES = ' stroke-dasharray="5 4"'
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a curve and the half width of its confidence interval."""
+
+    x: float
+    y: float
+    half_width: float = 0.0
+
+    @classmethod
+    def of(cls, x: float, estimate: Estimate, scale: float = 1.0) -> "Point":
+        """Return an estimate as a point."""
+        return cls(x, scale * estimate.mean, scale * estimate.half_width)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A named line. `marked` draws its points; a dashed line keeps the colour of the line before it."""
+
+    name: str
+    points: tuple[Point, ...]
+    marked: bool = True
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Curves over one pair of axes; the labels contain the units."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: tuple[Curve, ...]
 
 
 def svg(plots: Sequence[Plot]) -> str:

@@ -20,13 +20,12 @@ import numpy as np
 
 from clairvoyant_cli.protocols.agent_steps import _failed
 from predictor.loading import load_model
-from predictor.ranking import pair_ranking
 from predictor.record import PromptView, Step, Turn
-from predictor.research.studies.evaluation import calibration_error
 from predictor.text_lines import lines_of
+from tests.perf.perf_online_learning import SOON, serve
 
 BESIDE = 4
-FIRST, SOON = slice(100), slice(100, 200)
+FIRST = slice(100)
 
 
 def steps(path: Path, seed: int = 0) -> Iterator[dict[str, Any]]:
@@ -85,19 +84,12 @@ def figures(path: Path) -> list[float]:
     requests, of 100 to 200, and of the second half. Last come the errors of the class probabilities, of the
     first 100 and of the second half.
     """
-    loaded, rows = load_model(), []
-    for row in steps(path):
-        tokens = row.get("answer_tokens") or max(1.0, row["answer_chars"] / 4)
-        told = loaded.predict(view_of(row))
-        static = told.memo.static  # type: ignore[attr-defined]
-        rows.append([tokens, static, told.score, told.p_short, told.p_medium, told.p_long])
-        loaded.learn(told, int(tokens))
-    tokens, static, scores, *chances = np.array(rows).T
-    late, whole = slice(len(tokens) // 2, None), slice(None)
-    real, told_chances = np.searchsorted((200, 800), tokens, "right"), np.array(chances).T
-    ranked = [(static, whole), (scores, FIRST), (scores, SOON), (scores, late)]
-    accuracies = [pair_ranking(each[some], tokens[some]).accuracy for each, some in ranked]
-    return accuracies + [calibration_error(told_chances[some], real[some]) for some in (FIRST, late)]
+    rows = list(steps(path))
+    tokens = np.array([row.get("answer_tokens") or max(1.0, row["answer_chars"] / 4) for row in rows])
+    served = serve(load_model(), map(view_of, rows), tokens)
+    late = slice(len(rows) // 2, None)
+    learnt = [served.pairs(some)[1] for some in (FIRST, SOON, late)]
+    return [served.pairs(slice(None))[0], *learnt, *(served.error(some) for some in (FIRST, late))]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ python -m tests.perf.perf_online_learning FILE...   (as for `clairvoyant study`)
 """
 
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -64,11 +66,11 @@ class Served(NamedTuple):
         return calibration_error(self.chances[some], real)
 
 
-def serve(predictor: Predictor, prompts: list[str], tokens: Numbers) -> Served:
+def serve(predictor: Predictor, views: Iterable[PromptView], tokens: Numbers) -> Served:
     """Predict each request of a stream, then learn its answer."""
     rows = []
-    for prompt, count in zip(prompts, tokens, strict=True):
-        prediction = predictor.predict(PromptView(prompt, model="served"))
+    for view, count in zip(views, tokens, strict=True):
+        prediction = predictor.predict(view)
         chances = prediction.p_short, prediction.p_medium, prediction.p_long
         static = prediction.memo.static  # type: ignore[attr-defined]
         rows.append((static, prediction.score, chances, count <= prediction.q90_tokens))
@@ -97,8 +99,8 @@ def online(corpus: Corpus, progress: Progress) -> StudyTable:
             save(corpus.fit(known), Card("unseen", "lexical", 0, calibration, [], "", {}), Path(folder))
             for data, model in streams:
                 order = _draw(data, model, generator)
-                prompts = [data.prompts[row] for row in order]
-                served = serve(load_model(folder), prompts, data.tokens[order, model])
+                views = [replace(data.views[row], model="served") for row in order]
+                served = serve(load_model(folder), views, data.tokens[order, model])
                 rows.append([data.name, data.models[model], *_figures(served)])
     ranks = ["static", "learnt", "soon static", "soon learnt", "late static", "late learnt", "late gain"]
     pairs, covers = ["static pairs", "learnt pairs"], ["q90 covers", "late covers"]

@@ -2,11 +2,15 @@
 embeddings, Anthropic's Messages; and the requests of Ollama that load a model or render a prompt.
 """
 
+import dataclasses
 import re
 from datetime import datetime
+from string import ascii_lowercase
+from weakref import WeakKeyDictionary
 
 from starlette.types import Send
 
+from clairvoyant_cli.research.replay import Engine, digest
 from clairvoyant_cli.research.replay.app import Replay, send_json
 from clairvoyant_cli.research.replay.dialects import (
     BEGIN,
@@ -28,6 +32,7 @@ from clairvoyant_cli.research.replay.dialects import (
     timestamp,
     wants_usage,
 )
+from clairvoyant_cli.research.replay.lengths import WORDS
 
 TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
 
@@ -44,7 +49,7 @@ class OllamaGenerate(OllamaChat):
         turns = [{"role": role, "content": text} for role, text in TURN.findall(prompt)]
         if turns:
             return self._ask(body, *read_turns(turns))
-        return self._ask(body, prompt, len(prompt), plain=True)
+        return self._ask(body, prompt, len(prompt))
 
     def whole(self, answer: Answer, text: str) -> Json:
         """Return the final object; its context has as many token ids as there are tokens."""
@@ -67,7 +72,7 @@ class OpenAICompletion(OpenAIChat):
             prompt = "\n".join(part for part in prompt if isinstance(part, str))
         prompt = prompt if isinstance(prompt, str) else ""
         cap, stream = cap_of(body.get("max_tokens")), body.get("stream") is True
-        return Ask(model_of(body), prompt, len(prompt), cap, stream, wants_usage(body), plain=True)
+        return Ask(model_of(body), prompt, len(prompt), cap, stream, wants_usage(body))
 
     def _choice(self, text: str, field: str, reason: str | None) -> Json:
         return {"text": text, "index": 0, "finish_reason": reason}
@@ -219,6 +224,9 @@ class AnthropicMessages(Dialect):
         }
 
 
+OLLAMA_ROUTES = ("/api/chat", "/api/generate")
+
+
 def control_reason(body: Json) -> str | None:
     """Return "load" or "unload" for a request without prompt, None for one that wants an answer."""
     if body.get("prompt") or body.get("messages") or body.get("input"):
@@ -245,7 +253,7 @@ def rendered(body: Json, model: str, now: datetime) -> Json:
 
 async def generate(replay: Replay, route: str, body: Json, send: Send) -> None:
     """Answer as `Replay.generate` does; load and unload models, and render prompts."""
-    reason = control_reason(body)
+    reason = control_reason(body) if route in OLLAMA_ROUTES else None
     if reason is not None:
         model = replay.named_in(body)
         (replay.loaded.add if reason == "load" else replay.loaded.discard)(model)
@@ -253,7 +261,25 @@ async def generate(replay: Replay, route: str, body: Json, send: Send) -> None:
     elif body.get("_debug_render_only") is True:
         await send_json(send, rendered(body, replay.named_in(body), replay.now()))
     else:
-        await replay.generate(route, body, send)
+        ask = DIALECTS[route].read(body)
+        raw = route == "/api/generate" and body.get("raw") is True
+        if route == "/v1/completions" or (raw and not TURN.search(str(body.get("prompt")))):
+            prompt, said = split(replay.engine, ask.prompt)
+            ask = dataclasses.replace(ask, prompt=prompt, said=said, text_chars=ask.text_chars - len(said))
+        await replay.generate(route, body, send, ask)
+
+
+ASKED: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
+
+
+def split(engine: Engine, text: str) -> tuple[str, str]:
+    """Split a plain prompt into one that was asked before and the beginning of its answer, "" if none."""
+    asked = ASKED.setdefault(engine, set())
+    for at in range(len(text.rstrip(ascii_lowercase + " ")), len(text)):
+        if text.startswith(WORDS, at) and digest(text[:at]) in asked:
+            return text[:at], text[at:]
+    asked.add(digest(text))
+    return text, ""
 
 
 EMBEDDING_SIZE = 8
@@ -287,6 +313,5 @@ DIALECTS |= {
     "/v1/responses": OpenAIResponses(),
     "/v1/messages": AnthropicMessages(),
 }
-Replay.more |= dict.fromkeys(("/api/chat", "/api/generate"), generate) | dict.fromkeys(
-    EMBEDDING_ROUTES, embed
-)
+Replay.more |= dict.fromkeys((*OLLAMA_ROUTES, "/v1/completions"), generate)
+Replay.more |= dict.fromkeys(EMBEDDING_ROUTES, embed)

@@ -9,6 +9,7 @@ import pytest
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import Engine, Outcome, Replay, Speed, digest, tabled
+from clairvoyant_cli.research.replay.app import VERSION
 from tests.fakes.faulty_engine import FaultyEngine
 
 LENGTHS = tabled({"one": 3, "two": 5, "endless": 100_000})
@@ -161,7 +162,7 @@ async def test_load_and_unload_take_no_slot() -> None:
 async def test_a_server_that_stops_can_start_again_on_its_port() -> None:
     backend = replay()
     async with serve_app(backend.app) as url, httpx.AsyncClient(base_url=url) as client:
-        assert (await client.get("/")).text == "Ollama is running"
+        assert (await client.get("/api/version")).json() == {"version": VERSION}
     port = int(url.rsplit(":", 1)[1])
     async with serve_app(backend.app, port) as again, httpx.AsyncClient(base_url=again) as client:
         assert again == url

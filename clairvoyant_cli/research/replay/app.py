@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -35,14 +35,8 @@ VERSION = "0.40.0"
 CONTEXT_TOKENS = 8192
 JSON_MEDIA_TYPE = "application/json; charset=utf-8"
 
-DETAILS: Json = {
-    "parent_model": "",
-    "format": "replay",
-    "family": "replay",
-    "families": ["replay"],
-    "parameter_size": "0B",
-    "quantization_level": "F16",
-}
+DETAILS: Json = {"family": "replay", "parameter_size": "0B", "quantization_level": "F16"}
+RESIDENT: Json = {"expires_at": "2318-01-01T00:00:00Z", "size_vram": 0, "context_length": CONTEXT_TOKENS}
 
 
 class Replay:
@@ -64,15 +58,13 @@ class Replay:
         self.models = models
         self.now = now
         self.loaded: set[str] = set()
-        information = {
-            "/": self._root,
-            "/api/version": self._version,
-            "/api/tags": self._tags,
-            "/api/ps": self._ps,
-            "/v1/models": self._openai_models,
-            "/v1/models/{model:path}": self._openai_model,
+        information: dict[str, Callable[[], Json]] = {
+            "/api/version": lambda: {"version": VERSION},
+            "/api/tags": lambda: {"models": [self._tag(name) for name in self.models]},
+            "/api/ps": lambda: {"models": [self._tag(name) | RESIDENT for name in sorted(self.loaded)]},
+            "/v1/models": lambda: {"object": "list", "data": [self._model(name) for name in self.models]},
         }
-        routes = [Route(path, handler, methods=["GET"]) for path, handler in information.items()]
+        routes = [Route(path, _telling(tell), methods=["GET"]) for path, tell in information.items()]
         posts = {"/api/show": Replay._show} | dict.fromkeys(DIALECTS, Replay.generate) | self.more
         routes += [
             Route(path, _Post(partial(serve, self), path), methods=["POST"]) for path, serve in posts.items()
@@ -94,19 +86,6 @@ class Replay:
 
     # -- information -----------------------------------------------------------------------------------
 
-    async def _root(self, request: Request) -> Response:
-        return PlainTextResponse("Ollama is running")
-
-    async def _version(self, request: Request) -> Response:
-        return json_response({"version": VERSION})
-
-    async def _tags(self, request: Request) -> Response:
-        return json_response({"models": [self._tag(name) for name in self.models]})
-
-    async def _ps(self, request: Request) -> Response:
-        resident = {"expires_at": "2318-01-01T00:00:00Z", "size_vram": 0, "context_length": CONTEXT_TOKENS}
-        return json_response({"models": [self._tag(name) | resident for name in sorted(self.loaded)]})
-
     async def _show(self, route: str, body: Json, send: Send) -> None:
         self.named_in(body)
         shown = {
@@ -117,15 +96,6 @@ class Replay:
             "capabilities": ["completion", "embedding"],
         }
         await send_json(send, shown)
-
-    async def _openai_models(self, request: Request) -> Response:
-        return json_response({"object": "list", "data": [self._model(name) for name in self.models]})
-
-    async def _openai_model(self, request: Request) -> Response:
-        try:
-            return json_response(self._model(self.full_name(request.path_params["model"])))
-        except RefusedError as refusal:
-            return json_response(Dialect().error(refusal.status, refusal.message), refusal.status)
 
     def _model(self, name: str) -> Json:
         created = int(self.now().timestamp())
@@ -143,18 +113,13 @@ class Replay:
 
     # -- generation ------------------------------------------------------------------------------------
 
-    async def generate(self, route: str, body: Json, send: Send) -> None:
-        """Queue for a slot and answer in the route's dialect."""
-        ask = DIALECTS[route].read(body)
-        self.loaded.add(self.full_name(ask.model))
-        await self._answer(route, ask, template(body) if self.engine.cache else "", send)
-
-    async def _answer(self, route: str, ask: Ask, text: str, send: Send) -> None:
+    async def generate(self, route: str, body: Json, send: Send, ask: Ask | None = None) -> None:
+        """Queue for a slot and answer in the route's dialect; `ask` is the request if it was read before."""
         engine, dialect = self.engine, DIALECTS[route]
-        prompt, said = engine.split(ask.prompt) if ask.plain else (ask.prompt, ask.said)
-        chars = ask.text_chars - (len(said) if ask.plain else 0)
-        service = engine.arrive(route, prompt, chars, ask.cap, said)
-        async with engine.slot(service, text):
+        ask = ask or dialect.read(body)
+        self.loaded.add(self.full_name(ask.model))
+        service = engine.arrive(route, ask.prompt, ask.text_chars, ask.cap, ask.said)
+        async with engine.slot(service, template(body) if engine.cache else ""):
             await engine.prefill(service)
             answer = Answer(
                 service.digest,
@@ -191,6 +156,13 @@ class Replay:
             await send(start)
         closing = opening + dialect.closing(answer, text)
         await send({"type": "http.response.body", "body": closing, "more_body": False})
+
+
+def _telling(tell: Callable[[], Json]) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:  # a plain function would run on a thread
+        return json_response(tell())
+
+    return respond
 
 
 class _Post:

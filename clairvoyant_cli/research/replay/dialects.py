@@ -27,7 +27,7 @@ class Ask:
     """A generation request. `prompt` is the last user message, `text_chars` counts all text.
 
     `cap` limits the answer in tokens. `said` is the beginning of the answer to continue, not counted in
-    `text_chars`; a `plain` prompt, without turns, may end with it. A `raw` answer has no context.
+    `text_chars`. A `raw` answer has no context.
     """
 
     model: str
@@ -37,7 +37,6 @@ class Ask:
     stream: bool
     wants_usage: bool = False
     said: str = ""
-    plain: bool = False
     raw: bool = False
 
 
@@ -199,11 +198,11 @@ class OllamaChat(Dialect):
     def _content(self, text: str) -> Json:
         return {"message": {"role": "assistant", "content": text}}
 
-    def _ask(self, body: Json, prompt: str, text_chars: int, said: str = "", *, plain: bool = False) -> Ask:
+    def _ask(self, body: Json, prompt: str, text_chars: int, said: str = "") -> Ask:
         options = body.get("options")
         cap = cap_of(options.get("num_predict") if isinstance(options, Mapping) else None)
         stream, raw = body.get("stream") is not False, body.get("raw") is True
-        return Ask(model_of(body), prompt, text_chars, cap, stream, said=said, plain=plain, raw=raw)
+        return Ask(model_of(body), prompt, text_chars, cap, stream, said=said, raw=raw)
 
 
 def template(body: Json) -> str:

@@ -15,10 +15,9 @@ from enum import StrEnum
 from itertools import islice
 from math import ceil, inf
 from random import Random
-from string import ascii_lowercase
 
 from clairvoyant_cli.research.replay.kv_cache import CHARS_PER_TOKEN, KvCache
-from clairvoyant_cli.research.replay.lengths import WORDS, AnswerTokens, digest, heavy_tailed, words_of
+from clairvoyant_cli.research.replay.lengths import AnswerTokens, digest, heavy_tailed, words_of
 
 
 class Outcome(StrEnum):
@@ -113,7 +112,6 @@ class Engine:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._changed = asyncio.Event()
-        self._asked: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<Engine {len(self.waiting)} waiting, {len(self.running)} running, {self.counts}>"
@@ -225,15 +223,6 @@ class Engine:
             if service.tokens == 0 and elapsed_s < prefill_s:
                 text = text[: shared + int((len(text) - shared) * elapsed_s / prefill_s)]
             self.cache.release(slot, text + "".join(islice(self._answer(service), service.tokens)))
-
-    def split(self, text: str) -> tuple[str, str]:
-        """Split a text into a prompt that was asked before and the begin of its answer, which may be ""."""
-        begins = len(text.rstrip(ascii_lowercase + " "))
-        for at in range(begins, len(text)):
-            if text.startswith(WORDS, at) and digest(text[:at]) in self._asked:
-                return text[:at], text[at:]
-        self._asked.add(digest(text))
-        return text, ""
 
     def prefill_s(self, service: Service) -> float:
         """Return the seconds from taking a slot to the begin of decoding."""

@@ -295,7 +295,7 @@ class ServeConfig:
     record_prompts: bool = setting(
         False,
         None,
-        "Also record bodies of up to 256 KiB, to train a predictor. `clairvoyant forget` erases them.",
+        "Also record requests (up to 256 KiB each), to train a predictor. `clairvoyant forget` erases them.",
     )
     show_prompts: bool = setting(
         False, None, "Show prompts and answers in dashboards. Does not log or record them."

@@ -131,8 +131,9 @@ class PromptView:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether an encoder reads the prompt."""
-        return bool(self.prompt) and self.task is not Task.EMBEDDING and self.chore is None
+        """Whether an encoder reads the prompt: it does not rank results of tools better."""
+        is_result = self.step is not None and self.step.is_result
+        return bool(self.prompt) and self.task is not Task.EMBEDDING and self.chore is None and not is_result
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,6 @@ class SecondOpinions:
             return
         if view is None or not view.is_encoded:
             return
-        if view.step is not None and view.step.is_result:
-            return
         if exchange.job.cost_s >= MIN_SERVICE_S:
             if len(self._unread) > AT_ONCE + 2 * len(self._dispatcher.live):  # what has ended is let go
                 self._unread = [each for each in self._unread if self._may_read(each[-1])]

@@ -1,6 +1,5 @@
 """Trains a model on a user's own logs, judges it on rows it has not seen, and writes it with its card."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,12 @@ from predictor.loading import load_model
 from predictor.lognormal import log_tokens, prediction_of
 from predictor.record import LONG_FROM_TOKENS, Prediction, PromptView
 from predictor.research.studies.evaluation import Evaluation, evaluate, figures, judge
+from predictor.research.studies.study_table import Progress
 from predictor.research.training import fitting, paper
 from predictor.research.training.dataset import Dataset, is_read_by_words
 from predictor.research.training.material import prepare
 
 LICENCE = "your own data: yours to decide"
-
-Progress = Callable[[str], None]
 
 
 def train_own(

@@ -26,6 +26,7 @@ from tests.tui.moving_picture import MovingPicture  # noqa: E402
 
 WIDTH, HEIGHT = 96, 28
 FRAME_S = 0.25
+QUIET_S = 0.02
 TYPED_S, READ_S = 1.0, 6.0
 """How long the command stands alone at the beginning, and the result at the end."""
 
@@ -45,7 +46,7 @@ def record(arguments: list[str]) -> MovingPicture:
     due = time.monotonic()
     for read in output_of(terminal):
         stream.feed(read)
-        while time.monotonic() >= due:
+        while not read and time.monotonic() >= due:  # in the middle of a redraw, the screen is torn
             picture.take(lines_of(screen))
             due += FRAME_S
     os.waitpid(child, 0)
@@ -55,9 +56,9 @@ def record(arguments: list[str]) -> MovingPicture:
 
 
 def output_of(terminal: int) -> Iterator[bytes]:
-    """Yield what a terminal's program writes, and nothing where it writes nothing for a frame, until it ends."""
+    """Yield what a terminal's program writes until it ends, and b"" after each pause of QUIET_S."""
     while True:
-        ready, _, _ = select.select([terminal], [], [], FRAME_S)
+        ready, _, _ = select.select([terminal], [], [], QUIET_S)
         try:
             read = os.read(terminal, 65536) if ready else b""
         except OSError:  # Linux: the program has ended

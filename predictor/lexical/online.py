@@ -159,9 +159,9 @@ Q90_STEP = 0.08
 that it rests where one answer in ten exceeds it (Gibbs and Candes, adaptive conformal inference, 2021)."""
 
 EDGE_STEP, EDGE_LEARNED, EDGE_LEAST = 0.4, 50.0, 0.05
-"""How far, in log odds, a class boundary moves for an answer wholly unforeseen, after how many answers half as
-far, and the least step. The mean may be right and the classes wrong: an edge fitted to other traffic has its
-skew (Platt scaling, one answer at a time)."""
+"""How far, in log odds, a class boundary moves for an answer wholly unforeseen, after how many answers half
+as far, and the least step. The mean may be right and the classes wrong: an edge fitted to other traffic has
+its skew (Platt scaling, one answer at a time)."""
 
 LARGEST_EDGE = 3.0
 

@@ -151,15 +151,17 @@ class Correction:
 
 # -- the spread and the classes of each model's answers ------------------------------------------------
 
-SCALE_STEP = 0.03
+SCALE_GUESSED, SCALE_STEP = 10.0, 0.01
+"""How many answers the card's spread counts for, and the least weight of a new one."""
 
 Q90_STEP = 0.08
 """How far, in spreads, the quantile moves; an exceedance moves it nine times as far as the reverse, so
 that it rests where one answer in ten exceeds it (Gibbs and Candes, adaptive conformal inference, 2021)."""
 
-EDGE_STEP = 0.25
-"""How far, in log odds, a class boundary moves for an answer wholly unforeseen. The mean may be right and the
-classes wrong: an edge fitted to other traffic has its skew (Platt scaling, one answer at a time)."""
+EDGE_STEP, EDGE_LEARNED, EDGE_LEAST = 0.4, 50.0, 0.05
+"""How far, in log odds, a class boundary moves for an answer wholly unforeseen, after how many answers half
+as far, and the least step. The mean may be right and the classes wrong: an edge fitted to other traffic has
+its skew (Platt scaling, one answer at a time)."""
 
 LARGEST_EDGE = 3.0
 
@@ -169,13 +171,15 @@ MAX_MODELS = 256
 @dataclass(slots=True)
 class Edges:
     """The variance of a model's answers, in the card's spreads. `q90_shift` is added to the card's quantile,
-    in spreads; `short_shift` and `long_shift` to the log odds of being below the boundaries of the classes.
+    in spreads; `short_shift` and `long_shift` to the log odds of being below the boundaries of the classes,
+    learnt from `answers`.
     """
 
     variance: float = 1.0
     q90_shift: float = 0.0
     short_shift: float = 0.0
     long_shift: float = 0.0
+    answers: float = 0.0
 
     @property
     def scale(self) -> float:
@@ -184,13 +188,16 @@ class Edges:
 
     def learn(self, deviation: float, exceeded: bool) -> None:
         """Learn from an answer `deviation` of the card's spreads off the mean; did it exceed its q90?"""
-        self.variance += SCALE_STEP * (min(deviation * deviation, 9.0) - self.variance)
+        self.answers += 1
+        rate = max(1 / (SCALE_GUESSED + self.answers), SCALE_STEP)
+        self.variance += rate * (min(deviation * deviation, 9.0) - self.variance)
         self.q90_shift = min(max(self.q90_shift + Q90_STEP * (0.9 if exceeded else -0.1), -1.2), 3.0)
 
     def learn_class(self, real: float, short: float, long: float) -> None:
         """Learn from an answer of `real` log tokens that was Short or Long with these probabilities."""
-        short_shift = self.short_shift + EDGE_STEP * ((real < LOG_SHORT) - short)
-        long_shift = self.long_shift + EDGE_STEP * (long - (real >= LOG_LONG))
+        step = max(EDGE_STEP / (1 + self.answers / EDGE_LEARNED), EDGE_LEAST)
+        short_shift = self.short_shift + step * ((real < LOG_SHORT) - short)
+        long_shift = self.long_shift + step * (long - (real >= LOG_LONG))
         self.short_shift = min(max(short_shift, -LARGEST_EDGE), LARGEST_EDGE)
         self.long_shift = min(max(long_shift, -LARGEST_EDGE), LARGEST_EDGE)
 

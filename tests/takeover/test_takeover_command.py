@@ -112,9 +112,9 @@ def test_takeover_and_undo(ollama: Ollama) -> None:
 def test_undo_after_a_crash_at_any_step(ollama: Ollama, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     write = journal.write
 
-    def crash(record: journal.Takeover) -> None:
-        write(record)
-        if record.step == step:
+    def crash(record: journal.Takeover, begun: str) -> None:
+        write(record, begun)
+        if begun == step:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as crashing:
@@ -128,10 +128,12 @@ def test_undo_after_a_crash_at_any_step(ollama: Ollama, monkeypatch: pytest.Monk
 
 
 def test_a_takeover_that_fails_is_undone(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fault(*_: object, **__: object) -> str:
-        raise ClairvoyantError("clients would miss something")
+    async def fails(*words: Any, proxied: bool) -> str:
+        if proxied:
+            raise ClairvoyantError("clients would miss something")
+        return await servers.fault(*words, proxied=proxied)
 
-    monkeypatch.setattr(takeover, "proxy_fault", fault)
+    monkeypatch.setattr(takeover, "fault", fails)
     error = ollama.take_over("--yes").exception
     assert isinstance(error, ClairvoyantError)
     assert str(error) == "clients would miss something; everything is as it was"

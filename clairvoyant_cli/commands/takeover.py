@@ -26,9 +26,10 @@ from clairvoyant_cli.commands.service import (
 from clairvoyant_cli.config import ServeConfig, command_of
 from clairvoyant_cli.doctor.backend import direct_clients
 from clairvoyant_cli.errors import ClairvoyantError, InputError
+from clairvoyant_cli.service.units import Action
 from clairvoyant_cli.state.client import ControlClient, admin_token, running_daemons, state_dir
 from clairvoyant_cli.state.snapshot import Snapshot
-from clairvoyant_cli.system import command_line, remove, service_manager_runs
+from clairvoyant_cli.system import remove, service_manager_runs
 from clairvoyant_cli.takeover import journal
 from clairvoyant_cli.takeover.journal import Takeover
 from clairvoyant_cli.takeover.moves import (
@@ -166,9 +167,8 @@ def _show(server: RunningServer, record: Takeover) -> None:
     if clients := direct_clients(server.port, but=frozenset()):
         click.echo(f"Connected now: {', '.join(sorted(clients))}. Their settings stay as they are.")
     show_actions(preparing(record))
-    click.echo(
-        f"$ clairvoyant {'service install --' if record.service else 'serve'} {' '.join(record.flags)}"
-    )
+    proxy = ("service", "install", "--") if record.service else ("serve",)
+    show_actions([Action(("clairvoyant", *proxy, *record.flags))])
     if record.command and server.process is not None:
         click.echo(f"The process {server.process.pid} ends: the proxy runs {server.title}.")
     show_actions(moving(record))

@@ -194,6 +194,21 @@ def test_a_systemd_unit_gets_a_drop_in(
     assert asked == ["systemctl daemon-reload", "systemctl restart ollama.service"] * 2
 
 
+def test_what_another_service_runs_is_not_moved(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_unit", lambda *_: "docker.service")
+    error = ollama.take_over("--yes").exception
+    assert isinstance(error, ClairvoyantError)
+    assert "docker.service runs Ollama; set another port there" in str(error)
+    assert not journal.journal_path().exists()
+
+
+def test_other_machines_need_keys(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers.RunningServer, "address", f"[::]:{ollama.port}")
+    error = ollama.take_over("--yes").exception
+    assert isinstance(error, ClairvoyantError)
+    assert "takeover ollama -- --clients FILE --admin-token-file FILE" in str(error)
+
+
 def test_a_server_that_does_not_answer_is_an_error() -> None:
     words = ["ollama", "--backend", f"http://127.0.0.1:{free_port()}", "--yes"]
     error = CliRunner().invoke(takeover.command, words).exception

@@ -27,7 +27,7 @@ from clairvoyant_cli.system import claim_alone, command_line
 KEPT = re.compile(r"(OLLAMA|LLAMA|GGML|CUDA|NVIDIA|HIP|ROCR|HSA|GPU|VK|LD|DYLD)_\w+|HOME", re.ASCII)
 """Variables that a server was started with and needs again."""
 
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
+SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$")
 APPS = ("ollama app", "ollama.app")  # on Windows and macOS; it restarts its server
 CONTAINERS = ("docker", "libpod", "containerd", "kubepods")
 

@@ -1,6 +1,7 @@
 """`clairvoyant takeover`: the proxy listens where the server listened; the server moves to another port."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -31,7 +32,7 @@ from clairvoyant_cli.state.client import ControlClient, admin_token, running_dae
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import remove, service_manager_runs
 from clairvoyant_cli.takeover import journal
-from clairvoyant_cli.takeover.journal import Takeover
+from clairvoyant_cli.takeover.journal import Takeover, local_url_of
 from clairvoyant_cli.takeover.moves import (
     moving,
     preparing,
@@ -49,7 +50,7 @@ from clairvoyant_cli.takeover.servers import (
 
 READY_S = 60.0
 LOOK_EVERY_S = 0.05
-REPLACED = ("listen", "backend", "start", "log_file")
+REPLACED = ("backend", "start", "log_file")
 """Flags of a running daemon that a takeover sets itself, or its service."""
 
 APP_ADVICE = """\
@@ -100,6 +101,11 @@ def command(
     _show(server, record)
     if dry_run or not (yes or click.confirm("Do this?", abort=True, err=True)):
         return
+    for action in (*preparing(record), *moving(record)):
+        if shutil.which(action.words[0]) is None:
+            raise ClairvoyantError(
+                f"{action.words[0]} not found; have an administrator run the commands above"
+            )
     try:
         _take_over(server, record, now=now)
     except BaseException as error:
@@ -121,9 +127,10 @@ def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
         )
     if is_child and server.process is None:
         raise ClairvoyantError(f"another account runs {server.title}; run this as that account, or as root")
-    service, before, flags = service_manager_runs(), None, list(serve_flags)
-    if service and (file := unit_of(())).path.exists():
-        before = file.path.read_text(encoding=file.encoding)
+    if any(word.split("=")[0] in ("--backend", "--start") for word in serve_flags):
+        raise InputError("--backend and --start follow from the takeover; leave them out")
+    service, flags = service_manager_runs(), list(serve_flags)
+    before = _service_text() if service else None
     if daemons := running_daemons():
         if before is None:
             raise ClairvoyantError("clairvoyant serve runs already; end it first, or run it as a service")
@@ -147,6 +154,12 @@ def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
     command = server.command() if is_child else ""
     app = server.app if is_child else ()
     return Takeover(kind, server.address, port, tuple(flags), service, before, server.unit, command, app)
+
+
+def _service_text() -> str | None:
+    """Return what the file of the service holds; None if there is none."""
+    unit = unit_of(())
+    return unit.path.read_text(encoding=unit.encoding) if unit.path.exists() else None
 
 
 def _flags_of(pid: int) -> list[str]:
@@ -231,16 +244,15 @@ def _put_back(record: Takeover, *, now: bool) -> None:
     """Undo what was done, as far as it was."""
     config = check_serve_flags(record.flags, keeps_log=True)
     run_actions(restoring(record))
-    if record.service:
+    if not record.service:
+        end_daemons(_log_file(), partial(_await_idle_proxy, config, now=now))
+    elif _service_text() != record.service_before:
         _await_idle_proxy(config, now=now)
-        begun_s = time.monotonic()
         if record.service_before is None:
             take_away(unit_of(()))
         else:
             put(unit_of(()), record.service_before)
-    else:
-        end_daemons(_log_file(), partial(_await_idle_proxy, config, now=now))
-        begun_s = time.monotonic()
+    begun_s = time.monotonic()
     there = partial(fault, record.kind, record.url, proxied=False)
     if asyncio.run(there()):
         run_actions(returning(record))
@@ -260,7 +272,9 @@ def _await_idle_proxy(config: ServeConfig, *, now: bool) -> None:
     with suppress(ClairvoyantError):
         while (state := asyncio.run(_state(config))) and (state.running or state.queue) and not now:
             if not said:
-                click.echo("Waiting until the proxy has answered its requests; --now breaks them off.")
+                click.echo(
+                    "Waiting until the proxy has answered its requests; with --now, queued ones are refused."
+                )
             said = True
             time.sleep(LOOK_EVERY_S)
 
@@ -268,8 +282,9 @@ def _await_idle_proxy(config: ServeConfig, *, now: bool) -> None:
 async def _state(config: ServeConfig) -> Snapshot:
     host, port = config.addresses()[0]
     token = admin_token(Path(config.admin_token_file)) if config.admin_token_file else None
-    url = Takeover("", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", 0, (), service=False).url
-    async with ControlClient(url, token) as client:
+    async with ControlClient(
+        local_url_of(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"), token
+    ) as client:
         return await client.snapshot()
 
 

@@ -38,9 +38,13 @@ class Takeover:
     @property
     def url(self) -> str:
         """Where this machine reaches the server's own address."""
-        host, _, port = self.address.rpartition(":")
-        everywhere = host in ("0.0.0.0", "[::]")  # noqa: S104 - compared
-        return f"http://127.0.0.1:{port}" if everywhere else f"http://{self.address}"
+        return local_url_of(self.address)
+
+
+def local_url_of(address: str) -> str:
+    """Return the URL at which this machine reaches an address that somebody listens on."""
+    host, _, port = address.rpartition(":")
+    return f"http://127.0.0.1:{port}" if host in ("0.0.0.0", "[::]") else f"http://{address}"  # noqa: S104
 
 
 def journal_path() -> Path:

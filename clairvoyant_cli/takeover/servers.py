@@ -69,9 +69,11 @@ class RunningServer:
     @property
     def app(self) -> tuple[str, ...]:
         """The command of the desktop app that started it; empty if none did."""
-        parent = None if self.process is None else self.process.parent()
-        words = tuple(parent.cmdline()) if parent is not None else ()
-        return words if words and any(app in words[0].lower() for app in APPS) else ()
+        with suppress(psutil.Error):  # macOS does not show what launchd is
+            parent = None if self.process is None else self.process.parent()
+            words = tuple(parent.cmdline()) if parent is not None else ()
+            return words if words and any(app in words[0].lower() for app in APPS) else ()
+        return ()
 
     def command(self, port: int | None = None) -> str:
         """Return the command that starts it, at a port of 127.0.0.1 if one is given.

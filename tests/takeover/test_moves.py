@@ -116,6 +116,14 @@ def test_a_secret_is_not_put_on_a_command_line() -> None:
         server.command(8081)
 
 
+def test_the_desktop_app_that_started_a_server_is_found() -> None:
+    app = ["/Applications/Ollama.app/Contents/MacOS/Ollama"]
+    for parent, found in ((app, tuple(app)), (["-zsh"], ()), ([], ())):
+        server = Process(["ollama", "serve"], {})
+        server.parent = lambda words=parent: Process(words, {})  # type: ignore[method-assign, assignment, misc]
+        assert running("ollama", server).app == found
+
+
 def test_allowed_web_pages_are_taken_over() -> None:
     process = Process(["ollama", "serve"], {"OLLAMA_ORIGINS": "https://chat.example,wrong origin"})
     assert running("ollama", process).origins == ["https://chat.example"]

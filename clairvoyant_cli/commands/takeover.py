@@ -64,7 +64,11 @@ System Settings > General > Login Items, on Windows in Task Manager > Startup ap
 @click.option("--backend", metavar="URL", help="Address of the server. Unset: its usual port.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done without doing it.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--now", is_flag=True, help="Break off running answers instead of waiting for their end.")
+@click.option(
+    "--now",
+    is_flag=True,
+    help="Do not wait for running answers: break them off, and with --undo refuse queued ones.",
+)
 @click.argument("serve_flags", nargs=-1, type=click.UNPROCESSED)
 def command(
     kind: str | None,
@@ -244,15 +248,21 @@ def _put_back(record: Takeover, *, now: bool) -> None:
     """Undo what was done, as far as it was."""
     config = check_serve_flags(record.flags, keeps_log=True)
     run_actions(restoring(record))
-    if not record.service:
-        end_daemons(_log_file(), partial(_await_idle_proxy, config, now=now))
-    elif _service_text() != record.service_before:
+    begun_s = time.monotonic()
+
+    def await_idle() -> None:
+        nonlocal begun_s
         _await_idle_proxy(config, now=now)
+        begun_s = time.monotonic()
+
+    if not record.service:
+        end_daemons(_log_file(), await_idle)
+    elif _service_text() != record.service_before:
+        await_idle()
         if record.service_before is None:
             take_away(unit_of(()))
         else:
             put(unit_of(()), record.service_before)
-    begun_s = time.monotonic()
     there = partial(fault, record.kind, record.url, proxied=False)
     if asyncio.run(there()):
         run_actions(returning(record))

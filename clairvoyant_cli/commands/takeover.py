@@ -213,7 +213,7 @@ def _take_over(server: RunningServer, record: Takeover, *, now: bool) -> None:
         if not now and server.is_answering():
             click.echo(f"Waiting until {server.title} is idle. Ctrl-C puts everything back.")
             while server.is_answering():
-                pass  # it looks for half a second
+                pass  # it looks for a second
         begun_s = time.monotonic()
 
     if record.command:

@@ -31,7 +31,7 @@ SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$")
 APPS = ("ollama app", "ollama.app")  # on Windows and macOS; it restarts its server
 CONTAINERS = ("docker", "libpod", "containerd", "kubepods")
 
-SAMPLES, SAMPLE_S, BUSY_S = 25, 0.02, 0.02
+SAMPLES, SAMPLE_S, BUSY_S = 10, 0.1, 0.02
 """A server is idle when no client is connected, or its processes compute less than this in all samples: an
 idle Ollama uses nothing."""
 
@@ -100,13 +100,12 @@ class RunningServer:
         return command_line([*(f"{name}={value}" for name, value in kept.items()), f"PWD={folder}", *words])
 
     def is_answering(self) -> bool:
-        """Whether a client is connected while the server computes; looks for up to half a second."""
+        """Whether a client is connected while the server computes; looks for a second or two."""
         try:
             before_s = 0.0 if self.process is None else _computed_s(self.process)
             for _ in range(SAMPLES):
-                # That of one process takes a millisecond, that of all of them a tenth of a second.
-                there = _connections() if self.process is None else self.process.net_connections("tcp")
-                clients = (each for each in there if each.status == psutil.CONN_ESTABLISHED)
+                # All connections: of its own a process shows only those that it has accepted.
+                clients = (each for each in _connections() if each.status == psutil.CONN_ESTABLISHED)
                 if all(each.laddr.port != self.port for each in clients):
                     return False
                 time.sleep(SAMPLE_S)

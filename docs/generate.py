@@ -55,6 +55,7 @@ HEADERS = [("-".join(map(str.capitalize, name.decode().split("-"))), *rest) for 
 FILES = [
     ("settings", "user_config_path", "config.toml"),
     ("profiles and history", "user_data_path", "clairvoyant.db"),
+    ("a takeover that is in place or was interrupted", "user_state_path", "takeover.json"),
     ("address and token of each running daemon", "user_state_path", "daemon-PORT.json"),
 ]
 

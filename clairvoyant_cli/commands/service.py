@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,7 +125,7 @@ def end(log_file: str) -> None:
     end_daemons(log_file)
 
 
-def end_daemons(log_file: str) -> None:
+def end_daemons(log_file: str, just_before: Callable[[], None] = lambda: None) -> None:
     """Drain and end the daemons that log to a file; they are killed after `STOP_S`."""
     import psutil
 
@@ -135,6 +135,7 @@ def end_daemons(log_file: str) -> None:
         for process in psutil.process_iter(["cmdline"])
         if "serve" in (words := process.info["cmdline"] or ()) and words[-2:] == ["--log-file", log_file]
     ]
+    just_before()
     for process in daemons:
         ask_to_end(process.pid)
     _, alive = psutil.wait_procs(daemons, timeout=STOP_S)

@@ -1,9 +1,10 @@
 """`clairvoyant takeover`: the proxy listens where the server listened; the server moves to another port."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,12 @@ from clairvoyant_cli.commands.service import (
 from clairvoyant_cli.config import ServeConfig, command_of
 from clairvoyant_cli.doctor.backend import direct_clients
 from clairvoyant_cli.errors import ClairvoyantError, InputError
-from clairvoyant_cli.state.client import ControlClient, admin_token, local_url, own_daemons, state_dir
+from clairvoyant_cli.service.units import Action
+from clairvoyant_cli.state.client import ControlClient, admin_token, running_daemons, state_dir
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import remove, service_manager_runs
 from clairvoyant_cli.takeover import journal
-from clairvoyant_cli.takeover.journal import Takeover
+from clairvoyant_cli.takeover.journal import Takeover, local_url_of
 from clairvoyant_cli.takeover.moves import (
     moving,
     preparing,
@@ -41,15 +43,14 @@ from clairvoyant_cli.takeover.moves import (
 )
 from clairvoyant_cli.takeover.servers import (
     RunningServer,
+    fault,
     find_running,
     free_port_after,
-    proxy_fault,
-    server_fault,
 )
 
 READY_S = 60.0
 LOOK_EVERY_S = 0.05
-REPLACED = ("listen", "backend", "start", "log_file")
+REPLACED = ("backend", "start", "log_file")
 """Flags of a running daemon that a takeover sets itself, or its service."""
 
 APP_ADVICE = """\
@@ -63,7 +64,11 @@ System Settings > General > Login Items, on Windows in Task Manager > Startup ap
 @click.option("--backend", metavar="URL", help="Address of the server. Unset: its usual port.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done without doing it.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--now", is_flag=True, help="Break off running answers instead of waiting for their end.")
+@click.option(
+    "--now",
+    is_flag=True,
+    help="Do not wait for running answers: break them off, and with --undo refuse queued ones.",
+)
 @click.argument("serve_flags", nargs=-1, type=click.UNPROCESSED)
 def command(
     kind: str | None,
@@ -80,53 +85,60 @@ def command(
     will do and asks before it does it. Put flags of `clairvoyant serve` after a double dash:
     takeover ollama -- --policy srpt
     """
-    record, server = journal.read(), None
-    if undo and record is None:
-        click.echo("No takeover is in place.")
-        return
+    record = journal.read()
     if undo:
-        assert record is not None  # noqa: S101 - for the type checker
-        click.echo(
-            f"The proxy leaves {record.address}, and {record.kind} returns to it from port {record.port}."
-        )
+        if record is None:
+            click.echo("No takeover is in place.")
+            return
+        click.echo(f"{record.kind} returns from port {record.port} to {record.address}, where the proxy was.")
         show_actions([*restoring(record), *returning(record)])
-    elif record is not None:
+        if not dry_run and (yes or click.confirm("Do this?", abort=True, err=True)):
+            _put_back(record, now=now)
+        return
+    if record is not None:
         why = f"a takeover of {record.kind} at {record.address} is in place, or was interrupted"
         raise ClairvoyantError(f"{why}; undo it: clairvoyant takeover --undo")
-    elif kind is None:
+    if kind is None:
         raise InputError(f"name the server to move: {', '.join(MOVABLE)}; or give --undo")
-    else:
-        server = asyncio.run(find_running(kind, backend))
-        record = _plan(server, serve_flags)
-        _show(server, record)
-    if dry_run:
+    server = asyncio.run(find_running(kind, backend))
+    record = _plan(server, serve_flags)
+    _show(server, record)
+    if dry_run or not (yes or click.confirm("Do this?", abort=True, err=True)):
         return
-    if not yes:
-        click.confirm("Do this?", abort=True, err=True)
-    config = check_serve_flags(record.flags, keeps_log=True)
-    if server is None:
-        _put_back(record, config, now=now)
-    else:
-        _take_over_or_put_back(server, record, config, now=now)
+    for action in (*preparing(record), *moving(record)):
+        if shutil.which(action.words[0]) is None:
+            raise ClairvoyantError(
+                f"{action.words[0]} not found; have an administrator run the commands above"
+            )
+    try:
+        _take_over(server, record, now=now)
+    except BaseException as error:
+        click.echo("Putting everything back.", err=True)
+        _put_back(record, now=now)
+        if isinstance(error, ClairvoyantError):
+            raise ClairvoyantError(f"{error}; everything is as it was") from None
+        raise
 
 
 def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
-    kind, port = server.kind, free_port_after(server.port)
+    """Return what is to be done; ClairvoyantError if the server cannot be moved, or the flags are wrong."""
+    kind = server.kind
     is_child = kind != "lmstudio" and not server.unit
-    if server.unit and kind != "ollama":
+    if server.unit not in ("", "ollama.service"):
         raise ClairvoyantError(
-            f"{server.unit} runs {server.title}; give it --port {port} there, restart it, then run: "
-            f"clairvoyant service install -- --listen {server.address} --backend http://127.0.0.1:{port}"
+            f"{server.unit} runs {server.title}; set another port there, restart it, then run: clairvoyant "
+            f"service install -- --listen {server.address} --backend http://127.0.0.1:PORT"
         )
     if is_child and server.process is None:
         raise ClairvoyantError(f"another account runs {server.title}; run this as that account, or as root")
-    service, before, flags = service_manager_runs(), None, list(serve_flags)
-    if service and (file := unit_of(())).path.exists():
-        before = file.path.read_text(encoding=file.encoding)
-    if own_daemons():
+    if any(word.split("=")[0] in ("--backend", "--start") for word in serve_flags):
+        raise InputError("--backend and --start follow from the takeover; leave them out")
+    service, flags = service_manager_runs(), list(serve_flags)
+    before = _service_text() if service else None
+    if daemons := running_daemons():
         if before is None:
             raise ClairvoyantError("clairvoyant serve runs already; end it first, or run it as a service")
-        flags = [*_flags_of_daemon(), *flags]
+        flags = [*_flags_of(daemons[0].pid), *flags]
     given = check_serve_flags(flags, keeps_log=True)
     if all(port != server.port for _, port in given.addresses()):
         named = any(word.startswith("--listen") for word in flags)
@@ -138,6 +150,7 @@ def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
             f"FILE --admin-token-file FILE; to serve this machine alone: takeover {kind} -- --listen "
             f"127.0.0.1:7117 --listen 127.0.0.1:{server.port}"
         )
+    port = free_port_after(server.port, [port for _, port in given.addresses()])
     flags += [f"--allow-origin={each}" for each in server.origins]
     flags.append(f"--backend={kind}=http://127.0.0.1:{port}")
     if is_child:
@@ -147,9 +160,15 @@ def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
     return Takeover(kind, server.address, port, tuple(flags), service, before, server.unit, command, app)
 
 
-def _flags_of_daemon() -> list[str]:
-    """Return the flags of the daemon that runs, without those that a takeover sets."""
-    words = psutil.Process(asyncio.run(_state_of(local_url(None))).pid).cmdline()
+def _service_text() -> str | None:
+    """Return what the file of the service holds; None if there is none."""
+    unit = unit_of(())
+    return unit.path.read_text(encoding=unit.encoding) if unit.path.exists() else None
+
+
+def _flags_of(pid: int) -> list[str]:
+    """Return the flags of a running daemon, without those that a takeover sets."""
+    words = psutil.Process(pid).cmdline()
     params = serve.make_context("serve", words[words.index("serve") + 1 :]).params
     params["config"] = params.pop("config_file")
     given = {f"--{name.replace('_', '-')}": value for name, value in params.items() if name not in REPLACED}
@@ -165,9 +184,8 @@ def _show(server: RunningServer, record: Takeover) -> None:
     if clients := direct_clients(server.port, but=frozenset()):
         click.echo(f"Connected now: {', '.join(sorted(clients))}. Their settings stay as they are.")
     show_actions(preparing(record))
-    click.echo(
-        f"$ clairvoyant {'service install --' if record.service else 'serve'} {' '.join(record.flags)}"
-    )
+    proxy = ("service", "install", "--") if record.service else ("serve",)
+    show_actions([Action(("clairvoyant", *proxy, *record.flags))])
     if record.command and server.process is not None:
         click.echo(f"The process {server.process.pid} ends: the proxy runs {server.title}.")
     show_actions(moving(record))
@@ -176,49 +194,39 @@ def _show(server: RunningServer, record: Takeover) -> None:
         click.echo(APP_ADVICE)
 
 
-def _take_over_or_put_back(
-    server: RunningServer, record: Takeover, config: ServeConfig, *, now: bool
-) -> None:
-    try:
-        _take_over(server, record, config, now=now)
-    except BaseException as error:
-        click.echo("Putting everything back.", err=True)
-        _put_back(record, config, now=now)
-        if isinstance(error, ClairvoyantError):
-            raise ClairvoyantError(f"{error}; everything is as it was") from None
-        raise
-
-
-def _take_over(server: RunningServer, record: Takeover, config: ServeConfig, *, now: bool) -> None:
-    def step(name: str) -> None:
-        journal.write(replace(record, step=name))
-
-    step("settings")
+def _take_over(server: RunningServer, record: Takeover, *, now: bool) -> None:
+    config = check_serve_flags(record.flags, keeps_log=True)
+    journal.write(record, "settings")
     run_actions(preparing(record))
-    step("proxy")
+    journal.write(record, "proxy")
     if record.service:
-        if not now:
-            _await_idle_proxy(config)
-        unit = unit_of(record.flags)
-        put(unit, unit.text)
+        _await_idle_proxy(config, now=now)
+        put(unit_of(()), unit_of(record.flags).text)
     else:
-        start_apart((*own_program(), "serve", *record.flags, "--log-file", _log_file()))
+        start_apart((*own_program(), "serve", *record.flags, "--log-file", _log_file()), {})
     _await(partial(_start_fault, record, config))
-    if not now and server.is_answering():
-        click.echo(f"Waiting until {server.title} is idle. Ctrl-C puts everything back.")
-        while server.is_answering():
-            pass  # for half a second
-    step("server")
-    begun_s = time.monotonic()
+    journal.write(record, "server")
+    begun_s = 0.0
+
+    def await_idle() -> None:
+        nonlocal begun_s
+        if not now and server.is_answering():
+            click.echo(f"Waiting until {server.title} is idle. Ctrl-C puts everything back.")
+            while server.is_answering():
+                pass  # it looks for a second
+        begun_s = time.monotonic()
+
     if record.command:
-        stop_process(server)
-    run_actions(moving(record))
-    keys = bool(config.clients or config.api_key_file)
-    _await(partial(proxy_fault, record.kind, record.url, server.models, keys=keys))
+        stop_process(server, await_idle)
+    else:
+        await_idle()
+        run_actions(moving(record))
+    models = None if config.clients or config.api_key_file else server.models
+    _await(partial(fault, record.kind, record.url, models, proxied=True))
     took_s = time.monotonic() - begun_s
     if record.app:
-        start_apart(record.app)
-    step("done")
+        start_apart(record.app, {})
+    journal.write(record, "done")
     click.echo(
         f"Done: after {took_s:.1f} s, {record.url} answers through the proxy. Watch it: clairvoyant top"
     )
@@ -236,55 +244,57 @@ async def _start_fault(record: Takeover, config: ServeConfig) -> str:
     return "" if is_right else f"the proxy did not start {record.kind}; see {where}"
 
 
-def _put_back(record: Takeover, config: ServeConfig, *, now: bool) -> None:
+def _put_back(record: Takeover, *, now: bool) -> None:
     """Undo what was done, as far as it was."""
+    config = check_serve_flags(record.flags, keeps_log=True)
     run_actions(restoring(record))
-    if not now:
-        _await_idle_proxy(config)
     begun_s = time.monotonic()
+
+    def await_idle() -> None:
+        nonlocal begun_s
+        _await_idle_proxy(config, now=now)
+        begun_s = time.monotonic()
+
     if not record.service:
-        end_daemons(_log_file())
-    elif record.service_before is not None:
-        put(unit_of(()), record.service_before)
-    else:
-        take_away(unit_of(()))
-    fault = partial(server_fault, record.kind, record.url)
-    if asyncio.run(fault()):
+        end_daemons(_log_file(), await_idle)
+    elif _service_text() != record.service_before:
+        await_idle()
+        if record.service_before is None:
+            take_away(unit_of(()))
+        else:
+            put(unit_of(()), record.service_before)
+    there = partial(fault, record.kind, record.url, proxied=False)
+    if asyncio.run(there()):
         run_actions(returning(record))
         if record.command:
             variables, words = command_of(record.command)
-            start_apart(record.app or words, None if record.app else variables)
-        _await(fault)
+            start_apart(record.app or words, {} if record.app else variables)
+        _await(there)
     remove(journal.journal_path())
     click.echo(
         f"Done: after {time.monotonic() - begun_s:.1f} s, {record.kind} answers at {record.url} itself."
     )
 
 
-def _await_idle_proxy(config: ServeConfig) -> None:
-    """Wait until the proxy, if one runs, has no requests."""
-    said = False
-    while True:
-        try:
-            state = asyncio.run(_state(config))
-        except ClairvoyantError:
-            return
-        if not state.running and not state.queue:
-            return
-        if not said:
-            click.echo("Waiting until the proxy has answered its requests; --now breaks them off.")
-        said = True
-        time.sleep(LOOK_EVERY_S)
+def _await_idle_proxy(config: ServeConfig, *, now: bool) -> None:
+    """Wait until the proxy, if one runs, has no requests; not at all if it must be `now`."""
+    said = now
+    with suppress(ClairvoyantError):
+        while (state := asyncio.run(_state(config))) and (state.running or state.queue) and not now:
+            if not said:
+                click.echo(
+                    "Waiting until the proxy has answered its requests; with --now, queued ones are refused."
+                )
+            said = True
+            time.sleep(LOOK_EVERY_S)
 
 
 async def _state(config: ServeConfig) -> Snapshot:
     host, port = config.addresses()[0]
     token = admin_token(Path(config.admin_token_file)) if config.admin_token_file else None
-    return await _state_of(Takeover("", f"{host}:{port}", 0, (), False).url, token)
-
-
-async def _state_of(url: str, token: str | None = None) -> Snapshot:
-    async with ControlClient(url, token) as client:
+    async with ControlClient(
+        local_url_of(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"), token
+    ) as client:
         return await client.snapshot()
 
 

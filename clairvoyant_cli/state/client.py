@@ -182,15 +182,15 @@ def local_url(named: str | None) -> str:
     if named is not None:
         check_url(named, DEFAULT_URL)
         return named if "://" in named else f"http://{named}"
-    return next((word.url for word in _words()), DEFAULT_URL)
+    return next((word.url for word in running_daemons()), DEFAULT_URL)
 
 
 def own_daemons() -> list[str]:
     """Return the URLs of the daemons that this account runs, the newest first."""
-    return [word.url for word in _words()]
+    return [word.url for word in running_daemons()]
 
 
-def _words() -> list[Word]:
+def running_daemons() -> list[Word]:
     """Return the files of the daemons that this account runs, the newest first."""
     found: list[Word] = []
     with suppress(OSError):
@@ -207,7 +207,7 @@ def _words() -> list[Word]:
 def as_its_owner(url: str) -> tuple[str, str | None]:
     """Return a daemon's URL and its token for this run, if this account runs it."""
     place = _place(url)
-    for word in _words():
+    for word in running_daemons():
         if word.token is not None and place is not None and place == _place(word.url):
             # Under another name of the address somebody else might get the token.
             return word.url, word.token

@@ -5,7 +5,7 @@ repeated.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -38,9 +38,13 @@ class Takeover:
     @property
     def url(self) -> str:
         """Where this machine reaches the server's own address."""
-        host, _, port = self.address.rpartition(":")
-        everywhere = host in ("0.0.0.0", "[::]")  # noqa: S104 - compared
-        return f"http://127.0.0.1:{port}" if everywhere else f"http://{self.address}"
+        return local_url_of(self.address)
+
+
+def local_url_of(address: str) -> str:
+    """Return the URL at which this machine reaches an address that somebody listens on."""
+    host, _, port = address.rpartition(":")
+    return f"http://127.0.0.1:{port}" if host in ("0.0.0.0", "[::]") else f"http://{address}"  # noqa: S104
 
 
 def journal_path() -> Path:
@@ -48,14 +52,14 @@ def journal_path() -> Path:
     return state_dir() / "takeover.json"
 
 
-def write(record: Takeover) -> None:
-    """Replace the file at once, so that a crash leaves the old one or the new one."""
+def write(record: Takeover, step: str) -> None:
+    """Record that a step begins. The file is replaced at once: a crash leaves the old one or the new one."""
     path = journal_path()
     fresh = path.with_suffix(".new")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     remove(fresh)
     with os.fdopen(create_for_owner(fresh), "wb") as file:
-        file.write(msgspec.json.encode(record))
+        file.write(msgspec.json.encode(replace(record, step=step)))
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

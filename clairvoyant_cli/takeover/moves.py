@@ -3,7 +3,8 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,7 @@ DROP_IN = "zz-clairvoyant.conf"
 override.conf of `systemctl edit`."""
 
 END_S = 30.0
+LOOK_EVERY_S = 0.02
 
 
 def preparing(record: Takeover) -> list[Action]:
@@ -56,30 +58,41 @@ def returning(record: Takeover) -> list[Action]:
     return _lms(int(record.address.rpartition(":")[2])) if record.kind == "lmstudio" else []
 
 
-def stop_process(server: RunningServer) -> None:
-    """End a server, and first the desktop app that would start it again."""
+def stop_process(server: RunningServer, await_idle: Callable[[], None]) -> None:
+    """End a server once it is idle, and first the desktop app that would start it again."""
     if server.process is None:
         return
     with suppress(psutil.Error):
         family = [server.process, *server.process.children(recursive=True)]
         if server.app:
             family.insert(0, server.process.parent())
-            family[0].terminate()
-        server.process.terminate()
-        for each in psutil.wait_procs(family, timeout=END_S)[1]:
-            each.kill()
+        await_idle()
+        for each in family[: 2 if server.app else 1]:
+            each.terminate()
+        ends_s = time.monotonic() + END_S
+        while time.monotonic() < ends_s and not all(map(_has_ended, family)):
+            time.sleep(LOOK_EVERY_S)
+        for each in family:
+            with suppress(psutil.Error):
+                each.kill()
 
 
-def start_apart(words: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+def _has_ended(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() == psutil.STATUS_ZOMBIE)  # its parent has yet to see its end
+    return True
+
+
+def start_apart(words: Sequence[str], variables: dict[str, str]) -> None:
     """Start a program that outlives this command, in the folder PWD; what it prints goes to a log."""
     log = state_dir() / "Logs" / "takeover.out"
-    variables = variables or {}
+    environment = {name: value for name, value in os.environ.items() if name != "OLLAMA_HOST"}  # our shell's
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             subprocess.Popen(
                 words,
-                env=os.environ | variables,
+                env=environment | variables,
                 cwd=variables.get("PWD"),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -4,6 +4,8 @@ import os
 import re
 import socket
 import subprocess
+import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,23 +17,23 @@ import psutil
 
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.backends.discovery import find_backend, identify
+from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.protocols.probes import is_clairvoyant
 from clairvoyant_cli.proxy.access.origins import ORIGIN
-from clairvoyant_cli.system import command_line
+from clairvoyant_cli.system import claim_alone, command_line
 
 KEPT = re.compile(r"(OLLAMA|LLAMA|GGML|CUDA|NVIDIA|HIP|ROCR|HSA|GPU|VK|LD|DYLD)_\w+|HOME", re.ASCII)
 """Variables that a server was started with and needs again."""
 
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
+SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$")
 APPS = ("ollama app", "ollama.app")  # on Windows and macOS; it restarts its server
 CONTAINERS = ("docker", "libpod", "containerd", "kubepods")
 
-SAMPLE_S = 0.5
-BUSY_S = 0.02
-"""A server whose processes compute less than this in a sample is idle: an idle Ollama uses nothing."""
+SAMPLES, SAMPLE_S, BUSY_S = 10, 0.1, 0.02
+"""A server is idle when no client is connected, or its processes compute less than this in all samples: an
+idle Ollama uses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,11 @@ class RunningServer:
     @property
     def app(self) -> tuple[str, ...]:
         """The command of the desktop app that started it; empty if none did."""
-        parent = None if self.process is None else self.process.parent()
-        words = tuple(parent.cmdline()) if parent is not None else ()
-        return words if words and any(app in words[0].lower() for app in APPS) else ()
+        with suppress(psutil.Error):  # macOS does not show what launchd is
+            parent = None if self.process is None else self.process.parent()
+            words = tuple(parent.cmdline()) if parent is not None else ()
+            return words if words and any(app in words[0].lower() for app in APPS) else ()
+        return ()
 
     def command(self, port: int | None = None) -> str:
         """Return the command that starts it, at a port of 127.0.0.1 if one is given.
@@ -89,26 +93,23 @@ class RunningServer:
             raise ClairvoyantError(
                 f"{self.title} has {secret} in its environment; give it a key file instead"
             )
-        if port is not None and self.kind == "ollama":
-            kept["OLLAMA_HOST"] = f"127.0.0.1:{port}"
+        if self.kind == "ollama":
+            kept["OLLAMA_HOST"] = self.address if port is None else f"127.0.0.1:{port}"
         elif port is not None:
             words = [*words, "--port", str(port)]  # llama.cpp takes the last one
         return command_line([*(f"{name}={value}" for name, value in kept.items()), f"PWD={folder}", *words])
 
     def is_answering(self) -> bool:
-        """Whether a client is connected while the server computes; takes up to half a second."""
-        own = {each.laddr.port for each in psutil.Process().net_connections("tcp")}
-        established = (each for each in _connections() if each.status == psutil.CONN_ESTABLISHED)
-        clients = [
-            each for each in established if each.laddr.port == self.port and each.raddr.port not in own
-        ]
-        if not clients or self.process is None:
-            return bool(clients)
+        """Whether a client is connected while the server computes; looks for a second or two."""
         try:
-            before_s = _computed_s(self.process)
-            with suppress(psutil.TimeoutExpired):
-                self.process.wait(SAMPLE_S)
-            return _computed_s(self.process) - before_s > BUSY_S
+            before_s = 0.0 if self.process is None else _computed_s(self.process)
+            for _ in range(SAMPLES):
+                # All connections: of its own a process shows only those that it has accepted.
+                clients = (each for each in _connections() if each.status == psutil.CONN_ESTABLISHED)
+                if all(each.laddr.port != self.port for each in clients):
+                    return False
+                time.sleep(SAMPLE_S)
+            return self.process is None or _computed_s(self.process) - before_s > BUSY_S
         except psutil.Error:
             return False
 
@@ -135,37 +136,30 @@ async def find_running(kind: str, url: str | None) -> RunningServer:
     return RunningServer(kind, adapter.title, host, port, listed, process, _unit(kind, process))
 
 
-async def server_fault(kind: str, url: str) -> str:
-    """Return what is wrong if the server itself, not the proxy, should answer at a URL; "" if nothing is."""
-    async with Prober() as prober:
-        try:
-            found = await identify(prober, url)
-        except ClairvoyantError as error:
-            return str(error)
-    return "" if found is not None and found.adapter.name == kind else f"{kind} does not answer at {url}"
+async def fault(kind: str, url: str, models: frozenset[str] | None = None, *, proxied: bool) -> str:
+    """Return what is wrong if a server should answer at a URL, `proxied` or by itself; "" if nothing is.
 
-
-async def proxy_fault(kind: str, url: str, models: frozenset[str], *, keys: bool) -> str:
-    """Return what a client of the moved server would miss at its old URL; "" if the proxy answers like it.
-
-    With `keys`, only whether the proxy is there can be seen.
+    With `models`, it must list these.
     """
     async with Prober() as prober:
         ask, adapter = prober.asking(url), adapter_of(kind)
-        if not is_clairvoyant((await ask("/_clairvoyant/health")).body):
-            return f"the proxy does not answer at {url}"
-        if keys:
+        if is_clairvoyant((await ask("/_clairvoyant/health")).body) is not proxied:
+            return f"the proxy {'does not answer' if proxied else 'still answers'} at {url}"
+        if proxied and models is None:
             return ""
         if await adapter.identify(ask, url, "") is None:
-            return f"{kind} does not answer through the proxy at {url}"
+            return f"{adapter.title} does not answer at {url}"
         offered = {model.name for model in await adapter.offered_models(ask) or ()}
-    return "" if offered == models else f"{kind} lists other models at {url} than before"
+    return "" if models in (None, offered) else f"{adapter.title} lists other models at {url} than before"
 
 
-def free_port_after(port: int) -> int:
-    """Return the next port of 127.0.0.1 that nothing listens on."""
+def free_port_after(port: int, but: Collection[int] = ()) -> int:
+    """Return the next port of 127.0.0.1 that nothing listens on, and that is not in `but`."""
     for each in range(port + 1, 65536):
+        if each in but:
+            continue
         with socket.socket() as probe, suppress(OSError):
+            claim_alone(probe)
             probe.bind(("127.0.0.1", each))
             return each
     raise ClairvoyantError(f"no port above {port} is free")
@@ -183,19 +177,19 @@ def _connections() -> list[Any]:
 
 
 def _unit(kind: str, process: psutil.Process | None) -> str:
-    """Return the system unit of a process; "" if there is none."""
+    """Return the systemd unit of a process; "" if it has none."""
     if process is None:  # another account's
-        name = f"{kind}.service"
         with suppress(OSError):
-            asked = subprocess.run(["systemctl", "is-active", "--quiet", name], check=False)
-            return "" if asked.returncode else name
+            asked = subprocess.run(["systemctl", "is-active", "--quiet", f"{kind}.service"], check=False)
+            return "" if asked.returncode else f"{kind}.service"
         return ""
     groups = _control_groups(process.pid)
     if any(each in groups and each not in _control_groups(os.getpid()) for each in CONTAINERS):
         raise ClairvoyantError(
             f"{kind} runs in a container; publish its port elsewhere and use serve --listen"
         )
-    return next((line.rpartition("/")[2] for line in groups.splitlines() if line.endswith(".service")), "")
+    units = [line.rpartition("/")[2] for line in groups.splitlines() if line.endswith(".service")]
+    return f"{'user unit ' if '/user@' in groups else ''}{units[0]}" if units else ""
 
 
 def _control_groups(pid: int) -> str:

@@ -94,7 +94,7 @@ def test_an_unreadable_configuration_is_a_finding(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("step", "level"), [("done", "ok"), ("server", "broken")])
 def test_a_takeover_is_shown_and_an_interrupted_one_can_be_undone(step: str, level: str) -> None:
-    write(Takeover("ollama", "127.0.0.1:11434", 11435, (), service=False, step=step))
+    write(Takeover("ollama", "127.0.0.1:11434", 11435, (), service=False), step)
     nowhere = f"http://127.0.0.1:{free_port()}"
     _, found = examine("--backend", nowhere, "--url", nowhere)
     assert found["clients"]["level"] == level

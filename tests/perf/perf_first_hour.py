@@ -52,6 +52,7 @@ SKIPPED = {
     r"^vllm |^python -m sglang": "needs an engine on a GPU",
     r"^podman unshare": "needs podman; here all belongs to one user",
     r"service install(?! --dry-run)": "changes the user's services",
+    r"clairvoyant takeover": "moves the user's server",
     r"train |other-cases|--urgency mine": "needs cases of one's own",
     r"bench agents --url": "needs a running llama.cpp",
     r"6f3a1-12": "needs the id of a request that waits",

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,9 +21,11 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 PAUSE_S = 2.0  # a client reads its answer
 CLAIRVOYANT = (sys.executable, "-m", "clairvoyant_cli")
@@ -118,10 +121,17 @@ def ollama(args: argparse.Namespace, environment: dict[str, str]) -> Iterator[No
         stderr=subprocess.DEVNULL,
     )
     try:
+        while started.poll() is None:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", args.port)):
+                break
+            time.sleep(0.05)
         yield
     finally:
         started.kill()
         started.wait()
+        for each in psutil.net_connections("tcp"):  # what the last undo started
+            if each.status == psutil.CONN_LISTEN and each.laddr.port == args.port and each.pid:
+                psutil.Process(each.pid).kill()
 
 
 def main() -> None:

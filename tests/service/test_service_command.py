@@ -172,7 +172,7 @@ def test_the_service_stays_while_it_is_in_a_servers_place(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     run("install", "--yes")
-    write(Takeover("ollama", "127.0.0.1:11434", 11435, (), service=True))
+    write(Takeover("ollama", "127.0.0.1:11434", 11435, (), service=True), "done")
     for words in (("install", "--yes"), ("uninstall",)):
         error = run(*words).exception
         assert isinstance(error, ClairvoyantError)

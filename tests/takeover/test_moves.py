@@ -102,7 +102,7 @@ def test_a_server_is_started_with_its_own_variables_and_only_it_gets_the_address
         "HOME": "/root",
         "PWD": "/srv/my models",
     }
-    assert command_of(server.command())[0]["OLLAMA_HOST"] == "0.0.0.0"  # noqa: S104
+    assert command_of(server.command())[0]["OLLAMA_HOST"] == "127.0.0.1:8080"  # whatever this shell has
 
 
 def test_llamacpp_gets_its_port_by_a_flag() -> None:
@@ -116,6 +116,14 @@ def test_a_secret_is_not_put_on_a_command_line() -> None:
         server.command(8081)
 
 
+def test_the_desktop_app_that_started_a_server_is_found() -> None:
+    app = ["/Applications/Ollama.app/Contents/MacOS/Ollama"]
+    for parent, found in ((app, tuple(app)), (["-zsh"], ()), ([], ())):
+        server = Process(["ollama", "serve"], {})
+        server.parent = lambda words=parent: Process(words, {})  # type: ignore[method-assign, assignment, misc]
+        assert running("ollama", server).app == found
+
+
 def test_allowed_web_pages_are_taken_over() -> None:
     process = Process(["ollama", "serve"], {"OLLAMA_ORIGINS": "https://chat.example,wrong origin"})
     assert running("ollama", process).origins == ["https://chat.example"]
@@ -126,13 +134,15 @@ def test_allowed_web_pages_are_taken_over() -> None:
     [
         ("0::/system.slice/ollama.service\n", "ollama.service"),
         ("1:cpu:/\n0::/user.slice/user-1000.slice/session-2.scope\n", ""),
+        ("0::/user.slice/user-1.slice/user@1.service/app.slice/ollama.service\n", "user unit ollama.service"),
+        ("0::/system.slice/docker.service\n", "docker.service"),  # docker-proxy, at a published port
         ("", ""),
     ],
 )
 def test_the_unit_is_that_of_the_control_group(
     monkeypatch: pytest.MonkeyPatch, groups: str, unit: str
 ) -> None:
-    monkeypatch.setattr(servers, "_control_groups", lambda _: groups)
+    monkeypatch.setattr(servers, "_control_groups", lambda _: groups)  # ours, too
     assert servers._unit("ollama", psutil.Process()) == unit
 
 
@@ -148,9 +158,9 @@ def test_the_journal_is_replaced_at_once_and_is_private(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert read() is None
-    for record in (SYSTEMD, replace(SYSTEMD, step="server")):
-        write(record)
-        assert read() == record
+    for step in ("proxy", "server"):
+        write(SYSTEMD, step)
+        assert read() == replace(SYSTEMD, step=step)
     assert [each.name for each in journal_path().parent.iterdir()] == ["takeover.json"]
     assert journal_path().stat().st_mode & 0o077 == 0
     journal_path().write_text("{")

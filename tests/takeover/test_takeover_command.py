@@ -16,8 +16,9 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from clairvoyant_cli.commands import takeover
+from clairvoyant_cli.commands import service, takeover
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.state.client import running_daemons
 from clairvoyant_cli.takeover import journal, moves, servers
 from tests.fakes.commands import FakeCommands
 from tests.fakes.llamacpp_server import free_port
@@ -112,9 +113,9 @@ def test_takeover_and_undo(ollama: Ollama) -> None:
 def test_undo_after_a_crash_at_any_step(ollama: Ollama, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     write = journal.write
 
-    def crash(record: journal.Takeover) -> None:
-        write(record)
-        if record.step == step:
+    def crash(record: journal.Takeover, begun: str) -> None:
+        write(record, begun)
+        if begun == step:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as crashing:
@@ -128,10 +129,12 @@ def test_undo_after_a_crash_at_any_step(ollama: Ollama, monkeypatch: pytest.Monk
 
 
 def test_a_takeover_that_fails_is_undone(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fault(*_: object, **__: object) -> str:
-        raise ClairvoyantError("clients would miss something")
+    async def fails(*words: Any, proxied: bool) -> str:
+        if proxied:
+            raise ClairvoyantError("clients would miss something")
+        return await servers.fault(*words, proxied=proxied)
 
-    monkeypatch.setattr(takeover, "proxy_fault", fault)
+    monkeypatch.setattr(takeover, "fault", fails)
     error = ollama.take_over("--yes").exception
     assert isinstance(error, ClairvoyantError)
     assert str(error) == "clients would miss something; everything is as it was"
@@ -190,6 +193,52 @@ def test_a_systemd_unit_gets_a_drop_in(
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
     asked = [call for call in commands.calls if "show" not in call]
     assert asked == ["systemctl daemon-reload", "systemctl restart ollama.service"] * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="systemd")
+def test_a_service_keeps_its_flags_and_is_restored(
+    ollama: Ollama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "service_manager_runs", lambda: True)
+    unit, pid_file = tmp_path / "systemd/user/clairvoyant.service", tmp_path / "pid"
+    commands = FakeCommands(tmp_path / "bin", monkeypatch)
+    commands.add("systemctl")
+    end = f"[ ! -f {pid_file} ] || {{ kill $(cat {pid_file}); while kill -0 $(cat {pid_file}); do :; done; }}"
+    start = f'sh -c "exec $(sed -n s/ExecStart=//p {unit})" & echo $! > {pid_file}'
+    with (commands.directory / "systemctl").open("a") as script:
+        script.write(f'exec >/dev/null 2>&1\ncase "$*" in *restart*) {end}; {start};; esac\n')
+    flags = ["--listen", ollama.own, "--backend", ollama.url, "--policy", "fcfs"]
+    assert CliRunner().invoke(service.command, ["install", "--yes", "--", *flags]).exit_code == 0
+    before = unit.read_text()
+    try:
+        while not running_daemons():
+            assert psutil.pid_exists(int(pid_file.read_text()))
+        done = CliRunner().invoke(takeover.command, ["ollama", "--backend", ollama.url, "--yes"])
+        assert done.exit_code == 0, (done.output, done.exception)
+        assert "--policy=fcfs" in unit.read_text()
+        assert ollama.is_taken_over()
+        assert ollama.ask() == 200
+        assert undo().exit_code == 0
+        assert unit.read_text() == before
+        assert not ollama.is_taken_over()
+        assert ollama.ask() == 200
+    finally:
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+
+def test_what_another_service_runs_is_not_moved(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_unit", lambda *_: "docker.service")
+    error = ollama.take_over("--yes").exception
+    assert isinstance(error, ClairvoyantError)
+    assert "docker.service runs Ollama; set another port there" in str(error)
+    assert not journal.journal_path().exists()
+
+
+def test_other_machines_need_keys(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers.RunningServer, "address", f"[::]:{ollama.port}")
+    error = ollama.take_over("--yes").exception
+    assert isinstance(error, ClairvoyantError)
+    assert "takeover ollama -- --clients FILE --admin-token-file FILE" in str(error)
 
 
 def test_a_server_that_does_not_answer_is_an_error() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from profiles.database import reading
@@ -51,6 +52,22 @@ def test_calibrate_then_serve_needs_no_flag(backend: str, tmp_path: Path) -> Non
     with daemon_process(backend, "--db", str(db), home=tmp_path) as daemon:
         started = next(line for line in daemon.lines if line.startswith("clairvoyant "))
     assert f"tau {profile['tau_s']:.4g} s (profile mine)" in started
+
+
+def test_serve_switches_cutting_on_by_itself_and_keeps_the_proof(backend: str, tmp_path: Path) -> None:
+    db, chat = tmp_path / "c.db", {"model": "replay", "messages": [{"role": "user", "content": "Hello"}]}
+    with daemon_process(backend, "--db", str(db), home=tmp_path, self_test=True) as daemon:
+        httpx.post(
+            f"{daemon.base_url}/api/chat", json=chat | {"options": {"num_predict": 5}}, trust_env=False
+        )
+        daemon.await_line("goes on after a cut: replay:latest", timeout_s=120)
+    with reading(db) as connection:
+        [kept] = every(connection)
+        assert kept.profile.continuation is not None
+        assert connection.execute("SELECT COUNT(*) FROM history").fetchone() == (1,)
+    with daemon_process(backend, "--db", str(db), home=tmp_path) as daemon:
+        started = next(line for line in daemon.lines if line.startswith("clairvoyant "))
+    assert "policy srpt" in started
 
 
 def test_interrupted_it_says_so_in_one_line(backend: str, tmp_path: Path) -> None:

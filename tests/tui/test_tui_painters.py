@@ -454,6 +454,12 @@ def test_a_server_that_is_down_says_why_in_whole_words() -> None:
     assert line.plain.strip() == "○ two  down connection refused"
 
 
+def test_a_self_test_has_a_line_of_its_own() -> None:
+    backend = replace(busy().backends[0], self_test="self-test: 8 of 24 tried, idle time only")
+    lines = models.body(replace(view(), snapshot=replace(busy(), backends=(backend,))), 60, 5)
+    assert lines[1].plain.rstrip() == "  self-test: 8 of 24 tried, idle time only"
+
+
 def test_stats_call_a_loss_a_loss() -> None:
     base = view()
     assert base.snapshot is not None

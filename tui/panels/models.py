@@ -26,9 +26,9 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     lines: list[Line] = []
     for backend in view.snapshot.backends if view.snapshot else ():
         lines.append(_backend(backend, width))
-        lines += [_model(model, view.now, width) for model in backend.models]
         if backend.self_test:
-            lines.append(Line(f"  {backend.self_test}", "soft"))
+            lines.append(Line(f"  {backend.self_test}", "soft").fit(width))
+        lines += [_model(model, view.now, width) for model in backend.models]
         if backend.engine is not None:
             lines.append(_engine(backend.engine, width))
         elif backend.state == "up" and not backend.models:

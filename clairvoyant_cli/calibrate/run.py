@@ -24,7 +24,7 @@ from clairvoyant_cli.calibrate.server_speeds import (
     survey,
     times_of,
 )
-from clairvoyant_cli.calibrate.session import ServiceTime, Session, Step, is_short
+from clairvoyant_cli.calibrate.session import QUICK, ServiceTime, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.starvation import tau_from_sojourn
 from predictor.ranking import pairs_in_order
@@ -90,8 +90,8 @@ def _say_how_long(session: Session, first: TimedAnswer) -> None:
     if plan.cut_s is not None and rate:
         needed_s = MIN_TRIALS * Prover(session.client, 1, rate, least=plan.trials).trial_s
         if needed_s > plan.cut_s:
-            more = "run: clairvoyant calibrate --full"
-            session.say(f"the server is too slow to prove within this time that answers can be cut; {more}")
+            more = "run it without --quick" if plan is QUICK else "run it with --full"
+            session.say(f"the server is too slow to prove in this time that answers can be cut; {more}")
 
 
 async def _prove_continuing(session: Session, slots: int) -> tuple[tuple[Continuation, ...], tuple[str, ...]]:

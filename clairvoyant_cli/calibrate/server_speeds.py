@@ -241,7 +241,7 @@ def _seen_prefill(answers: Sequence[TimedAnswer], singles: Sequence[Sample]) -> 
 
 async def probe_slots(client: Client, questions: Sequence[Question], tokens_per_s: float | None) -> int:
     """Send more and more long answers at once until they no longer all run together; return how many do."""
-    cap = max(16, min(LONGEST_PROBE_TOKENS, round(PROBE_S * (tokens_per_s or 50.0))))
+    cap = max(8, min(LONGEST_PROBE_TOKENS, round(PROBE_S * (tokens_per_s or 50.0))))
     probe = FIRST_PROBE
     while True:
         batch = [questions[i % len(questions)] for i in range(probe)]

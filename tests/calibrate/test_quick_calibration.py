@@ -14,7 +14,7 @@ from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.questions import long_questions, mixed, short_questions
 from clairvoyant_cli.calibrate.queueing import sojourns
 from clairvoyant_cli.calibrate.run import calibrate
-from clairvoyant_cli.calibrate.session import IN_FLIGHT, QUICK, Plan, Session
+from clairvoyant_cli.calibrate.session import IN_FLIGHT, QUICK, STANDARD, Plan, Session
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.replay import Engine, Replay, Speed
@@ -87,6 +87,24 @@ def test_the_computed_interval_covers_the_truth_and_a_steady_server_is_not_calle
         covered += mu_short.low <= truth <= mu_short.high
         assert not [line for line in profile.advice if any(words in line for words in NOISE)]
     assert covered >= 0.85 * RUNS
+
+
+@pytest.mark.parametrize("rate", [3.0, 10.0, 30.0, 100.0])
+@pytest.mark.parametrize("plan", [QUICK, STANDARD], ids=lambda plan: plan.name)
+def test_it_takes_its_time_and_proves_that_answers_can_be_cut_or_says_that_it_cannot(
+    plan: Plan, rate: float
+) -> None:
+    lines: list[str] = []
+
+    async def run() -> Profile:
+        engine = Engine(speed=Speed(10 * rate, rate), answer_tokens=answered)
+        async with serve_app(Replay(engine).app) as url, asking(url) as client:
+            session = Session(client, plan, lambda step: None, say=lines.append)
+            return (await calibrate(session, None, HOST, "test")).profile
+
+    profile = run_virtually(run())
+    assert profile.took_s <= (100.0 if plan is QUICK else 180.0)
+    assert (profile.continuation is None) == any("too slow" in line for line in lines)
 
 
 def test_a_server_whose_speed_varies_is_called_noisy() -> None:

@@ -91,7 +91,7 @@ def _say_how_long(session: Session, first: TimedAnswer) -> None:
     if plan.cut_s is not None and rate:
         needed_s = MIN_TRIALS * _prover(session, 1, rate).trial_s
         if needed_s > plan.cut_s:
-            more = "run it without --quick" if plan is QUICK else "run it with --full"
+            more = "run it without --quick" if plan.name == QUICK.name else "run it with --full"
             session.say(f"the server is too slow to prove in this time that answers can be cut; {more}")
 
 

@@ -33,6 +33,8 @@ from predictor.record import LengthClass
 from profiles.percentiles import percentile
 from profiles.records import MIN_TRIALS, Band, Continuation, Host, Mix, Profile, Sample
 
+MARGIN = 1.25  # of the time that a proof should take
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -89,10 +91,10 @@ def _say_how_long(session: Session, first: TimedAnswer) -> None:
         line = f"by the server's first answer this takes about {max(1, round(expected_s / 60))} min; "
         session.say(line + "without --full it takes three")
     if plan.cut_s is not None and rate:
-        needed_s = MIN_TRIALS * _prover(session, 1, rate).trial_s
+        needed_s = MARGIN * MIN_TRIALS * _prover(session, 1, rate).trial_s
         if needed_s > plan.cut_s:
             more = "run it without --quick" if plan.name == QUICK.name else "run it with --full"
-            session.say(f"the server is too slow to prove in this time that answers can be cut; {more}")
+            session.say(f"the server may be too slow to prove in this time that answers can be cut; {more}")
 
 
 def _prover(session: Session, slots: int, rate: float) -> Prover:

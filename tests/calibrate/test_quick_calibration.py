@@ -91,7 +91,7 @@ def test_the_computed_interval_covers_the_truth_and_a_steady_server_is_not_calle
 
 @pytest.mark.parametrize("rate", [3.0, 10.0, 30.0, 100.0])
 @pytest.mark.parametrize("plan", [QUICK, STANDARD], ids=lambda plan: plan.name)
-def test_it_takes_its_time_and_proves_that_answers_can_be_cut_or_says_that_it_cannot(
+def test_it_takes_its_time_and_proves_that_answers_can_be_cut_or_says_that_it_may_not(
     plan: Plan, rate: float
 ) -> None:
     lines: list[str] = []
@@ -106,7 +106,8 @@ def test_it_takes_its_time_and_proves_that_answers_can_be_cut_or_says_that_it_ca
     assert profile.took_s <= (100.0 if plan is QUICK else 180.0)
     remedy = "run it without --quick" if plan is QUICK else "run it with --full"
     slow = [line for line in lines if "too slow" in line]
-    assert (profile.continuation is None) == bool(slow)
+    assert profile.continuation is not None or slow
+    assert not slow or rate <= 10.0
     assert all(line.endswith(remedy) for line in slow)
 
 

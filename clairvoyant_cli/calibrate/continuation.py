@@ -37,7 +37,7 @@ PLACES = (0.2, 0.55)
 the end of a word. The last of them is that of answers given before: the more is read again, the worse."""
 
 ANSWER_S = 1.0  # how long an answer takes that is cut
-LEAST_TOKENS, FULL_TOKENS, MOST_TOKENS = 16, 40, 120
+LEAST_TOKENS, FULL_TOKENS, MOST_TOKENS = 10, 30, 120
 TRIAL_ANSWERS = 1.8  # answers' worth of tokens in a trial: its two parts, and half of the uncut answer
 HOPELESS = 4
 """A way is not tried further if this many first texts all differ, or this many questions bring none."""
@@ -93,8 +93,8 @@ class Tried:
 class Prover:
     """Tries a server's ways to continue, question by question, until one is exact or none is left.
 
-    `rate` is the server's speed in tokens per second: an answer takes about a second. `tried` changes only
-    after a question is complete, so `step` can be cancelled at any time.
+    `rate` is the server's speed in tokens per second: an answer takes about a second, but has at least
+    `shortest` tokens. `tried` changes only after a question is complete, so `step` can be cancelled.
     """
 
     client: Client
@@ -102,6 +102,7 @@ class Prover:
     rate: float
     tried: Tried = field(default_factory=Tried)
     least: int = TRIALS
+    shortest: int = LEAST_TOKENS
     cutter: "Cutter" = field(init=False)
     _events: int = field(init=False)
 
@@ -112,7 +113,7 @@ class Prover:
     @property
     def tokens(self) -> int:
         """The most tokens of an answer that is cut."""
-        return min(MOST_TOKENS, max(LEAST_TOKENS, round(ANSWER_S * self.rate)))
+        return min(MOST_TOKENS, max(self.shortest, round(ANSWER_S * self.rate)))
 
     @property
     def wanted(self) -> int:

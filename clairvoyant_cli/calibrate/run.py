@@ -6,11 +6,12 @@ The measured length makes an answer Short or Long, not the question's intent.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import fmean, median
 
 from clairvoyant_cli.calibrate.advice import advise
 from clairvoyant_cli.calibrate.client import TimedAnswer
-from clairvoyant_cli.calibrate.continuation import Prover
+from clairvoyant_cli.calibrate.continuation import FULL_TOKENS, Prover
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed_mu_short, cs2, estimate, in_the_queue
 from clairvoyant_cli.calibrate.server_speeds import (
@@ -31,6 +32,8 @@ from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 from profiles.records import MIN_TRIALS, Band, Continuation, Host, Mix, Profile, Sample
+
+MARGIN = 1.25  # of the time that a proof should take
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +91,15 @@ def _say_how_long(session: Session, first: TimedAnswer) -> None:
         line = f"by the server's first answer this takes about {max(1, round(expected_s / 60))} min; "
         session.say(line + "without --full it takes three")
     if plan.cut_s is not None and rate:
-        needed_s = MIN_TRIALS * Prover(session.client, 1, rate, least=plan.trials).trial_s
+        needed_s = MARGIN * MIN_TRIALS * _prover(session, 1, rate).trial_s
         if needed_s > plan.cut_s:
-            more = "run it without --quick" if plan is QUICK else "run it with --full"
-            session.say(f"the server is too slow to prove in this time that answers can be cut; {more}")
+            more = "run it without --quick" if plan.name == QUICK.name else "run it with --full"
+            session.say(f"the server may be too slow to prove in this time that answers can be cut; {more}")
+
+
+def _prover(session: Session, slots: int, rate: float) -> Prover:
+    # Time may be up before there are as many trials as short answers need.
+    return Prover(session.client, slots, rate, least=session.plan.trials, shortest=FULL_TOKENS)
 
 
 async def _prove_continuing(session: Session, slots: int) -> tuple[tuple[Continuation, ...], tuple[str, ...]]:
@@ -99,16 +107,17 @@ async def _prove_continuing(session: Session, slots: int) -> tuple[tuple[Continu
     measured.
     """
     plan, clock = session.plan, session.client.clock
-    prover = Prover(session.client, slots, 1.0 / _token_s(session), least=plan.trials)
+    prover = _prover(session, slots, 1.0 / _token_s(session))
     begun_s = clock()
     try:
         await prover.look()
         while not prover.is_complete:
             left_s = prover.trial_s * (prover.wanted - prover.done)
             if plan.cut_s is not None:
-                left_s = min(left_s, begun_s + plan.cut_s - clock(), session.remaining_s or left_s)
-            if left_s <= 0.0:
-                break
+                bound_s = min(begun_s + plan.cut_s - clock(), session.remaining_s or inf)
+                if bound_s < 2 * prover.trial_s:
+                    break  # the next question would take too long
+                left_s = min(left_s, bound_s)
             session.tell(Step("cut and continued", prover.done, prover.wanted, left_s))
             await prover.step()
     except ClairvoyantError as error:

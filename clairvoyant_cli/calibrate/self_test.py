@@ -22,7 +22,7 @@ from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.continuation import Prover, Tried
-from clairvoyant_cli.calibrate.questions import reading
+from clairvoyant_cli.calibrate.questions import Question, reading
 from clairvoyant_cli.calibrate.server_speeds import survey
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.model_settings import changed_parts
@@ -34,13 +34,13 @@ from profiles.records import Host, Profile, Served
 PIECE_S = 2.0
 IDLE_S = 2.0  # without any request, before a test: agents come back within it
 LOOK_EVERY_S = 1.0
-ATTEMPTS = 5  # that fail in a row before a model is given up
-AGAIN_S = 10.0  # until the next attempt; longer each time
+ATTEMPTS = 5  # that fail in a row before it is said
+AGAIN_S, LONGEST_S = 10.0, 3600.0  # until the next attempt; twice as long each time
 SLOWER = 0.7  # factor on the answers' lengths after an attempt that failed: the server may be slower by now
 LOADED_FOR_S = 60.0  # after its last answer, where the server does not list what is loaded
 
 READ_S = 0.2  # how long reading the longest prompt may take: a server may finish its batch before it stops
-FIRST_TOKENS, MAX_TOKENS = 32, 400  # of the first prompt that is read, and of the longest
+LEAST_TOKENS, MAX_TOKENS = 32, 400  # of that prompt; a server that is slower is only asked a short one
 ANSWER_TOKENS = 16
 
 REST_S = 1800.0
@@ -77,7 +77,7 @@ class Progress:
 @dataclass(slots=True)
 class Trying:
     """A test of one model. `keeps_prompts`: its server keeps in memory what leaves the slots. `failed`
-    attempts were made in a row, the next is due at `again_s`; `over`: there is none.
+    attempts were made in a row, the next is due at `again_s`; `over`: all is known.
     """
 
     client: Client
@@ -217,11 +217,10 @@ class SelfTest:
             return False  # a request came
         except ClairvoyantError as error:
             test.failed += 1
-            test.again_s = self._now() + AGAIN_S * test.failed
+            test.again_s = self._now() + min(AGAIN_S * 2.0**test.failed, LONGEST_S)
             if test.prover is not None:
                 test.prover.rate *= SLOWER
-            if test.failed >= ATTEMPTS:
-                test.over = True
+            if test.failed == ATTEMPTS:
                 self._say(f"{server.name}: no self-test of {model}: {error}; run: clairvoyant calibrate")
             return False
         finally:
@@ -237,10 +236,11 @@ class SelfTest:
         """Measure the speeds first, then make one trial after another."""
         client, progress = test.client, test.progress
         if not progress.decode_tokens_per_s:
-            read = answer = await client.ask(reading(FIRST_TOKENS, randbits(40)), ANSWER_TOKENS)
+            first = f"{randbits(20)}: count from one to twenty, in words, one after the other."
+            read = answer = await client.ask(Question("first", first, ANSWER_TOKENS))
             tokens = min(round(READ_S * (answer.prefill_tokens_per_s or 0.0)), MAX_TOKENS)
-            if tokens > FIRST_TOKENS:
-                read = await client.ask(reading(tokens, randbits(40)), ANSWER_TOKENS)
+            if tokens > LEAST_TOKENS:
+                read = await client.ask(reading(tokens, randbits(20)), ANSWER_TOKENS)
             progress.prefill_tokens_per_s = read.prefill_tokens_per_s
             progress.ttft_s = answer.ttft_s
             if answer.decode_tokens_per_s is None:

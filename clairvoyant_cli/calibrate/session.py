@@ -63,7 +63,7 @@ class Plan:
 
 
 QUICK = Plan("quick", 40, 5, (400,), budget_s=80.0, trials=MIN_TRIALS, cut_s=50.0, silence_s=30.0)
-STANDARD = Plan("standard", shorts=100, singles=25, bands=(400, 1600), budget_s=160.0, cut_s=80.0)
+STANDARD = Plan("standard", shorts=100, singles=25, bands=(400, 1600), budget_s=160.0, cut_s=90.0)
 FULL = Plan("full", shorts=100, singles=60, bands=(400, 1600, 6000), reload=True)
 PLANS = {plan.name: plan for plan in (QUICK, STANDARD, FULL)}
 

@@ -10,7 +10,7 @@ import pytest
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.continuation import HOPELESS, LEAST_TOKENS, MOST_TOKENS, Prover
+from clairvoyant_cli.calibrate.continuation import FULL_TOKENS, HOPELESS, LEAST_TOKENS, MOST_TOKENS, Prover
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import TRIALS
 from clairvoyant_cli.research.bench.asgi_server import serve_app
@@ -162,7 +162,7 @@ def test_an_interrupted_proof_goes_on_where_it_was_and_drops_trials_of_other_set
 def test_a_slow_server_is_asked_for_shorter_answers_and_more_of_them() -> None:
     fast, slow = (proven(Engine, steps=0, rate=rate)[0] for rate in (1000.0, 5.0))
     assert (fast.tokens, fast.wanted) == (MOST_TOKENS, TRIALS)
-    assert (slow.tokens, slow.wanted) == (LEAST_TOKENS, TRIALS * 40 // LEAST_TOKENS)
+    assert (slow.tokens, slow.wanted) == (LEAST_TOKENS, TRIALS * FULL_TOKENS // LEAST_TOKENS)
 
 
 def test_no_uncut_answer_stands_in_the_cache_before_its_cuts() -> None:

@@ -84,9 +84,10 @@ def daemon_process(
     """
     command = COMMAND if checkout is None else (str(checkout / ".venv/bin/python"), *COMMAND[1:])
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CLAIRVOYANT_")}
-    quiet = [] if self_test else ["--no-self-test"]  # idle time is quiet
+    # Idle time is quiet. Other checkouts may not know the flag.
+    quiet = [] if self_test or checkout is not None else ["--no-self-test"]
     process = subprocess.Popen(
-        [*command, "--backend", backend, "--listen", "127.0.0.1:0", *flags, *quiet],
+        [*command, *quiet, "--backend", backend, "--listen", "127.0.0.1:0", *flags],
         stdin=stdin,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

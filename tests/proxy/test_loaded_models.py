@@ -208,3 +208,11 @@ async def test_models_that_do_not_exist_keep_nobody_waiting() -> None:
         assert set(residency.load_s) == {"real:latest"}
         assert (await client.ask(body("other"))).status == 200
         assert prices()[1] == 0.0
+
+
+def test_options_other_than_the_context_are_remembered() -> None:
+    residents = Residents(scheduler(), "ollama")
+    assert residents.is_plain("a")
+    for affinity, plain in (("a:latest num_ctx=8192", True), ("a:latest num_ctx=8192 num_gpu=9", False)):
+        residents.answered(asked("a", affinity), 200)
+        assert residents.is_plain("a") is plain

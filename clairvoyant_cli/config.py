@@ -359,7 +359,7 @@ class ServeConfig:
             "api_key_file and clients exclude each other; move the keys into the clients file",
         )
         if self.otlp_endpoint is not None:
-            check_url(self.otlp_endpoint, "http://127.0.0.1:4318", "OTLP endpoint")
+            check_url(self.otlp_endpoint, "http://127.0.0.1:4318")
         for name in ("backend", "slots", "backend_key_file"):
             _check(
                 not self.backends or getattr(self, name) is None,

@@ -95,6 +95,8 @@ def _told(before: "Snapshot | None", after: "Snapshot | None") -> str:
     if now.answers_today < then.answers_today:  # the sums begin again at midnight
         then = type(then)()
     compared = now.answers_today - then.answers_today
+    if not queued:
+        return "no request reached the queue"
     if not compared:
         return f"{plural(queued, 'request')}, none compared with arrival order"
     saved_s = now.saved_today_s - then.saved_today_s

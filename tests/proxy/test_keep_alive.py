@@ -14,8 +14,9 @@ import pytest
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.requests import keep_alive
 from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.replay import Engine, Replay, tabled
-from tests.fakes.raw_http import RawClient, post, raw_client
+from tests.fakes.raw_http import Message, RawClient, post, raw_client
 from tests.fakes.serving import between, serving, until
 
 LENGTHS = tabled({"endless": 100_000, "short": 3})
@@ -100,7 +101,7 @@ async def test_a_stream_begins_with_empty_events_and_goes_on_as_the_server_sends
         holder.leave()
         engine.thaw()
         got = await chunked_rest(client)
-        direct = await client.ask(asks(path, stream=True))
+        direct = await from_the_server(daemon, asks(path, stream=True))
         assert text_of(path, got) == text_of(path, direct.body) != ""
         kinds = [each.get("type") for each in events(got)]
         if path == "/v1/responses":
@@ -112,8 +113,14 @@ async def test_a_stream_begins_with_empty_events_and_goes_on_as_the_server_sends
             assert [each for each in kinds if each != "ping"] == [e.get("type") for e in events(direct.body)]
         else:
             assert without_ids(got).endswith(without_ids(direct.body)[1:])
-        assert [each.status for each in daemon.snapshot().recent if each.outcome == "completed"] == [200, 200]
+        assert [each.status for each in daemon.snapshot().recent if each.outcome == "completed"] == [200]
         assert engine.counts.arrived == 3, "nothing is sent twice"
+
+
+async def from_the_server(daemon: Daemon, request: bytes) -> Message:
+    """Return the answer without the proxy, which sends empty events on a busy machine."""
+    async with raw_client(daemon.pool.first.base_url) as client:
+        return await client.ask(request)
 
 
 async def chunked_rest(client: RawClient) -> bytes:
@@ -135,29 +142,36 @@ async def test_an_answer_in_one_piece_comes_behind_line_feeds(path: str) -> None
         holder.leave()
         engine.thaw()
         got = await chunked_rest(client)
-        direct = await client.ask(request)
+        direct = await from_the_server(daemon, request)
         assert got.startswith(b"\n")
         assert json.loads(got).keys() == json.loads(direct.body).keys()
 
 
 @pytest.mark.parametrize("path", STREAMED)
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_fails_later_ends_as_an_error_of_the_protocol(path: str, stream: bool) -> None:
-    async with occupied(max_wait=0.15) as (daemon, engine, _), raw_client(daemon.base_url) as client:
-        client.send(asks(path, stream=stream))
-        assert (await client.receive(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-        last = events(await chunked_rest(client))[-1]
-        if path == "/v1/responses" and stream:
-            assert last["type"] == "response.failed"
-            told = last["response"]["error"]
-            assert told["code"] == "server_is_overloaded"
-        else:
-            assert last.get("type", "error") == "error"
-            told = last["error"]
-        message = told if isinstance(told, str) else told["message"]
-        assert "no slot became free" in message or "server busy" in message
-        assert [each.status for each in daemon.snapshot().recent] == [503]
-        assert engine.counts.arrived == 1
+def test_what_fails_later_ends_as_an_error_of_the_protocol(path: str, stream: bool) -> None:
+    async def scene() -> None:
+        clock = asyncio.get_running_loop().time
+        async with (
+            occupied(max_wait=0.15, clock=clock) as (daemon, engine, _),
+            raw_client(daemon.base_url) as client,
+        ):
+            client.send(asks(path, stream=stream))
+            assert (await client.receive(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            last = events(await chunked_rest(client))[-1]
+            if path == "/v1/responses" and stream:
+                assert last["type"] == "response.failed"
+                told = last["response"]["error"]
+                assert told["code"] == "server_is_overloaded"
+            else:
+                assert last.get("type", "error") == "error"
+                told = last["error"]
+            message = told if isinstance(told, str) else told["message"]
+            assert "no slot became free" in message or "server busy" in message
+            assert [each.status for each in daemon.snapshot().recent] == [503]
+            assert engine.counts.arrived == 1
+
+    run_virtually(scene())
 
 
 @pytest.mark.parametrize("body", [b'{"error":{"message":"no such model"}}', b"<html>no such model</html>"])

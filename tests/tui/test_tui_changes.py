@@ -170,7 +170,10 @@ async def test_a_change_is_drawn_as_if_it_had_always_been_so(change: str, size: 
         same(f"after_{change}_{size[0]}x{size[1]}", text)
         await pilot.resize_terminal(size[0] + 1, size[1])
         await pilot.resize_terminal(*size)
-        assert await settled(app, pilot) == text
+        for _ in range(20):  # a busy machine draws the last size later
+            if (again := await settled(app, pilot)) == text:
+                break
+        assert again == text
 
 
 async def test_the_sessions_are_in_the_deck_of_a_small_screen_while_there_are_any() -> None:

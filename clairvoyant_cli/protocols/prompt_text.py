@@ -98,7 +98,9 @@ def content_text(content: Raw | Content, allowance: Allowance, most: int = MAX_P
         parts = (fitting(PLAIN_PARTS, content) or entries(content)) if most > 1 else None
     if not parts or most <= 1:
         return NOTHING
-    shown = allowance.ends(parts, most)
+    shown: Sequence[PlainPart | Raw] = allowance.ends(parts, most)
+    if len(shown) == len(parts) == 1:
+        return _part_text(shown[0], allowance, most // NARROWER) or NOTHING
     texts = [_part_text(part, allowance, most // NARROWER) for part in shown]
     return joined([each for each in texts if each is not None], "\n", _passed_over(parts, shown))
 

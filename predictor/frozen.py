@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from predictor.judged import Judged
 from predictor.record import Prediction, Predictor, PromptView, Quality
 from predictor.semantic.opinion import Opinion
-from predictor.trust import Trust
 
 
 class FrozenPredictor(Predictor):
@@ -13,7 +13,7 @@ class FrozenPredictor(Predictor):
     def __init__(self, predictor: Predictor) -> None:
         self.name = predictor.name
         self._predictor = predictor
-        self._trust = Trust()
+        self._judged = Judged()
 
     def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
         """Return the prediction of the predictor."""
@@ -21,7 +21,7 @@ class FrozenPredictor(Predictor):
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
         """Compare the prediction with the answer; nothing that is predicted changes."""
-        self._trust.judge(prediction.score, prediction.q90_tokens, tokens)
+        self._judged.judge(prediction.score, prediction.q90_tokens, tokens)
 
     def after_thinking(self, view: PromptView, thought_tokens: int) -> Prediction | None:
         """Return what the predictor expects, not to be learned."""
@@ -30,7 +30,7 @@ class FrozenPredictor(Predictor):
 
     def quality(self) -> Quality:
         """Return how the predictions compare with the answers since the start."""
-        return self._trust.quality()
+        return self._judged.quality()
 
     def explain(self, view: PromptView) -> list[tuple[str, float]]:
         """Return what drove the prediction."""

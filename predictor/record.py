@@ -19,8 +19,6 @@ LONG_FROM_TOKENS = 800  # long is this many tokens or more (Clairvoyant, section
 NO_THINKING = "off"
 """`PromptView.thinking` where the model is told not to think."""
 
-USUAL = "usual"  # the source of a prediction for a client whose answers cannot be ranked
-
 
 class LengthClass(StrEnum):
     """The paper's three classes of answer length."""
@@ -142,9 +140,8 @@ class Prediction:
 
     `p_short`, `p_medium` and `p_long` are calibrated and sum to 1. `score` orders answers: a higher score
     is a longer answer; its scale is the model's own. `expected_tokens` is a mean and `q90_tokens` an upper
-    quantile, both already capped by the client's own limit. `source` names the model; it is USUAL where all
-    but `score` comes from the client's recent answers. `memo` is what the model needs to learn from the real
-    answer later; it holds no text.
+    quantile, both already capped by the client's own limit. `source` names the model. `memo` is what the
+    model needs to learn from the real answer later; it holds no text.
     """
 
     p_short: float
@@ -166,30 +163,16 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class Distrusted:
-    """A client and model whose answers a predictor ranks no better than chance, over `judged` answers."""
-
-    client: str
-    model: str
-    judged: int
-    ranking_accuracy: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Quality:
     """How well a predictor does on live traffic. `judged` counts the answers it was compared with.
 
     `ranking_accuracy` counts (Short, Long) pairs of the recent answers, ties half; `q90_coverage` is the
-    share of them that stayed within their q90. Each is None while there is nothing to count. Clients whose
-    answers it cannot rank are `distrusted`, the one with the latest answer first: their requests all get the
-    same prediction, so that they keep their order of arrival. It is not `trusted` if that holds for all.
+    share of them that stayed within their q90. Each is None while there is nothing to count.
     """
 
     judged: int
     ranking_accuracy: float | None
     q90_coverage: float | None
-    trusted: bool = True
-    distrusted: tuple[Distrusted, ...] = ()
 
 
 class Predictor:

@@ -35,13 +35,13 @@ def command(study: str, files: tuple[Path, ...], as_json: bool) -> None:
 
 
 def table_text(table: "StudyTable") -> str:
-    """Return a table as aligned text, its title above and its notes below."""
+    """Return a table as aligned text, its title above."""
     cells = [table.columns, *([_cell(value) for value in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells
     ]
-    return "\n".join([*filter(None, [table.title]), *lines, *table.notes])
+    return "\n".join([*filter(None, [table.title]), *lines])
 
 
 def _cell(value: "Cell") -> str:

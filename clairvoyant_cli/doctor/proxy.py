@@ -77,13 +77,6 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
             )
             text += f"the last of about {tokens:,} tokens to {context:,}"
             yield warning("context", text, larger_context(tokens))
-    if snapshot.predictor.distrusted:
-        names = ", ".join(snapshot.predictor.distrusted)
-        yield warning(
-            "predictor",
-            f"its ranking is not trusted, so arrival order is kept, for: {names}",
-            "clairvoyant forget --all    # erase what it learned and start over",
-        )
     yield from _check_sessions(snapshot)
 
 

@@ -14,7 +14,6 @@ from clairvoyant_cli.protocols.request_bodies import Called
 from predictor.record import Step
 
 ANSWERS, CALLS = 5, 2  # of the latest whose lengths are read, and whose calls
-MESSAGES = 32  # that are looked at
 END_CHARACTERS = 400  # at either end of a result, where errors are looked for
 ARGUMENT_BYTES = 2048  # of a call's arguments, where a command is looked for
 HARNESS_BYTES = 4096  # of the tools on offer: enough to distinguish one agent's from another's
@@ -63,7 +62,7 @@ def step_of(
     answers: list[int] = []
     called: list[str] = []
     command, goes_on = "", False
-    for message, said in zip(reversed(messages[-MESSAGES:]), reversed(read), strict=False):
+    for message, said in zip(reversed(messages), reversed(read), strict=False):
         if said is None or said.role not in BY_THE_MODEL:
             goes_on = False
             if said is not None and not answers and said.role not in _INSTRUCTIONS:

@@ -15,6 +15,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     entries,
     fields,
+    fitting,
     is_given,
     is_list,
     is_object,
@@ -22,7 +23,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     text,
 )
 from clairvoyant_cli.protocols.printable import printable
-from clairvoyant_cli.protocols.request_bodies import Part, PromptObject
+from clairvoyant_cli.protocols.request_bodies import Part, PlainPart, PromptObject
 from clairvoyant_cli.protocols.shorten_json import uncut
 
 MAX_PARTS = 64  # parts of a message that are looked at
@@ -36,6 +37,8 @@ MAX_NAME_CHARS = 200  # the longest name, of a model say, that is known whole
 Entry = TypeVar("Entry")
 
 PART = msgspec.json.Decoder(Part)
+PLAIN_PARTS = msgspec.json.Decoder(list[PlainPart])
+Content = str | list[PlainPart]
 PROMPT_OBJECT = msgspec.json.Decoder(PromptObject)
 
 _NO_PLAIN_LIST = re.compile(rb"[\"\[{]")
@@ -82,14 +85,22 @@ def text_of(raw: Raw) -> Text:
     return Text(*uncut(text(raw)))
 
 
-def content_text(content: Raw, allowance: Allowance, most: int = MAX_PARTS) -> Text:
+def content_text(content: Raw | Content, allowance: Allowance, most: int = MAX_PARTS) -> Text:
     """Return the text of a message: text itself, or a list of parts."""
-    if is_text(content):
+    if isinstance(content, str):
+        return Text(*uncut(content))
+    parts: Sequence[PlainPart | Raw] | None
+    if isinstance(content, list):
+        parts = content
+    elif is_text(content):
         return text_of(content)
-    parts = entries(content) if most > 1 else None
-    if not parts:
+    else:
+        parts = (fitting(PLAIN_PARTS, content) or entries(content)) if most > 1 else None
+    if not parts or most <= 1:
         return NOTHING
-    shown = allowance.ends(parts, most)
+    shown: Sequence[PlainPart | Raw] = allowance.ends(parts, most)
+    if len(shown) == len(parts) == 1:
+        return _part_text(shown[0], allowance, most // NARROWER) or NOTHING
     texts = [_part_text(part, allowance, most // NARROWER) for part in shown]
     return joined([each for each in texts if each is not None], "\n", _passed_over(parts, shown))
 
@@ -139,17 +150,23 @@ def _passed_over(entries: Sequence[object], shown: Sequence[object]) -> float:
     return (len(entries) - len(shown)) / (len(shown) or 1)
 
 
-def _part_text(entry: Raw, allowance: Allowance, most: int) -> Text | None:
-    if is_text(entry):
+def _part_text(entry: PlainPart | Raw, allowance: Allowance, most: int) -> Text | None:
+    held: Raw | Content | None
+    if isinstance(entry, PlainPart):
+        said, kind, given, held = entry.text, entry.type, entry.input, entry.content
+    elif is_text(entry):
         return text_of(entry)
-    part = fields(PART, entry)
-    if part is None:
-        return None
-    if is_text(part.text):
-        return text_of(part.text)
-    if "image" in text(part.type):
+    else:
+        part = fields(PART, entry)
+        if part is None:
+            return None
+        said = text(part.text) if is_text(part.text) else None
+        kind, given, held = text(part.type), part.input, part.content
+    if said is not None:
+        return Text(*uncut(said))
+    if "image" in kind:
         return Text(images=1)
-    if part.input is not ABSENT:
-        return Text("", len(part.input))  # Anthropic's tool_use
+    if given is not ABSENT:
+        return Text("", len(given))  # Anthropic's tool_use
     # Anthropic's tool_result, Responses' tool output
-    return None if part.content is ABSENT else content_text(part.content, allowance, most)
+    return None if held is None or held is ABSENT else content_text(held, allowance, most)

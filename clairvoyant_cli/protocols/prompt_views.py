@@ -21,7 +21,6 @@ from clairvoyant_cli.protocols.prompt_text import (
     MAX_PARTS,
     Allowance,
     content_text,
-    ends,
     joined,
     prompt_text,
     text_of,
@@ -37,17 +36,16 @@ from clairvoyant_cli.protocols.request_bodies import (
     Typed,
 )
 from clairvoyant_cli.protocols.routes import Shape
-from clairvoyant_cli.protocols.shorten_json import uncut
 from predictor.record import NO_THINKING, PromptView, Task, Turn
 
 MAX_CAP_TOKENS = 1 << 30
 """A larger cap counts as none: JSON integers are unbounded, a predictor's floats are not."""
 
-MAX_MESSAGES = 96
+FIRST_MESSAGES, LAST_MESSAGES = 4, 16
 """Messages read of a conversation, from both ends: system prompts come first, and a predictor looks at the
-last few answers."""
+last five answers, of three messages each: what the model thought, its call, and the result."""
 
-SAMPLED_MESSAGES = 256  # messages in between that are sampled for their length
+SAMPLED_MESSAGES = 4  # of those in between, to learn how many characters a byte is
 HISTORY_PARTS = 16  # parts of a message that are looked at, of all but the last
 SAMPLED_PARTS = 4  # parts of a message in between that are looked at
 
@@ -225,11 +223,13 @@ def _conversation(
     turns: list[Turn] = []
     images = 0
     allowance = Allowance()
-    looked_at: list[Raw | Message] = [*before, *ends(messages, MAX_MESSAGES)]
+    between = messages[FIRST_MESSAGES:-LAST_MESSAGES]
+    shown = [*messages[:FIRST_MESSAGES], *messages[-LAST_MESSAGES:]] if between else messages
+    looked_at: list[Raw | Message] = [*before, *shown]
     # The last one is what is asked, and has an allowance of its own.
     told = [_said(message, allowance, HISTORY_PARTS) for message in looked_at[:-1]]
     told += [_said(message, Allowance(), MAX_PARTS) for message in looked_at[-1:]]
-    answered = max(0, len(messages) - MAX_MESSAGES) // 2
+    answered = len(between) // 2
     read_characters = 0
     for said in told:
         if said is None:
@@ -244,12 +244,12 @@ def _conversation(
     asked = turns.pop() if turns else Turn("user", "")
     step = None
     if answered or is_given(tools):
-        step = step_of(ends(messages, MAX_MESSAGES) or [ABSENT], told, answered, read_characters, tools)
+        step = step_of(shown or [ABSENT], told, answered, read_characters, tools)
     return PromptView(
         prompt=asked.text,
         cut=asked.cut,
         system="\n".join(filter(None, system)),
-        history=(*_passed_over(messages, allowance), *turns),
+        history=(*_passed_over(between, allowance), *turns),
         max_tokens=cap,
         json_mode=json_mode,
         tools=count(tools),
@@ -261,16 +261,18 @@ def _conversation(
     )
 
 
-def _passed_over(messages: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
-    """Return one anonymous, empty turn that is as long as all messages between a conversation's ends."""
-    if len(messages) <= MAX_MESSAGES:
+def _passed_over(between: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
+    """Return one anonymous, empty turn that is about as long as the messages between a conversation's ends.
+
+    Of a few of them it is found how many characters a byte is: bytes may be escapes, pictures, or left out.
+    """
+    if not between:
         return ()
-    between = messages[MAX_MESSAGES // 2 : -(MAX_MESSAGES // 2)]
     # An odd step: every other message is an answer.
     sample = between[:: len(between) // SAMPLED_MESSAGES | 1]
     said = [_said(message, allowance, SAMPLED_PARTS) for message in sample]
-    characters = sum(len(each.text) + each.cut for each in said if each) * len(between) // len(sample)
-    return (Turn("", "", characters),)
+    characters = sum(each.characters for each in said if each) * sum(map(len, between))
+    return (Turn("", "", characters // sum(map(len, sample))),)
 
 
 def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> ReadMessage | None:
@@ -278,10 +280,10 @@ def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> Read
     if not isinstance(message, Message):
         plain = fields(PLAIN_MESSAGE, message)
         if plain is not None:
-            said, cut = uncut(plain.content)
+            said, cut, images = content_text(plain.content, allowance, most_parts)
             if plain.tool_calls is not ABSENT:
                 cut += calls_length(plain.tool_calls)
-            return ReadMessage(plain.role, said, cut, count(plain.images), plain.tool_calls)
+            return ReadMessage(plain.role, said, cut, images + count(plain.images), plain.tool_calls)
         held = fields(MESSAGE, message)
         if held is None:
             return None

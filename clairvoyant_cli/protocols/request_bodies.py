@@ -21,6 +21,15 @@ class Part(msgspec.Struct, gc=False):
     input: Raw = ABSENT  # of a tool's call
 
 
+class PlainPart(msgspec.Struct, gc=False):
+    """A part that is like nearly all: read so it costs a tenth."""
+
+    text: str | None = None
+    type: str = ""
+    content: "str | list[PlainPart] | None" = None
+    input: Raw = ABSENT
+
+
 class Message(msgspec.Struct, gc=False):
     """A message of a conversation, or an item of a Responses request."""
 
@@ -48,7 +57,7 @@ class PlainMessage(msgspec.Struct, gc=False):
     """A message that is like nearly all: read so it costs a third."""
 
     role: str
-    content: str
+    content: str | list[PlainPart]
     images: Raw = ABSENT
     tool_calls: Raw = ABSENT
 

@@ -30,10 +30,10 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
 from clairvoyant_cli.proxy.observing.traces import traces_to
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
+from clairvoyant_cli.proxy.queue.arrival_fallback import ArrivalFallback
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Phase
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.admission import Admission
 from clairvoyant_cli.proxy.requests.admission_rules import AdmissionRules
@@ -305,7 +305,7 @@ def _compose(
     # The queue and how it is operated.
     operation = Operation(
         dispatcher,
-        PredictorTrust(predictor, times.coverage),
+        ArrivalFallback(times.coverage),
         clock,
         say,
         "default" if config.tau is None else "flag",

@@ -340,18 +340,13 @@ class BackendState:
 @dataclass(frozen=True, slots=True)
 class PredictorState:
     """How well the predictor does on this traffic. `ranking_accuracy` is over (Short, Long) pairs, ties count
-    half. The clients whose answers it cannot rank are `distrusted`, the latest first; if there are no others
-    it is not `trusted`. `evidence` is what each of these verdicts rests on: the number of answers, and the
-    share of their pairs ranked right (0.5 is chance), of answers that differ by a factor of two.
+    half.
     """
 
     name: str
     judged: int = 0
     ranking_accuracy: float | None = None
     q90_coverage: float | None = None
-    trusted: bool = True
-    distrusted: tuple[str, ...] = ()
-    evidence: tuple[tuple[int, float | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

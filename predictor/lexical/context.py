@@ -39,27 +39,31 @@ _DETAIL = frozenset(b"detailed comprehensive comprehensively thorough thoroughly
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The mean log length with everything considered, and the keys of what was considered.
-
-    `by_words` is False where the prompt's words do not count: it is a tool's result, say.
-    """
+    """The mean log length with everything considered, and the keys of what was considered."""
 
     mean: float
     keys: tuple[str, ...]
-    by_words: bool = True
+
+
+def step_context(view: PromptView) -> Context | None:
+    """Return the context of a request whose words say nothing of its answer; None for any other.
+
+    Such are an agent's steps, and a gap in code that is to be filled.
+    """
+    if view.task is Task.INFILL:
+        return Context(INFILL_MEAN, ("infill",))
+    step = view.step
+    if step is None or not (step.is_result or step.command or any(step.tools)):
+        return None
+    before = [log_tokens(count / CHARACTERS_A_TOKEN) for count in step.answers] or [USUAL_STEP]
+    mean = STEP_MEAN + STEP_BEFORE * sum(before) / len(before) + STEP_NEW * log1p(step.new_characters)
+    keys = ["step"]
+    return Context(_with_thinking(view, mean, keys), tuple(keys))
 
 
 def consider(view: PromptView, mean: float) -> Context:
     """Shift the mean log length predicted from the prompt by what else is known of the request."""
-    if view.task is Task.INFILL:
-        return Context(INFILL_MEAN, ("infill",), by_words=False)
     keys: list[str] = []
-    step = view.step
-    if step is not None and (step.is_result or step.command or any(step.tools)):
-        before = [log_tokens(count / CHARACTERS_A_TOKEN) for count in step.answers] or [USUAL_STEP]
-        mean = STEP_MEAN + STEP_BEFORE * sum(before) / len(before) + STEP_NEW * log1p(step.new_characters)
-        keys.append("step")
-        return Context(_with_thinking(view, mean, keys), tuple(keys), by_words=False)
     if view.task is Task.COMPLETION:
         mean += COMPLETION_SHIFT
         keys.append("completion")

@@ -23,6 +23,7 @@ from predictor.lexical.words import Hashes
 from predictor.lognormal import LOG_LONG, LOG_SHORT
 
 Floats = npt.NDArray[np.float32]
+Buckets = npt.NDArray[np.uint16]
 
 NOISE = np.float32(2.0)
 """The variance of what cannot be learnt; a feature's square is how freely it may learn (a ridge penalty)."""
@@ -49,10 +50,18 @@ _HEAD = struct.Struct("<QII")
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A request as the correction sees it: hashed grams, and dense numbers, the hashed keys among them."""
+    """A request as the correction sees it: buckets of grams, and dense numbers, the hashed keys among them.
 
-    grams: Hashes
+    Two grams of a prompt in one bucket count twice and are learnt once: one prompt in four has such a pair.
+    """
+
+    grams: Buckets
     dense: Floats
+
+    @classmethod
+    def of(cls, hashes: Hashes, dense: Floats) -> "Features":
+        """Describe a request, of the distinct hashes of its grams."""
+        return cls(hashes[:MAX_GRAMS].astype(np.uint16), dense)
 
     @property
     def gram_value(self) -> np.float32:
@@ -86,10 +95,6 @@ class Correction:
         self._variances = np.ones(BUCKETS, np.float32)
         self._last: deque[tuple[Features, float]] = deque(maxlen=REPLAYED_OF)
         self._random = np.random.default_rng(0)
-
-    def features(self, hashes: Hashes, dense: Floats) -> Features:
-        """Describe a request."""
-        return Features(np.unique(hashes[:MAX_GRAMS] % np.uint32(BUCKETS)), dense)
 
     def shift(self, features: Features) -> float:
         """Return what to add to the mean log tokens."""

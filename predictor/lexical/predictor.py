@@ -11,15 +11,16 @@ import numpy as np
 
 from predictor.chores import ChoreLengths, ChoreMemo
 from predictor.errors import ModelError
-from predictor.lexical.context import Context, consider
+from predictor.judged import Judged
+from predictor.lexical.context import Context, consider, step_context
 from predictor.lexical.cues import NAMES
 from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
 from predictor.lexical.online import KEY_BUCKETS, Correction, Features, Floats, ModelEdges, hashed_keys
 from predictor.lexical.steps import NUMBER_VALUE, NUMBERS, STEP_KEY_VALUE, step_keys, step_numbers
+from predictor.lexical.words import gram_hashes, words_of
 from predictor.lognormal import log_tokens, median_above, prediction_of, tokens_at
-from predictor.record import LONG_FROM_TOKENS, USUAL, Prediction, Predictor, PromptView, Quality, Task
+from predictor.record import LONG_FROM_TOKENS, Prediction, Predictor, PromptView, Quality, Task
 from predictor.semantic.opinion import EMBEDDED, Opinion
-from predictor.trust import MODEL_CHARS, Trusts
 
 NOTHING = Prediction(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none")  # an embedding generates no tokens
 
@@ -70,8 +71,6 @@ class Memo(NamedTuple):
     q90: float
     model: int
     cap: int | None
-    client: str
-    model_name: str
 
 
 class LexicalPredictor(Predictor):
@@ -84,7 +83,7 @@ class LexicalPredictor(Predictor):
         self._calibration = self._model.card.calibration
         self._correction = Correction(_WIDTH)
         self._edges = ModelEdges()
-        self._trusts = Trusts()
+        self._judged = Judged()
         self._chores = ChoreLengths()
 
     def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
@@ -94,32 +93,34 @@ class LexicalPredictor(Predictor):
         if view.chore is not None:
             guess = view.chore.tokens or self.predict(replace(view, chore=None), opinion).expected_tokens
             return self._chores.predict(view, view.chore.name, guess)
-        reading = self._model.read(view.prompt, view.cut)
-        calibration, score = self._calibration, reading.score
-        if opinion is not None:
-            calibration, score = opinion.calibration, reading.blended(opinion.score, opinion.share)
-        context = consider(view, reading.drawn(calibration.mean_at(score)))
-        features = self._correction.features(reading.hashes, self._dense(view, reading, context, opinion))
+        calibration = self._calibration if opinion is None else opinion.calibration
+        context, reading = step_context(view), None
+        if context is None:
+            reading = self._model.read(view.prompt, view.cut)
+            score = reading.score if opinion is None else reading.blended(opinion.score, opinion.share)
+            context = consider(view, reading.drawn(calibration.mean_at(score)))
+        hashes = gram_hashes(words_of(view.prompt)) if reading is None else reading.hashes
+        features = Features.of(hashes, self._dense(view, reading, context, opinion))
         mean = context.mean + self._correction.shift(features)
-        spread = calibration.spread_at(mean) * (
-            STATED_SPREAD if context.by_words and reading.states_length else 1.0
-        )
+        stated = reading is not None and reading.states_length
+        spread = calibration.spread_at(mean) * (STATED_SPREAD if stated else 1.0)
         model = crc32(view.model.encode("utf-8", "replace"))
         seen = self._edges.of(model)
         q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * seen.scale
-        whose = view.client, view.model[:MODEL_CHARS]
-        memo = Memo(features, context.mean, mean, spread, q90, model, view.max_tokens, *whose)
+        memo = Memo(features, context.mean, mean, spread, q90, model, view.max_tokens)
         shifts = seen.short_shift, seen.long_shift
-        prediction = prediction_of(
+        return prediction_of(
             calibration, mean, spread, q90, view.max_tokens, self.name, memo, shifts, seen.scale
         )
-        return self._trusts.trusted(prediction, *whose, view.max_tokens)
 
-    def _dense(self, view: PromptView, reading: Reading, context: Context, opinion: Opinion | None) -> Floats:
-        """Return the dense features that learning uses; zeros where there is no embedding."""
+    def _dense(
+        self, view: PromptView, reading: Reading | None, context: Context, opinion: Opinion | None
+    ) -> Floats:
+        """Return the dense features that learning uses; zeros for what is not known."""
         dense = np.zeros(_WIDTH, np.float32)
-        dense[: len(NAMES)] = self._model.standardise(reading.row, _CUE_VALUE)
-        dense[_CHARACTERS] *= LENGTH_VALUE / _CUE_VALUE
+        if reading is not None:
+            dense[: len(NAMES)] = self._model.standardise(reading.row, _CUE_VALUE)
+            dense[_CHARACTERS] *= LENGTH_VALUE / _CUE_VALUE
         dense[_MEAN] = MEAN_VALUE * (context.mean - TYPICAL_MEAN)
         keys = dict.fromkeys((*context.keys, *_keys(view)), KEY_VALUE)
         if view.step is not None:
@@ -150,10 +151,10 @@ class LexicalPredictor(Predictor):
                 return
             real = median_above(memo.mean, spread, real)
         else:  # where the client ends an answer says nothing of where the model would have
-            self._trusts.judge(memo.client, memo.model_name, prediction.score, tokens_at(memo.q90), tokens)
+            self._judged.judge(prediction.score, tokens_at(memo.q90), tokens)
             taught = self._edges.to_teach(memo.model)
             taught.learn((real - memo.mean) / memo.spread, real > memo.q90)
-            if prediction.source != USUAL and (memo.cap is None or memo.cap >= LONG_FROM_TOKENS):
+            if memo.cap is None or memo.cap >= LONG_FROM_TOKENS:
                 taught.learn_class(real, prediction.p_short, prediction.p_long)
         self._correction.learn(memo.features, memo.static, real)
 
@@ -164,19 +165,19 @@ class LexicalPredictor(Predictor):
 
     def quality(self) -> Quality:
         """Return how the predictions compare with the answers."""
-        return self._trusts.quality()
+        return self._judged.quality()
 
     def explain(self, view: PromptView) -> list[tuple[str, float]]:
         """Return what drove the prediction, in log tokens, strongest first."""
         if view.chore is not None:
             return []
         slope = self._calibration.slope
+        context = step_context(view)
+        if context is not None:
+            return [(f"request: {', '.join(context.keys)}", context.mean - TYPICAL_MEAN)]
         reading = self._model.read(view.prompt, view.cut)
         static = reading.drawn(self._calibration.mean_at(reading.score))
         context = consider(view, static)
-        request = f"request: {', '.join(context.keys)}"
-        if not context.by_words:
-            return [(request, context.mean - TYPICAL_MEAN)]
         effects = {
             _SHOWN_AS.get(name, name.replace("_", " ")): slope * effect
             for name, effect in self._model.effects(reading).items()
@@ -186,7 +187,7 @@ class LexicalPredictor(Predictor):
         telling = sorted(words, key=lambda word: (-round(abs(words[word]), 4), word))[:_WORDS_SHOWN]
         effects[f"words: {', '.join(telling)}"] = effects.pop("words")
         if context.keys:
-            effects[request] = context.mean - static
+            effects[f"request: {', '.join(context.keys)}"] = context.mean - static
         moved = [(name, effect) for name, effect in effects.items() if abs(effect) >= _MIN_EFFECT]
         return sorted(moved, key=lambda reason: -abs(reason[1]))[:_REASONS_SHOWN]
 
@@ -210,7 +211,7 @@ class LexicalPredictor(Predictor):
             raise ModelError("the learnt state belongs to another model: learning starts over")
         self._correction = Correction.of_state(learnt, _WIDTH)
         self._edges, self._chores = edges, chores
-        self._trusts = Trusts()  # what was judged were other predictions
+        self._judged = Judged()  # what was judged were other predictions
 
 
 def _keys(view: PromptView) -> list[str]:

@@ -1,10 +1,9 @@
 """Reads the answer length that a prompt asks for, and how far to believe it before any data is seen.
 
 "500 words", "a five-paragraph essay" and "3 tips" ask for a number of tokens. Data with known answer lengths
-holds few requests that say how long they want the answer, and far fewer of each way of saying it. So it sets
-a prior: the score is drawn towards it by a fixed share, and the trees learn what is left. The shares are
-round numbers: models follow a number of words better than a number of items, which at twice its share ranked
-distributions never seen worse.
+holds few requests that say how long they want the answer, and far fewer of each way of saying it. So the mean
+is drawn towards it by a fixed share (`model.Reading.drawn`). The shares are round numbers: models follow a
+number of words better than a number of items, which at twice its share ranked distributions never seen worse.
 
 Rule 1: a number counts only where it is asked for, not where it belongs to material that is given ("the
 1000-word text below").

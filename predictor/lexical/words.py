@@ -114,6 +114,11 @@ def in_english(words: list[bytes]) -> list[bytes]:
     return [ENGLISH.get(word, word) for word in words]
 
 
+def words_of(prompt: str) -> list[bytes]:
+    """Return the words of a prompt's window, in English where they are known."""
+    return in_english(split(window(prompt)))
+
+
 def split_with_numbers(seen: bytes) -> list[bytes]:
     """Return the words of a window with the digits as they stand; the same words at the same places."""
     return seen.translate(_DIGITS_KEPT).split()

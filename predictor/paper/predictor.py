@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
+from predictor.judged import Judged
 from predictor.lexical.model import Floats, open_session
 from predictor.paper.features import NAMES, paper_features
 from predictor.record import Prediction, Predictor, PromptView, Quality
 from predictor.semantic.opinion import Opinion
-from predictor.trust import Trust
 
 MODEL = "model.onnx"
 
@@ -23,7 +23,7 @@ class PaperPredictor(Predictor):
     def __init__(self, directory: Path, name: str = "paper") -> None:
         """Open the model in `directory`; ModelError if it does not take the paper's 19 features."""
         self.name = name
-        self._trust = Trust()
+        self._judged = Judged()
         self._session = open_session(directory / MODEL, len(NAMES))
         self._input = self._session.get_inputs()[0].name
         self._outputs = [self._session.get_outputs()[-1].name]
@@ -48,11 +48,11 @@ class PaperPredictor(Predictor):
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
         """Judge the prediction; the paper's model itself is fixed."""
-        self._trust.judge(prediction.score, prediction.q90_tokens, tokens)
+        self._judged.judge(prediction.score, prediction.q90_tokens, tokens)
 
     def quality(self) -> Quality:
         """Return how the predictions compare with the answers."""
-        return self._trust.quality()
+        return self._judged.quality()
 
     def explain(self, view: PromptView) -> list[tuple[str, float]]:
         """Return what each feature that is not zero adds to P(Long), strongest first."""

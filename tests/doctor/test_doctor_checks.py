@@ -253,7 +253,6 @@ def test_daemon_problems_are_found() -> None:
         (replace(SNAPSHOT, daemon_version="0.0.1"), Level.WARNING),
         (replace(SNAPSHOT, mode="paused"), Level.WARNING),
         (replace(SNAPSHOT, backends=(gone,)), Level.BROKEN),
-        (replace(SNAPSHOT, predictor=PredictorState("default", distrusted=("eve",))), Level.WARNING),
     ):
         findings = list(check_daemon(snapshot))
         assert worst(findings) is level

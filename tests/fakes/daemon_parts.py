@@ -21,10 +21,10 @@ from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
+from clairvoyant_cli.proxy.queue.arrival_fallback import ArrivalFallback
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.proxy.requests.admission import Admission
 from clairvoyant_cli.proxy.requests.admission_rules import AdmissionRules, PassOn, ReadBody, Refused
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
@@ -133,7 +133,7 @@ def daemon_parts(
     dispatcher.changed.append(lifecycle.remove_idle)
     dispatcher.ended += [stats.ended, lifecycle.ended, times.ended]
     predictor = ByFirstWord()
-    operation = Operation(dispatcher, PredictorTrust(predictor), clock, stats.journal.event)
+    operation = Operation(dispatcher, ArrivalFallback(), clock, stats.journal.event)
     operation.max_wait_s = max_wait_s
     refusals = Refusals(pool, stats)
     urgency = UrgencyStats(clock, stats.journal.event, target_s=10.0)

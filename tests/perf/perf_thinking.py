@@ -18,7 +18,8 @@ from clairvoyant_cli.scheduler.residual_life import mean_residual
 from predictor.loading import load_model
 from predictor.ranking import pair_ranking
 from predictor.record import Prediction, Predictor, PromptView
-from tests.perf.perf_agent_steps import FIRST, SOON, steps, view_of
+from tests.perf.perf_agent_steps import FIRST, steps, view_of
+from tests.perf.perf_online_learning import SOON
 
 DRAWN = 3  # moments of each answer
 CHARACTERS_A_TOKEN = 4

@@ -1,7 +1,6 @@
-"""Learning from answers, and knowing when to be distrusted."""
+"""Learning from answers, and judging predictions by them."""
 
 import json
-from collections import Counter
 from dataclasses import replace
 from io import BytesIO
 
@@ -11,10 +10,10 @@ import pytest
 import predictor
 from predictor.errors import ModelError
 from predictor.frozen import FrozenPredictor
-from predictor.lexical.online import Correction
+from predictor.judged import WINDOW, Judged
+from predictor.lexical.online import Correction, Features
 from predictor.ranking import ranking_accuracy
 from predictor.record import Prediction, Predictor, PromptView, Quality, Step
-from predictor.trust import LOST_BELOW, MAX_CLIENTS, MIN_JUDGED, Trust, Trusts
 
 TOPICS = [f"topic{number}" for number in range(40)]
 
@@ -102,7 +101,7 @@ def test_where_there_is_nothing_to_learn_it_orders_hardly_worse() -> None:
     predicted: list[tuple[float, float, float]] = []
     for _ in range(900):
         hashes = generator.integers(0, 300, 30).astype(np.uint32)
-        features = correction.features(hashes, generator.normal(0, 0.3, 4).astype(np.float32))
+        features = Features.of(hashes, generator.normal(0, 0.3, 4).astype(np.float32))
         static = generator.normal(5.5, 0.8)
         real = static + generator.normal(0, 0.7)
         predicted.append((static, static + correction.shift(features), real))
@@ -208,132 +207,20 @@ def test_classes_come_to_be_as_frequent_as_predicted() -> None:
     assert heir.predict(view).p_short == pytest.approx(loaded.predict(view).p_short, abs=1e-3)
 
 
-def test_trust_is_lost_to_noise_and_earned_again() -> None:
-    trust, generator = Trust(), np.random.default_rng(2)
-    lengths = np.exp(generator.normal(5.5, 1.2, 600))
-    for tokens in lengths[:200]:
-        trust.judge(generator.random(), 1000, tokens)
-    assert not trust.trusted
-    for tokens in lengths[200:]:
-        trust.judge(np.log(tokens), 1000, tokens)
-    assert trust.trusted
-    assert trust.quality().ranking_accuracy == 1.0
-
-
-def test_forty_good_answers_earn_trust_again_and_forty_random_ones_do_not() -> None:
-    generator = np.random.default_rng(5)
-    earned = Counter[str]()
-    for _ in range(40):
-        lengths = np.exp(generator.normal(5.5, 1.2, 2 * MIN_JUDGED))
-        trusts = {"good": Trust(), "random": Trust()}
-        for trust in trusts.values():
-            for tokens in lengths[:MIN_JUDGED]:
-                trust.judge(-tokens, 1000, tokens)
-            assert not trust.trusted
-        for tokens in lengths[MIN_JUDGED:]:
-            trusts["good"].judge(np.log(tokens) + generator.normal(0, 1.2), 1000, tokens)
-            trusts["random"].judge(generator.random(), 1000, tokens)
-        earned.update(name for name, trust in trusts.items() if trust.trusted)
-    assert earned["good"] >= 36
-    assert earned["random"] <= 8
-
-
-def told_of(
-    loaded: Predictor, answers: int, model: str, cap: int | None = None, client: str = "eve"
-) -> list[tuple[str, str]]:
-    """Have it told of answers whose lengths have nothing to do with what was predicted; return with whose
-    answers it is not trusted.
-    """
-    for number in range(answers):
-        view = PromptView(f"Write {5 + 40 * (number % 9)} words", model=model, max_tokens=cap, client=client)
-        tokens = 2000 // (1 + number % 9) if cap is None else cap
-        loaded.learn(loaded.predict(view), tokens)
-    return [(each.client, each.model) for each in loaded.quality().distrusted]
-
-
-def told_well_of(loaded: Predictor, client: str) -> None:
-    """Have it told of answers as long as they were asked for."""
-    for number in range(MIN_JUDGED):
-        view = PromptView(f"Write {5 + 40 * (number % 9)} words", model="m", client=client)
-        loaded.learn(loaded.predict(view), 5 + 60 * (number % 9))
+def test_the_latest_answers_are_judged() -> None:
+    judged = Judged()
+    for number in range(WINDOW):
+        judged.judge(-number, 1, number * 10)
+    for number in range(WINDOW):
+        judged.judge(number, 5000, number * 10)
+    assert judged.quality() == Quality(2 * WINDOW, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("cap", [0, 1, 16])
-def test_a_clients_cap_is_no_evidence_against_the_predictor(cap: int) -> None:
+def test_an_answer_that_a_cap_ended_is_not_judged(cap: int) -> None:
     loaded = predictor.load()
-    told_well_of(loaded, "eve")
-    assert told_of(loaded, 60, "m", cap) == []
-
-
-def test_trust_is_lost_per_client_and_model_and_given_again_when_told_to_forget() -> None:
-    loaded = predictor.load()
-    fresh = loaded.export_state()
-    told_well_of(loaded, "bob")
-    assert told_of(loaded, MIN_JUDGED - 1, "m") == []
-    assert told_of(loaded, 21, "m") == [("eve", "m")]
-    assert told_of(loaded, 60, "odd", client="bob") == [("bob", "odd"), ("eve", "m")]
-    short, long = (PromptView(f"Write {words} words", model="m") for words in (5, 900))
-
-    def differ(client: str, model: str = "m") -> bool:
-        views = (replace(view, client=client, model=model) for view in (short, long))
-        shorter, longer = (loaded.predict(view).expected_tokens for view in views)
-        return shorter < longer
-
-    assert [differ("bob"), differ("new"), differ("eve", "another"), differ("bob", "odd")] == [True] * 3 + [
-        False
-    ]
-    usual, capped = (loaded.predict(replace(short, client="eve", max_tokens=cap)) for cap in (None, 100))
-    assert usual.source == "usual"
-    assert usual.expected_tokens == pytest.approx(np.mean([2000 // n for n in range(1, 10)]), rel=0.2)
-    assert usual.p_short + usual.p_medium + usual.p_long == pytest.approx(1.0)
-    assert (capped.expected_tokens, capped.q90_tokens) == (100, 100)
-    loaded.import_state(fresh)
-    assert loaded.quality() == Quality(0, None, None, trusted=True)
-    assert differ("eve")
-
-
-def test_a_client_whose_answers_come_to_be_ranked_is_trusted_again() -> None:
-    loaded = predictor.load()
-    told_well_of(loaded, "bob")
-    assert told_of(loaded, 60, "m") == [("eve", "m")]
-    assert loaded.quality().trusted
-    for _ in range(6):
-        told_well_of(loaded, "eve")
-    assert loaded.quality().distrusted == ()
-
-
-def test_verdicts_are_kept_of_so_many_clients_and_models_only() -> None:
-    trusts = Trusts()
-    for number in range(MIN_JUDGED):
-        trusts.judge("eve", "m", -number, 1000, 2**number)
-        trusts.judge("eve", f"new {number}", -number, 1000, 2**number)
-        trusts.judge(f"client {number}", "m", number, 1000, 2**number)
-    assert [(each.client, each.model) for each in trusts.quality().distrusted] == [("eve", "m")]
-    assert trusts.quality().trusted
-    for number in range(2 * MAX_CLIENTS):
-        trusts.judge(f"client {number}", "m", 1.0, 1000, 500)
-    assert trusts.quality().distrusted == ()
-    assert trusts.quality().trusted
-    assert len(trusts._of) == MAX_CLIENTS
-
-
-def test_trust_is_not_lost_before_there_is_evidence() -> None:
-    trust = Trust()
-    for number in range(MIN_JUDGED - 1):
-        trust.judge(-number, 1, number)
-    assert trust.trusted
-
-
-def test_distrust_is_reported_with_the_evidence_for_it_while_new_answers_are_judged() -> None:
-    trusts = Trusts()
-    while not trusts.quality().distrusted:
-        trusts.judge("eve", "m", -trusts._judged, 1000, 2 ** min(trusts._judged, 60))
-    (before,) = trusts.quality().distrusted
-    assert before.ranking_accuracy is not None
-    assert before.ranking_accuracy < LOST_BELOW
-    for number in range(MIN_JUDGED - 1):  # ranked well, but too few to decide again
-        trusts.judge("eve", "m", number, 1000, 2**number)
-    assert trusts.quality().distrusted == (before,)
+    loaded.learn(loaded.predict(PromptView("Write a story", max_tokens=cap)), cap)
+    assert loaded.quality().judged == 0
 
 
 def test_nothing_judged_is_nothing_counted() -> None:
@@ -360,7 +247,7 @@ def test_many_answers_leave_the_regression_sound() -> None:
     weights = generator.normal(0, 0.5, 12)
     for _ in range(20_000):
         dense = generator.normal(0, 1, 12).astype(np.float32)
-        features = correction.features(generator.integers(0, 90, 20).astype(np.uint32), dense)
+        features = Features.of(generator.integers(0, 90, 20).astype(np.uint32), dense)
         correction.learn(features, 5.0, 5.0 + float(dense @ weights) + generator.normal(0, 0.5))
     spread = np.linalg.eigvalsh(correction._covariance)
     assert spread.min() > 0

@@ -53,37 +53,6 @@ def _refusal(name: str, *arguments: object) -> str:
     return str(result.exception)
 
 
-def test_starvation_counts_each_class(files: list[Path]) -> None:
-    row = _table("starvation", *files)["alpha"]
-    assert (row["short"], row["medium"], row["long"]) == (60, 60, 60)
-    assert row["long share"] == pytest.approx(1 / 3)
-
-
-def test_the_papers_model_learns_its_own_distribution(files: list[Path]) -> None:
-    row = _table("classes", *files)["beta"]
-    assert row["n"] == 36
-    assert min(row["ranking"], row["class"], row["our ranking"]) > 0.9
-    assert row["pairs"] > 0.7  # within a class the lengths are noise
-
-
-def test_the_cross_table_is_square(files: list[Path]) -> None:
-    rows = _table("cross", *files)
-    assert list(rows) == ["alpha", "beta"]
-    assert rows["alpha"]["beta"] > 0.9
-
-
-def test_chance_is_a_half_among_the_baselines(files: list[Path]) -> None:
-    row = _table("baselines", *files)["alpha"]
-    assert row["chance"] == 0.5
-    assert row["features"] > 0.9
-
-
-def test_the_ablation_names_each_group_of_features(files: list[Path]) -> None:
-    rows = _table("ablation", files[0])
-    assert len(rows) == 7
-    assert all(row["mean"] == row["alpha"] <= 0 for row in rows.values())
-
-
 def test_families_never_seen_are_ranked(tmp_path: Path) -> None:
     names = ("alpha", "mt_bench_a", "mt_bench_b", "gamma", "cot_delta")
     rows = _table("unseen", *(_distribution(tmp_path / f"{name}.jsonl", 3 + len(name)) for name in names))
@@ -91,6 +60,7 @@ def test_families_never_seen_are_ranked(tmp_path: Path) -> None:
     assert rows["least"]["ours"] == min(rows[name]["ours"] for name in names)
     assert rows["kind: reasoning"]["ours"] == rows["cot_delta"]["ours"]
     assert rows["cot_delta"]["kinds"] == "reasoning"
+    assert min(rows["mean over files"][part] for part in ("trees", "net")) > 0.9
 
 
 def test_a_stream_is_learnt_while_served(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,16 +101,7 @@ def test_a_model_that_hardly_answered_is_left_out_of_the_ceiling(tmp_path: Path)
     assert row["mean of the others"] == 1.0
 
 
-def test_another_models_answers_teach_what_its_own_would(tmp_path: Path) -> None:
-    rows = _table("pars", _distribution(tmp_path / "two.jsonl", 7, models=2))
-    assert rows["LMSYS-Chat-1M"]["PARS"] == 0.5
-    ours = rows["two"]
-    assert ours["ours"] > 0.6
-    assert ours["cross-model"] == pytest.approx(ours["ours"], abs=0.1)
-    assert ours["ours"] - 0.1 < ours["other's"] < 1
-
-
-@pytest.mark.parametrize("name", ["classes", "cross", "baselines", "ablation", "unseen", "ceiling", "pars"])
+@pytest.mark.parametrize("name", ["unseen", "ceiling"])
 def test_a_study_that_cannot_be_made_says_why(name: str, tmp_path: Path) -> None:
     path = tmp_path / "few.jsonl"
     path.write_text('{"prompt": "a", "output_tokens": 3}\n{"prompt": "b", "output_tokens": 900}\n')

@@ -17,7 +17,7 @@ from clairvoyant_cli.http import limits
 from clairvoyant_cli.protocols import lenient_json as loose
 from clairvoyant_cli.protocols.lenient_json import fitting
 from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
-from clairvoyant_cli.protocols.prompt_views import MAX_MESSAGES
+from clairvoyant_cli.protocols.prompt_views import FIRST_MESSAGES, LAST_MESSAGES
 from clairvoyant_cli.protocols.request_parsing import (
     MAX_PIECES,
     SLICE_BYTES,
@@ -76,7 +76,7 @@ async def test_a_long_conversation_is_read_at_both_ends_and_measured_in_between(
     parsed = await read("/v1/chat/completions", body, 0.5)
     view = view_of(parsed)
     assert (view.system, view.prompt, view.history[-1].text) == ("be brief", "river", answered)
-    assert len(view.history) <= MAX_MESSAGES + 1
+    assert len(view.history) <= FIRST_MESSAGES + 1 + LAST_MESSAGES
     characters = (len(asked) + len(answered)) * messages / 2
     assert parsed.prompt_tokens == pytest.approx(characters / 4, rel=0.02)
 
@@ -270,7 +270,7 @@ async def test_what_is_kept_of_a_request_is_bounded(name: str) -> None:
     view = view_of(parsed)
     assert len(parsed.model) <= MAX_NAME_CHARS
     assert len(parsed.affinity) <= len(parsed.model) + 200
-    assert len(view.history) <= MAX_MESSAGES + 1
+    assert len(view.history) <= FIRST_MESSAGES + 1 + LAST_MESSAGES
     assert len(view.prompt) + len(view.system) <= 20_000
     assert LEXICAL.predict(view).expected_tokens >= 0
     assert parsed.prompt_tokens <= len(body)

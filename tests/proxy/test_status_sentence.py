@@ -9,7 +9,6 @@ from clairvoyant_cli.state.snapshot import (
     BackendState,
     LevelState,
     Percentiles,
-    PredictorState,
     ServiceLevelState,
     ShouterState,
     Snapshot,
@@ -126,13 +125,6 @@ def test_an_outage_says_what_will_happen_and_when(
     said = verdict(_servers(busy(), waiting, *servers))
     assert (said.level, said.text) == (level, text)
     assert len(said.text) <= 80
-
-
-def test_distrust_names_the_ranking_that_it_rests_on() -> None:
-    doubted = PredictorState("p", 170, 1.0, 0.9, True, ("eve (llama3)",), ((57, 0.493),))
-    text = verdict(replace(busy(), predictor=doubted)).text
-    assert text == "Predictor not trusted for eve (llama3): ranks 0.49 (chance 0.50), arrival order"
-    assert len(text) <= 80
 
 
 @pytest.mark.parametrize(

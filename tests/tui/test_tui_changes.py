@@ -54,9 +54,8 @@ def paused(state: Snapshot) -> Snapshot:
 
 
 def fallen_back(state: Snapshot) -> Snapshot:
-    """Return a state in which the predictor is not trusted with one client's requests."""
-    predictor = replace(state.predictor, distrusted=("eve",), ranking_accuracy=0.49)
-    return judged(replace(state, predictor=predictor))
+    """Return a state in which arrival order replaces a policy whose upper bounds do not hold."""
+    return judged(replace(state, policy="fcfs", displaced_policy="quartz"))
 
 
 def more_slots(state: Snapshot) -> Snapshot:

@@ -19,7 +19,6 @@ from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.source import DaemonSource
-from predictor.record import Distrusted, Quality
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import ByFirstWord, asked, serving, until
 from tests.proxy.test_cut_answers import LONG, SHORT, body, preempting
@@ -127,32 +126,16 @@ async def test_the_screen_follows_a_daemon_through_what_happens_to_it() -> None:
         await screen.shows("gone", "no daemon")
 
 
-@dataclass(slots=True)
-class Doubted(ByFirstWord):
-    """A predictor that is trusted or not, as the test says."""
-
-    distrusted: tuple[Distrusted, ...] = ()
-
-    def quality(self) -> Quality:
-        return Quality(200, 0.49, 0.9, distrusted=self.distrusted)
-
-
-async def test_the_screen_says_that_the_predictor_is_not_trusted_and_that_somebody_in_need_waits() -> None:
-    backend, predictor = Replay(Engine(4, answer_tokens=LENGTHS)), Doubted()
+async def test_the_screen_says_that_somebody_in_need_waits() -> None:
+    backend = Replay(Engine(4, answer_tokens=LENGTHS))
     backend.engine.freeze()
     async with (
         serve_app(backend.app) as url,
-        serving(url, predictor, slots=4, urgency_target=0.05) as daemon,
+        serving(url, ByFirstWord(), slots=4, urgency_target=0.05) as daemon,
         ControlClient(daemon.base_url, daemon.access.run_token) as control,
         watching(daemon.base_url) as screen,
         asked(daemon, *[chat("0.9 endless")] * 6),
     ):
-        predictor.distrusted = (Distrusted("eve", "m", 57, 0.49),)
-        daemon.operation.review_predictor()
-        await screen.shows("mistrusted", "Predictor not trusted for eve (m)", "order bounded")
-        predictor.distrusted = ()
-        daemon.operation.review_predictor()
-        await screen.shows("trusted_again", "All well", "order bounded")
         await control.act("policy", {"policy": "urgency"})
         waits = daemon.snapshot().queue[-1].id
         await control.act("urgency", {"id": waits, "level": 0})

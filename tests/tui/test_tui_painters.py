@@ -756,18 +756,6 @@ def test_what_short_answers_took_is_told_from_what_tau_was_computed_from() -> No
     assert "taken as 40s" in text
 
 
-def test_a_distrusted_client_is_shown_with_its_own_ranking() -> None:
-    base = view()
-    assert base.snapshot is not None
-    doubted = replace(
-        base.snapshot.predictor, ranking_accuracy=1.0, distrusted=("eve",), evidence=((57, 0.49),)
-    )
-    shown = replace(base, snapshot=replace(base.snapshot, predictor=doubted))
-    text = text_of(stats.body(shown, 80, 20))
-    assert "of all" in text
-    assert "not trusted for eve: 0.49 of 57" in text
-
-
 def test_end_of_a_request_names_who_ended_it() -> None:
     base, row = view(), busy().recent[-1]
     outcome = next(each for each in requests.RECENT.columns if each.name == "outcome")

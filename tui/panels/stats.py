@@ -81,12 +81,8 @@ def _regime(snapshot: Snapshot) -> Line:
 def _predictor(snapshot: Snapshot) -> Line:
     predictor = snapshot.predictor
     line = Line("rank  ", "faint").add(ratio(predictor.ranking_accuracy), "strong")
-    line.add(f" of {'all ' if predictor.distrusted else ''}{count(predictor.judged)} judged", "soft")
-    if predictor.distrusted:
-        line.add(f"  not trusted for {predictor.distrusted[0]}", "alert")
-        judged, accuracy = next(iter(predictor.evidence), (0, None))
-        line.add("" if accuracy is None else f": {ratio(accuracy)} of {count(judged)}", "soft")
-    elif predictor.q90_coverage is not None:
+    line.add(f" of {count(predictor.judged)} judged", "soft")
+    if predictor.q90_coverage is not None:
         line.add("  q90 holds ", "faint").add(share(predictor.q90_coverage))
     return line
 

@@ -23,7 +23,6 @@ from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
-from clairvoyant_cli.proxy.queue.predictor_trust import whose
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.matching import refused_in_s
@@ -271,16 +270,7 @@ class SnapshotBuilder:
 
     def _predictor(self) -> PredictorState:
         name, quality = self.predictor.name, self.predictor.quality()
-        shown = quality.distrusted[:CLIENTS_SHOWN]
-        return PredictorState(
-            name,
-            quality.judged,
-            quality.ranking_accuracy,
-            quality.q90_coverage,
-            quality.trusted,
-            tuple(map(whose, shown)),
-            tuple((each.judged, each.ranking_accuracy) for each in shown),
-        )
+        return PredictorState(name, quality.judged, quality.ranking_accuracy, quality.q90_coverage)
 
     def _clients(self) -> tuple[ClientState, ...]:
         """Return the busiest clients of those with requests here or today, or with rules."""

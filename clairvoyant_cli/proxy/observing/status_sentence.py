@@ -117,12 +117,6 @@ def _impaired(state: Snapshot) -> StatusLine | None:
     if state.displaced_policy:
         text = "Upper bounds on lengths do not hold: first come, first served until they do"
         return StatusLine("warn", text)
-    distrusted = state.predictor.distrusted
-    if distrusted:
-        others = f" (and {len(distrusted) - 1} more)" if len(distrusted) > 1 else ""
-        accuracy = next((accuracy for _, accuracy in state.predictor.evidence), None)
-        ranks = "" if accuracy is None else f"ranks {accuracy:.2f} (chance 0.50), "
-        return StatusLine("warn", f"Predictor not trusted for {distrusted[0]}{others}: {ranks}arrival order")
     return None
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from clairvoyant_cli.proxy.access.clients import Clients
+from clairvoyant_cli.proxy.queue.arrival_fallback import ArrivalFallback
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, SERVABLE, in_turns_of
 from clairvoyant_cli.scheduler.policy_forecast import starts
@@ -33,7 +33,7 @@ class Operation:
     """
 
     dispatcher: Dispatcher
-    fallback: PredictorTrust
+    fallback: ArrivalFallback
     clock: Callable[[], float]
     say: Callable[[int, str], None]
     tau_source: str = "default"

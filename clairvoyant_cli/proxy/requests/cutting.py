@@ -63,7 +63,7 @@ class Preemption:
         operation, say = self.operation, self.stats.journal.event
         chosen = config.policy is not None or config.urgency is not None or operation.policy_chosen
         proofs = [(server, *each) for server in self.pool for each in server.exact_proofs.items()]
-        # While the predictor is distrusted and arrival order holds, nothing should be cut.
+        # While upper bounds do not hold and arrival order does, nothing should be cut.
         if not chosen and operation.policy in (DEFAULT_POLICY, PREEMPTIVE_POLICY):
             operation.prefer_policy(PREEMPTIVE_POLICY if proofs else DEFAULT_POLICY)
         for server, model, proof in proofs:

@@ -14,4 +14,3 @@ class StudyTable:
     title: str
     columns: list[str]
     rows: list[list[Cell]]
-    notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Ranks files by models trained on other families of files only, by file, family and kind of traffic.
+"""Ranks files by models trained on other families of files only, and by the answers of other models.
 
 Files that draw on the same prompts are one family and are held out together.
 """
@@ -13,7 +13,8 @@ import numpy as np
 
 from predictor.card import Calibration
 from predictor.errors import ModelError
-from predictor.ranking import ranking_accuracy
+from predictor.lexical.model import together
+from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
 from predictor.research.studies.study_table import Cell, Progress, StudyTable
 from predictor.research.training import paper
 from predictor.research.training.dataset import Dataset
@@ -38,6 +39,9 @@ MIN_OF_EACH = 5  # Short and Long answers that a model must have given before it
 MIN_TOGETHER = 40  # answers of the rarer class that the models of a file must have given together
 ENOUGH = 20  # a model with more answers of the rarer class counts no more
 SEED = 42
+
+MIN_ANSWERED = 0.5
+"""Share of a file's prompts that a model or run must have answered to count for the ceiling."""
 
 
 @cache
@@ -154,18 +158,23 @@ def deal(datasets: list[Dataset]) -> list[list[str]]:
 
 
 def unseen(corpus: Corpus, progress: Progress) -> StudyTable:
-    """Rank each file by length and by models that saw none of its family: the default's and the paper's."""
+    """Rank each file by length and by models that saw none of its family: the default's and its two parts,
+    and the paper's.
+    """
     rows: list[list[Cell]] = []
     for part in deal(corpus.datasets):
         progress(f"holding out {', '.join(part)}")
-        ours, papers = corpus.scores(part), _fit_paper(corpus, corpus.training_rows(part))
+        known = corpus.training_rows(part)
+        fitted, papers = corpus.fit(known), _fit_paper(corpus, known)
         for data in corpus.files(part):
-            scores = paper.probability_long(papers, paper.features_of(data.prompts))
-            ranked = ours[data.name], scores, prompt_lengths(data.prompts)
+            trees, net = fitted.parts(corpus.material.rows(corpus.rows_of(data)))
+            papers_scores = paper.probability_long(papers, paper.features_of(data.prompts))
+            lengths = np.array([len(prompt) for prompt in data.prompts], float)
+            ranked = together(trees, net), trees, net, papers_scores, lengths
             accuracies = [file_accuracy(each, data) for each in ranked]
             if np.isfinite(accuracies[0]):
                 rows.append([data.name, ", ".join(kinds(data.name)), len(data.prompts), *accuracies])
-    columns = ["file", "kinds", "prompts", "ours", "paper", "length"]
+    columns = ["file", "kinds", "prompts", "ours", "trees", "net", "paper", "length"]
     return StudyTable("Families of files never seen, ranking accuracy", columns, [*rows, *summarised(rows)])
 
 
@@ -192,11 +201,6 @@ def summarised(rows: list[list[Cell]]) -> list[list[Cell]]:
     return summary
 
 
-def prompt_lengths(prompts: list[str]) -> Numbers:
-    """Return the characters of each prompt, as a score."""
-    return np.array([len(prompt) for prompt in prompts], float)
-
-
 def _fit_paper(corpus: Corpus, known: Rows) -> "xgboost.XGBClassifier":
     prompts = [prompt for data in corpus.datasets for prompt in data.prompts]
     tokens = np.concatenate([data.typical_tokens() for data in corpus.datasets])[known]
@@ -205,3 +209,34 @@ def _fit_paper(corpus: Corpus, known: Rows) -> "xgboost.XGBClassifier":
     if not len(rows):
         raise ModelError("the paper's model needs Short, Medium and Long answers in the other files")
     return paper.fit(paper.features_of([prompts[row] for row in known[rows]]), classes[rows])
+
+
+def ceiling(datasets: list[Dataset]) -> StudyTable:
+    """Rank a model's answers by its other answers to the same prompts: no predictor can do better.
+
+    Each column of a file is a run of the same model, or another model: a prompt alone could at best tell what
+    the answers of others say. tau_b and the pairs that the filter of PARS keeps are ranked by the mean of the
+    others. A column that lacks half of the answers is left out.
+    """
+    rows: list[list[Cell]] = []
+    for data in datasets:
+        runs = np.isfinite(data.tokens).mean(axis=0) >= MIN_ANSWERED
+        if runs.sum() < 2:
+            raise ModelError(f"{data.name} holds one answer a prompt: the ceiling needs repeated runs")
+        rows.append([data.name, int(runs.sum()), *_agreement(data.tokens[:, runs])])
+    columns = ["file", "runs", "one other run", "mean of the others", "its tau_b", "its pairs"]
+    return StudyTable("Noise ceiling", columns, rows)
+
+
+def _agreement(answers: Numbers) -> list[float]:
+    complete = answers[np.isfinite(answers).all(axis=1)]
+    figures = []
+    for run, tokens in enumerate(complete.T):
+        others = np.log(np.delete(complete, run, axis=1) + 1)
+        mean = others.mean(axis=1)
+        ranked = [
+            ranking_accuracy(each, tokens).accuracy for each in (others[:, run % others.shape[1]], mean)
+        ]
+        figures.append([*ranked, kendall_tau_b(mean, tokens), pair_ranking(mean, tokens).accuracy])
+    columns = [[value for value in column if not np.isnan(value)] for column in zip(*figures, strict=True)]
+    return [float(np.mean(column)) if column else float("nan") for column in columns]

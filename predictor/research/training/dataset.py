@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import ModelError
-from predictor.lexical.context import consider
+from predictor.lexical.context import step_context
 from predictor.record import PromptView
 from predictor.text_lines import lines_of
 
@@ -84,7 +84,7 @@ def join(datasets: list[Dataset]) -> Dataset:
 
 def is_read_by_words(view: PromptView) -> bool:
     """Return whether the words of a request's prompt are used to predict its answer's length."""
-    return view.chore is None and consider(view, 0.0).by_words
+    return view.chore is None and step_context(view) is None
 
 
 def _view(row: dict[str, object], line: str, view_of: ViewOf | None) -> PromptView | None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from predictor.card import LOGIT_OF_NORMAL, Calibration, Card
 from predictor.errors import from_the_train_extra
 from predictor.lexical.cues import FEATURES_VERSION, NAMES
-from predictor.lexical.model import NET_SHARE, STATED_MEAN, STATED_SHARE, TREES
+from predictor.lexical.model import TREES, together
 from predictor.lexical.ngram_net import BAG, Bag
 from predictor.lognormal import LOG_LONG, LOG_SHORT, SHIFT_TOKENS, Edge
 from predictor.record import LONG_FROM_TOKENS
@@ -54,27 +54,23 @@ class Fitted:
 
     def scores(self, material: Material) -> Numbers:
         """Return the score of each prompt; higher is longer."""
+        return together(*self.parts(material))
+
+    def parts(self, material: Material) -> tuple[Numbers, Numbers]:
+        """Return the scores of the trees and of the net."""
         cues = material.cues.astype(np.float32)
-        scores = np.asarray(self.trees.predict(cues), np.float64)
-        stated, share = material.cues[:, STATED_MEAN], material.cues[:, STATED_SHARE]
-        scores += share * (stated - scores)
         sums = material.grams @ self.bag.numbers(material.hashes)
-        scores += NET_SHARE * (self.bag.scores(cues, sums) - scores)
-        return scores
+        net: Numbers = self.bag.scores(cues, sums).astype(np.float64)
+        trees: Numbers = self.trees.predict(cues).astype(np.float64)
+        return trees, net
 
 
 def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) -> Fitted:
-    """Fit trees and net to targets (near log tokens), one row a prompt.
-
-    The trees learn what the stated length leaves open; the net learns the whole.
-    """
-    left = 1 - material.cues[:, STATED_SHARE]
-    unstated = (targets - material.cues[:, STATED_SHARE] * material.cues[:, STATED_MEAN]) / left
-    weights = weights * left**2
+    """Fit trees and net to targets (near log tokens), one row a prompt."""
     # Training leaves a few answers only where data is scarce; a leaf may then be smaller.
     smallest_leaf = min(SMALLEST_LEAF, 0.01 * float(weights.sum()))
     trees = xgboost.XGBRegressor(**TREE_SETTINGS, min_child_weight=smallest_leaf, random_state=seed)
-    trees.fit(material.cues, unstated, sample_weight=weights)
+    trees.fit(material.cues, targets, sample_weight=weights)
     spread = np.maximum(material.cues.std(axis=0), MIN_SPREAD)
     return Fitted(trees, fit_bag(material, targets, material.cues.mean(axis=0), spread, seed))
 

@@ -1,0 +1,31 @@
+"""Compares the latest predictions with the answers."""
+
+from collections import deque
+
+from predictor.ranking import ranking_accuracy
+from predictor.record import Quality
+
+WINDOW = 200  # judged answers that count: older ones say little about the present
+
+
+class Judged:
+    """The latest predictions beside their answers, and how many there were in all."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._count = 0
+        self._latest: deque[tuple[float, float, bool]] = deque(maxlen=WINDOW)
+
+    def judge(self, score: float, q90_tokens: float, tokens: float) -> None:
+        """Compare a prediction with the real answer's tokens."""
+        self._count += 1
+        self._latest.append((score, tokens, tokens <= q90_tokens))
+
+    def quality(self) -> Quality:
+        """Return how the predictor does; accuracies are None while there is nothing to count."""
+        if not self._count:
+            return Quality(0, None, None)
+        scores, tokens, covered = zip(*self._latest, strict=True)
+        ranking = ranking_accuracy(scores, tokens)
+        accuracy = ranking.accuracy if ranking.n_short and ranking.n_long else None
+        return Quality(self._count, accuracy, sum(covered) / len(covered))

@@ -28,7 +28,6 @@ class Disconnected:
     """The daemon cannot be reached; the source keeps retrying."""
 
     reason: str
-    retry_in_s: float | None = None
 
 
 class DaemonSource:
@@ -67,7 +66,7 @@ class DaemonSource:
             finally:
                 self._reader.cancel()
                 self._reader = None
-            yield Disconnected(reason, retry_s)
+            yield Disconnected(reason)
             await asyncio.sleep(retry_s)
             retry_s = min(_LAST_RETRY_S, retry_s * 2)
 

@@ -1,13 +1,14 @@
 """What cannot be served in time is refused at the door; what is promised is counted."""
 
 import logging
+from random import Random
 
 import pytest
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
-from clairvoyant_cli.proxy.queue.service_level import MIN_RECENT, ServiceLevel, objective_of
+from clairvoyant_cli.proxy.queue.service_level import MIN_RECENT, ServiceLevel, corrected, objective_of
 from clairvoyant_cli.proxy.requests.admission_rules import Refused
 from clairvoyant_cli.scheduler.client_counts import MAX_CLIENTS
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts
@@ -123,3 +124,13 @@ async def test_while_no_server_is_there_nothing_is_forecast() -> None:
     parts.becomes("mac", "down")
     parts.queued("0.5")
     assert level.refused == 0
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.2])
+def test_corrected_forecasts_hold_as_often_as_promised(spread: float) -> None:
+    rng, factor, late = Random(1), 1.0, 0
+    for number in range(4000):
+        exceeded = rng.lognormvariate(0.0, spread) > factor
+        late += number >= 1000 and exceeded
+        factor = corrected(factor, 0.95, exceeded=exceeded)
+    assert late / 3000 == pytest.approx(0.05, abs=0.01)

@@ -10,7 +10,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import ceil, inf
+from math import ceil, exp, inf
 from typing import NamedTuple
 
 from clairvoyant_cli.config import SLO
@@ -18,12 +18,15 @@ from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.scheduler.client_counts import Tally
-from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.state.snapshot import LevelMet, ServiceLevelState
 
 FIRST_TOKEN_S = 0.1
 """Part of every forecast: connecting and the first token, so that a correction has something to multiply."""
+
+STEP = 0.08
+MAX_FACTOR = 16.0
+"""Step of the logarithm of a correction for an outcome, and the limit of a correction, up or down."""
 
 RECENT = 200
 MIN_RECENT = 20
@@ -60,13 +63,12 @@ class ServiceLevel:
     missed: Counter[str] = field(default_factory=Counter)
     missed_by_client: Tally = field(default_factory=Tally)
     objective: Objective = field(init=False)
-    _coverage: Coverage = field(init=False)
+    _factors: dict[str, float] = field(default_factory=dict)  # corrections of forecasts, by class
     _forecasts: dict[str, float] = field(default_factory=dict)
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def __post_init__(self) -> None:
         self.objective = objective_of(self.text)
-        self._coverage = Coverage(self.objective.share)
 
     def retry_after_s(self, exchange: Exchange) -> float | None:
         """Return the seconds after which an arriving request could meet the target without further arrivals;
@@ -78,7 +80,7 @@ class ServiceLevel:
         if wait_s == inf:
             return None  # no server is available: the rules of an outage apply
         regime = exchange.asked.prediction.length_class.value
-        factor = self._coverage.corrected(regime, 1.0)
+        factor = self._factors.get(regime, 1.0)
         forecast_s = factor * (wait_s + read_s + FIRST_TOKEN_S)
         least_s = factor * (read_s + FIRST_TOKEN_S)
         if forecast_s <= self.objective.ttft_s or least_s > self.objective.ttft_s or not wait_s:
@@ -93,7 +95,8 @@ class ServiceLevel:
         if forecast_s is None or actual_s is None:
             return
         regime = exchange.asked.prediction.length_class.value
-        self._coverage.learn(regime, forecast_s, actual_s)
+        factor, exceeded = self._factors.get(regime, 1.0), actual_s > forecast_s
+        self._factors[regime] = corrected(factor, self.objective.share, exceeded=exceeded)
         missed = actual_s > self.objective.ttft_s
         self.judged[regime] += 1
         self._recent.append(missed)
@@ -131,6 +134,13 @@ class ServiceLevel:
             self.say(logging.WARNING, f"objective {self.text} is not met: {share} were late")
         else:
             self.say(logging.INFO, f"objective {self.text} is met again: {share} were late")
+
+
+def corrected(factor: float, share: float, *, exceeded: bool) -> float:
+    """Return a correction after an outcome: it rises where the forecast was exceeded and falls otherwise, so
+    that a `share` of the outcomes stays within it in the long run (QUARTZ, sections 3.5 and 4.2).
+    """
+    return min(max(factor * exp(STEP * (exceeded - (1.0 - share))), 1.0 / MAX_FACTOR), MAX_FACTOR)
 
 
 def _first_token_s(exchange: Exchange, end: RequestEnd) -> float | None:

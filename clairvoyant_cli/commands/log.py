@@ -67,9 +67,7 @@ class LogFile(RotatingFileHandler):
 
 @contextmanager
 def log_of(config: ServeConfig) -> Iterator[None]:
-    """Log as configured while the block runs. An error that ends it goes to the log file too: a service has
-    no other place for it.
-    """
+    """Log as configured during the block; an error that ends it goes to the log file too."""
     handler = _handler(config.log_file)
     handler.setFormatter(FORMAT)
     logging.basicConfig(handlers=[handler], level=config.log_level.upper())

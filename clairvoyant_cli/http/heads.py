@@ -171,9 +171,7 @@ def _worth_passing(offer: bytes) -> list[bytes]:
 
 @dataclass(slots=True)
 class ResponseHead:
-    """The status line and the fields of a response. `length` counts the body's bytes, None if chunked or
-    ended by the end of the connection.
-    """
+    """Status line and fields of a response. `length` of the body in bytes, None if its end is marked."""
 
     status: int
     reason: bytes

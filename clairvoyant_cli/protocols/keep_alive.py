@@ -106,9 +106,7 @@ def _sse(kind: str, response: dict[str, Any], number: int) -> bytes:
 
 
 def error_event(body: bytes, shape: Shape, refusal: Refusal, request_id: str, *, streamed: bool) -> bytes:
-    """Return an error's `body` as the last event of an answer that has begun with a filler; unstreamed, it is
-    the answer.
-    """
+    """Return an error's `body` as the last event after a filler; unstreamed, as the answer."""
     if not streamed:
         return body
     if shape in OLLAMA_SHAPES:

@@ -269,9 +269,7 @@ def idle_slots(body: bytes | None) -> dict[int, int] | None:
 
 
 def slot_file(body: bytes | None) -> tuple[int, int]:
-    """Return the tokens and bytes that llama.cpp wrote to, or read from, a slot's file; 0 for what is
-    missing.
-    """
+    """Return the tokens and bytes that llama.cpp wrote to a slot's file, or read from it; 0 if missing."""
     told = _members(body)
     tokens = (whole_number(told[name], MAX_CONTEXT) for name in ("n_saved", "n_restored"))
     sizes = (whole_number(told[name], MAX_FILE_BYTES) for name in ("n_written", "n_read"))

@@ -40,9 +40,7 @@ class Ages:
 
 
 class AgesByClient:
-    """Waiting jobs by age, fair between clients: while several clients wait, a start by the guard restarts
-    tau for the other jobs of that client.
-    """
+    """Waiting jobs by age; while several clients wait, a start by the guard restarts its client's tau."""
 
     def __init__(self) -> None:
         self._of: dict[str, Ages] = {}

@@ -38,9 +38,7 @@ class AllowedOrigins:
     origins: tuple[re.Pattern[str], ...] = ()
 
     def objection(self, head: RequestHead) -> str | None:
-        """Return why a request without a key is refused, with the flag that allows it; None if it is
-        accepted.
-        """
+        """Return why a request without a key is refused, with the flag that allows it; None if accepted."""
         host = head.authority.decode("latin-1").lower()
         if not self.answers_to(host):
             shown = printable(host)

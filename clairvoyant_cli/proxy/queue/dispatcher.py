@@ -181,9 +181,7 @@ class Dispatcher:
         return True
 
     def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:
-        """Reject all waiting exchanges with an error; return their number. Unless `suspended`, those that
-        were cut stay.
-        """
+        """Reject all waiting exchanges, those that were cut only if `suspended`; return their number."""
         waiting = [
             exchange
             for exchange in self.live.values()

@@ -55,9 +55,7 @@ class Preemption:
     _plain: set[tuple[str, str]] = field(default_factory=set)
 
     def prefer(self, config: ServeConfig) -> None:
-        """Choose the preemptive policy where a server is proven to continue answers exactly, unless the
-        operator has chosen a policy.
-        """
+        """Prefer the preemptive policy, unless one was chosen, where a server continues exactly."""
         if config.no_preempt:
             return
         operation, say = self.operation, self.stats.journal.event

@@ -29,9 +29,7 @@ FORMAT = _Printable("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%dT%H:%M:%
 
 
 class LogFile(RotatingFileHandler):
-    """A log that only its owner can read, rotated at `max_bytes`. If it cannot be written, as on a full disk,
-    its lines are lost; standard error says so once.
-    """
+    """A private log, rotated at `max_bytes`. If it cannot be written, standard error says so once."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
         self._every = max_bytes

@@ -313,9 +313,7 @@ class EngineMetrics:
 
 
 def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineState | None:
-    """Return the state of an engine; None if there is none. Counts of several engines behind one address add
-    up; of their caches the fullest counts.
-    """
+    """Return the state of an engine, or None. Counts of several add up; the fullest cache counts."""
     if body is None or len(body) > ANSWER_BYTES:
         return None
     wanted = (metrics.running, metrics.waiting, metrics.preemptions, metrics.kv_used)

@@ -77,9 +77,7 @@ class AgesByClient:
             self._turn_s[client] = now
 
     def longest(self, *, alone: bool = False) -> Longest | None:
-        """Return the entry that has waited longest since its client's last turn; since its arrival if one
-        client waits `alone`.
-        """
+        """Return the entry that has waited longest since its client's last turn (`alone`: since arrival)."""
         items = self._longest
         while items:
             client = items[0][2]

@@ -209,9 +209,7 @@ class Fleet:
         return replace(job, cost_s=job.cost_s - less_s, saved_s=job.saved_s + less_s)
 
     def own_s(self, entry: QueuedJob, station: Station, cached: Mapping[str, float] | None = None) -> float:
-        """Return the predicted seconds of a job on a station: model loading, prefill of the tokens that are
-        not cached there, and decoding of the rest of its answer.
-        """
+        """Return the predicted seconds of a job on a station: loading, uncached prefill, remaining decode."""
         job = entry.job
         price_s = self.residency.price_s(station.name, job.affinity)
         if station.speed is None:

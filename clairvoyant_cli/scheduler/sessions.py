@@ -419,9 +419,7 @@ class Sessions:
         return [each for each in self.known.values() if each.agent and each.waiting and not each.active]
 
     def with_turn(self, now: float, waiters: int) -> list[Session]:
-        """Return the sessions that have a turn, in the order in which they got it. Those that rest by now
-        lose theirs, and those that wait for their children.
-        """
+        """Return the sessions with a turn, in order; those that rest, or wait for children, lose theirs."""
         for session in list(self._active.values()):
             idle = not session.running and not session.waiting
             if idle and (session.busy or now >= session.last_end_s + self.hold_s(session, waiters)):

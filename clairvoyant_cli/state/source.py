@@ -94,9 +94,7 @@ class DaemonSource:
         return ()
 
     async def past(self, before: float) -> bytes:
-        """Return the newest page of the daemon's `StateHistory` that begins before a time, in epoch seconds;
-        empty if there is none, or the daemon does not answer.
-        """
+        """Return the newest page of the daemon's history before an epoch time; empty if there is none."""
         with suppress(ClairvoyantError):
             async with self._client() as client:
                 return await client.past(before)

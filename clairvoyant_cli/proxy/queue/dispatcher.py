@@ -66,9 +66,7 @@ class Dispatcher:
         return f"<Dispatcher {self.scheduler!r}>"
 
     def submit(self, exchange: Exchange) -> None:
-        """Queue an exchange, and reject the one that was dropped for it, if any. QueueFullError if there is
-        no room. It may be granted before this returns.
-        """
+        """Queue an exchange and reject the one dropped for it; QueueFullError without room."""
         displaced = self.scheduler.submit(exchange.job, self._clock())
         if displaced is not None:
             self.send_away(self.live[displaced.id], DisplacedError())

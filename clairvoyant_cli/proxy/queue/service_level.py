@@ -71,9 +71,7 @@ class ServiceLevel:
         self.objective = objective_of(self.text)
 
     def retry_after_s(self, exchange: Exchange) -> float | None:
-        """Return the seconds after which an arriving request could meet the target without further arrivals;
-        None if it meets it now or never could.
-        """
+        """Return in how many seconds a request could meet the target; None if it does now or never could."""
         if exchange.asked.route.work is not Work.GENERATE or exchange.job.stands_back:
             return None  # background, or no text is generated
         wait_s, read_s = self.scheduler.forecast(exchange.job, self.clock())

@@ -7,9 +7,8 @@ Build a `Report` from `Table`s (text) or `figures` (numbers with confidence inte
     to_json(report)                          # the figures as data
 """
 
-from clairvoyant_cli.research.report.formats import save, to_json
+from clairvoyant_cli.research.report.formats import print_report, save, to_json
 from clairvoyant_cli.research.report.model import Cell, Curve, Plot, Point, Report, Table, figures, paragraphs
-from clairvoyant_cli.research.report.terminal import print_report
 
 __all__ = [
     "Cell",

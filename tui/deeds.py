@@ -18,9 +18,7 @@ _MODES = {Verb.PAUSE: "paused", Verb.RESUME: "serving", Verb.DRAIN: "draining"}
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """An action that was sent. `field` names what it changes, which is `becomes` after it; `undo` are the
-    actions that change it back, none if nothing can.
-    """
+    """A sent action. `field`, which it changes, is `becomes` after it; `undo` changes it back."""
 
     action: Action
     said: str

@@ -127,9 +127,7 @@ KEYS = tuple(key for keys in GROUPS.values() for key in keys)
 
 
 def rebound(text: str) -> Iterator[tuple[Key, str]]:
-    """Yield the keys that are rebound by a text like `promote=Y hold=w`: the action's name, and the key in
-    Textual's notation. Unknown actions are ignored.
-    """
+    """Yield keys and their new bindings from a text like `promote=Y hold=w`; unknown ones are ignored."""
     named = {key.name: key for key in reversed(KEYS) if key.action}
     for word in text.split():
         action, _, other = word.partition("=")

@@ -317,9 +317,7 @@ class Adapter:
     async def bounded(
         self, ask: Ask, asked: Continuable, pieces: Sequence[str], settings: ModelSettings
     ) -> Continuable | str:
-        """Return a request with the server's own bound on its answer, of which `pieces` have arrived; or why
-        a continuation would end elsewhere.
-        """
+        """Return a request with the server's own bound, or why a continuation would end elsewhere."""
         if asked.shape is Shape.COMPLETION and not asked.is_capped:
             return NO_CAP  # vLLM's and SGLang's default is 16
         return asked if fits(asked, pieces, settings) else FULL

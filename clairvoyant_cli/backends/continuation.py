@@ -100,9 +100,7 @@ async def _rendered(ask: Ask, asked: Continuable) -> str | None:
 
 
 def openai_defaults(shape: Shape) -> Body:
-    """Return the options that Ollama's OpenAI routes set by default, whatever the Modelfile says
-    (openai/openai.go, FromChatRequest and FromCompleteRequest).
-    """
+    """Return the options that Ollama's OpenAI routes set by default (openai/openai.go, From...Request)."""
     if shape in OLLAMA_SHAPES:
         return {}
     penalties = {"frequency_penalty": 0.0, "presence_penalty": 0.0} if shape is Shape.COMPLETION else {}

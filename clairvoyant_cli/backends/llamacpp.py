@@ -158,9 +158,7 @@ class LlamaCpp(Adapter):
 
 
 def shares_cache(words: Sequence[str]) -> bool:
-    """Return whether a command line of llama.cpp gives its slots one KV cache (`--kv-unified`): by default it
-    does where it also chooses their number.
-    """
+    """Return whether llama.cpp's slots share one KV cache: by default if it chooses their number."""
     if {"-no-kvu", "--no-kv-unified"}.intersection(words):
         return False
     chosen = next(values_of(words, "-np", "--parallel"), "-1")

@@ -29,9 +29,7 @@ FORMAT = _Printable("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%dT%H:%M:%
 
 
 class LogFile(RotatingFileHandler):
-    """A log that only its owner can read, rotated at `max_bytes`. If it cannot be written, as on a full disk,
-    its lines are lost; standard error says so once.
-    """
+    """A private log, rotated at `max_bytes`. If it cannot be written, standard error says so once."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
         self._every = max_bytes
@@ -67,9 +65,7 @@ class LogFile(RotatingFileHandler):
 
 @contextmanager
 def log_of(config: ServeConfig) -> Iterator[None]:
-    """Log as configured while the block runs. An error that ends it goes to the log file too: a service has
-    no other place for it.
-    """
+    """Log as configured during the block; an error that ends it goes to the log file too."""
     handler = _handler(config.log_file)
     handler.setFormatter(FORMAT)
     logging.basicConfig(handlers=[handler], level=config.log_level.upper())

@@ -19,9 +19,7 @@ _AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]++\]|[^/?#@:\[\]]++):[0-9]{1,5}")
 
 
 def request_line(block: bytes) -> tuple[bytes, bytes, bool, int]:
-    """Return a request's method and target, whether it is HTTP/1.0, and its first line's end; FramingError if
-    it is invalid (RFC 9112, 3).
-    """
+    """Return method, target, whether it is HTTP/1.0, and the first line's end (RFC 9112, 3)."""
     line = _REQUEST_LINE.match(block)
     if line is None:
         if block.find(b"\r\n") > TARGET_LIMIT_BYTES:
@@ -36,9 +34,7 @@ def request_line(block: bytes) -> tuple[bytes, bytes, bool, int]:
 
 
 def status_line(block: bytes) -> tuple[int, bytes, bool, int]:
-    """Return a response's status, reason, whether it is HTTP/1.0, and where its first line ends; FramingError
-    if it is invalid (RFC 9112, 4).
-    """
+    """Return status, reason, whether it is HTTP/1.0, and the first line's end (RFC 9112, 4)."""
     line = _STATUS_LINE.match(block)
     if line is None:
         raise no_head(block, "the first line is no HTTP/1.1 status line")
@@ -171,9 +167,7 @@ def _worth_passing(offer: bytes) -> list[bytes]:
 
 @dataclass(slots=True)
 class ResponseHead:
-    """The status line and the fields of a response. `length` counts the body's bytes, None if chunked or
-    ended by the end of the connection.
-    """
+    """Status line and fields of a response. `length` of the body in bytes, None if its end is marked."""
 
     status: int
     reason: bytes

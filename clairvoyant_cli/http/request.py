@@ -110,9 +110,7 @@ class Request:
 
     @property
     def answered(self) -> bool:
-        """Whether the client has got anything of its answer: not if it was only `opened`, with a head of the
-        proxy's own, to keep it waiting.
-        """
+        """Whether the client has got anything of its answer; a head of ours alone (`opened`) is nothing."""
         return self.connection.head_sent and not self.opened
 
     @property

@@ -335,9 +335,7 @@ class Upstream:
         self._spawn = spawn
 
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
-        """Return a free connection, a new one if `fresh`. UnreachableError if the backend cannot be reached,
-        UpstreamError if this machine cannot open one.
-        """
+        """Return a free connection, a new one if `fresh`; UpstreamError if there is none."""
         now = asyncio.get_running_loop().time()
         while not fresh and self._idle and now - self._idle[0].idle_since >= MIN_IDLE_S:
             connection = self._idle.popleft()

@@ -28,9 +28,7 @@ class Stamp:
 
 
 def opening_of(pieces: Sequence[Piece]) -> int:
-    """Return the number of bytes before a body's first field; 0 if it is not an object, is empty, or begins
-    with more than `LOOKED_AT_BYTES` of whitespace.
-    """
+    """Return the number of bytes before a body's first field; 0 if there is none or it is too far."""
     beginning = b""
     for piece in pieces:
         beginning += piece[: LOOKED_AT_BYTES - len(beginning)]

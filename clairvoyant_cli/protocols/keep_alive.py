@@ -106,9 +106,7 @@ def _sse(kind: str, response: dict[str, Any], number: int) -> bytes:
 
 
 def error_event(body: bytes, shape: Shape, refusal: Refusal, request_id: str, *, streamed: bool) -> bytes:
-    """Return an error's `body` as the last event of an answer that has begun with a filler; unstreamed, it is
-    the answer.
-    """
+    """Return an error's `body` as the last event after a filler; unstreamed, as the answer."""
     if not streamed:
         return body
     if shape in OLLAMA_SHAPES:
@@ -206,9 +204,7 @@ def joint_of(
     *,
     streamed: bool,
 ) -> Joint:
-    """Return what joins an answer with this head to a filler. `written` makes the last event of an error: of
-    its JSON body, b"" for none.
-    """
+    """Return what joins an answer to a filler. `written` makes an error's last event of its JSON body."""
     kind = (head.get(b"content-type") or b"").lower()
     announced = JSON if not streamed else JSON_LINES if shape in OLLAMA_SHAPES else EVENT_STREAM
     as_announced = kind.startswith(announced) and head.get(b"content-encoding") in (None, b"identity")

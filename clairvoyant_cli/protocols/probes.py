@@ -269,9 +269,7 @@ def idle_slots(body: bytes | None) -> dict[int, int] | None:
 
 
 def slot_file(body: bytes | None) -> tuple[int, int]:
-    """Return the tokens and bytes that llama.cpp wrote to, or read from, a slot's file; 0 for what is
-    missing.
-    """
+    """Return the tokens and bytes that llama.cpp wrote to a slot's file, or read from it; 0 if missing."""
     told = _members(body)
     tokens = (whole_number(told[name], MAX_CONTEXT) for name in ("n_saved", "n_restored"))
     sizes = (whole_number(told[name], MAX_FILE_BYTES) for name in ("n_written", "n_read"))
@@ -315,9 +313,7 @@ class EngineMetrics:
 
 
 def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineState | None:
-    """Return the state of an engine; None if there is none. Counts of several engines behind one address add
-    up; of their caches the fullest counts.
-    """
+    """Return the state of an engine, or None. Counts of several add up; the fullest cache counts."""
     if body is None or len(body) > ANSWER_BYTES:
         return None
     wanted = (metrics.running, metrics.waiting, metrics.preemptions, metrics.kv_used)

@@ -281,9 +281,7 @@ def _cached(event: UsageEvent, usage: Object, timings: Object) -> int | None:
 
 
 def _anthropic_prompt(usage: Object, cached: int | None) -> int | None:
-    """Return all input tokens: Anthropic counts those read from or written to the cache apart, Responses
-    does not.
-    """
+    """Return all input tokens: Anthropic counts cached ones apart, Responses does not."""
     given = _tokens(usage["input_tokens"])
     if usage["cache_read_input_tokens"] is ABSENT and usage["cache_creation_input_tokens"] is ABSENT:
         return given

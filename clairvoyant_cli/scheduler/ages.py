@@ -40,9 +40,7 @@ class Ages:
 
 
 class AgesByClient:
-    """Waiting jobs by age, fair between clients: while several clients wait, a start by the guard restarts
-    tau for the other jobs of that client.
-    """
+    """Waiting jobs by age; while several clients wait, a start by the guard restarts its client's tau."""
 
     def __init__(self) -> None:
         self._of: dict[str, Ages] = {}
@@ -79,9 +77,7 @@ class AgesByClient:
             self._turn_s[client] = now
 
     def longest(self, *, alone: bool = False) -> Longest | None:
-        """Return the entry that has waited longest since its client's last turn; since its arrival if one
-        client waits `alone`.
-        """
+        """Return the entry that has waited longest since its client's last turn (`alone`: since arrival)."""
         items = self._longest
         while items:
             client = items[0][2]

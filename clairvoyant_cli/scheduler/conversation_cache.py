@@ -233,9 +233,7 @@ class ConversationCache:
         return low
 
     def _needed(self, kept: Kept, more: int = 0) -> float:
-        """Return the size in tokens of a cache that keeps a conversation once `more` are served; 0 if the
-        slots do.
-        """
+        """Return the cache size that keeps a conversation once `more` are served; 0 if the slots do."""
         needed, in_slots = 0.0, self.slots - more
         for each in reversed(self._kept.values()):
             if in_slots <= 0:

@@ -75,9 +75,7 @@ class Standings(Sequence[Standing]):
         slots: int,
         ranges: ForecastRanges | None = None,
     ) -> None:
-        """`running_s` is the predicted work left of running jobs, summed over `slots`. Costs O(n log n) in
-        the waiting jobs, some 2 microseconds each.
-        """
+        """`running_s` is the predicted work left of running jobs, over `slots`. O(n log n), 2 us a job."""
         self.entries = scheduler.waiting()
         self._scheduler = scheduler
         self._now = now

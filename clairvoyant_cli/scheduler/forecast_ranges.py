@@ -1,8 +1,8 @@
 """Ranges of waits and running times that four of five fall into, learned from forecasts that came true.
 
 Of each kind of forecast and each spread, three quantiles of log(real / forecast) are tracked: one rises when
-it was exceeded and falls otherwise, so that it is right in the long run whatever the errors are (as in
-`quantile_coverage`). Before any outcome they are those of a log-normal of that spread.
+it was exceeded and falls otherwise, so that it is right in the long run whatever the errors are. Before any
+outcome they are those of a log-normal of that spread.
 
 Rows that are looked at are sampled the less often the older they are, so that neither looks in quick
 succession nor long waits weigh more. A sample counts once it is known where it lies: at its end, or when it

@@ -117,9 +117,7 @@ class KvCache:
         self.room_tokens = inf if self.at_most == inf else (self.at_least + self.at_most) / 2.0
 
     def room_for(self, job_id: str) -> float:
-        """Return the cache size in tokens that keeps this context: its own and all that are evicted after it;
-        0 if it is not here.
-        """
+        """Return the cache size in tokens that keeps this context and all newer ones; 0 if it is not here."""
         since = dropwhile(lambda kept: kept[0] != job_id, self._kept.items())
         return sum(context.tokens for _, context in since)
 

@@ -254,9 +254,7 @@ class Fleet:
         return replace(job, cost_s=job.cost_s - less_s, cost_high_s=high_s, saved_s=job.saved_s + less_s)
 
     def own_s(self, entry: QueuedJob, station: Station, cached: Mapping[str, float] | None = None) -> float:
-        """Return the predicted seconds of a job on a station: model loading, prefill of the tokens that are
-        not cached there, and decoding of the rest of its answer.
-        """
+        """Return the predicted seconds of a job on a station: loading, uncached prefill, remaining decode."""
         job = entry.job
         price_s = self.residency.price_s(station.name, job.affinity)
         if station.speed is None:
@@ -304,9 +302,7 @@ class Fleet:
     def _worth_asking(
         self, entry: QueuedJob, now: float, within_s: float, least_s: float, cached: Mapping[str, float]
     ) -> list[Station]:
-        """Return the full stations that could run a job within `within_s`. It takes at least `least_s` there,
-        or less where some of it is cached.
-        """
+        """Return the full stations that could end a job within `within_s`; uncached it takes `least_s`."""
         job, before_s = entry.job, now + within_s
         if job.worker or entry.routed or (within_s <= least_s and not cached):
             return []
@@ -320,9 +316,7 @@ class Fleet:
         ]
 
     def forecast(self, entry: QueuedJob, before: Sequence[QueuedJob], now: float) -> tuple[float, float]:
-        """Return the seconds until a job could start behind those before it, and of its prefill; infinite if
-        no available worker can run it.
-        """
+        """Return the seconds until a job's start behind those before it (inf: never), and of its prefill."""
         slots: list[tuple[float, int, Station]] = []
         for station in self.stations.values():
             if self.takes(station.name, entry.job.able):

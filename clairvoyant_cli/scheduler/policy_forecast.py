@@ -17,9 +17,7 @@ MAX_PLAYED = 200
 
 
 def starts(scheduler: Scheduler, policy: Policy, now: float) -> Iterator[tuple[str, float]]:
-    """Yield ids of unheld waiting jobs with the predicted seconds until their start; jobs that cannot start
-    are left out.
-    """
+    """Yield the ids of unheld waiting jobs that can start, with the predicted seconds until they do."""
     every = max(1, ceil(len(scheduler) / MAX_PLAYED))
     trial = scheduler.under(policy, now, every)
     ends = [(now + left_s(entry, now), job_id) for job_id, entry in trial.running.items()]

@@ -12,9 +12,7 @@ FIRST = float("-inf")
 
 
 class Prefill(NamedTuple):
-    """The state of a running job that has not begun to answer: the seconds of its prompt that were read, and
-    those until the slot is free if it is cut now.
-    """
+    """Of a prompt that is being read: the seconds read, and those until the slot is free after a cut."""
 
     read_s: float
     stops_s: float

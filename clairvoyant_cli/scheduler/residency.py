@@ -31,9 +31,7 @@ class _Start:
 
 @dataclass(slots=True)
 class _Worker:
-    """What a worker is known to have loaded, its running jobs that may change that in order of their starts,
-    and what follows from both.
-    """
+    """What a worker is known to have loaded, its running jobs that may change that, and what follows."""
 
     known: _Loaded = field(default_factory=_Loaded)
     starts: list[_Start] = field(default_factory=list)

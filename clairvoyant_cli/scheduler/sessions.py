@@ -112,9 +112,7 @@ class Session:
         return (self.returns + 2.0 * prior) / (self.answers + 2.0)
 
     def hold_s(self, reread_s: float, waiters: int) -> float:
-        """Return how long its turn is kept after an answer: for its usual gap, if reading it again would cost
-        more than the others lose by waiting.
-        """
+        """Return how long its turn is kept after an answer: its usual gap, if a reread would cost more."""
         longest_s = min(GAP_MARGIN * self.longest_gap_s, MAX_HOLD_S)
         return min(longest_s, self.returns_p * reread_s / max(waiters, 1))
 
@@ -141,9 +139,7 @@ class Sessions:
         return len(self._active)
 
     def arrived(self, job: Job, now: float) -> str:
-        """Return the id of the session that a new job belongs to; "" if it has no chain, or is in the
-        background: a title is no turn.
-        """
+        """Return the id of a new job's session; "" without a chain or in the background."""
         if not job.prefix or job.stands_back:
             return ""
         session = self._find(job)
@@ -423,9 +419,7 @@ class Sessions:
         return [each for each in self.known.values() if each.agent and each.waiting and not each.active]
 
     def with_turn(self, now: float, waiters: int) -> list[Session]:
-        """Return the sessions that have a turn, in the order in which they got it. Those that rest by now
-        lose theirs, and those that wait for their children.
-        """
+        """Return the sessions with a turn, in order; those that rest, or wait for children, lose theirs."""
         for session in list(self._active.values()):
             idle = not session.running and not session.waiting
             if idle and (session.busy or now >= session.last_end_s + self.hold_s(session, waiters)):

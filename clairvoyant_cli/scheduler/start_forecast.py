@@ -27,9 +27,7 @@ MIN_SIGMA, MAX_SIGMA = 0.15, 2.5
 
 
 class Wait(NamedTuple):
-    """A forecast: the median, the sigma of its logarithm, the median were nobody else to come, and how many
-    start before.
-    """
+    """A forecast: median, sigma of its logarithm, median without newcomers, and how many start before."""
 
     mid_s: float
     sigma: float
@@ -48,9 +46,7 @@ class _Plan(NamedTuple):
 
 
 class StartForecast:
-    """The starts of waiting jobs, in the policy's `order`, each computed when it is asked for; `oldest` has
-    them in order of arrival.
-    """
+    """Starts of waiting jobs, computed when asked for, from the policy's `order` and the `oldest` first."""
 
     def __init__(
         self, scheduler: Scheduler, order: Iterable[QueuedJob], oldest: Iterable[QueuedJob], now: float

@@ -164,9 +164,7 @@ class WaitingLine:
         return min((each for each in choices if each), key=lambda each: each.order[:3], default=None)
 
     def takers(self, entry: QueuedJob) -> list[Station]:
-        """Return the available workers that may serve a waiting job once its client may have a slot; none if
-        it is held or parked.
-        """
+        """Return the available workers that may serve a waiting job; none if it is held or parked."""
         lane, stations = entry.lane, self._fleet.stations.values()
         return [] if lane is None else [s for s in stations if s.slots and self._fleet.may_take(s.name, lane)]
 

@@ -109,9 +109,7 @@ class ControlClient:
         return self._read(await self._ask("/outlook"), tuple[PolicyOutlook, ...])
 
     async def past(self, before: float) -> bytes:
-        """Return the newest page of the daemon's `StateHistory` that begins before a time, in epoch seconds;
-        empty if there is none.
-        """
+        """Return the newest page of the daemon's `StateHistory` before an epoch time; empty if none."""
         return await self._ask(f"/past?before={before!r}")
 
     async def act(self, action: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:

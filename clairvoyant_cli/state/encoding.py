@@ -45,9 +45,7 @@ def _supported(state: Snapshot) -> Snapshot:
 
 
 class StateReader:
-    """Reads successive states, and reuses the objects of parts that did not change: an ended request is sent
-    a hundred times, and decoded once.
-    """
+    """Reads successive states; parts that did not change, such as ended requests, are decoded once."""
 
     def __init__(self) -> None:
         self._parts: dict[str, tuple[bytes, Any]] = {}

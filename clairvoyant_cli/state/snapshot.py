@@ -192,9 +192,7 @@ class ClassStats:
 
 @dataclass(frozen=True, slots=True)
 class LevelState:
-    """The requests of an urgency level: how many wait and run, the longest wait in the queue, and recent
-    waits. Requests without a level count as level 2.
-    """
+    """The requests of an urgency level, the longest wait now, and recent waits. Unset counts as level 2."""
 
     level: int
     waiting: int

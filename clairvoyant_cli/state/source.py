@@ -28,7 +28,6 @@ class Disconnected:
     """The daemon cannot be reached; the source keeps retrying."""
 
     reason: str
-    retry_in_s: float | None = None
 
 
 class DaemonSource:
@@ -67,7 +66,7 @@ class DaemonSource:
             finally:
                 self._reader.cancel()
                 self._reader = None
-            yield Disconnected(reason, retry_s)
+            yield Disconnected(reason)
             await asyncio.sleep(retry_s)
             retry_s = min(_LAST_RETRY_S, retry_s * 2)
 
@@ -95,9 +94,7 @@ class DaemonSource:
         return ()
 
     async def past(self, before: float) -> bytes:
-        """Return the newest page of the daemon's `StateHistory` that begins before a time, in epoch seconds;
-        empty if there is none, or the daemon does not answer.
-        """
+        """Return the newest page of the daemon's history before an epoch time; empty if there is none."""
         with suppress(ClairvoyantError):
             async with self._client() as client:
                 return await client.past(before)

@@ -87,9 +87,7 @@ class StateHistory:
         return b"\n".join(zlib.decompress(each.packed) for each in page)
 
     def put_before(self, page: bytes) -> list[Snapshot]:
-        """Put a fetched page before all others, without what is already here; return what it added, the
-        oldest first. ClairvoyantError if it is no page.
-        """
+        """Put a fetched page before all others; return what is new of it. ClairvoyantError if it is none."""
         states = (decode(line) for line in page.splitlines())
         begins_at = self.begins_at
         older = [state for state in states if begins_at is None or state.taken_at < begins_at]

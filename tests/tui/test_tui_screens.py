@@ -47,7 +47,7 @@ async def test_screen_looks_as_it_did(case: str, size: tuple[int, int]) -> None:
         if case in ("no_gpu", "two_gpus"):
             await pilot.press("4")
         if lost:
-            app.take(Disconnected("no daemon answers", 2.0))
+            app.take(Disconnected("no daemon answers"))
         text = await settled(app, pilot)
         same(f"{case}_{size[0]}x{size[1]}", text)
 

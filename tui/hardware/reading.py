@@ -46,9 +46,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Everything read at one moment, `at_s` by a monotonic clock. `note` says why there are no GPUs, or that
-    they are lost.
-    """
+    """Everything read at one moment, `at_s` by a monotonic clock. `note` says why there are no GPUs."""
 
     host: Host
     gpus: tuple[Gpu, ...] = ()

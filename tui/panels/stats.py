@@ -37,9 +37,7 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def _waits(snapshot: Snapshot) -> list[Line]:
-    """Waits of the compared answers, each with the median in order of arrival and the change; of all answers
-    if none is compared.
-    """
+    """Waits of the compared answers and the medians in order of arrival; of all if none is compared."""
     pairs = [*zip(snapshot.stats_paired, snapshot.stats_fcfs, strict=False)]
     if not any(ours.wait.n for ours, _ in pairs):
         return _block("wait", [(each.length_class, each.wait) for each in snapshot.stats])

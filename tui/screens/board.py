@@ -345,9 +345,7 @@ class BoardScreen(OperatorScreen):
 
 
 def _with_rows(wish: SizeHint, view: ViewState) -> SizeHint:
-    """Return a wish with the rows that panels have to show. The queue keeps those of its last minute: a
-    picture that jumps with every answer cannot be read.
-    """
+    """Return a wish with the rows that panels need; the queue keeps those of its last minute."""
     state = view.snapshot
     if state is None:
         return wish

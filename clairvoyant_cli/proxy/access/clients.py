@@ -154,9 +154,7 @@ class Clients:
         return rules_for(client, self.rules, self.defaults)
 
     def user_of(self, client: str, head: RequestHead) -> str:
-        """Return the client that a request with this client's key counts for: a user named in its header, or
-        the client itself.
-        """
+        """Return the client that a request counts for: a user named in its header, or this client itself."""
         header = self.rules_of(client).users
         named = head.get(header.lower().encode()) if header else None
         user = user_name(decoded(named)) if named is not None else ""

@@ -94,9 +94,7 @@ class Access:
         return self.operator_objection(bearer(head))
 
     def operator_objection(self, token: bytes) -> str | None:
-        """Return why a token is not the operator's; None if it is. Needed even without keys for actions that
-        decide who can read requests.
-        """
+        """Return why a token is not the operator's; None if it is. Some actions need it even without keys."""
         wanted, why = self.run_token.encode(), NO_RUN_TOKEN
         if self.admin_token is not None:
             wanted, why = self.admin_token, NO_ADMIN_TOKEN

@@ -38,9 +38,7 @@ class AllowedOrigins:
     origins: tuple[re.Pattern[str], ...] = ()
 
     def objection(self, head: RequestHead) -> str | None:
-        """Return why a request without a key is refused, with the flag that allows it; None if it is
-        accepted.
-        """
+        """Return why a request without a key is refused, with the flag that allows it; None if accepted."""
         host = head.authority.decode("latin-1").lower()
         if not self.answers_to(host):
             shown = printable(host)
@@ -134,9 +132,7 @@ def _is_this_machine(authority: str) -> bool:
 
 
 def _sent_by_page(head: RequestHead, sites: tuple[str, ...]) -> bool:
-    """Whether a page of such a site sent the request (Fetch Metadata), other than by a followed link, whose
-    answer the page cannot read.
-    """
+    """Whether a page of such a site sent it (Fetch Metadata); a followed link's answer it cannot read."""
     if _text(head, b"sec-fetch-site") not in sites:
         return False
     follows = (_text(head, b"sec-fetch-mode"), _text(head, b"sec-fetch-dest")) == ("navigate", "document")

@@ -215,9 +215,7 @@ def class_stats(times: Mapping[LengthClass, Iterable[Times]]) -> tuple[ClassStat
 
 
 def _counts(exchange: Exchange) -> bool:
-    """Return whether a request counts in the statistics: answered whole, its length known, and no background
-    request, which is meant to wait.
-    """
+    """Return whether a request counts: answered whole, of known length, and not in the background."""
     return (
         exchange.end is not None
         and not exchange.job.stands_back

@@ -66,9 +66,7 @@ class Dispatcher:
         return f"<Dispatcher {self.scheduler!r}>"
 
     def submit(self, exchange: Exchange) -> None:
-        """Queue an exchange, and reject the one that was dropped for it, if any. QueueFullError if there is
-        no room. It may be granted before this returns.
-        """
+        """Queue an exchange and reject the one dropped for it; QueueFullError without room."""
         displaced = self.scheduler.submit(exchange.job, self._clock())
         if displaced is not None:
             self.send_away(self.live[displaced.id], DisplacedError())
@@ -181,9 +179,7 @@ class Dispatcher:
         return True
 
     def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:
-        """Reject all waiting exchanges with an error; return their number. Unless `suspended`, those that
-        were cut stay.
-        """
+        """Reject all waiting exchanges, those that were cut only if `suspended`; return their number."""
         waiting = [
             exchange
             for exchange in self.live.values()

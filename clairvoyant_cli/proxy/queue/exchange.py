@@ -245,16 +245,6 @@ class Exchange:
         return sum((each.ended_s or self.ended_s or now) - each.granted_s for each in self.held_slots)
 
     @property
-    def answer_begun_s(self) -> float | None:
-        """Seconds from the first slot that did any work to the answer's first byte."""
-        read_s = 0.0
-        for each in self.held_slots:
-            if each.first_byte_s is not None:
-                return read_s + each.first_byte_s - each.granted_s
-            read_s += each.read_s or 0.0
-        return None
-
-    @property
     def resumed_s(self) -> float:
         """Seconds for which its prompt was read again after cuts."""
         resumed_s, begun = 0.0, False

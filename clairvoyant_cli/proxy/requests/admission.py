@@ -61,9 +61,7 @@ class Admission:
 
     @contextmanager
     def entering(self, asks: ReadBody) -> Iterator[Refused | None]:
-        """Count a request of a client while its body is parsed; yield a refusal if more are being parsed than
-        could wait or start, before this one costs any time.
-        """
+        """Count a request while its body is parsed; yield a refusal if more are than could wait or start."""
         client, pool = asks.client, self.rules.pool
         if self._entering[client] >= pool.queue.capacity + pool.slots:
             yield self._rejected(asks.route, self.rules.refusals.full())

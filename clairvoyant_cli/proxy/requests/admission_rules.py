@@ -52,9 +52,7 @@ Check = Callable[[str, ParsedRequest, Sequence[Server]], Refusal | None]
 
 @dataclass(slots=True)
 class AdmissionRules:
-    """Refuses requests, also by the operator's `checks`. With a `service_level`, also those whose predicted
-    TTFT exceeds it.
-    """
+    """Refuses requests, also by the operator's `checks`, and those that would miss the `service_level`."""
 
     access: Access
     pool: ServerPool

@@ -56,9 +56,7 @@ def stop_reading(exchange: Exchange, server: Server, now: float) -> bool:
 
 
 def learn_from(exchange: Exchange, attempt: Attempt, totals: Totals, server: Server, now: float) -> int:
-    """Learn from an answer that is complete what cuts of prompts cost on its server; return the tokens of its
-    own prompt that were read again.
-    """
+    """Learn from a whole answer what cuts of prompts cost; return the tokens that it read again."""
     cuts, job = server.prompt_cuts, exchange.job
     begun_s = attempt.first_byte_s
     streamed = attempt.usage is not None and attempt.usage.streaming and begun_s is not None
@@ -88,9 +86,7 @@ def _unread_s(exchange: Exchange, server: Server) -> float:
 
 
 def _shows_its_beginning(exchange: Exchange) -> bool:
-    """Whether the first token of an answer is seen: it is streamed, and not held back by the server until a
-    call of a tool is whole, as Ollama does.
-    """
+    """Whether the first token is seen: Ollama holds a stream back until a tool's call is whole."""
     parsed = exchange.asked.parsed
     plain = parsed.view is not None and not parsed.view.tools
     return exchange.splice is not None or (parsed.stream and plain)

@@ -55,9 +55,7 @@ class Preemption:
     _plain: set[tuple[str, str]] = field(default_factory=set)
 
     def prefer(self, config: ServeConfig) -> None:
-        """Choose the preemptive policy where a server is proven to continue answers exactly, unless the
-        operator has chosen a policy.
-        """
+        """Prefer the preemptive policy, unless one was chosen, where a server continues exactly."""
         if config.no_preempt:
             return
         operation, say = self.operation, self.stats.journal.event
@@ -273,9 +271,7 @@ class Preemption:
         return onward
 
     def goes_on(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Count a continuation. How long its first token took shows whether the context was still cached, if
-        reading it again takes long enough to tell.
-        """
+        """Count a continuation. The time of its first token shows whether the context was still cached."""
         self.stats.resumes += exchange.parts[-1].end is AttemptEnd.CUT
         server = self.pool[attempt.worker]
         found = server.continuation_of(exchange.job.model)

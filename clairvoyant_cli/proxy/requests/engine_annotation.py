@@ -55,9 +55,7 @@ class Annotation:
     def objection(
         self, parsed: ParsedRequest, route: Route, client: str, clients: Clients, *, whole: bool
     ) -> Refusal | None:
-        """Return why a request cannot be stamped; None if it can, or need not be. `whole` says that all of
-        its body was read: a longer one is stamped as it is.
-        """
+        """Return why a request cannot be stamped, or None; one that is not `whole` is stamped as it is."""
         stamped = any(each is not None and route.shape in each.shapes for each in self.pool.stamps)
         if not stamped or clients.rules_of(client).engine_priority:
             return None

@@ -291,9 +291,7 @@ class Serving:
         return Answered(status, attempt.totals.error)
 
     def _has_heard_all(self, exchange: Exchange, attempt: Attempt) -> bool:
-        """Whether a client that left had its whole answer, and record its totals: OpenAI's SDK leaves with
-        the last event of a stream, before the end of the message.
-        """
+        """Whether a client that left had its whole answer, as OpenAI's SDK does; records its totals."""
         usage = attempt.usage
         if usage is None or not usage.streaming:
             return False

@@ -157,9 +157,7 @@ class Engine:
     # -- serving ---------------------------------------------------------------------------------------
 
     def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = "") -> Service:
-        """Enter a request into the journal. `cap` limits its answer; `said` is the beginning of the answer,
-        not counted in `text_chars`.
-        """
+        """Enter a request into the journal; `cap` limits its answer, `said` is what exists of it already."""
         rng = Random(f"{self.seed}:{digest(prompt)}")  # noqa: S311 - replays, keeps no secret
         said_tokens = len(said.split())
         wanted = max(0, self.answer_tokens(prompt, rng) - said_tokens)

@@ -47,9 +47,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The times of each request in seconds: first start and end. `lost_s` is the total cost of
-    resuming preempted jobs.
-    """
+    """The first start and the end of each request in seconds. `lost_s` is the total cost of resuming."""
 
     workload: Workload
     start_s: Floats

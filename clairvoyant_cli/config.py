@@ -394,7 +394,7 @@ class ServeConfig:
 
     def addresses(self) -> list[tuple[str, int]]:
         """Return the listening hosts and ports, the one that commands use first."""
-        return [_address(each.strip()) for each in self.listen.split(",")]
+        return [_address(each) for each in self.listen.split(",")]
 
 
 def _address(text: str) -> tuple[str, int]:

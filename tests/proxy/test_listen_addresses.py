@@ -22,7 +22,7 @@ async def answering(it: Conversation) -> None:
 
 
 def test_addresses_are_separated_by_commas() -> None:
-    config = ServeConfig(listen="127.0.0.1:1, [::1]:2,:3")
+    config = ServeConfig(listen="127.0.0.1:1,[::1]:2,:3")
     assert config.addresses() == [("127.0.0.1", 1), ("::1", 2), ("0.0.0.0", 3)]  # noqa: S104 - compared
     with pytest.raises(ClairvoyantError, match="listen must be HOST:PORT, not 'here'"):
         ServeConfig(listen="127.0.0.1:1,here")

@@ -250,7 +250,8 @@ class SelfTest:
         elif test.prover is None:
             prover = Prover(client, server.slots, progress.decode_tokens_per_s, progress.tried)
             await prover.look()
-            test.served = (await survey(client, client.model)).served
+            wanted = None if server.adapter.ANSWERS_ANY_MODEL else client.model  # it may be listed by another
+            test.served = (await survey(client, wanted)).served
             progress.tried = prover.tried
             test.prover = prover
             for way in (way for each in server.profiles for way in each.continuations):

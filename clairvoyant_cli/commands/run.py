@@ -43,7 +43,7 @@ EVERY_S = 5.0
     help="Also set the variables of this client, as `env` prints them. Repeatable.",
 )
 @click.option("--key", default=KEY, metavar="KEY", help="Your API key, if the proxy has keys.")
-@click.option("-q", "--quiet", is_flag=True, help="Do not print what was waited and saved.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print the summary of waiting times.")
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND [ARGS]...", type=click.UNPROCESSED)
 def command(url: str | None, names: tuple[str, ...], key: str, quiet: bool, words: tuple[str, ...]) -> None:
     """Run a command whose requests go through the proxy.

@@ -67,7 +67,7 @@ System Settings > General > Login Items, on Windows in Task Manager > Startup ap
 @click.option(
     "--now",
     is_flag=True,
-    help="Do not wait for running answers: break them off, and with --undo refuse queued ones.",
+    help="Do not wait for running answers: end them, and with --undo reject queued ones.",
 )
 @click.argument("serve_flags", nargs=-1, type=click.UNPROCESSED)
 def command(
@@ -282,9 +282,7 @@ def _await_idle_proxy(config: ServeConfig, *, now: bool) -> None:
     with suppress(ClairvoyantError):
         while (state := asyncio.run(_state(config))) and (state.running or state.queue) and not now:
             if not said:
-                click.echo(
-                    "Waiting until the proxy has answered its requests; with --now, queued ones are refused."
-                )
+                click.echo("Waiting until the proxy has answered its requests; --now rejects queued ones.")
             said = True
             time.sleep(LOOK_EVERY_S)
 

@@ -123,7 +123,7 @@ class BackendConfig:
     )
 
     self_test: bool = setting(
-        False, None, "Run the self-test although the server is on another machine or has an API key."
+        False, None, "Run the self-test even if the server is on another machine or has an API key."
     )
 
     def __post_init__(self) -> None:
@@ -300,7 +300,7 @@ class ServeConfig:
         False, None, "Never preempt a running request, whether its prompt is read or it is answered."
     )
     no_self_test: bool = setting(
-        False, None, "Do not find out in idle time whether answers can be cut and continued."
+        False, None, "Do not test in idle time whether answers can be cut and continued."
     )
     quantum: int = setting(
         100,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from clairvoyant_cli.config import load_serve_config
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.main import cli
@@ -72,7 +73,10 @@ def test_the_proxy_of_compose_tells_users_apart_and_keeps_its_key(tmp_path: Path
     _, *flags = starts[0].stdout.splitlines()
     serve = cli.get_command(click.Context(cli), "serve")
     assert serve is not None
-    assert serve.make_context("serve", flags).params["policy"] == "fair-srpt"
+    params = serve.make_context("serve", flags).params
+    assert params["policy"] == "fair-srpt"
+    (server,) = load_serve_config({}, file=params["config_file"]).backends
+    assert (server.url, server.self_test) == ("http://ollama:11434", True)
 
     key = (tmp_path / "clients" / "webui.key").read_text().strip()
     path = tmp_path / "clients" / "clients.toml"

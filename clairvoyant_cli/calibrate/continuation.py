@@ -198,7 +198,7 @@ class Prover:
         for way, trials in tried.trials.items():
             if off := sum(trial.exact and not trial.counted for trial in trials):
                 notes.append(
-                    f"{off} of {len(trials)} answers continued by {way} told another count of tokens"
+                    f"{off} of {len(trials)} answers continued by {way} reported a different number of tokens"
                 )
         return tuple(notes)
 

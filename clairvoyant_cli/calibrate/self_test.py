@@ -32,9 +32,9 @@ from clairvoyant_cli.proxy.servers.server import Server
 from profiles.records import Host, Profile, Served
 
 PIECE_S = 2.0
-IDLE_S = 2.0  # without any request, before a test: agents come back within it
+IDLE_S = 2.0  # without requests before a test; agents send their next request sooner
 LOOK_EVERY_S = 1.0
-ATTEMPTS = 5  # that fail in a row before it is said
+ATTEMPTS = 5  # failures in a row before a message is logged
 AGAIN_S, LONGEST_S = 10.0, 3600.0  # until the next attempt; twice as long each time
 SLOWER = 0.7  # factor on the answers' lengths after an attempt that failed: the server may be slower by now
 LOADED_FOR_S = 60.0  # after its last answer, where the server does not list what is loaded
@@ -76,8 +76,8 @@ class Progress:
 
 @dataclass(slots=True)
 class Trying:
-    """A test of one model. `keeps_prompts`: its server keeps in memory what leaves the slots. `failed`
-    attempts were made in a row, the next is due at `again_s`; `over`: all is known.
+    """A test of one model. `keeps_prompts`: its server keeps the KV cache of slots in memory when they are
+    reused. `failed` attempts in a row, the next due at `again_s`; `over`: there is nothing left to test.
     """
 
     client: Client
@@ -120,7 +120,7 @@ class SelfTest:
         return self.daemon.stats.journal.clock()
 
     def _yield(self) -> None:
-        """Stop at once when a request is here."""
+        """Stop at once when a request arrives."""
         if self.daemon.dispatcher.live:
             self._busy_s = self._now()
             if self._piece is not None and not self._piece.expired():
@@ -138,7 +138,7 @@ class SelfTest:
         return is_free and self._now() - self._busy_s >= IDLE_S
 
     async def _visit(self, server: Server) -> None:
-        """Test what is loaded on a server, as long as nothing else is to be done."""
+        """Test the loaded models of a server while there are no requests."""
         if not self._is_idle or not _is_free_of_charge(server):
             return
         server.self_test = ""
@@ -199,7 +199,7 @@ class SelfTest:
         return ""
 
     async def _piece_of(self, server: Server, model: str, test: Trying) -> bool:
-        """Do a part of a test; False unless it was completed."""
+        """Run one part of a test; return whether it was completed."""
         try:
             async with asyncio.timeout(None) as self._piece:
                 if server.adapter.REPORTS_SLOTS and await server.adapter.busy_slots(server.ask):
@@ -262,7 +262,7 @@ class SelfTest:
             await test.prover.step()
 
     async def _conclude(self, server: Server, test: Trying, prover: Prover) -> None:
-        """Keep the result with the profile of the model, or as a profile of its own."""
+        """Store the result in the profile of the model, or in a new one."""
         found, progress, model = prover.continuations, test.progress, test.client.model
         best = next((each for each in found if each.is_exact), None)
         if best is None:
@@ -296,7 +296,7 @@ class SelfTest:
 
 
 def _is_free_of_charge(server: Server) -> bool:
-    """Whether nobody pays for a server's answers: it runs on this machine, or its operator allows tests."""
+    """Whether answers cost no money: the server runs on this machine, or its operator allows tests."""
     is_ours = is_loopback(server.upstream.host) and not server.key and server.adapter.name != "other"
     return (is_ours or server.tests_allowed) and server.stamps is None
 

@@ -75,7 +75,7 @@ def command(
     profile: how long short answers queue (mu_short) and the starvation timeout derived from it (tau), the
     speeds, the number of slots, and whether an answer that was cut can be continued without a difference.
     That takes three minutes at most, except with --full. A slow server answers fewer questions in this time,
-    so its mu_short has a wider confidence interval. Nobody else should use the server meanwhile.
+    so its mu_short has a wider confidence interval. Do not use the server for anything else meanwhile.
     """
     check_backend(backend)
     path = database_path(db_file)

@@ -25,11 +25,11 @@ from clairvoyant_cli.commands.study import table_text
     "--learn/--no-learn",
     help="Learn from each answer before the next line, as `serve` does; also judge the second half of FILE.",
 )
-@click.option("--semantic", is_flag=True, help="With the shipped encoder's opinion of each prompt, at once.")
+@click.option("--semantic", is_flag=True, help="Also read each prompt with the shipped encoder.")
 @click.option(
     "--urgency",
     is_flag=True,
-    help="Judge levels of urgency, on FILEs (.jsonl, .jsonl.gz, .csv) with `prompt` and `urgency`, 0 to 4, or"
+    help="Evaluate levels of urgency: FILEs (.jsonl, .jsonl.gz, .csv) have `prompt` and `urgency`, 0 to 4, or"
     " `acuity`, 1 to 5.",
 )
 @json_option("Print one JSON list, an object a file.")
@@ -42,7 +42,7 @@ def command(
     urgency: bool,
     as_json: bool,
 ) -> None:
-    """Judge a predictor on FILEs (.jsonl or .jsonl.gz).
+    """Evaluate a predictor on FILEs (.jsonl or .jsonl.gz).
 
     Each line has `output_tokens`, and a request as `body`, `messages` or `prompt`.
     """

@@ -23,7 +23,7 @@ UTILISATIONS = (0.5, 0.74, 0.85)
 
 @click.group()
 def command() -> None:
-    """List, show, select and remove profiles, the results of `calibrate`."""
+    """List, show, select and remove profiles, the results of `calibrate` and the self-test."""
 
 
 @command.command("list")

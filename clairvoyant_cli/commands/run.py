@@ -43,7 +43,7 @@ EVERY_S = 5.0
     help="Also set the variables of this client, as `env` prints them. Repeatable.",
 )
 @click.option("--key", default=KEY, metavar="KEY", help="Your API key, if the proxy has keys.")
-@click.option("-q", "--quiet", is_flag=True, help="Do not print what was waited and saved.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print the summary of waiting times.")
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND [ARGS]...", type=click.UNPROCESSED)
 def command(url: str | None, names: tuple[str, ...], key: str, quiet: bool, words: tuple[str, ...]) -> None:
     """Run a command whose requests go through the proxy.
@@ -80,14 +80,14 @@ def command(url: str | None, names: tuple[str, ...], key: str, quiet: bool, word
 
 
 async def _state(proxy: ControlClient) -> "Snapshot | None":
-    """Return a daemon's state; None if it has ended or wants an admin token."""
+    """Return a daemon's state; None if it has ended or requires an admin token."""
     with suppress(ClairvoyantError):
         return await proxy.snapshot()
     return None
 
 
 def _told(before: "Snapshot | None", after: "Snapshot | None") -> str:
-    """Say what requests waited and saved between two states; "" if it is not known."""
+    """Return a summary of the waiting times between two states; "" if unknown."""
     if before is None or after is None:
         return ""
     queued = after.counters.submitted - before.counters.submitted
@@ -108,7 +108,7 @@ def _told(before: "Snapshot | None", after: "Snapshot | None") -> str:
 
 
 async def _proxy(stack: AsyncExitStack, url: str | None) -> ControlClient:
-    """Watch the daemon that runs, or else one that is started, until the stack unwinds."""
+    """Watch the running daemon, or start one, until the stack unwinds."""
     try:
         return await _watched(stack, local_url(url))
     except ClairvoyantError:
@@ -125,7 +125,7 @@ async def _watched(stack: AsyncExitStack, url: str) -> ControlClient:
     watching = asyncio.Event()
 
     async def watch() -> None:
-        with suppress(ClairvoyantError):  # it wants an admin token, or has ended
+        with suppress(ClairvoyantError):  # it requires an admin token, or has ended
             async for _ in proxy.events(EVERY_S):
                 watching.set()
         watching.set()
@@ -136,7 +136,7 @@ async def _watched(stack: AsyncExitStack, url: str) -> ControlClient:
 
 
 def _started() -> str:
-    """Start a daemon and return its URL; ClairvoyantError with its last words if it ends."""
+    """Start a daemon and return its URL; ClairvoyantError with its last output if it ends."""
     state_dir().mkdir(parents=True, exist_ok=True)
     words = "-P -m clairvoyant_cli serve --listen 127.0.0.1:0 --log-file".split()
     process = subprocess.Popen(

@@ -67,7 +67,7 @@ System Settings > General > Login Items, on Windows in Task Manager > Startup ap
 @click.option(
     "--now",
     is_flag=True,
-    help="Do not wait for running answers: break them off, and with --undo refuse queued ones.",
+    help="Do not wait for running answers: end them, and with --undo reject queued ones.",
 )
 @click.argument("serve_flags", nargs=-1, type=click.UNPROCESSED)
 def command(
@@ -121,7 +121,7 @@ def command(
 
 
 def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
-    """Return what is to be done; ClairvoyantError if the server cannot be moved, or the flags are wrong."""
+    """Return the plan; ClairvoyantError if the server cannot be moved, or the flags are wrong."""
     kind = server.kind
     is_child = kind != "lmstudio" and not server.unit
     if server.unit not in ("", "ollama.service"):
@@ -245,7 +245,7 @@ async def _start_fault(record: Takeover, config: ServeConfig) -> str:
 
 
 def _put_back(record: Takeover, *, now: bool) -> None:
-    """Undo what was done, as far as it was."""
+    """Undo the steps that were done."""
     config = check_serve_flags(record.flags, keeps_log=True)
     run_actions(restoring(record))
     begun_s = time.monotonic()
@@ -277,14 +277,12 @@ def _put_back(record: Takeover, *, now: bool) -> None:
 
 
 def _await_idle_proxy(config: ServeConfig, *, now: bool) -> None:
-    """Wait until the proxy, if one runs, has no requests; not at all if it must be `now`."""
+    """Wait until the proxy, if one runs, has no requests; return at once if `now`."""
     said = now
     with suppress(ClairvoyantError):
         while (state := asyncio.run(_state(config))) and (state.running or state.queue) and not now:
             if not said:
-                click.echo(
-                    "Waiting until the proxy has answered its requests; with --now, queued ones are refused."
-                )
+                click.echo("Waiting until the proxy has answered its requests; --now rejects queued ones.")
             said = True
             time.sleep(LOOK_EVERY_S)
 

@@ -28,7 +28,13 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
     help="Train on levels of urgency, for `serve --urgency OUT`: FILEs (.jsonl, .jsonl.gz, .csv) with"
     " `prompt` and `urgency`, 0 to 4, or `acuity`, 1 to 5.",
 )
-@click.option("--min-long", default=200, show_default=True, type=click.IntRange(min=1), help="Refuse below.")
+@click.option(
+    "--min-long",
+    default=200,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Fail with fewer Long answers.",
+)
 @click.option("--seed", default=42, show_default=True, help="Seed of the split and of the training.")
 def command(
     files: tuple[Path, ...],

@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from clairvoyant_cli.confidence import Estimate
-from clairvoyant_cli.research.svg import svg
+from clairvoyant_cli.research.svg import Plot, svg
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,39 +79,6 @@ def figures(title: str, cells: Iterable[Cell]) -> Table:
     rows = dict.fromkeys(cell.row for cell in cells)
     texts = tuple((row, *(found.get((row, column), "") for column in columns)) for row in rows)
     return Table(title, columns, texts, cells=cells)
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A point of a curve and the half width of its confidence interval."""
-
-    x: float
-    y: float
-    half_width: float = 0.0
-
-    @classmethod
-    def of(cls, x: float, estimate: Estimate, scale: float = 1.0) -> "Point":
-        """Return an estimate as a point."""
-        return cls(x, scale * estimate.mean, scale * estimate.half_width)
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A named line. `marked` draws its points."""
-
-    name: str
-    points: tuple[Point, ...]
-    marked: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """Curves over one pair of axes; the labels contain the units."""
-
-    title: str
-    x_label: str
-    y_label: str
-    curves: tuple[Curve, ...]
 
 
 @dataclass(frozen=True, slots=True)

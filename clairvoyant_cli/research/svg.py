@@ -1,12 +1,11 @@
 """Draws plots as SVG: axes with units, round ticks, error bars, a legend."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, isfinite, log10
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from clairvoyant_cli.research.report import Curve, Plot
+from clairvoyant_cli.confidence import Estimate
 
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 55
@@ -14,7 +13,40 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 """Okabe and Ito's palette, which is safe for colour-blind readers."""
 
 
-def svg(plots: "Sequence[Plot]") -> str:
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a curve and the half width of its confidence interval."""
+
+    x: float
+    y: float
+    half_width: float = 0.0
+
+    @classmethod
+    def of(cls, x: float, estimate: Estimate, scale: float = 1.0) -> "Point":
+        """Return an estimate as a point."""
+        return cls(x, scale * estimate.mean, scale * estimate.half_width)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A named line. `marked` draws its points."""
+
+    name: str
+    points: tuple[Point, ...]
+    marked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Curves over one pair of axes; the labels contain the units."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: tuple[Curve, ...]
+
+
+def svg(plots: Sequence[Plot]) -> str:
     """Return all plots, one below the other, as one SVG document."""
     body = [line for number, plot in enumerate(plots) for line in _panel(plot, number * HEIGHT)]
     height = HEIGHT * len(plots)
@@ -35,7 +67,7 @@ def ticks(low: float, high: float, about: int = 6) -> list[float]:
     return [round(n * step, 12) for n in range(first, max(last, first + 1) + 1)]
 
 
-def _extent(curves: "Sequence[Curve]") -> tuple[list[float], list[float]]:
+def _extent(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
     points = [point for curve in curves for point in curve.points]
     xs = [point.x for point in points] or [0.0, 1.0]
     spreads = [p.half_width if isfinite(p.half_width) else 0.0 for p in points]
@@ -44,7 +76,7 @@ def _extent(curves: "Sequence[Curve]") -> tuple[list[float], list[float]]:
     return ticks(min(xs), max(xs)), ticks(min(*lows, 0.0), max(*highs, 0.0))
 
 
-def _panel(plot: "Plot", offset: int) -> Iterator[str]:
+def _panel(plot: Plot, offset: int) -> Iterator[str]:
     x_ticks, y_ticks = _extent(plot.curves)
     plot_width, plot_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
@@ -79,7 +111,7 @@ def _panel(plot: "Plot", offset: int) -> Iterator[str]:
 
 
 def _curve(
-    curve: "Curve", colour: str, at_x: Callable[[float], float], at_y: Callable[[float], float]
+    curve: Curve, colour: str, at_x: Callable[[float], float], at_y: Callable[[float], float]
 ) -> Iterator[str]:
     spots = [(at_x(p.x), at_y(p.y)) for p in curve.points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)

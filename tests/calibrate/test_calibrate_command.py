@@ -70,7 +70,7 @@ def test_serve_switches_cutting_on_by_itself_and_keeps_the_proof(backend: str, t
     assert "policy srpt" in started
 
 
-def test_interrupted_it_says_so_in_one_line(backend: str, tmp_path: Path) -> None:
+def test_interrupt_is_reported_in_one_line(backend: str, tmp_path: Path) -> None:
     db = tmp_path / "c.db"
     running = calibrate("--backend", backend, "--shorts", "12", db=db)
     assert running.stderr is not None

@@ -138,7 +138,7 @@ def test_a_server_that_never_answers_the_same_proves_nothing() -> None:
     assert prover.continuations == ()
 
 
-def test_an_interrupted_proof_goes_on_where_it_was_and_drops_trials_of_other_settings() -> None:
+def test_interrupted_proof_resumes_and_drops_trials_of_other_settings() -> None:
     half, _ = proven(Engine, steps=3)
     assert not half.is_complete
     tried = msgspec.json.decode(msgspec.json.encode(half.tried), type=type(half.tried))

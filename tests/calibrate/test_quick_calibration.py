@@ -91,7 +91,7 @@ def test_the_computed_interval_covers_the_truth_and_a_steady_server_is_not_calle
 
 @pytest.mark.parametrize("rate", [3.0, 10.0, 30.0, 100.0])
 @pytest.mark.parametrize("plan", [QUICK, STANDARD], ids=lambda plan: plan.name)
-def test_it_takes_its_time_and_proves_that_answers_can_be_cut_or_says_that_it_may_not(
+def test_quick_proves_that_answers_can_be_cut_or_warns_that_the_server_is_too_slow(
     plan: Plan, rate: float
 ) -> None:
     lines: list[str] = []

@@ -94,7 +94,7 @@ async def asked(daemon: Daemon, prompt: str = "Hello", tokens: int = 10) -> None
     assert answer.status_code == 200
 
 
-def test_an_idle_server_is_proven_and_nothing_counts_as_a_request() -> None:
+def test_self_test_proves_an_idle_server_and_records_no_request() -> None:
     storage, predictor = Kept(), ByFirstWord()
 
     async def prove() -> tuple[Snapshot, set[str]]:
@@ -120,7 +120,7 @@ def test_an_idle_server_is_proven_and_nothing_counts_as_a_request() -> None:
     assert any("can be cut: 24 of 24 equal" in event.text for event in state.log)
 
 
-def test_a_request_of_a_client_ends_a_test_at_once() -> None:
+def test_client_request_ends_the_self_test_at_once() -> None:
     async def interrupt() -> tuple[float, float]:
         async with proxied(Kept()) as (daemon, engine):
             # An answer of the test is being written.
@@ -140,7 +140,7 @@ def test_a_request_of_a_client_ends_a_test_at_once() -> None:
     assert idle_s >= IDLE_S
 
 
-def test_no_request_of_a_test_takes_longer_than_two_seconds() -> None:
+def test_requests_of_the_self_test_take_at_most_two_seconds() -> None:
     async def run() -> Engine:
         async with proxied(Kept(), decode=12.0) as (daemon, engine):
             await until(lambda: "8 of" in said(daemon))
@@ -150,7 +150,7 @@ def test_no_request_of_a_test_takes_longer_than_two_seconds() -> None:
     assert max((each.ended_s or 0.0) - each.arrived_s for each in engine.journal[:-1]) <= 2.1
 
 
-def test_a_server_that_is_too_slow_is_left_alone() -> None:
+def test_self_test_skips_a_server_that_is_too_slow() -> None:
     async def run() -> int:
         async with proxied(Kept(), decode=3.0) as (daemon, engine):
             await until(
@@ -190,7 +190,7 @@ def test_progress_survives_a_restart() -> None:
     ],
     ids=["unknown kind", "API key", "no model loaded"],
 )
-def test_nothing_is_asked_where_it_may_cost_money_or_load_a_model(
+def test_no_self_test_where_it_may_cost_money_or_load_a_model(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
@@ -209,7 +209,7 @@ def test_nothing_is_asked_where_it_may_cost_money_or_load_a_model(
     assert run_virtually(run()) == 0
 
 
-def test_the_operator_may_allow_it() -> None:
+def test_operator_may_allow_the_self_test() -> None:
     async def run() -> None:
         allowed = BackendConfig("a", "http://x", kind="other", self_test=True)
         async with proxied(Kept(), backends=allowed) as (daemon, _):
@@ -219,7 +219,7 @@ def test_the_operator_may_allow_it() -> None:
     run_virtually(run())
 
 
-def test_it_waits_while_on_battery(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_test_waits_while_on_battery(monkeypatch: pytest.MonkeyPatch) -> None:
     battery = SimpleNamespace(power_plugged=False)
     monkeypatch.setattr(psutil, "sensors_battery", lambda: battery)
 
@@ -252,7 +252,7 @@ def test_a_conversation_that_takes_long_to_read_again_is_not_evicted(
     assert run_virtually(run()) is keeps
 
 
-def test_a_ledger_adds_the_proof_to_the_profile_that_is_there(tmp_path: Path) -> None:
+def test_proof_is_added_to_the_existing_profile(tmp_path: Path) -> None:
     db = keep(tmp_path / "c.db", (), replace(PROFILE, host=this_host()))
     ledger = Ledger(db)
     try:

@@ -100,7 +100,7 @@ async def test_a_recorded_request_is_predicted_as_it_was_when_it_was_served(tmp_
             )
 
 
-async def test_what_a_proxy_records_is_trained_on_and_evaluated(tmp_path: Path) -> None:
+async def test_recorded_requests_can_be_used_to_train_and_evaluate(tmp_path: Path) -> None:
     pytest.importorskip("xgboost")
     asked = [
         f"Explain thing {number} in long detail" if number % 2 else f"Who is {number}?"

@@ -109,7 +109,7 @@ async def test_a_signal_reaches_the_command_and_its_end_by_one_is_passed_on(tmp_
         assert await process.wait() == 9
 
 
-async def test_the_terminal_s_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
+async def test_ctrl_c_in_the_terminal_reaches_the_command_once(tmp_path: Path) -> None:
     on_terminal = "import pty, os, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
     async with proxy() as daemon:
         words = (
@@ -169,7 +169,7 @@ async def test_errors_are_one_line(tmp_path: Path, words: tuple[str, ...], code:
     assert line in err
 
 
-def test_what_was_saved_is_the_difference_of_the_books() -> None:
+def test_saved_time_is_the_difference_of_the_totals() -> None:
     then = busy()
     before = replace(
         then, gain=replace(then.gain, answers_today=100, waited_today_s=50.0, saved_today_s=70.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from clairvoyant_cli.confidence import mean_of
-from clairvoyant_cli.research.report import Cell, Curve, Plot, Point, Report, figures, paragraphs, save
+from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs, save
 from clairvoyant_cli.research.simulator.comparison import (
     BY_CLASS,
     Figure,
@@ -27,6 +27,7 @@ from clairvoyant_cli.research.simulator.comparison import (
 )
 from clairvoyant_cli.research.simulator.engine import Preemption
 from clairvoyant_cli.research.simulator.workload import LONG, Floats, Ints, Service, TwoNormals, poisson
+from clairvoyant_cli.research.svg import Curve, Plot, Point
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.starvation import Guard

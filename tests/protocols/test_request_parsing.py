@@ -102,7 +102,9 @@ CHAT, QWEN = {"messages": [USER]}, {"messages": [{"role": "user", "content": "ri
         ("/v1/messages", CHAT | {"thinking": {"type": "disabled"}}, "off"),
     ],
 )
-def test_whether_the_model_is_to_think(path: str, body: dict[str, Any], thinking: str | None) -> None:
+def test_thinking_switches_of_requests_are_read(
+    path: str, body: dict[str, Any], thinking: str | None
+) -> None:
     view = read(path, {"model": "m"} | body).view
     assert view is not None
     assert view.thinking == thinking

@@ -157,7 +157,7 @@ def test_the_thinking_is_counted_and_its_end_reported(
     assert (watch.thought, watch.events, at) == (thought, thought + 3, [thought])
 
 
-def test_an_answer_without_thinking_reports_no_end_of_it() -> None:
+def test_answer_without_thinking_reports_no_end_of_thinking() -> None:
     watch, at = UsageReader(ResponseHead(200, b"OK", [(b"Content-Type", SSE.encode())])), []
     watch.on_answer = lambda: at.append(watch.events)
     watch.feed(events(ROLE, *[DELTA] * 5, FINISH))

@@ -85,6 +85,6 @@ async def test_an_address_in_use_is_taken_when_it_is_free_and_requests_wait_for_
     await server.stop()
 
 
-def test_the_configuration_may_name_several() -> None:
+def test_configuration_may_list_several_addresses() -> None:
     config = load_serve_config({}, env={"CLAIRVOYANT_SERVE_LISTEN": "127.0.0.1:1,127.0.0.1:2"})
     assert [port for _, port in config.addresses()] == [1, 2]

@@ -131,7 +131,7 @@ async def test_a_request_is_a_span_in_its_client_s_trace_with_its_time_in_the_qu
     assert not any(ASKED.encode() in span.SerializeToString() for span in spans)
 
 
-async def test_a_deaf_endpoint_keeps_neither_requests_nor_the_end_waiting(
+async def test_unresponsive_endpoint_delays_neither_requests_nor_shutdown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(VARIABLES[1], "http://127.0.0.1:9")

@@ -169,7 +169,7 @@ async def test_no_request_waits_longer_than_the_grace() -> None:
         assert state.counters.completed == 0
         assert state.backends[0].kept_for_s == 0.0
         assert state.verdict.text == f"{state.backends[0].name} does not answer: new requests are refused"
-        # And the time counts anew once it has been back.
+        # And the time starts again once it has been back.
         await server.start()
         daemon.pool.first.watch.look_now()
         await until(daemon, lambda s: s.backends[0].state == "up")

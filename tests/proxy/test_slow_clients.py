@@ -190,7 +190,7 @@ async def occupied() -> AsyncIterator[Daemon]:
 
 
 @pytest.mark.parametrize("tail", BEHIND.values(), ids=BEHIND)
-async def test_disconnect_of_a_queued_client_is_noticed_whatever_it_pipelined(tail: bytes) -> None:
+async def test_disconnect_of_a_queued_client_is_noticed_behind_pipelined_bytes(tail: bytes) -> None:
     async with occupied() as daemon:
         async with raw_client(daemon.base_url) as leaver:
             leaver.send(CHAT)

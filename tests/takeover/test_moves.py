@@ -139,7 +139,7 @@ def test_allowed_web_pages_are_taken_over() -> None:
         ("", ""),
     ],
 )
-def test_the_unit_is_that_of_the_control_group(
+def test_systemd_unit_is_read_from_the_control_group(
     monkeypatch: pytest.MonkeyPatch, groups: str, unit: str
 ) -> None:
     monkeypatch.setattr(servers, "_control_groups", lambda _: groups)  # ours, too

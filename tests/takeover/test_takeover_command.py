@@ -82,7 +82,7 @@ def ollama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ollama]:
         process.wait()
 
 
-def test_dry_run_and_no_change_nothing(ollama: Ollama) -> None:
+def test_dry_run_and_a_declined_prompt_change_nothing(ollama: Ollama) -> None:
     for done in (ollama.take_over("--dry-run"), ollama.take_over(answer="n\n")):
         assert f"Ollama moves from 127.0.0.1:{ollama.port}" in done.output
         assert f"--listen=127.0.0.1:{ollama.port}" in done.output
@@ -226,7 +226,7 @@ def test_a_service_keeps_its_flags_and_is_restored(
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
 
-def test_what_another_service_runs_is_not_moved(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_of_another_service_is_not_moved(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "_unit", lambda *_: "docker.service")
     error = ollama.take_over("--yes").exception
     assert isinstance(error, ClairvoyantError)
@@ -248,6 +248,6 @@ def test_a_server_that_does_not_answer_is_an_error() -> None:
     assert "start it: ollama serve" in str(error)
 
 
-def test_a_kind_or_undo_is_required() -> None:
+def test_server_kind_or_undo_is_required() -> None:
     error = CliRunner().invoke(takeover.command, []).exception
     assert "ollama, llamacpp, lmstudio; or give --undo" in str(error)

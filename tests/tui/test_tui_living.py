@@ -126,7 +126,7 @@ async def test_the_screen_follows_a_daemon_through_what_happens_to_it() -> None:
         await screen.shows("gone", "no daemon")
 
 
-async def test_the_screen_says_that_somebody_in_need_waits() -> None:
+async def test_screen_warns_of_a_late_urgent_request() -> None:
     backend = Replay(Engine(4, answer_tokens=LENGTHS))
     backend.engine.freeze()
     async with (

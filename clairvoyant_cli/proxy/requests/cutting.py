@@ -68,7 +68,7 @@ class Preemption:
             exact = f"{proof.exact} of {proof.trials} answers equal, {proof.resume_s * 1000:.0f} ms to resume"
             say(logging.INFO, f"{server.name} goes on after a cut: {model}, {exact}")
         if POLICIES[operation.policy].interrupts and not proofs:
-            news = "no answer is cut yet: no server is proven to continue one exactly"
+            news = "answers are not interrupted yet: no server is proven to continue them exactly"
             say(logging.WARNING, news)
 
     def consider(self, exchange: Exchange, request: Request, server: Server) -> None:

@@ -12,7 +12,8 @@ from clairvoyant_cli.research.bench.results import Cell
 from clairvoyant_cli.research.bench.setup import REPLAY, Settings
 from clairvoyant_cli.research.bench.summary import ALL, Key, Summary
 from clairvoyant_cli.research.report import Cell as Figure
-from clairvoyant_cli.research.report import Curve, Plot, Point, Report, Table, figures
+from clairvoyant_cli.research.report import Report, Table, figures
+from clairvoyant_cli.research.svg import Curve, Plot, Point
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from predictor.record import LengthClass
 

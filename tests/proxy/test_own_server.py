@@ -64,6 +64,16 @@ async def test_a_program_that_is_missing_is_an_error() -> None:
             pass
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no process groups")
+async def test_what_a_killed_server_started_is_ended_before_its_restart() -> None:
+    command = "sh -c 'sleep 999 & sleep 999'"
+    async with serving(f"http://127.0.0.1:{free_port()}", start=command) as daemon:
+        while not (family := psutil.Process().children(recursive=True))[1:]:
+            os.sched_yield()
+        family[0].kill()
+        await until(daemon, lambda _: not any(map(psutil.Process.is_running, family)))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with a parent that was killed")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_child_ends_with_the_daemon(tmp_path: Path, number: int) -> None:

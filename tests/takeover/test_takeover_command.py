@@ -62,6 +62,10 @@ def undo(*options: str) -> Result:
     return CliRunner().invoke(takeover.command, ["--undo", "--yes", *options])
 
 
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.fixture
 def ollama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ollama]:
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"):
@@ -218,12 +222,27 @@ def test_a_service_keeps_its_flags_and_is_restored(
         assert "--policy=fcfs" in unit.read_text()
         assert ollama.is_taken_over()
         assert ollama.ask() == 200
+        with monkeypatch.context() as crashing:
+            crashing.setattr(service, "run_actions", interrupt)
+            assert undo().exit_code == 1
+        assert unit.read_text() == before  # but the service runs with the flags of the takeover
         assert undo().exit_code == 0
         assert unit.read_text() == before
         assert not ollama.is_taken_over()
         assert ollama.ask() == 200
     finally:
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+
+def test_the_flags_of_a_daemon_that_is_not_the_service_are_not_taken(
+    ollama: Ollama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "service_manager_runs", lambda: True)
+    monkeypatch.setattr(takeover, "_service_text", lambda: "[Unit]")
+    daemon = SimpleNamespace(pid=os.getpid())
+    for found, why in (([daemon], "cannot read the flags of the daemon"), ([daemon] * 2, "runs already")):
+        monkeypatch.setattr(takeover, "running_daemons", lambda found=found: found)
+        assert why in str(ollama.take_over("--yes").exception)
 
 
 def test_what_another_service_runs_is_not_moved(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:

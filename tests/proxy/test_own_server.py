@@ -82,6 +82,7 @@ def test_the_child_ends_with_the_daemon(tmp_path: Path, number: int) -> None:
     with daemon_process(f"http://127.0.0.1:{port}", *flags, home=tmp_path) as daemon:
         (child,) = psutil.Process(daemon.pid).children()
         await_text(tmp_path / "log.server", lambda text: str(port) in text, child)
+        assert not (tmp_path / "log.server").stat().st_mode & 0o077
         daemon.signal(number)
         daemon.wait()
     assert not psutil.wait_procs([child], timeout=30)[1]

@@ -17,7 +17,7 @@ import psutil
 
 from clairvoyant_cli.config import ServeConfig, command_of
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.system import background, end_with_parent, kill_group
+from clairvoyant_cli.system import background, create_for_owner, end_with_parent, kill_group
 
 log = logging.getLogger("clairvoyant")
 
@@ -67,6 +67,8 @@ class OwnServer:
         printed: BinaryIO | int | None = subprocess.DEVNULL if sys.stderr is None else None
         try:
             if self.output is not None:
+                with suppress(FileExistsError):
+                    os.close(create_for_owner(self.output))  # it may hold prompts
                 printed = self.output.open("wb")
             self._process = subprocess.Popen(
                 [OLLAMA if Path(self.program).stem == "ollama" else self.program, *self.arguments],

@@ -200,6 +200,13 @@ def background() -> dict[str, Any]:
     return {"start_new_session": True}
 
 
+def kill_group(pid: int) -> None:
+    """Kill what a `background` process that has just ended left behind; nothing on Windows."""
+    if sys.platform != "win32":
+        with suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+
+
 def run_in_front(words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start a command on this terminal, and pass on to it the signals that reach this process alone."""
     process: subprocess.Popen[bytes] | None = None

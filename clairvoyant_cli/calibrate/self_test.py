@@ -9,6 +9,7 @@ to read again.
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from secrets import randbits
@@ -186,9 +187,10 @@ class SelfTest:
             return "waits for the server"
         if self._now() < test.again_s:
             return "waits after an error"
-        battery = psutil.sensors_battery()
-        if battery is not None and not battery.power_plugged:
-            return "waits for mains power"
+        with suppress(OSError):  # a kernel or container without /sys/class/power_supply
+            battery = psutil.sensors_battery()
+            if battery is not None and not battery.power_plugged:
+                return "waits for mains power"
         scheduler, now = self.daemon.dispatcher.scheduler, self._now()
         cache = scheduler.fleet.stations[server.name].cache
         keeps = cache.room_tokens == inf and (test.keeps_prompts or cache.keeps_all)

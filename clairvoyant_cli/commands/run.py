@@ -137,7 +137,7 @@ async def _watched(stack: AsyncExitStack, url: str) -> ControlClient:
 
 def _started() -> str:
     """Start a daemon and return its URL; ClairvoyantError with its last output if it ends."""
-    state_dir().mkdir(parents=True, exist_ok=True)
+    state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
     words = "-P -m clairvoyant_cli serve --listen 127.0.0.1:0 --log-file".split()
     process = subprocess.Popen(
         [sys.executable, *words, str(state_dir() / "run.log")],

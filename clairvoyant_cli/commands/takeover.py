@@ -114,7 +114,8 @@ def command(
         _take_over(server, record, now=now)
     except BaseException as error:
         click.echo("Putting everything back.", err=True)
-        _put_back(record, now=now)
+        if (begun := journal.read()) is not None:
+            _put_back(begun, now=now)
         if isinstance(error, ClairvoyantError):
             raise ClairvoyantError(f"{error}; everything is as it was") from None
         raise
@@ -136,7 +137,7 @@ def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
     service, flags = service_manager_runs(), list(serve_flags)
     before = _service_text() if service else None
     if daemons := running_daemons():
-        if before is None:
+        if before is None or len(daemons) > 1:  # of several it is not known which is the service
             raise ClairvoyantError("clairvoyant serve runs already; end it first, or run it as a service")
         flags = [*_flags_of(daemons[0].pid), *flags]
     given = check_serve_flags(flags, keeps_log=True)
@@ -168,8 +169,11 @@ def _service_text() -> str | None:
 
 def _flags_of(pid: int) -> list[str]:
     """Return the flags of a running daemon, without those that a takeover sets."""
-    words = psutil.Process(pid).cmdline()
-    params = serve.make_context("serve", words[words.index("serve") + 1 :]).params
+    try:
+        words = psutil.Process(pid).cmdline()
+        params = serve.make_context("serve", words[words.index("serve") + 1 :]).params
+    except (psutil.Error, ValueError):
+        raise ClairvoyantError(f"cannot read the flags of the daemon (process {pid}); end it first") from None
     params["config"] = params.pop("config_file")
     given = {f"--{name.replace('_', '-')}": value for name, value in params.items() if name not in REPLACED}
     return [
@@ -257,7 +261,7 @@ def _put_back(record: Takeover, *, now: bool) -> None:
 
     if not record.service:
         end_daemons(_log_file(), await_idle)
-    elif _service_text() != record.service_before:
+    elif record.step != "settings":  # also if its file is as before: it may not have been restarted
         await_idle()
         if record.service_before is None:
             take_away(unit_of(()))

@@ -13,7 +13,7 @@ import psutil
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.service.units import Action
 from clairvoyant_cli.state.client import state_dir
-from clairvoyant_cli.system import account, background
+from clairvoyant_cli.system import account, background, create_for_owner
 from clairvoyant_cli.takeover.journal import Takeover
 from clairvoyant_cli.takeover.servers import RunningServer
 
@@ -89,6 +89,8 @@ def start_apart(words: Sequence[str], variables: dict[str, str]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OLLAMA_HOST"}  # our shell's
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.close(create_for_owner(log))  # what a server prints may hold prompts
         with log.open("ab") as output:
             subprocess.Popen(
                 words,

@@ -96,7 +96,7 @@ class RunningServer:
         if self.kind == "ollama":
             kept["OLLAMA_HOST"] = self.address if port is None else f"127.0.0.1:{port}"
         elif port is not None:
-            words = [*words, "--port", str(port)]  # llama.cpp takes the last one
+            words = [*words, "--host", "127.0.0.1", "--port", str(port)]  # llama.cpp takes the last ones
         return command_line([*(f"{name}={value}" for name, value in kept.items()), f"PWD={folder}", *words])
 
     def is_answering(self) -> bool:

@@ -235,6 +235,19 @@ def test_self_test_waits_while_on_battery(monkeypatch: pytest.MonkeyPatch) -> No
     assert run_virtually(run()) == 0
 
 
+def test_it_runs_where_the_system_does_not_show_batteries(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise FileNotFoundError("/sys/class/power_supply")
+
+    monkeypatch.setattr(psutil, "sensors_battery", missing)
+
+    async def run() -> None:
+        async with proxied(Kept()) as (_, engine):
+            await until(lambda: engine.journal)
+
+    run_virtually(run())
+
+
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_conversation_that_takes_long_to_read_again_is_not_evicted(
     keeps: bool, monkeypatch: pytest.MonkeyPatch

@@ -39,9 +39,15 @@ def test_variables_stand_before_the_command() -> None:
             ServeConfig(start=wrong)
 
 
-def restarted(child: psutil.Process, state: Snapshot) -> bool:
+def children(word: str) -> list[psutil.Process]:
+    """Return the processes below this one with a word on their command line; other tests have theirs."""
+    found = psutil.Process().children(recursive=True)
+    return [each for each in found if each.status() != "zombie" and word in " ".join(each.cmdline())]
+
+
+def restarted(port: int, child: psutil.Process, state: Snapshot) -> bool:
     """Return whether another process runs in the place of a child."""
-    return any(each != child for each in psutil.Process().children())
+    return any(each != child for each in children(str(port)))
 
 
 async def test_requests_wait_for_the_child_and_for_its_restart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,16 +58,26 @@ async def test_requests_wait_for_the_child_and_for_its_restart(monkeypatch: pyte
             async with raw_client(daemon.base_url) as client:
                 client.send(CHAT)
                 assert (await client.response()).status == 200
-            [child] = psutil.Process().children()
+            [child] = children(str(port))
             child.kill()
-            await until(daemon, partial(restarted, child))
-    assert not psutil.Process().children()
+            await until(daemon, partial(restarted, port, child))
+    assert not children(str(port))
 
 
 async def test_a_program_that_is_missing_is_an_error() -> None:
     with pytest.raises(ClairvoyantError, match="cannot start no-such-server: not found"):
         async with serving(f"http://127.0.0.1:{free_port()}", start="no-such-server serve"):
             pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no process groups")
+async def test_what_a_killed_server_started_is_ended_before_its_restart() -> None:
+    command = "sh -c 'sleep 999 & sleep 999'"
+    async with serving(f"http://127.0.0.1:{free_port()}", start=command) as daemon:
+        await until(daemon, lambda _: len(children("sleep 999")) > 1)
+        family = children("sleep 999")
+        family[0].kill()
+        await until(daemon, lambda _: not any(map(psutil.Process.is_running, family)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with a parent that was killed")
@@ -72,6 +88,7 @@ def test_the_child_ends_with_the_daemon(tmp_path: Path, number: int) -> None:
     with daemon_process(f"http://127.0.0.1:{port}", *flags, home=tmp_path) as daemon:
         (child,) = psutil.Process(daemon.pid).children()
         await_text(tmp_path / "log.server", lambda text: str(port) in text, child)
+        assert not (tmp_path / "log.server").stat().st_mode & 0o077
         daemon.signal(number)
         daemon.wait()
     assert not psutil.wait_procs([child], timeout=30)[1]

@@ -1,9 +1,13 @@
 """When a running answer has stopped thinking, its end is forecast from the answer that follows."""
 
 import asyncio
+import gc
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from clairvoyant_cli.protocols.usage import UsageReader
 from predictor.record import Prediction, PromptView
 from tests.fakes.raw_http import post
 from tests.fakes.scripted_upstream import Conversation
@@ -24,9 +28,47 @@ class Thinks(ByFirstWord):
         return Prediction(1.0, 0.0, 0.0, 0.0, 20.0, 30.0, self.name, memo="answer")
 
 
+class Fails(ByFirstWord):
+    """Has a bug."""
+
+    def after_thinking(self, view: PromptView, thought_tokens: int) -> Prediction:
+        """Raise an error."""
+        raise RuntimeError("a bug")
+
+
+ASKED = post(
+    "/api/chat", json.dumps({"model": "m", "messages": [{"role": "user", "content": "1 a"}]}).encode()
+)
+
+
+async def begun(upstream: Conversation) -> None:
+    await upstream.request()
+    upstream.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n")
+    upstream.send(b"Transfer-Encoding: chunked\r\n\r\n", piece("thinking"))
+
+
+async def short(upstream: Conversation) -> None:
+    """Answer with a thought and a word."""
+    await begun(upstream)
+    upstream.send(piece("content"), LAST)
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def piece(name: str, **more: object) -> bytes:
     line = json.dumps({"message": {"role": "assistant", "content": "", name: "hm"}, "done": False} | more)
     return f"{len(line) + 1:x}\r\n{line}\n\r\n".encode()
+
+
+LAST = piece("x", done=True, eval_count=2, eval_duration=10**9) + b"0\r\n\r\n"
 
 
 async def test_the_end_is_forecast_from_the_answer_after_the_thinking() -> None:
@@ -63,3 +105,31 @@ async def test_the_end_is_forecast_from_the_answer_after_the_thinking() -> None:
         await until(daemon, lambda s: s.counters.completed == 1)
         daemon.learn_queue.flush()
         assert thinks.learned == [THOUGHT + ANSWERED, ANSWERED]
+
+
+async def test_a_failing_predictor_does_not_break_an_answer() -> None:
+    goes_on, ends = asyncio.Event(), asyncio.Event()
+
+    async def script(upstream: Conversation) -> None:
+        await begun(upstream)
+        await goes_on.wait()
+        upstream.send(piece("content"))
+        await ends.wait()
+        upstream.send(LAST)
+
+    async with between(script, Fails(), faults_expected=True) as (daemon, client):
+        client.send(ASKED)
+        await until(daemon, lambda s: bool(s.running) and s.running[0].tokens == 1)
+        goes_on.set()
+        await until(daemon, lambda s: not s.running or s.running[0].tokens == 2)
+        ends.set()
+        assert b'"done": true' in (await client.response()).body
+
+
+async def test_an_answer_is_freed_when_it_has_ended() -> None:
+    async with between(short) as (daemon, client):
+        with no_garbage_collection():
+            client.send(ASKED)
+            await client.response()
+            await until(daemon, lambda s: s.counters.completed == 1 and not s.running)
+            assert not [each for each in gc.get_objects() if isinstance(each, UsageReader)]

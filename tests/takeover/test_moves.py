@@ -105,9 +105,11 @@ def test_a_server_is_started_with_its_own_variables_and_only_it_gets_the_address
     assert command_of(server.command())[0]["OLLAMA_HOST"] == "127.0.0.1:8080"  # whatever this shell has
 
 
-def test_llamacpp_gets_its_port_by_a_flag() -> None:
-    server = running("llamacpp", Process(["/bin/llama-server", "-m", "m.gguf", "--port", "8080"], {}))
-    assert command_of(server.command(8081))[1][-4:] == ["--port", "8080", "--port", "8081"]
+def test_llamacpp_moves_by_flags_and_is_not_reachable_from_other_machines() -> None:
+    given = ["/bin/llama-server", "-m", "m.gguf", "--host", "0.0.0.0", "--port", "8080"]  # noqa: S104
+    server = running("llamacpp", Process(given, {}))
+    assert command_of(server.command(8081))[1] == [*given, "--host", "127.0.0.1", "--port", "8081"]
+    assert command_of(server.command())[1] == given
 
 
 def test_a_secret_is_not_put_on_a_command_line() -> None:

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from clairvoyant_cli.commands import service, takeover
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.state.client import running_daemons
+from clairvoyant_cli.state.client import running_daemons, state_dir
 from clairvoyant_cli.takeover import journal, moves, servers
 from tests.fakes.commands import FakeCommands
 from tests.fakes.llamacpp_server import free_port
@@ -60,6 +60,10 @@ class Ollama:
 
 def undo(*options: str) -> Result:
     return CliRunner().invoke(takeover.command, ["--undo", "--yes", *options])
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -104,6 +108,7 @@ def test_takeover_and_undo(ollama: Ollama) -> None:
     assert isinstance(again.exception, ClairvoyantError)
     assert "clairvoyant takeover --undo" in str(again.exception)
     assert undo().exit_code == 0
+    assert sys.platform == "win32" or not (state_dir() / "Logs/takeover.out").stat().st_mode & 0o077
     assert ollama.ask() == 200
     assert not ollama.is_taken_over()
     assert "No takeover is in place." in undo().output
@@ -218,12 +223,27 @@ def test_a_service_keeps_its_flags_and_is_restored(
         assert "--policy=fcfs" in unit.read_text()
         assert ollama.is_taken_over()
         assert ollama.ask() == 200
+        with monkeypatch.context() as crashing:
+            crashing.setattr(service, "run_actions", interrupt)
+            assert undo().exit_code == 1
+        assert unit.read_text() == before  # but the service runs with the flags of the takeover
         assert undo().exit_code == 0
         assert unit.read_text() == before
         assert not ollama.is_taken_over()
         assert ollama.ask() == 200
     finally:
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+
+def test_the_flags_of_a_daemon_that_is_not_the_service_are_not_taken(
+    ollama: Ollama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "service_manager_runs", lambda: True)
+    monkeypatch.setattr(takeover, "_service_text", lambda: "[Unit]")
+    daemon = SimpleNamespace(pid=os.getpid())
+    for found, why in (([daemon], "cannot read the flags of the daemon"), ([daemon] * 2, "runs already")):
+        monkeypatch.setattr(takeover, "running_daemons", lambda found=found: found)
+        assert why in str(ollama.take_over("--yes").exception)
 
 
 def test_server_of_another_service_is_not_moved(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,8 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from predictor.record import Predictor
 
+log = logging.getLogger("clairvoyant")
+
 HANG_UP_TIMEOUT_S = 5.0
 """How long a server may take to notice that its client left before the connection is reset."""
 
@@ -308,13 +310,17 @@ class Serving:
             totals = summed_totals(totals, exchange.splice.earlier)
         attempt.totals = totals
 
-    def _has_thought(self, exchange: Exchange, usage: UsageReader) -> None:
+    def _has_thought(self, exchange: Exchange, attempt: Attempt) -> None:
         """Expect the end of an answer by what follows its thinking."""
-        parsed, scheduler = exchange.asked.parsed, self.dispatcher.scheduler
-        if parsed.view is None or parsed.choices > 1 or exchange.id not in scheduler.running:
+        parsed, usage, scheduler = exchange.asked.parsed, attempt.usage, self.dispatcher.scheduler
+        if parsed.view is None or usage is None or parsed.choices > 1 or exchange.id not in scheduler.running:
             return
         thought = exchange.tokens - usage.events + usage.thought
-        after = self.predictor.after_thinking(parsed.view, thought)
+        try:
+            after = self.predictor.after_thinking(parsed.view, thought)
+        except Exception:  # the answer passes on its way to the client
+            log.exception("the predictor failed; the end of an answer is forecast as before")
+            return
         if after is not None:
             exchange.thought_tokens, exchange.after_thinking = thought, after
             now, expected = self.stats.journal.clock(), after.expected_tokens
@@ -336,7 +342,8 @@ class Serving:
             if head.status < 500:
                 server.health.began()
             attempt.usage = self.runaways.reader(exchange, head)
-            attempt.usage.on_answer = partial(self._has_thought, exchange, attempt.usage)
+            # Not with the reader itself: it would keep the answer's tail until a garbage collection.
+            attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
             return attempt.usage
 
         def on_first_byte() -> None:

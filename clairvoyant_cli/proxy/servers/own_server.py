@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,7 +17,7 @@ import psutil
 
 from clairvoyant_cli.config import ServeConfig, command_of
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.system import background, end_with_parent
+from clairvoyant_cli.system import background, create_for_owner, end_with_parent, kill_group
 
 log = logging.getLogger("clairvoyant")
 
@@ -60,13 +60,15 @@ class OwnServer:
     environment: dict[str, str]
     folder: str | None
     output: Path | None
-    _process: "subprocess.Popen[bytes] | None" = None
+    _process: "subprocess.Popen[bytes]" = field(init=False)
 
     def start(self) -> None:
         """Start it; ClairvoyantError if the system refuses."""
         printed: BinaryIO | int | None = subprocess.DEVNULL if sys.stderr is None else None
         try:
             if self.output is not None:
+                with suppress(FileExistsError):
+                    os.close(create_for_owner(self.output))  # it may hold prompts
                 printed = self.output.open("wb")
             self._process = subprocess.Popen(
                 [OLLAMA if Path(self.program).stem == "ollama" else self.program, *self.arguments],
@@ -102,8 +104,6 @@ class OwnServer:
 
     async def stop(self) -> None:
         """End it and the processes that it started."""
-        if self._process is None or self._process.poll() is not None:
-            return
         family: list[psutil.Process] = []
         with suppress(psutil.Error):
             family = psutil.Process(self._process.pid).children(recursive=True)
@@ -117,7 +117,10 @@ class OwnServer:
                 each.kill()
         await self._ended()
 
-    async def _ended(self) -> int | None:
-        while self._process is not None and self._process.poll() is None:  # noqa: ASYNC110 - Popen has no event
-            await asyncio.sleep(LOOK_EVERY_S)
-        return None if self._process is None else self._process.returncode
+    async def _ended(self) -> int:
+        while self._process.returncode is None:  # Popen has no event
+            if self._process.poll() is None:
+                await asyncio.sleep(LOOK_EVERY_S)
+            else:
+                kill_group(self._process.pid)  # the runners of a server that crashed keep the GPU's memory
+        return self._process.returncode

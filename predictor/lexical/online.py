@@ -31,6 +31,7 @@ NOISE = np.float32(2.0)
 GRAM_VALUE = 0.7
 MAX_GRAMS = 192
 BUCKETS = 1 << 16
+_OWN = np.uint32(0x9E3779B1)  # Knuth's multiplicative hash: its upper bits depend on all bits
 
 KEY_BUCKETS = 256
 
@@ -44,7 +45,7 @@ DRIFT = np.float32(1e-5)
 little is left."""
 
 LARGEST_SURPRISE = 3.0  # log units; an answer ten times longer still than this must not bend everything else
-_MAGIC = b"correction 6\n"
+_MAGIC = b"correction 7\n"
 _HEAD = struct.Struct("<QII")
 
 
@@ -52,16 +53,21 @@ _HEAD = struct.Struct("<QII")
 class Features:
     """A request as the correction sees it: buckets of grams, and dense numbers, the hashed keys among them.
 
-    Two grams of a prompt in one bucket count twice and are learnt once: one prompt in four has such a pair.
+    Each gram has a bucket for all clients and one for its own client, so that another client's answers to the
+    same words do not undo what was learnt from its own.
+
+    Two grams of a prompt in one bucket count twice and are learnt once.
     """
 
     grams: Buckets
     dense: Floats
 
     @classmethod
-    def of(cls, hashes: Hashes, dense: Floats) -> "Features":
-        """Describe a request, of the distinct hashes of its grams."""
-        return cls(hashes[:MAX_GRAMS].astype(np.uint16), dense)
+    def of(cls, hashes: Hashes, client: int, dense: Floats) -> "Features":
+        """Describe a request, of the distinct hashes of its grams and the 32-bit hash of its client."""
+        kept = hashes[:MAX_GRAMS]
+        own = (kept ^ np.uint32(client)) * _OWN >> np.uint32(16)
+        return cls(np.concatenate((kept, own), dtype=np.uint16, casting="unsafe"), dense)
 
     @property
     def gram_value(self) -> np.float32:

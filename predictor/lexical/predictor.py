@@ -100,7 +100,8 @@ class LexicalPredictor(Predictor):
             score = reading.score if opinion is None else reading.blended(opinion.score, opinion.share)
             context = consider(view, reading.drawn(calibration.mean_at(score)))
         hashes = gram_hashes(words_of(view.prompt)) if reading is None else reading.hashes
-        features = Features.of(hashes, self._dense(view, reading, context, opinion))
+        client = crc32(view.client.encode("utf-8", "replace"))
+        features = Features.of(hashes, client, self._dense(view, reading, context, opinion))
         mean = context.mean + self._correction.shift(features)
         stated = reading is not None and reading.states_length
         spread = calibration.spread_at(mean) * (STATED_SPREAD if stated else 1.0)

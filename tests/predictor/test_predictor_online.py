@@ -48,6 +48,17 @@ def test_it_learns_the_level_of_a_model() -> None:
     assert learnt < 70
 
 
+def test_a_clients_random_answers_leave_the_order_of_others() -> None:
+    loaded, generator = predictor.load(), np.random.default_rng(1)
+    _teach(loaded, 200)
+    before = _score(loaded, "tweet") - _score(loaded, "essay")
+    for _ in range(400):
+        kind, topic = generator.choice(["essay", "tweet"]), generator.choice(TOPICS)
+        view = PromptView(f"Write a {kind} about {topic}", model="m", client="eve")
+        loaded.learn(loaded.predict(view), int(generator.choice([3, 8, 900, 1900])))
+    assert _score(loaded, "tweet") - _score(loaded, "essay") > 0.5 * before
+
+
 def test_what_was_learnt_survives_in_a_state_without_text() -> None:
     taught, fresh = predictor.load(), predictor.load()
     _teach(taught, 200)
@@ -101,7 +112,7 @@ def test_where_there_is_nothing_to_learn_it_orders_hardly_worse() -> None:
     predicted: list[tuple[float, float, float]] = []
     for _ in range(900):
         hashes = generator.integers(0, 300, 30).astype(np.uint32)
-        features = Features.of(hashes, generator.normal(0, 0.3, 4).astype(np.float32))
+        features = Features.of(hashes, 0, generator.normal(0, 0.3, 4).astype(np.float32))
         static = generator.normal(5.5, 0.8)
         real = static + generator.normal(0, 0.7)
         predicted.append((static, static + correction.shift(features), real))
@@ -247,7 +258,7 @@ def test_many_answers_leave_the_regression_sound() -> None:
     weights = generator.normal(0, 0.5, 12)
     for _ in range(20_000):
         dense = generator.normal(0, 1, 12).astype(np.float32)
-        features = Features.of(generator.integers(0, 90, 20).astype(np.uint32), dense)
+        features = Features.of(generator.integers(0, 90, 20).astype(np.uint32), 0, dense)
         correction.learn(features, 5.0, 5.0 + float(dense @ weights) + generator.normal(0, 0.5))
     spread = np.linalg.eigvalsh(correction._covariance)
     assert spread.min() > 0

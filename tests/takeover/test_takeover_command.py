@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from clairvoyant_cli.commands import service, takeover
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.state.client import running_daemons
+from clairvoyant_cli.state.client import running_daemons, state_dir
 from clairvoyant_cli.takeover import journal, moves, servers
 from tests.fakes.commands import FakeCommands
 from tests.fakes.llamacpp_server import free_port
@@ -108,7 +108,7 @@ def test_takeover_and_undo(ollama: Ollama) -> None:
     assert isinstance(again.exception, ClairvoyantError)
     assert "clairvoyant takeover --undo" in str(again.exception)
     assert undo().exit_code == 0
-    assert sys.platform == "win32" or not (moves.state_dir() / "Logs/takeover.out").stat().st_mode & 0o077
+    assert sys.platform == "win32" or not (state_dir() / "Logs/takeover.out").stat().st_mode & 0o077
     assert ollama.ask() == 200
     assert not ollama.is_taken_over()
     assert "No takeover is in place." in undo().output

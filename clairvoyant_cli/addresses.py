@@ -18,6 +18,9 @@ THIS_MACHINE = "127.0.0.1"
 """The one spelling of all loopback addresses, and the client of all requests from them: a program can choose
 any of 16 million."""
 
+ANY_HOST = ("0.0.0.0", "::", "localhost")  # noqa: S104 - compared
+"""Hosts whose listeners are reached at `THIS_MACHINE`."""
+
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
 SHOWN_CHARS = 80  # so much of what is refused is quoted
@@ -97,6 +100,18 @@ def same_host(host: str) -> str:
         return THIS_MACHINE if host in _LOCAL_NAMES else host
     address = getattr(address, "ipv4_mapped", None) or address
     return THIS_MACHINE if address.is_unspecified or str(address) == "::1" else str(address)
+
+
+def joined(host: str, port: int) -> str:
+    """Return HOST:PORT, with brackets round an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def local_url(host: str, port: int) -> str:
+    """Return where this machine reaches what listens at a host and port. Names are not used: localhost may
+    resolve to another listener.
+    """
+    return f"http://{joined(THIS_MACHINE if host in ANY_HOST else host, port)}"
 
 
 def is_port(text: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import psutil
 
-from clairvoyant_cli.addresses import MOVABLE, is_loopback
+from clairvoyant_cli.addresses import MOVABLE, is_loopback, local_url
 from clairvoyant_cli.commands.serve import command as serve
 from clairvoyant_cli.commands.service import (
     check_serve_flags,
@@ -32,7 +32,7 @@ from clairvoyant_cli.state.client import ControlClient, admin_token, running_dae
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import remove, service_manager_runs
 from clairvoyant_cli.takeover import journal
-from clairvoyant_cli.takeover.journal import Takeover, local_url_of
+from clairvoyant_cli.takeover.journal import Takeover
 from clairvoyant_cli.takeover.moves import (
     moving,
     preparing,
@@ -292,11 +292,8 @@ def _await_idle_proxy(config: ServeConfig, *, now: bool) -> None:
 
 
 async def _state(config: ServeConfig) -> Snapshot:
-    host, port = config.addresses()[0]
     token = admin_token(Path(config.admin_token_file)) if config.admin_token_file else None
-    async with ControlClient(
-        local_url_of(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"), token
-    ) as client:
+    async with ControlClient(local_url(*config.addresses()[0]), token) as client:
         return await client.snapshot()
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.addresses import THIS_MACHINE, Address, is_loopback
+from clairvoyant_cli.addresses import Address, is_loopback, joined, local_url
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.limits import Budget, ConnectionTable
@@ -212,7 +212,7 @@ async def running_daemon(
             )
 
             def took(address: Address) -> None:
-                daemon.stats.journal.event(logging.INFO, f"listening on {_place(*address)} as well")
+                daemon.stats.journal.event(logging.INFO, f"listening on {joined(*address)} as well")
                 daemon.lifecycle.expect()  # what listened there may be the server, and starts elsewhere
 
             await listeners.accept(
@@ -335,7 +335,7 @@ def _compose(
         levels,
         urgency_stats,
         engines,
-        _place(host, port),
+        joined(host, port),
         clock(),
         gain,
         backlog,
@@ -455,19 +455,8 @@ def _compose(
         preemption=preemption,
         second_opinions=opinions,
         state_saver=saver,
-        base_url=f"http://{_place(_reachable(host), port)}",
+        base_url=local_url(host, port),
         drain_timeout_s=config.drain_timeout,
         reload=reload,
         background=background,
     )
-
-
-def _reachable(host: str) -> str:
-    """Return where this machine reaches a daemon that listens on a host. Names are not used: localhost may
-    resolve to another listener, which must not get this run's token.
-    """
-    return THIS_MACHINE if host in ("0.0.0.0", "::", "localhost") else host  # noqa: S104 - compared
-
-
-def _place(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

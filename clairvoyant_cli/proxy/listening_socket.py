@@ -5,6 +5,7 @@ import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from clairvoyant_cli.addresses import Address
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -71,10 +72,12 @@ class Listeners:
             self._stopping.append(await start_accepting(make, listener, BACKLOG, spawn))
 
         async def begin_late(address: Address) -> None:
-            pause_s = FIRST_PAUSE_S  # short, as clients are refused until the next try
-            while (listener := listen_if_free(*address)) is None:
+            pause_s, listener = FIRST_PAUSE_S, None  # short, as clients are refused until the next try
+            while listener is None:
                 await asyncio.sleep(pause_s)
                 pause_s = min(PAUSE_GROWTH * pause_s, MAX_PAUSE_S)
+                with suppress(ClairvoyantError):  # its interface may be down for a while
+                    listener = listen_if_free(*address)
             self._sockets.append(listener)
             late(address)
             await begin(listener)

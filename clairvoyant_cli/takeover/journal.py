@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from clairvoyant_cli.addresses import local_url
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.client import state_dir
 from clairvoyant_cli.system import create_for_owner, remove
@@ -38,13 +39,8 @@ class Takeover:
     @property
     def url(self) -> str:
         """Where this machine reaches the server's own address."""
-        return local_url_of(self.address)
-
-
-def local_url_of(address: str) -> str:
-    """Return the URL at which this machine reaches an address that somebody listens on."""
-    host, _, port = address.rpartition(":")
-    return f"http://127.0.0.1:{port}" if host in ("0.0.0.0", "[::]") else f"http://{address}"  # noqa: S104
+        host, _, port = self.address.rpartition(":")
+        return local_url(host.strip("[]"), int(port))
 
 
 def journal_path() -> Path:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from clairvoyant_cli.addresses import is_loopback
+from clairvoyant_cli.addresses import is_loopback, joined
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
@@ -51,7 +51,7 @@ class RunningServer:
     @property
     def address(self) -> str:
         """Where it listens."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return joined(self.host, self.port)
 
     @property
     def origins(self) -> list[str]:

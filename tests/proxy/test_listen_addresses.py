@@ -8,6 +8,7 @@ import pytest
 
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy import listening_socket
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
@@ -83,6 +84,28 @@ async def test_an_address_in_use_is_taken_when_it_is_free_and_requests_wait_for_
             assert (await client.response()).status == 200
     assert server.seen == ["river"]
     await server.stop()
+
+
+async def test_an_address_that_disappears_while_it_is_in_use_is_taken_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other, listen, calls = free_port(), listening_socket.listen_if_free, list[int]()
+
+    def sometimes(host: str, port: int, flag: str = "--listen") -> socket.socket | None:
+        if port != other:
+            return listen(host, port, flag)
+        calls.append(port)
+        if len(calls) == 2:
+            raise ClairvoyantError("cannot assign requested address")
+        return listen(host, port, flag) if len(calls) > 2 else None
+
+    monkeypatch.setattr(listening_socket, "listen_if_free", sometimes)
+    listens = f"127.0.0.1:0,127.0.0.1:{other}"
+    async with scripted(answering) as upstream, serving(upstream.base_url, listen=listens) as daemon:
+        await until(daemon, lambda s: any("listening on" in each.text for each in s.log))
+        async with raw_client(f"http://127.0.0.1:{other}") as client:
+            client.send(asks("river"))
+            assert (await client.response()).status == 200
 
 
 def test_configuration_may_list_several_addresses() -> None:

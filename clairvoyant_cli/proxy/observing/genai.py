@@ -1,7 +1,6 @@
 """Requests in the names of OpenTelemetry's GenAI conventions (open-telemetry/semantic-conventions-genai)."""
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
@@ -48,9 +47,7 @@ def attributes(exchange: Exchange, end: RequestEnd, pool: ServerPool) -> dict[st
         "error.type": error_type(exchange, end),
     }
     if server is not None:
-        place = urlsplit(server.base_url)
-        port = place.port or (443 if place.scheme == "https" else 80)
-        told |= {"server.address": place.hostname or "", "server.port": str(port)}
+        told |= {"server.address": server.upstream.host, "server.port": str(server.upstream.port)}
     return {name: value for name, value in told.items() if value}
 
 

@@ -1,9 +1,10 @@
 """`clairvoyant calibrate`: measure a server once; `serve` uses it from then on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -24,6 +25,7 @@ from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.profiles import print_profile
 from clairvoyant_cli.commands.setup import database_path, load_predictor, told_plainly
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.system import cancel_when_ended
 from predictor.record import PromptView
@@ -86,13 +88,33 @@ def command(
     with _progress(quiet=as_json) as (tell, say):
         outcome = asyncio.run(_measure(backend, model, chosen, key, tell, say, seed))
     profile = replace(outcome.profile, name=name) if name else outcome.profile
+    served = profile.served
+    find = partial(fitting, host=profile.host.key, backend=served.backend, place=served.place)
     with told_plainly(), writing(path) as connection:
-        profile = save(connection, profile, outcome.samples)
+        profile = save(connection, with_earlier_proof(profile, find(connection)), outcome.samples)
     with told_plainly(), reading(path) as connection:
-        served = profile.served
-        fits = fitting(connection, host=profile.host.key, backend=served.backend, place=served.place)
+        fits = find(connection)
     taken = next((each for each in fits if each.served.model == served.model), profile)
     _print(replace(outcome, profile=profile), taken, as_json=as_json)
+
+
+def with_earlier_proof(profile: Profile, earlier: Iterable[Profile]) -> Profile:
+    """Keep the proof of an earlier profile that answers can be cut if this run was too short for one.
+
+    A trial that failed, or settings of the model that have changed, leave the profile as it is.
+    """
+    if profile.continuation:
+        return profile
+    served = replace(profile.served, url="")
+    for each in earlier:
+        proof = each.continuation if replace(each.served, url="") == served else None
+        if proof and not any(
+            new.exact < new.trials or changed_parts(proof.fingerprint, new.fingerprint)
+            for new in profile.continuations
+            if new.way == proof.way
+        ):
+            return replace(profile, continuations=each.continuations)
+    return profile
 
 
 def _chosen(name: str | None, shorts: int | None, in_flight: int | None) -> Plan:

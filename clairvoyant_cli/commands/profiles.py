@@ -169,7 +169,10 @@ def print_continuations(console: PlainConsole, profile: "Profile") -> None:
     if best is not None:
         verdict = f"serve can preempt long answers and continue them by {best.way}"
     elif all(each.exact == each.trials for each in profile.continuations):
-        verdict = "serve does not preempt: too few trials; run clairvoyant calibrate --full"
+        verdict = (
+            "serve does not preempt: too few trials; its self-test adds more in idle time, "
+            "or run clairvoyant calibrate --full"
+        )
     else:
         verdict = "serve does not preempt: continued answers were not always identical"
     console.print(verdict, highlight=False)

@@ -215,7 +215,10 @@ def _take_over(server: RunningServer, record: Takeover, *, now: bool) -> None:
     def await_idle() -> None:
         nonlocal begun_s
         if not now and server.is_answering():
-            click.echo(f"Waiting until {server.title} is idle. Ctrl-C puts everything back.")
+            click.echo(
+                f"Waiting until {server.title} is idle; --now breaks off running answers. "
+                "Ctrl-C puts everything back."
+            )
             while server.is_answering():
                 pass  # it looks for a second
         begun_s = time.monotonic()

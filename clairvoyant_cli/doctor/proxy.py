@@ -45,7 +45,7 @@ async def look_at_daemon(url: str, token: str | None) -> tuple[list[Finding], Sn
 
 def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
     """Check the state of a running daemon."""
-    tau = "off" if snapshot.tau.tau_s is None or not snapshot.tau.guards else f"{snapshot.tau.tau_s:g} s"
+    tau = "off" if snapshot.tau.tau_s is None or not snapshot.tau.guards else f"{snapshot.tau.tau_s:.4g} s"
     yield ok(
         "daemon",
         f"{snapshot.mode} on {snapshot.listen}, policy {snapshot.policy}, tau {tau} ({snapshot.tau.source}), "

@@ -6,17 +6,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from clairvoyant_cli.commands.calibrate import with_earlier_proof
 from profiles.database import reading
+from profiles.records import Continuation
 from profiles.store import every, samples_of
 from tests.fakes.child import child
 from tests.fakes.daemon_process import daemon_process
+from tests.fakes.remembered import PROFILE
 
 ROOT = Path(__file__).resolve().parents[2]
+PROOF = Continuation("raw", 24, 24, 0.012, 0.008, fingerprint="template:a")
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +73,27 @@ def test_serve_switches_cutting_on_by_itself_and_keeps_the_proof(backend: str, t
     with daemon_process(backend, "--db", str(db), home=tmp_path) as daemon:
         started = next(line for line in daemon.lines if line.startswith("clairvoyant "))
     assert "policy srpt" in started
+
+
+@pytest.mark.parametrize(
+    ("tried", "taken"),
+    [
+        ((), True),
+        ((replace(PROOF, trials=6, exact=6),), True),
+        ((replace(PROOF, trials=6, exact=5),), False),
+        ((replace(PROOF, trials=6, exact=6, fingerprint="template:b"),), False),
+        ((replace(PROOF, trials=12, exact=12),), False),
+    ],
+)
+def test_a_run_too_short_for_a_proof_keeps_an_earlier_one(
+    tried: tuple[Continuation, ...], taken: bool
+) -> None:
+    short = replace(PROFILE, name="short", continuations=tried)
+    moved = replace(PROFILE, served=replace(PROFILE.served, url="http://127.0.0.1:11435"))
+    kept = with_earlier_proof(short, [PROFILE, replace(moved, continuations=(PROOF,))])
+    assert kept == replace(short, continuations=(PROOF,) if taken else tried)
+    other = replace(PROFILE, served=replace(PROFILE.served, digest="new"), continuations=(PROOF,))
+    assert with_earlier_proof(short, [other]) == short
 
 
 def test_interrupt_is_reported_in_one_line(backend: str, tmp_path: Path) -> None:

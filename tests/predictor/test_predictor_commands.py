@@ -97,6 +97,7 @@ def test_evaluate_tells_how_near_lengths_stated_in_words_are(tmp_path: Path) -> 
         ('{"prompt": "a", "output_tokens": true}\n', "line 1"),
         ('{"prompt": "a", "output_tokens": NaN}\n', "line 1"),
         ('{"prompt": "a", "output_tokens": 1e999}\n', "line 1"),
+        ('{"body": null, "output_tokens": 5}\n', "serve --record-prompts"),
     ],
 )
 def test_a_bad_file_is_one_clear_line(tmp_path: Path, content: str, says: str) -> None:

@@ -119,7 +119,8 @@ async def test_it_takes_the_profile_and_fires_at_its_tau(tmp_path: Path) -> None
         assert snapshot.tau.tau_s == pytest.approx(TAU_S)
         assert snapshot.tau.mu_short_s == pytest.approx(TAU_S / 3)
         assert snapshot.backends[0].decode_tokens_per_s == 1000.0
-        assert any("using profile here" in event.text for event in snapshot.log)
+        assert any("using profile here, measured on 2" in event.text for event in snapshot.log)
+        assert not any("unknown" in event.text for event in snapshot.log)
         shorts = (f"Name colour {number}." for number in range(60))
         await ask_all(daemon, "Name a colour.", "Write a long story.", *shorts)
     rows = recorded(path)

@@ -382,6 +382,15 @@ def test_a_tau_that_is_not_heeded_says_so_in_whole_words() -> None:
     assert "…" not in shown
 
 
+def test_a_long_source_of_tau_does_not_displace_its_value() -> None:
+    base = view()
+    assert base.snapshot is not None
+    learned = replace(base.snapshot.tau, tau_s=63.0, source="profile full, decoding faster since")
+    shown = tau.body(replace(base, snapshot=replace(base.snapshot, tau=learned)), 40, 4)[0].plain
+    assert shown.startswith("limit 1m03 profile full, decoding")
+    assert len(shown) == 40
+
+
 def test_tau_off_and_never_fired() -> None:
     base = view("empty")
     assert base.snapshot is not None

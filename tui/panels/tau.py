@@ -27,6 +27,7 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     mean = Line("mean short ", "faint").add(duration(tau.short_s))
     basis = Line("taken as ", "faint").add(duration(tau.mu_short_s)) if tau.mu_short_s else Line()
     source = Line(tau.source if tau.guards else "not used by this policy", "soft")
+    source = source.fit(max(0, width - limit.width - 1))
     firings = Line("fired ", "faint").add(count(tau.firings_total), "strong").add(" times", "faint")
     if tau.recent:
         firings.add("  last ", "faint").add(clock(tau.recent[-1]), "alert")

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import inf
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -301,8 +302,8 @@ class StateSaver:
         if not backend.slots_fixed and not backend.adapter.REPORTS_SLOTS:
             backend.slots = profile.slots
             self._lifecycle.share_out()
-        age_days = max(0.0, self._stats.journal.wall() - profile.measured_at) / 86_400
-        self._say(memory, f"using profile {profile.name}, measured {age_days:.1f} days ago")
+        measured_on = datetime.fromtimestamp(profile.measured_at, UTC).astimezone().date()
+        self._say(memory, f"using profile {profile.name}, measured on {measured_on}")
         if why := self._persistence.stale(profile, backend.version):
             self._say_stale(memory, profile, why)
         self._set_tau(memory, profile.served.model)

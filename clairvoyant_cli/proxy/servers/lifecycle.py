@@ -133,7 +133,8 @@ class ServerLifecycle:
         news = f"{server.name} is {server.state}{why}{rest}"
         if news != server.news:  # models come and go far more often, and have a panel of their own
             server.news = news
-            self.journal.event(logging.INFO, news)
+            if server.state != "unknown":
+                self.journal.event(logging.INFO, news)
         if server.residents is None and server.adapter.SWAPS_MODELS:  # it has just been recognised
             self._note_whether_it_swaps(server)
         if server.residents is not None:

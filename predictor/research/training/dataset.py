@@ -66,7 +66,10 @@ def read_dataset(path: Path, view_of: ViewOf | None = None) -> Dataset:
             views.append(view)
             answers.append(lengths)
     if not views:
-        raise ModelError(f"{path} holds no requests with `output_tokens`")
+        raise ModelError(
+            f"{path} holds no requests with their text and `output_tokens`; "
+            "to record the text: clairvoyant serve --record-prompts"
+        )
     models = sorted({model for lengths in answers for model in lengths})
     tokens = np.array([[lengths.get(model, np.nan) for model in models] for lengths in answers])
     return Dataset(path.name.split(".")[0], views, models, tokens)

@@ -118,7 +118,8 @@ async def _serve(config: ServeConfig) -> None:
                 asyncio.get_running_loop().call_later(FIRST_WATCHER_S, daemon.control.end_if_unwatched)
             started = _start_line(daemon, predictor.name)
             # Printed at every log level: scripts wait for this line.
-            say(started, err=True)
+            with suppress(OSError):  # a full disk behind it
+                say(started, err=True)
             if config.log_file is not None:
                 log.info(started)
             await daemon.run_until_stopped()

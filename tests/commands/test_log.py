@@ -105,3 +105,16 @@ def test_what_kept_a_daemon_from_starting_is_in_its_log(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert done.stderr.partition(": ")[2].strip() in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_a_daemon_starts_with_standard_error_on_a_full_disk(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    servers = ["--backend", f"http://127.0.0.1:{free_port()}", "--listen", "127.0.0.1:0", "--no-self-test"]
+    files = ["--db", str(tmp_path / "db"), "--log-file", str(log)]
+    command = [sys.executable, "-m", "clairvoyant_cli", "serve", *servers, *files]
+    with Path("/dev/full").open("w") as full, subprocess.Popen(command, stderr=full) as daemon:
+        while daemon.poll() is None and not (log.exists() and " -> " in log.read_text(encoding="utf-8")):
+            continue
+        daemon.terminate()
+    assert daemon.returncode == 0

@@ -49,10 +49,11 @@ class Client:
         dice = random.Random(self.tokens)
         self.answered_s = time.monotonic()
         while not self.stopped.is_set():
-            self._ask()
+            self.ask()
             self.stopped.wait(dice.uniform(0.5, 2 * PAUSE_S))
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
+        """Ask once."""
         body = {
             "model": self.model,
             "messages": [{"role": "user", "content": "Tell me about rivers."}],
@@ -134,7 +135,8 @@ def ollama(args: argparse.Namespace, environment: dict[str, str]) -> Iterator[No
                 psutil.Process(each.pid).kill()
 
 
-def main() -> None:
+def options() -> argparse.Namespace:
+    """Return what the command line says of the server."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ollama", type=Path, required=True)
     parser.add_argument("--folder", type=Path, default=Path.home(), help="the folder to start Ollama in")
@@ -142,13 +144,23 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--port", type=int, default=22320)
     parser.add_argument("--state", type=Path, required=True, help="an empty folder for our own state")
-    args = parser.parse_args()
-    url, stopped = f"http://127.0.0.1:{args.port}", threading.Event()
+    return parser.parse_args()
+
+
+def own_environment(args: argparse.Namespace) -> dict[str, str]:
+    """Return the variables of a user with the home of `--home` and no settings of ours."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CLAIRVOYANT_")}
     environment |= {"HOME": str(args.home), "OLLAMA_MODELS": str(args.home / "models")}
-    own = {f"XDG_{name}_HOME": str(args.state) for name in ("STATE", "DATA", "CONFIG")}
+    return environment | {f"XDG_{name}_HOME": str(args.state) for name in ("STATE", "DATA", "CONFIG")}
+
+
+def main() -> None:
+    """Take the server's place and give it back, while two clients use it."""
+    args = options()
+    url, stopped = f"http://127.0.0.1:{args.port}", threading.Event()
+    environment = own_environment(args)
     clients = [Client(url, args.model, tokens, stopped) for tokens in (8, 60)]
-    stranger = Stranger(environment | own, clients)
+    stranger = Stranger(environment, clients)
     take = ["takeover", "ollama", "--backend", url, "--yes", "--", f"--listen=127.0.0.1:{args.port + 2}"]
     undo = ["takeover", "--undo", "--yes"]
     threads = [threading.Thread(target=client.run) for client in clients]
@@ -168,7 +180,7 @@ def main() -> None:
             stopped.set()
             for thread in threads:
                 thread.join()
-            subprocess.run([*CLAIRVOYANT, *undo, "--now"], env=environment | own, capture_output=True)
+            subprocess.run([*CLAIRVOYANT, *undo, "--now"], env=environment, capture_output=True)
     print(f"{stranger.failed} requests failed")
 
 

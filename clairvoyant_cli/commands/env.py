@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from clairvoyant_cli.commands.options import url_option
+from clairvoyant_cli.commands.options import Option, url_option
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.proxy.access.keys import read_key_of
 from clairvoyant_cli.state.client import local_url
@@ -40,16 +40,18 @@ SHELLS = {
 """The syntax of a variable and of a comment."""
 
 
+def client_option(text: str) -> Option:
+    """Return the option that names clients, with its help."""
+    names = click.Choice(list(CLIENTS))
+    return click.option("--client", "names", type=names, multiple=True, metavar="NAME", help=text)
+
+
+key_option = click.option("--key", default=KEY, metavar="KEY", help="Your API key, if the proxy has keys.")
+
+
 @click.command()
 @url_option
-@click.option(
-    "--client",
-    "names",
-    type=click.Choice(list(CLIENTS)),
-    multiple=True,
-    metavar="NAME",
-    help=f"Only this client: {', '.join(CLIENTS)}. Repeatable.",
-)
+@client_option(f"Only this client: {', '.join(CLIENTS)}. Repeatable.")
 @click.option(
     "--shell",
     type=click.Choice(list(SHELLS)),
@@ -57,7 +59,7 @@ SHELLS = {
     show_default="powershell on Windows, else sh",
     help="Shell syntax.",
 )
-@click.option("--key", default=KEY, metavar="KEY", help="Your API key, if the proxy has keys.")
+@key_option
 @click.option(
     "--key-of",
     nargs=2,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.env import CLIENTS, KEY, variables
+from clairvoyant_cli.commands.env import client_option, key_option, variables
 from clairvoyant_cli.commands.number_format import span
 from clairvoyant_cli.commands.options import url_option
 from clairvoyant_cli.commands.plain_output import say
@@ -34,15 +34,8 @@ EVERY_S = 5.0
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @url_option
-@click.option(
-    "--client",
-    "names",
-    type=click.Choice(list(CLIENTS)),
-    multiple=True,
-    metavar="NAME",
-    help="Also set the variables of this client, as `env` prints them. Repeatable.",
-)
-@click.option("--key", default=KEY, metavar="KEY", help="Your API key, if the proxy has keys.")
+@client_option("Also set the variables of this client, as `env` prints them. Repeatable.")
+@key_option
 @click.option("-q", "--quiet", is_flag=True, help="Do not print the summary of waiting times.")
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND [ARGS]...", type=click.UNPROCESSED)
 def command(url: str | None, names: tuple[str, ...], key: str, quiet: bool, words: tuple[str, ...]) -> None:

@@ -23,13 +23,19 @@ class Desk:
         fallback.review(self.policy, self.choose, self.say)
 
 
-def test_the_operators_choice_holds() -> None:
+def displaced() -> tuple[Coverage, Desk, ArrivalFallback]:
+    """Return a desk whose policy gave way to arrival order."""
     coverage, desk = Coverage(), Desk("quartz")
     fallback = ArrivalFallback(coverage)
     for _ in range(MIN_JUDGED):
         coverage.learn("short", 1.0, 2.0)
     desk.review(fallback)
     assert desk.policy == "fcfs"
+    return coverage, desk, fallback
+
+
+def test_the_operators_choice_holds() -> None:
+    coverage, desk, fallback = displaced()
     desk.policy = "fair"
     fallback.chosen_by_operator()
     desk.review(fallback)
@@ -41,12 +47,7 @@ def test_the_operators_choice_holds() -> None:
 
 
 def test_quartz_goes_by_arrival_while_its_quantiles_do_not_hold() -> None:
-    coverage, desk = Coverage(), Desk("quartz")
-    fallback = ArrivalFallback(coverage)
-    for _ in range(MIN_JUDGED):
-        coverage.learn("short", 1.0, 2.0)
-    desk.review(fallback)
-    assert desk.policy == "fcfs"
+    coverage, desk, fallback = displaced()
     assert "100% of the answers exceeded" in desk.said[0]
     for _ in range(2 * MIN_JUDGED):
         coverage.learn("short", 1.0, 0.5)

@@ -110,7 +110,7 @@ class Request:
 
     @property
     def answered(self) -> bool:
-        """Whether the client has got anything of its answer; a head of ours alone (`opened`) is nothing."""
+        """Whether any of the answer was sent. A head that the proxy sent early (`opened`) does not count."""
         return self.connection.head_sent and not self.opened
 
     @property

@@ -83,7 +83,7 @@ def proven(
     steps: int = 1000,
     rate: float = 40.0,
 ) -> tuple[Prover, Engine]:
-    """Make at most so many steps of a proof in virtual time; return it, and the server."""
+    """Run up to `steps` steps of a proof in virtual time; return the prover and the server."""
     engine = make(speed=SPEED, answer_tokens=lengths)
 
     async def prove() -> Prover:

@@ -92,7 +92,7 @@ def full(policy: Policy, queued: int) -> dict[str, float]:
 
 
 def cutting(policy: Policy) -> dict[str, float]:
-    """Return the median microseconds of choosing a request to cut while so many wait."""
+    """Return the median microseconds of choosing a request to cut, with a queue of this length."""
     figures = {}
     for queued in (1_000, QUEUED):
         rng = random.Random(1)

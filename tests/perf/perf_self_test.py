@@ -2,9 +2,10 @@
 
 usage: perf_self_test.py URL MODEL [--every 15] [--pairs 20] [--only first-cut|latency|calibrate]
 
-first-cut: a daemon with an empty database and a short question every so many seconds, until the daemon cuts
-an answer. latency: short questions sent through the daemon while a piece of the test runs, each followed by
-one to the server itself; the test waits for two seconds after a request, so that one finds the server idle.
+first-cut: starts a daemon with an empty database and sends a short question every `--every` seconds, until
+the daemon cuts an answer. latency: short questions sent through the daemon while a piece of the test runs,
+each followed by one to the server itself; the test waits for two seconds after a request, so that one finds
+the server idle.
 calibrate: the time that `calibrate --quick` and `calibrate` take.
 """
 

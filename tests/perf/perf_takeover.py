@@ -85,7 +85,7 @@ class Stranger:
     failed: int = 0
 
     def type(self, *words: str) -> None:
-        """Run a command of ours; it must end well."""
+        """Run a `clairvoyant` command; exit if it fails."""
         begun_s = time.monotonic()
         done = subprocess.run([*CLAIRVOYANT, *words], env=self.environment, capture_output=True, text=True)
         print(f"$ clairvoyant {' '.join(words)}\n{done.stdout}{done.stderr}".rstrip())
@@ -148,7 +148,7 @@ def options() -> argparse.Namespace:
 
 
 def own_environment(args: argparse.Namespace) -> dict[str, str]:
-    """Return the variables of a user with the home of `--home` and no settings of ours."""
+    """Return an environment with the home of `--home` and without settings of Clairvoyant."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CLAIRVOYANT_")}
     environment |= {"HOME": str(args.home), "OLLAMA_MODELS": str(args.home / "models")}
     return environment | {f"XDG_{name}_HOME": str(args.state) for name in ("STATE", "DATA", "CONFIG")}

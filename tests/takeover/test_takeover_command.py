@@ -49,7 +49,7 @@ class Ollama:
         return CliRunner().invoke(takeover.command, words, input=answer)
 
     def ask(self, tokens: int = 3) -> int:
-        """Return the status of an answer of so many tokens."""
+        """Ask for an answer of at most `tokens` tokens; return its HTTP status."""
         body = BODY | {"options": {"num_predict": tokens}}
         return httpx.post(f"{self.url}/api/chat", json=body, timeout=30).status_code
 

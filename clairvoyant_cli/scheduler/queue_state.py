@@ -309,6 +309,7 @@ class QueueState:
         self._line.lanes.clear()
         self._crowds.reweigh(lambda client: self._line.rules_of(client).weight)
         for entry in self._waiting.values():
+            entry.lane = None
             self._place(entry)
 
     def _place_turns(self) -> None:

@@ -86,7 +86,7 @@ class StartForecast:
     def _overdue(self, entry: QueuedJob, in_s: float, age_s: float) -> tuple[QueuedJob, _Plan] | None:
         """Return the job that the guard would start before another, which could start after a time."""
         while self._guards and (self._longest is None or self._longest in self._found):
-            self._longest = next(self._oldest, None)
+            self._longest = next(filter(self._line.takers, self._oldest), None)
             self._guards = self._longest is not None
         longest, guard = self._longest, self._scheduler.policy.guard
         if not self._guards or longest is None or longest is entry or guard is None:

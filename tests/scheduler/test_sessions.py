@@ -232,6 +232,15 @@ def test_a_parked_request_is_dropped_like_any_other() -> None:
     assert len(scheduler) == 3
 
 
+def test_a_change_of_policy_parks_a_request_that_can_be_cancelled() -> None:
+    scheduler = queue(room=500.0, policy="fcfs")
+    serve(scheduler, turn("a", 0), 0.0)
+    scheduler.submit(turn("b", 0, 1.0), 1.0)
+    scheduler.set_policy(POLICIES["bounded"], 1.0)
+    assert started(scheduler, 1.1) == []
+    assert scheduler.cancel("b0", 1.2)
+
+
 def test_what_is_remembered_is_bounded() -> None:
     scheduler = queue()
     for number in range(MAX_SESSIONS + 50):

@@ -111,6 +111,15 @@ def test_a_job_waits_for_a_server_that_can_take_it() -> None:
     assert start_s(scheduler, "waits for b", 0.0) < 10.0 < 40.0 < start_s(scheduler, "waits for a", 0.0)
 
 
+def test_a_job_past_tau_whose_server_is_down_delays_no_forecast() -> None:
+    scheduler = busy(job("runs", 60.0), policy="sjf", tau_s=5.0)
+    scheduler.set_slots("b", 0)
+    scheduler.submit(job("stranded", 1.0, worker="b"), 0.0)
+    scheduler.submit(job("next", 5.0, at_s=1.0), 1.0)
+    assert start_s(scheduler, "next", 50.0) < 20.0
+    assert standings(scheduler, 50.0)["stranded"].start is None
+
+
 def test_four_of_five_starts_and_ends_fall_into_their_ranges() -> None:
     cases = (("bounded", 1), ("bounded", 4), ("srpt", 4))
     runs = [watched(policy, "right", 0.8, slots, 7, 300, 4.0) for policy, slots in cases]

@@ -54,8 +54,7 @@ class Scheduler(QueueState):
         client, rules = job.client, self._line.rules_of(job.client)
         if job.id in self:
             raise ValueError(f"a job {job.id!r} is in the queue already")
-        crowd = self._crowds.get(client)
-        if rules.max_waiting is not None and crowd is not None and crowd.waiting >= rules.max_waiting:
+        if rules.max_waiting is not None and self._crowds.waiting_of(client) >= rules.max_waiting:
             raise ClientFullError
         self._line.now = now
         job = self.fleet.priced(replace(job, session=self.sessions.arrived(job, now)))

@@ -17,10 +17,8 @@ from itertools import count
 from math import fsum
 
 from clairvoyant_cli.scheduler.job import QueueFullError
+from clairvoyant_cli.scheduler.lane import SLACK, LazyHeap
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
-
-SLACK = 64
-"""Dead items below which a heap is not rebuilt."""
 
 MAX_ASKED = 8
 """Clients looked at before a new job is refused; those whose jobs are all spared have none to drop. Clients
@@ -28,64 +26,44 @@ with a single job are not counted."""
 
 
 class Crowd:
-    """One client's waiting jobs: their number, and which would start last."""
+    """One client's waiting jobs: their number, and which would start last.
 
-    __slots__ = ("_late", "_rear", "client", "listed", "listing", "waiting", "weight")
+    `listed` is the share it was last listed under, `listing` the number of that item.
+    """
+
+    __slots__ = ("client", "last_jobs", "latest_overdue", "listed", "listing", "waiting", "weight")
 
     def __init__(self, client: str, weight: float) -> None:
-        """Start empty. `listed` is the share it was last listed under, `listing` the number of that item."""
         self.client = client
         self.weight = weight
         self.waiting = 0
         self.listed = 0.0
         self.listing = -1
-        self._rear: list[tuple[float, float, int, int, QueuedJob]] = []
-        self._late: list[tuple[float, int, int, QueuedJob]] = []
+        self.clear()
 
     @property
     def share(self) -> float:
         """Waiting jobs for the weight."""
         return self.waiting / self.weight
 
-    def add(self, entry: QueuedJob) -> None:
-        rear = self._rear
-        heappush(rear, (-entry.rank, -entry.key, -entry.seq, entry.version, entry))
-        if len(rear) > SLACK + 2 * self.waiting:
-            rear[:] = [item for item in rear if item[3] == item[4].version]
-            heapify(rear)
-
     def clear(self) -> None:
         """Forget which jobs may be dropped; the caller adds them again."""
-        self._rear.clear()
-        self._late.clear()
+        self.last_jobs, self.latest_overdue = LazyHeap(), LazyHeap()
+
+    def add(self, entry: QueuedJob) -> None:
+        self.last_jobs.push(entry, -entry.rank, -entry.key, -entry.seq)
+        self.last_jobs.prune(self.waiting)
 
     def last(self, overdue: Callable[[QueuedJob], bool]) -> QueuedJob | None:
         """Return the job that would start last of those not overdue; None if there is none.
 
         Overdue jobs are set aside, and stay there if tau changes.
         """
-        while self._rear:
-            *_, version, entry = self._rear[0]
-            if version == entry.version and not overdue(entry):
-                return entry
-            heappop(self._rear)
-            if version == entry.version:
-                self._set_aside(entry)
-        return None
-
-    def latest_overdue(self) -> QueuedJob | None:
-        """Return the latest arrival of the jobs that `last` has set aside."""
-        late = self._late
-        while late and late[0][2] != late[0][3].version:
-            heappop(late)
-        return late[0][3] if late else None
-
-    def _set_aside(self, entry: QueuedJob) -> None:
-        late = self._late
-        heappush(late, (-entry.job.arrival_s, -entry.seq, entry.version, entry))
-        if len(late) > SLACK + 2 * self.waiting:
-            late[:] = [item for item in late if item[2] == item[3].version]
-            heapify(late)
+        while (entry := self.last_jobs.first()) is not None and overdue(entry):
+            self.last_jobs.pop()
+            self.latest_overdue.push(entry, -entry.job.arrival_s, -entry.seq)
+            self.latest_overdue.prune(self.waiting)
+        return entry
 
 
 class Crowds:
@@ -97,24 +75,16 @@ class Crowds:
         self._numbers = count()
         self._weight = 0.0
 
-    def __len__(self) -> int:
-        return len(self._by_client)
-
-    def get(self, client: str) -> Crowd | None:
-        """Return a client's waiting jobs, None if it has none."""
-        return self._by_client.get(client)
-
     def waiting(self) -> dict[str, int]:
         """Return the number of waiting jobs of each client that has any."""
         return {crowd.client: crowd.waiting for crowd in self._by_client.values()}
 
-    def weight_with(self, client: str, weight: float) -> float:
-        """Return the sum of the weights of all waiting clients, this one included."""
-        return self._weight if client in self._by_client else self._weight + weight
+    def waiting_of(self, client: str) -> int:
+        return self._by_client[client].waiting if client in self._by_client else 0
 
     def share_of(self, client: str, weight: float) -> float:
         """Return a client's share of the weight of all waiting clients, itself included."""
-        return weight / self.weight_with(client, weight)
+        return weight / (self._weight + (0.0 if client in self._by_client else weight))
 
     def join(self, client: str, weight: float) -> None:
         crowd = self._by_client.get(client)
@@ -151,11 +121,7 @@ class Crowds:
         self._weight = fsum(crowd.weight for crowd in self._by_client.values())
 
     def make_room(
-        self,
-        newcomer: QueuedJob,
-        weight: float,
-        capacity: int,
-        overdue: Callable[[QueuedJob], bool],
+        self, newcomer: QueuedJob, weight: float, capacity: int, overdue: Callable[[QueuedJob], bool]
     ) -> QueuedJob:
         """Return the job to drop for a new one; QueueFullError if there is none.
 
@@ -163,34 +129,17 @@ class Crowds:
         the newcomer's own that would start after it. A client's fair share of the capacity is by its weight.
         """
         client = newcomer.job.client
-        own = self.get(client)
-        fair_share = capacity / self.weight_with(client, weight)
-
-        def last_of(crowd: Crowd) -> QueuedJob | None:
-            last = crowd.last(overdue)
-            if last is None and crowd.waiting > 1 and crowd.share > fair_share:
-                return crowd.latest_overdue()
-            return last
-
-        given = self.give_way(((own.waiting if own is not None else 0) + 1) / weight, last_of)
-        if given is not None:
-            return given
-        last = own.last(overdue) if own is not None else None
-        if last is None or newcomer.place > last.place:
-            raise QueueFullError
-        return last
-
-    def give_way(self, above: float, last: Callable[[Crowd], QueuedJob | None]) -> QueuedJob | None:
-        """Return what `last` names of the largest crowd that it names any of; None if there is no such crowd
-        among the few largest that have a greater share than `above`.
-        """
+        own, fair_share = self._by_client.get(client), capacity * self.share_of(client, weight) / weight
+        above = (self.waiting_of(client) + 1) / weight
         passed: list[tuple[float, int, Crowd]] = []
         found = None
         while found is None and len(passed) < MAX_ASKED:
             crowd = self._first()
             if crowd is None or crowd.share <= above:
                 break
-            found = last(crowd)
+            found = crowd.last(overdue)
+            if found is None and crowd.waiting > 1 and crowd.share > fair_share:
+                found = crowd.latest_overdue.first()
             if found is None and crowd.waiting > 1:
                 passed.append(heappop(self._largest))
             elif found is None:
@@ -198,6 +147,10 @@ class Crowds:
                 crowd.listed, crowd.listing = 0.0, -1
         for item in passed:
             heappush(self._largest, item)
+        if found is None:
+            found = None if own is None else own.last(overdue)
+            if found is None or newcomer.place > found.place:
+                raise QueueFullError
         return found
 
     def _first(self) -> Crowd | None:

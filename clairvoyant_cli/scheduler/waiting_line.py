@@ -5,13 +5,13 @@ worker may serve, and then finds where the best of them is predicted to end firs
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import islice
 from math import inf
 from operator import attrgetter
 
-from clairvoyant_cli.scheduler.ages import Ages, AgesByClient
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Tenant, rules_for
 from clairvoyant_cli.scheduler.job import Reason
-from clairvoyant_cli.scheduler.lane import Lane
+from clairvoyant_cli.scheduler.lane import AgesByClient, Lane, LazyHeap
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, Station
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queued_job import FIRST, Choice, LaneId, QueuedJob, Standing
@@ -75,7 +75,7 @@ class WaitingLine:
         lane_id = LaneId(pinned_to, job.affinity, client, frozenset() if pinned_to else job.able)
         lane = self.lanes.get(lane_id)
         if lane is None:
-            ages = (AgesByClient if self.policy.by_share else Ages)() if self.policy.guarded else None
+            ages = (AgesByClient if self.policy.by_share else LazyHeap)() if self.policy.guarded else None
             lane = self.lanes[lane_id] = Lane(lane_id, ages)
         return lane
 
@@ -222,7 +222,11 @@ class WaitingLine:
         lanes = [e for e in every if e.live and ((e.for_all and shares) or self._may_serve(e.id, worker))]
         if len(lanes) > 1 and self._fleet.residency.must_stay(worker, now):
             price_s = self._fleet.residency.price_s
-            stays = [n for n in lanes if price_s(worker, n.id.affinity) == 0.0 or n.first().promoted]
+            stays = [
+                lane
+                for lane in lanes
+                if price_s(worker, lane.id.affinity) == 0.0 or ((first := lane.first()) and first.promoted)
+            ]
             return stays or lanes
         return lanes
 
@@ -236,7 +240,7 @@ class WaitingLine:
 
     def _standings(self, lanes: list[Lane], worker: str, passed: Container[str] = ()) -> list[Standing]:
         """Return the heads of the lanes, without the jobs passed over, each with its current order."""
-        heads = [head for lane in lanes if (head := lane.first_but(passed) if passed else lane.first())]
+        heads = [head for lane in lanes if (head := lane.first(passed))]
         if not self.policy.in_seconds or not self._fleet.residency.prices:
             return [(e.rank, e.key, e.seq, e) for e in heads]
         price_s = self._fleet.residency.price_s
@@ -266,7 +270,7 @@ class WaitingLine:
         alone = not self.policy.by_share or _only_one_client(lanes)
         for lane in lanes:
             tau_s = self.tau_of(lane.id.client)
-            found = None if tau_s is None or lane.ages is None else lane.ages.longest(alone=alone)
+            found = None if tau_s is None else lane.longest(alone=alone)
             if tau_s is None or found is None:
                 continue
             entry, since_s = found
@@ -280,7 +284,7 @@ def _only_one_client(lanes: Iterable[Lane]) -> bool:
     clients = set[str]()
     for lane in lanes:
         if isinstance(lane.ages, AgesByClient):
-            if len(lane.ages.clients) > 1:
-                return False
-            clients |= lane.ages.clients
-    return len(clients) <= 1
+            clients.update(islice(lane.ages.live, 2))
+        if len(clients) > 1:
+            return False
+    return True

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from clairvoyant_cli.scheduler.ages import Ages
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.fairness import ServiceCounters, Tenant
 from clairvoyant_cli.scheduler.job import Job, QueueFullError, Reason
+from clairvoyant_cli.scheduler.lane import LazyHeap
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Candidate, best_worker
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -437,8 +437,8 @@ def test_memory_is_bounded_by_live_jobs() -> None:
         assert dispatch is not None
         scheduler.finish(dispatch.job.id, float(number))
     [lane] = scheduler._line.lanes.values()
-    assert isinstance(lane.ages, Ages)
-    assert len(lane._by_policy) + len(lane.ages._heap) < 200
+    assert isinstance(lane.ages, LazyHeap)
+    assert len(lane.jobs._items) + len(lane.ages._items) < 200
 
 
 def test_backlog_counts_waiting_and_running_work() -> None:

@@ -41,8 +41,8 @@ class LazyHeap:
         """Return the first job, None if there is none."""
         items = self._items
         while items:
-            *_, version, entry = items[0]
-            if version == entry.version:
+            entry: QueuedJob = items[0][-1]
+            if items[0][-2] == entry.version:
                 return entry
             heappop(items)
         return None

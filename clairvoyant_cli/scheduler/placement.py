@@ -5,7 +5,7 @@ cache, may be sooner even after a wait. So a slot may stay free for a moment, wh
 than a margin (`queue`, rule 3).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
@@ -107,31 +107,6 @@ class Placement(NamedTuple):
     takes_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A worker as a router sees it: the expected backlog, the upper quantile of this job's own time there,
-    and a penalty for undesirable states such as KV cache pressure, in seconds.
-    """
-
-    worker: str
-    backlog_s: float
-    quantile_s: float
-    penalty_s: float = 0.0
-
-    @property
-    def score_s(self) -> float:
-        """Cautious completion time (QUARTZ, Eq. 4): means add, so only the job's own is a quantile."""
-        return self.backlog_s + self.quantile_s + self.penalty_s
-
-
-def best_worker(candidates: Sequence[Candidate]) -> str:
-    """Return the worker with the lowest score (QUARTZ, Eq. 5); the first on a tie.
-
-    Give it two random workers for the power of two choices, or all of them. ValueError if there are none.
-    """
-    return min(candidates, key=lambda candidate: candidate.score_s).worker
-
-
 class Fleet:
     """All workers, with the state that decides how long a job takes on each."""
 
@@ -145,10 +120,6 @@ class Fleet:
         fleet.stations = {name: replace(each, running={}) for name, each in self.stations.items()}
         fleet.residency = deepcopy(self.residency)
         return fleet
-
-    @property
-    def slots(self) -> dict[str, int]:
-        return {name: station.slots for name, station in self.stations.items()}
 
     def set(self, worker: str, slots: int, *, apart: bool, weight: float, at_once: int) -> None:
         """Set the limits of a worker, 0 slots if it is down; running jobs are not affected."""
@@ -276,7 +247,7 @@ class Fleet:
             return Placement(free[0], None, 0.0, 0.0)
         job = entry.job
         cached = self.cached(job)
-        best, best_s = free[0], float("inf")
+        best, best_s = free[0], inf
         for station in free:
             own_s = self.own_s(entry, station, cached)
             if station.at_once < station.slots:
@@ -325,7 +296,7 @@ class Fleet:
                     heapreplace(ends_s, ends_s[0] + left_s(each, now))
                 slots += [(free_s, len(slots) + n, station) for n, free_s in enumerate(ends_s)]
         if not slots:
-            return float("inf"), 0.0
+            return inf, 0.0
         heapify(slots)
         for other in before:
             free_s, number, station = slots[0]
@@ -351,35 +322,25 @@ class Fleet:
             station is not None and station.slots > 0 and not station.apart and (not able or worker in able)
         )
 
-    def route(self, entry: QueuedJob, among: int, now: float, waiting_s: Callable[[str], float]) -> str:
+    def route(self, entry: QueuedJob, among: int, now: float, waiting_s: Mapping[str, float]) -> str:
         """Return the worker that a job should wait for: of `among` workers drawn by its number, the one with
         the soonest cautious completion (QUARTZ, Algorithm 1); "" if none can run it.
 
-        `waiting_s` returns the seconds of work that wait for a worker.
+        `waiting_s` has the seconds of work that wait for each worker.
         """
         job = entry.job
         able = [s for s in self.stations.values() if s.slots and (not job.able or s.name in job.able)]
         able = [s for s in able if not s.apart] or able
-        if not able:
-            return ""
-        cached = self.cached(job)
-        drawn = able if among >= len(able) else _drawn(able, among, entry.seq)
-        return best_worker([self._candidate(entry, each, now, waiting_s, cached) for each in drawn])
+        cached, cautious = self.cached(job), job.cost_high_s / job.cost_s if job.cost_s else 1.0
 
-    def _candidate(
-        self,
-        entry: QueuedJob,
-        station: Station,
-        now: float,
-        waiting_s: Callable[[str], float],
-        cached: Mapping[str, float],
-    ) -> Candidate:
-        job = entry.job
-        backlog_s = (waiting_s(station.name) + station.left_s(now)) / station.at_once
-        price_s = self.residency.price_s(station.name, job.affinity)
-        own_s = self.own_s(entry, station, cached) - price_s
-        cautious = job.cost_high_s / job.cost_s if job.cost_s else 1.0
-        return Candidate(station.name, backlog_s, own_s * cautious, price_s)
+        def ends_s(station: Station) -> float:
+            # Means add, so only the job's own time is a quantile (QUARTZ, Eq. 4).
+            backlog_s = (waiting_s.get(station.name, 0.0) + station.left_s(now)) / station.at_once
+            price_s = self.residency.price_s(station.name, job.affinity)
+            return backlog_s + (self.own_s(entry, station, cached) - price_s) * cautious + price_s
+
+        best = min(_drawn(able, among, entry.seq), key=ends_s, default=None)
+        return "" if best is None else best.name
 
 
 def _seconds(station: Station, job: Job, cached_tokens: float) -> float:
@@ -397,8 +358,10 @@ def left_s(entry: QueuedJob, now: float) -> float:
     return mean_residual(now - began_s, takes_s, q90_s)
 
 
-def _drawn(able: Sequence[Station], count: int, number: int) -> list[Station]:
-    """Return `count` of the stations, drawn by a hash of `number`."""
+def _drawn(able: list[Station], count: int, number: int) -> list[Station]:
+    """Return `count` of the stations, drawn by a hash of `number`; all of them if there are no more."""
+    if count >= len(able):
+        return able
     left, drawn = list(able), []
     for _ in range(count):
         number = (number + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF  # splitmix64's steps

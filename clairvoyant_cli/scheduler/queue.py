@@ -51,19 +51,19 @@ class Scheduler(QueueState):
         Raises QueueFullError if the queue is full and no job can be dropped, ClientFullError if the client
         has reached its queue limit, ValueError if the id is in use.
         """
-        client, rules = job.client, self._line.rules_of(job.client)
+        client, rules = job.client, self.line.rules_of(job.client)
         if job.id in self:
             raise ValueError(f"a job {job.id!r} is in the queue already")
         if rules.max_waiting is not None and self._crowds.waiting_of(client) >= rules.max_waiting:
             raise ClientFullError
-        self._line.now = now
+        self.line.now = now
         job = self.fleet.priced(replace(job, session=self.sessions.arrived(job, now)))
         entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s, behind=job.stands_back)
         entry.usage_s = self.accounts.used_s(client, now, waited_for=entry.waited_for) / rules.weight
         entry.key = self.policy.key(entry)
         displaced = None
         if len(self._waiting) >= self.capacity:
-            displaced = self._crowds.make_room(entry, rules.weight, self.capacity, self._line.is_overdue)
+            displaced = self._crowds.make_room(entry, rules.weight, self.capacity, self.line.is_overdue)
             self.cancel(displaced.job.id, now)
         self.accounts.charge(entry, now)
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
@@ -77,46 +77,46 @@ class Scheduler(QueueState):
 
     def next(self, now: float) -> Dispatch | None:
         """Decide which job takes which free slot now and mark it running; None if nothing can start."""
-        self._line.now = now
-        self._line.deferring = False
+        self.line.now = now
+        self.line.deferring = False
         if self.books is not None:
-            self.books.look(self.fleet.slots, now, paused=self.paused)
+            self.books.look(self.slots, now, paused=self.paused)
         if self.paused or not self._waiting:
             return None
         self._let_forward(now)
         if self._parked:
             self._give_turns(now)
-        choice = self._line.choose(now, len(self._waiting))
+        choice = self.line.choose(now, len(self._waiting))
         while choice is not None and choice[0].job.stands_back and self._must_park(choice[0]):
-            self._line.drop(choice[0])  # it came before the session that it would evict
+            self.line.drop(choice[0])  # it came before the session that it would evict
             self._place(choice[0])
-            choice = self._line.choose(now, len(self._waiting))
+            choice = self.line.choose(now, len(self._waiting))
         if choice is None:
-            self._line.deferring = self._line.deferring or bool(self._parked)
+            self.line.deferring = self.line.deferring or bool(self._parked)
             return None
         entry, worker, reason = choice
         if reason is Reason.TAU:
-            self._line.had_turn(entry, now)
+            self.line.had_turn(entry, now)
         self._leave(entry)
         self._since_forward += 1
         job = entry.job
         entry.reason = reason
         entry.slice_start_tokens = entry.done_tokens
         entry.moves.append(Move(now, MoveKind.DISPATCHED, reason))
-        self._running[job.id] = entry
+        self.running[job.id] = entry
         self.fleet.started(entry, worker, now)
         if self.books is not None:
             self.books.granted(job.id, self.fleet.stations[worker], now, entry.expected.tokens)
         if self.sessions.started(job, worker, now):
             self._place_turns()
-        self._line.clients_running[job.client] = self._line.clients_running.get(job.client, 0) + 1
+        self.line.clients_running[job.client] = self.line.clients_running.get(job.client, 0) + 1
         self.claims.started(job, now)
         self._reprice(job, worker, now)
         if reason is Reason.TAU:
             self.tau_firings += 1
-            self._line.since_promotion = 0
+            self.line.since_promotion = 0
         else:
-            self._line.since_promotion += 1
+            self.line.since_promotion += 1
         return Dispatch(job, worker, reason, now - entry.queued_s)
 
     def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
@@ -146,7 +146,7 @@ class Scheduler(QueueState):
         read much again because the beginning of the prompt changed, else "".
         """
         news = ""
-        entry = self._running[job_id]
+        entry = self.running[job_id]
         cache = self.fleet.stations[entry.worker].cache
         cache.answered(job_id, prompt_tokens, tokens)
         if self.books is not None:
@@ -171,8 +171,16 @@ class Scheduler(QueueState):
         evicts_s: float = 0.0,
         prefill: Prefill | None = None,
     ) -> None:
-        """Record the progress of a running job; see `QueuedJob.progressed`. KeyError if it is not running."""
-        self._running[job_id].progressed(tokens_done, resume_s, evicts_s, prefill)
+        """Record the tokens of a running job, and what cutting it now would cost in seconds; see `QueuedJob`.
+
+        `prefill` is given if it may be cut because its prompt is still being read. KeyError if it is not
+        running.
+        """
+        entry = self.running[job_id]
+        entry.done_tokens, entry.resume_s, entry.evicts_s = tokens_done, resume_s, evicts_s
+        entry.read_s, entry.stops_s = (0.0, None) if prefill is None else prefill
+        if tokens_done > entry.slice_start_tokens or prefill is not None:
+            entry.owed_s = 0.0
 
     def thought(
         self, job_id: str, tokens: float, answer_tokens: float, answer_q90: float, now: float
@@ -181,7 +189,7 @@ class Scheduler(QueueState):
 
         KeyError if it is not running.
         """
-        entry = self._running[job_id]
+        entry = self.running[job_id]
         entry.thought = Thought(tokens, now - entry.started_s, answer_tokens, answer_q90)
         self.fleet.thought(entry)
 
@@ -189,13 +197,13 @@ class Scheduler(QueueState):
         """Set the cost of resuming a waiting job, in seconds; KeyError if it is not waiting."""
         entry = self._waiting[job_id]
         entry.owed_s = owed_s
-        self._line.now = now
-        self._line.drop(entry)
+        self.line.now = now
+        self.line.drop(entry)
         self._place(entry)
 
     def spare(self, job_id: str) -> None:
         """Exempt a running job from preemption until it is requeued; KeyError if it is not running."""
-        self._running[job_id].spared = True
+        self.running[job_id].spared = True
 
     def requeue(
         self,
@@ -222,7 +230,13 @@ class Scheduler(QueueState):
         if able is not None:
             entry.job = entry.job.run_by(able)
         if worker:
-            entry.preempted(worker)
+            entry.cuts += 1
+            if entry.thought is not None:
+                entry.thought = entry.thought._replace(after_s=0.0)
+            entry.owed_s, entry.resume_s = entry.resume_s, 0.0
+            if entry.stops_s is None:  # it had begun to answer
+                entry.job = replace(entry.job, worker=worker)
+            entry.stops_s = None
             # If it was promoted from the background, it has had its turn.
             self._stand_back(entry, entry.behind)
         else:
@@ -240,13 +254,9 @@ class Scheduler(QueueState):
         entry = self._waiting.get(job_id)
         if entry is None:
             return False
-        self._line.now = now
-        self._line.drop(entry)
-        self.accounts.give_back(entry, now)
-        entry.job = self.fleet.priced(replace(entry.job, saved_s=0.0, **estimates))
-        self.accounts.charge(entry, now)
+        self.line.now = now
+        self._exchange(entry, self.fleet.priced(replace(entry.job, saved_s=0.0, **estimates)), now)
         entry.moves.append(Move(now, MoveKind.REESTIMATED))
-        self._place(entry)
         return True
 
     def cancel(self, job_id: str, now: float) -> bool:
@@ -263,26 +273,23 @@ class Scheduler(QueueState):
 
     def promote(self, job_id: str, now: float) -> bool:
         """Move a waiting job before all that are not promoted; False if it is not waiting."""
-        entry = self._waiting.get(job_id)
-        if entry is None:
-            return False
-        self._leave(entry)
-        entry.held = False
-        entry.rank = FIRST
-        entry.key = float(next(self._promotions))
-        entry.moves.append(Move(now, MoveKind.PROMOTED))
-        self._wait(entry)
-        return True
+        return self._set_rank(job_id, FIRST, Move(now, MoveKind.PROMOTED))
 
     def reprioritise(self, job_id: str, priority: int, now: float) -> bool:
         """Set the priority of a waiting job, lower is sooner; False if it is not waiting."""
+        return self._set_rank(job_id, float(priority), Move(now, MoveKind.REPRIORITISED, str(priority)))
+
+    def _set_rank(self, job_id: str, rank: float, move: Move) -> bool:
         entry = self._waiting.get(job_id)
         if entry is None:
             return False
         self._leave(entry)
-        entry.rank = float(priority)
-        entry.by_operator = True
-        entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(priority)))
+        if rank == FIRST:
+            entry.held, entry.key = False, float(next(self._promotions))
+        else:
+            entry.by_operator = True
+        entry.rank = rank
+        entry.moves.append(move)
         self._wait(entry)
         return True
 
@@ -291,7 +298,7 @@ class Scheduler(QueueState):
         entry = self._waiting.get(job_id)
         if entry is None or entry.held:
             return False
-        self._line.drop(entry)
+        self.line.drop(entry)
         entry.held = True
         if self.books is not None:
             self.books.held(job_id, now)
@@ -324,22 +331,22 @@ class Scheduler(QueueState):
             return []
         stations = self.fleet.stations.values()
         full = {each.name: list[QueuedJob]() for each in stations if len(each.running) == each.slots}
-        for entry in self._running.values():
+        for entry in self.running.values():
             if entry.worker in full and may_be_cut(entry, policy):
                 full[entry.worker].append(entry)
         preempts: list[Preempt] = []
         if policy.quantum_tokens is not None:
             for worker, running in full.items():
-                waiting = sum(lane.live for lane in self._line.open_lanes(worker, now))
+                waiting = sum(lane.live for lane in self.line.open_lanes(worker, now))
                 room = min(waiting, len(self._waiting) - len(preempts))
                 preempts += spent(running, policy, policy.quantum_tokens)[:room]
             return preempts
         able: list[tuple[QueuedJob, list[QueuedJob]]] = []
         for worker, running in full.items():
-            choice = self._line.choose_for(worker, now) if running else None
+            choice = self.line.choose_for(worker, now) if running else None
             if choice is not None and now >= choice.entry.job.not_before_s:
                 able.append((choice.entry, [e for e in running if self._may_pass(choice.entry, e, now)]))
-        return worthwhile(able, policy, max(1, self._waited_for) / sum(self.slots.values())) if able else []
+        return worthwhile(able, policy, max(1, self.waited_for) / sum(self.slots.values())) if able else []
 
     def _may_pass(self, waiting: QueuedJob, running: QueuedJob, now: float) -> bool:
         """Return whether the guard would start `waiting` before `running`, were both waiting.
@@ -349,25 +356,23 @@ class Scheduler(QueueState):
         loads = self.residency.swaps(running.worker, running.job.id, waiting.job.affinity)
         if running.stops_s is not None and (loads or self._is_in_order(waiting)):
             return False
-        tau_s = self._line.tau_of(running.job.client)
+        tau_s = self.line.tau_of(running.job.client)
         if tau_s is None or self.policy.by_share or waiting.promoted or not running.waited_for:
             return True
-        return now - running.job.arrival_s <= tau_s or not self._line.guard_allows(running, waiting, now)
+        return now - running.job.arrival_s <= tau_s or not self.line.guard_allows(running, waiting, now)
 
     # -- the operator -------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Start nothing more until `resume`."""
         self.paused = True
 
     def resume(self) -> None:
-        """Start jobs again."""
         self.paused = False
 
     def set_policy(self, policy: Policy, now: float) -> None:
         """Change the policy; promoted jobs stay in front."""
-        self._line.now = now
-        self._line.policy = policy
+        self.line.now = now
+        self.line.policy = policy
         self.newcomers.forget()
         self._place_all()
 
@@ -382,21 +387,19 @@ class Scheduler(QueueState):
 
         `priority_of` returns the priority that a job may have from now on; the operator's settings stay.
         """
-        self._line.now = now
-        here = [*self._waiting.values(), *self._running.values()]  # running jobs may be requeued
-        weights = {entry.job.client: self._line.rules_of(entry.job.client).weight for entry in here}
-        self._line.tenants = dict(tenants)
-        self._line.everybody = everybody
+        self.line.now = now
+        here = [*self._waiting.values(), *self.running.values()]  # running jobs may be requeued
+        weights = {entry.job.client: self.line.rules_of(entry.job.client).weight for entry in here}
+        self.line.tenants = dict(tenants)
+        self.line.everybody = everybody
         for entry in here:
-            entry.usage_s *= weights[entry.job.client] / self._line.rules_of(entry.job.client).weight
+            entry.usage_s *= weights[entry.job.client] / self.line.rules_of(entry.job.client).weight
             if priority_of is not None and not entry.promoted and not entry.by_operator:
-                self._rank(entry, priority_of(entry.job) + entry.job.stands_back, now)
+                rank = priority_of(entry.job) + entry.job.stands_back
+                if entry.rank != rank:
+                    entry.rank = float(rank)
+                    entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(rank)))
         self._place_all()
-
-    def _rank(self, entry: QueuedJob, priority: int, now: float) -> None:
-        if entry.rank != priority:
-            entry.rank = float(priority)
-            entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(priority)))
 
     def set_slots(
         self, worker: str, slots: int, *, apart: bool = False, weight: float = 1.0, at_once: int = 0
@@ -408,7 +411,7 @@ class Scheduler(QueueState):
         self.fleet.set(worker, slots, apart=apart, weight=weight, at_once=at_once)
         for entry in self._waiting.values():
             if entry.routed == worker and not self.fleet.takes(worker, entry.job.able):
-                self._line.drop(entry)
+                self.line.drop(entry)
                 self._place(entry)
 
     def remove_worker(self, worker: str) -> None:
@@ -417,8 +420,8 @@ class Scheduler(QueueState):
 
     def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
         """Recompute which workers can run each job."""
-        self._line.now = now
-        for entry in (*self._waiting.values(), *self._running.values()):
+        self.line.now = now
+        for entry in (*self._waiting.values(), *self.running.values()):
             entry.job = entry.job.run_by(able(entry.job))
         self._place_all()
 
@@ -430,14 +433,14 @@ class Scheduler(QueueState):
 
         It runs the same jobs; of the unheld waiting jobs it has one in `every`, in order of arrival.
         """
-        of = self._line
+        of = self.line
         trial = Scheduler(policy, workers={}, tau_s=self.tau_s, capacity=self.capacity)
         trial.fleet = self.fleet.copied()
-        trial._line = WaitingLine(policy, trial.fleet, of.tau_s, of.tenants, of.everybody, trial._is_believed)
-        trial._line.now, trial._line.since_promotion = now, of.since_promotion
-        trial._line.clients_running = dict(of.clients_running)
-        for job_id, entry in self._running.items():
-            trial._running[job_id] = trial.fleet.stations[entry.worker].running[job_id] = copy(entry)
+        trial.line = WaitingLine(policy, trial.fleet, of.tau_s, of.tenants, of.everybody, trial._is_believed)
+        trial.line.now, trial.line.since_promotion = now, of.since_promotion
+        trial.line.clients_running = dict(of.clients_running)
+        for job_id, entry in self.running.items():
+            trial.running[job_id] = trial.fleet.stations[entry.worker].running[job_id] = copy(entry)
         unheld = (entry for entry in self._waiting.values() if not entry.held)
         for entry in islice(unheld, 0, None, every):
             mine = copy(entry)

@@ -57,72 +57,66 @@ class QueueState:
         self.books: ArrivalOrder | None = None
         self.tau_firings = 0
         self.fleet = Fleet(workers, load_s or {})
-        self._line = WaitingLine(policy, self.fleet, tau_s, tenants or {}, everybody, self._is_believed)
+        self.line = WaitingLine(policy, self.fleet, tau_s, tenants or {}, everybody, self._is_believed)
         self.claims = Claims()
         self.accounts = Accounts()
+        self.newcomers = Newcomers()
+        self.sessions = Sessions(self.fleet)
+        self.running: dict[str, QueuedJob] = {}  # in the order of their starts
+        self.waited_for = 0  # waiting jobs that are not in the background
         self._seq = count()
         self._promotions = count(1)
         self._waiting: dict[str, QueuedJob] = {}  # insertion order is arrival order
-        self._running: dict[str, QueuedJob] = {}
         self._crowds = Crowds()
-        self.newcomers = Newcomers()
         self._back: deque[QueuedJob] = deque()  # background jobs, the oldest first
         self._since_forward = FORWARD_EVERY
-        self._waited_for = 0  # waiting jobs that are not in the background
-        self.sessions = Sessions(self.fleet)
         self._parked: dict[str, QueuedJob] = {}
         self._by_root: dict[int, dict[str, QueuedJob]] = {}  # waiting jobs by the first piece of their chain
 
     def __repr__(self) -> str:
-        counts = f"{len(self._waiting)} waiting, {len(self._running)} running"
+        counts = f"{len(self._waiting)} waiting, {len(self.running)} running"
         return f"<Scheduler {self.policy.name}: {counts}{' (paused)' if self.paused else ''}>"
-
-    @property
-    def policy(self) -> Policy:
-        """What orders the waiting jobs."""
-        return self._line.policy
-
-    @property
-    def tau_s(self) -> float | None:
-        """Everybody's starvation timeout in seconds, None for no guard."""
-        return self._line.tau_s
-
-    @tau_s.setter
-    def tau_s(self, tau_s: float | None) -> None:
-        self._line.tau_s = tau_s
-
-    # -- views --------------------------------------------------------------------------------------
-
-    @property
-    def running(self) -> Mapping[str, QueuedJob]:
-        """The running jobs by id, in the order they started."""
-        return self._running
-
-    @property
-    def deferring(self) -> bool:
-        """Whether the last `next` left a slot free because waiting jobs wait for a better one."""
-        return self._line.deferring
-
-    @property
-    def clients(self) -> dict[str, tuple[int, int]]:
-        """The numbers of waiting and running jobs of each client that has any."""
-        waiting = self._crowds.waiting()
-        names = waiting.keys() | self._line.clients_running.keys()
-        return {name: (waiting.get(name, 0), self._line.clients_running.get(name, 0)) for name in names}
-
-    @property
-    def slots(self) -> Mapping[str, int]:
-        return self.fleet.slots
-
-    @property
-    def residency(self) -> Residency:
-        return self.fleet.residency
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def __contains__(self, job_id: str) -> bool:
-        return job_id in self._waiting or job_id in self._running
+        return job_id in self._waiting or job_id in self.running
+
+    # -- views --------------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Policy:
+        return self.line.policy
+
+    @property
+    def tau_s(self) -> float | None:
+        """Everybody's starvation timeout in seconds, None for no guard."""
+        return self.line.tau_s
+
+    @tau_s.setter
+    def tau_s(self, tau_s: float | None) -> None:
+        self.line.tau_s = tau_s
+
+    @property
+    def deferring(self) -> bool:
+        """Whether the last `next` left a slot free because waiting jobs wait for a better one."""
+        return self.line.deferring
+
+    @property
+    def clients(self) -> dict[str, tuple[int, int]]:
+        """The numbers of waiting and running jobs of each client that has any."""
+        waiting, running = self._crowds.waiting(), self.line.clients_running
+        names = waiting.keys() | running.keys()
+        return {name: (waiting.get(name, 0), running.get(name, 0)) for name in names}
+
+    @property
+    def slots(self) -> dict[str, int]:
+        return {name: station.slots for name, station in self.fleet.stations.items()}
+
+    @property
+    def residency(self) -> Residency:
+        return self.fleet.residency
 
     def forecast(self, job: Job, now: float) -> tuple[float, float]:
         """Return the predicted seconds until a job would start, waiting or submitted now, and of its prefill.
@@ -130,7 +124,7 @@ class QueueState:
         Jobs before it take the slots in order as they fall free; waiting for a better worker is ignored.
         O(n log n) in the waiting jobs.
         """
-        self._line.now = now
+        self.line.now = now
         entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s)
         entry.key = self.policy.key(entry)
         others = (e for e in self._waiting.values() if not e.held and e.job.id != job.id)
@@ -140,32 +134,17 @@ class QueueState:
 
     def waiting(self) -> list[QueuedJob]:
         """Return the waiting jobs in the order of their starts, were none to age; held ones last."""
-        return self._line.in_order(self._waiting.values())
-
-    @property
-    def waited_for(self) -> int:
-        """The number of waiting jobs that are not in the background, held ones among them."""
-        return self._waited_for
-
-    @property
-    def line(self) -> WaitingLine:
-        """The waiting jobs, lane by lane. Read only."""
-        return self._line
-
-    def backlog_s(self, worker: str, now: float) -> float:
-        """Return the predicted seconds of work pinned to a worker, waiting and running.
-
-        For "", that of the jobs that wait for any worker.
-        """
-        station = self.fleet.stations.get(worker)
-        return self._line.pinned_s().get(worker, 0.0) + (station.left_s(now) if station else 0.0)
+        ordered = list(self._waiting.values())
+        for name in ("seq", "key", "rank", "parked", "held"):  # sorts are stable
+            ordered.sort(key=attrgetter(name))  # four times as fast as sorting by tuples
+        return ordered
 
     def set_urgency(self, job_id: str, level: int | None, by: Said, now: float) -> bool:
         """Set the urgency of a job; False if it is gone, or a predictor would overrule another source."""
-        entry = self._waiting.get(job_id) or self._running.get(job_id)
+        entry = self._waiting.get(job_id) or self.running.get(job_id)
         if entry is None or (by is Said.PREDICTOR and entry.job.urgency_by != by):
             return False
-        self._line.drop(entry)
+        self.line.drop(entry)
         before, entry.job = entry.job, replace(entry.job, urgency=level, urgency_by=by)
         entry.moves.append(Move(now, MoveKind.URGENCY, f"{'none' if level is None else level} by {by}"))
         if job_id in self._waiting:
@@ -179,7 +158,7 @@ class QueueState:
         if not self.policy.by_level or entry.promoted:
             return True
         client = entry.job.client
-        share = self._crowds.share_of(client, self._line.rules_of(client).weight)
+        share = self._crowds.share_of(client, self.line.rules_of(client).weight)
         if self.claims.believes(entry.job, share, self.slots.values(), now):
             return True
         self.claims.refuse(client, share, now)
@@ -192,9 +171,9 @@ class QueueState:
         self._waiting[entry.job.id] = entry
         if entry.job.prefix:
             self._by_root.setdefault(entry.job.prefix.hashes[0], {})[entry.job.id] = entry
-        self._waited_for += not entry.job.stands_back
+        self.waited_for += not entry.job.stands_back
         client = entry.job.client
-        self._crowds.join(client, self._line.rules_of(client).weight)
+        self._crowds.join(client, self.line.rules_of(client).weight)
         self._place(entry)
 
     def _place(self, entry: QueuedJob) -> None:
@@ -210,7 +189,7 @@ class QueueState:
             if self._is_in_order(entry):
                 usual = replace(entry.job, cost_s=self.sessions.usual_s, cost_high_s=self.sessions.usual_s)
                 entry.key = self.policy.key(replace(entry, job=usual))
-            self._line.push(entry)
+            self.line.push(entry)
             if not entry.promoted and not entry.cuts:  # a partial answer is never dropped
                 self._crowds.place(entry)
 
@@ -219,7 +198,7 @@ class QueueState:
         policy = self.policy
         if entry.promoted or entry.cuts or not (policy.guarded and policy.in_seconds):
             return False
-        return self.sessions.in_order(entry.job, self._line.now, len(self._parked))
+        return self.sessions.in_order(entry.job, self.line.now, len(self._parked))
 
     def _unpark(self, entry: QueuedJob) -> None:
         if self._parked.pop(entry.job.id, None) is not None:
@@ -232,10 +211,10 @@ class QueueState:
             return False
         if policy.by_level and level_of(job) <= 1:
             return False
-        if not self.sessions.may_run(job, self._line.now, len(self._parked)):
+        if not self.sessions.may_run(job, self.line.now, len(self._parked)):
             return True
         if not entry.held:
-            self.sessions.begin_turn(job, self._line.now)
+            self.sessions.begin_turn(job, self.line.now)
         return False
 
     def _give_turns(self, now: float) -> None:
@@ -253,7 +232,7 @@ class QueueState:
         longest = min(still, key=lambda entry: entry.job.arrival_s, default=None)
         if longest is None:
             return
-        tau_s = self._line.tau_of(longest.job.client)
+        tau_s = self.line.tau_of(longest.job.client)
         if self.sessions.overdue(longest.job, now, tau_s, (entry.job for entry in still)):
             self.sessions.take_turn(longest.job, now)
             self._place(longest)
@@ -265,11 +244,15 @@ class QueueState:
             priced = self.fleet.priced_on(worker, entry.job)
             if entry.cuts or entry.job.cost_s - priced.cost_s <= REPRICE_SHARE * entry.job.cost_s:
                 continue
-            self._line.drop(entry)
-            self.accounts.give_back(entry, now)
-            entry.job = priced
-            self.accounts.charge(entry, now)
-            self._place(entry)
+            self._exchange(entry, priced, now)
+
+    def _exchange(self, entry: QueuedJob, job: Job, now: float) -> None:
+        """Replace a waiting job by one of other costs, its place and its client's charge."""
+        self.line.drop(entry)
+        self.accounts.give_back(entry, now)
+        entry.job = job
+        self.accounts.charge(entry, now)
+        self._place(entry)
 
     def _let_forward(self, now: float) -> None:
         """Promote the oldest background job past tau, at most one in FORWARD_EVERY starts."""
@@ -279,13 +262,13 @@ class QueueState:
         if not back or self._since_forward < FORWARD_EVERY:
             return
         entry = back[0]
-        tau_s = self._line.tau_of(entry.job.client)
+        tau_s = self.line.tau_of(entry.job.client)
         if now - entry.job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
             return
         self._since_forward = 0
-        self._line.drop(entry)
+        self.line.drop(entry)
         self._stand_back(entry, 0)
-        self._waited_for += 1
+        self.waited_for += 1
         entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
         self._place(entry)
 
@@ -301,13 +284,12 @@ class QueueState:
         if among is None or entry.job.worker:
             entry.routed = ""
         elif not routed or not self.fleet.takes(routed, entry.job.able):
-            waiting_s = self._line.pinned_s()
-            entry.routed = self.fleet.route(entry, among, self._line.now, lambda to: waiting_s.get(to, 0.0))
+            entry.routed = self.fleet.route(entry, among, self.line.now, self.line.pinned_s())
 
     def _place_all(self) -> None:
         """Rebuild the order of the waiting jobs."""
-        self._line.lanes.clear()
-        self._crowds.reweigh(lambda client: self._line.rules_of(client).weight)
+        self.line.lanes.clear()
+        self._crowds.reweigh(lambda client: self.line.rules_of(client).weight)
         for entry in self._waiting.values():
             entry.lane = None
             self._place(entry)
@@ -316,7 +298,7 @@ class QueueState:
         """Order the waiting turns of sessions again."""
         for entry in list(self._waiting.values()):
             if entry.lane is not None and self._is_in_order(entry):
-                self._line.drop(entry)
+                self.line.drop(entry)
                 self._place(entry)
 
     def _leave(self, entry: QueuedJob) -> None:
@@ -327,16 +309,16 @@ class QueueState:
             del self._by_root[root][entry.job.id]
             if not self._by_root[root]:
                 del self._by_root[root]
-        self._waited_for -= not entry.job.stands_back
+        self.waited_for -= not entry.job.stands_back
         self._crowds.leave(entry.job.client)
-        self._line.drop(entry)
+        self.line.drop(entry)
 
     def _stop(self, job_id: str, now: float, *, served: bool) -> QueuedJob:
-        entry = self._running.pop(job_id)
+        entry = self.running.pop(job_id)
         self.fleet.ended(entry, served=served)
         entry.served_s += now - entry.started_s
         self.claims.stopped(entry.job, entry.started_s, now)
-        running, client = self._line.clients_running, entry.job.client
+        running, client = self.line.clients_running, entry.job.client
         running[client] -= 1
         if not running[client]:
             del running[client]

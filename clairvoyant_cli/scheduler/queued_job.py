@@ -1,6 +1,6 @@
 """The state of a job in the queue: the job itself and everything about it that changes."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.conversation_cache import NOTHING, Expected
@@ -110,33 +110,6 @@ class QueuedJob:
     def waited_for(self) -> bool:
         """Whether a person waits for it: it is not, and never was, a background job."""
         return not self.behind
-
-    def progressed(
-        self,
-        tokens_done: float,
-        resume_s: float = 0.0,
-        evicts_s: float = 0.0,
-        prefill: Prefill | None = None,
-    ) -> None:
-        """Record the progress of this run and what a preemption now would cost.
-
-        `prefill` is given if it may be cut because its prompt is still being read.
-        """
-        self.done_tokens = tokens_done
-        self.resume_s, self.evicts_s = resume_s, evicts_s
-        self.read_s, self.stops_s = (0.0, None) if prefill is None else prefill
-        if tokens_done > self.slice_start_tokens or prefill is not None:
-            self.owed_s = 0.0
-
-    def preempted(self, worker: str) -> None:
-        """Record a preemption. It goes on at that worker if it had begun to answer."""
-        self.cuts += 1
-        if self.thought is not None:
-            self.thought = self.thought._replace(after_s=0.0)
-        self.owed_s, self.resume_s = self.resume_s, 0.0
-        if self.stops_s is None:
-            self.job = replace(self.job, worker=worker)
-        self.stops_s = None
 
     @property
     def kept_tokens(self) -> float:

@@ -7,7 +7,6 @@ worker may serve, and then finds where the best of them is predicted to end firs
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import islice
 from math import inf
-from operator import attrgetter
 
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Tenant, rules_for
 from clairvoyant_cli.scheduler.job import Reason
@@ -245,13 +244,6 @@ class WaitingLine:
             return [(e.rank, e.key, e.seq, e) for e in heads]
         price_s = self._fleet.residency.price_s
         return [(e.rank, e.key + price_s(worker, e.job.affinity), e.seq, e) for e in heads]
-
-    def in_order(self, waiting: Iterable[QueuedJob]) -> list[QueuedJob]:
-        """Return waiting jobs by `place`, then parked ones, then held ones."""
-        ordered = list(waiting)
-        for name in ("seq", "key", "rank", "parked", "held"):  # sorts are stable
-            ordered.sort(key=attrgetter(name))  # four times as fast as sorting by tuples
-        return ordered
 
     def is_overdue(self, entry: QueuedJob) -> bool:
         """Return whether a waiting job is past its tau; background jobs never are."""

@@ -105,7 +105,7 @@ class Server:
         running = [each for each, entry in self.scheduler.running.items() if entry.worker == worker]
         waiting = [entry.job.arrival_s for entry in self.scheduler.waiting()]
         latest_s = max((self._jobs[each].arrival_s for each in running), default=0.0)
-        if len(running) > self.scheduler.fleet.slots[worker] or min(waiting, default=latest_s) < latest_s:
+        if len(running) > self.scheduler.slots[worker] or min(waiting, default=latest_s) < latest_s:
             return
         for job_id in running:
             self.done_s[job_id] = self.done_s.get(job_id, 0.0) + self.now - self.started_s[job_id]

@@ -8,7 +8,7 @@ from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.fairness import ServiceCounters, Tenant
 from clairvoyant_cli.scheduler.job import Job, QueueFullError, Reason
 from clairvoyant_cli.scheduler.lane import LazyHeap
-from clairvoyant_cli.scheduler.placement import MAX_PASSED, Candidate, best_worker
+from clairvoyant_cli.scheduler.placement import MAX_PASSED
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -436,27 +436,9 @@ def test_memory_is_bounded_by_live_jobs() -> None:
         dispatch = scheduler.next(float(number))
         assert dispatch is not None
         scheduler.finish(dispatch.job.id, float(number))
-    [lane] = scheduler._line.lanes.values()
+    [lane] = scheduler.line.lanes.values()
     assert isinstance(lane.ages, LazyHeap)
     assert len(lane.jobs._items) + len(lane.ages._items) < 200
-
-
-def test_backlog_counts_waiting_and_running_work() -> None:
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 1})
-    scheduler.submit(Job("x", 0.0, cost_s=4.0, worker="a"), 0.0)
-    scheduler.submit(Job("y", 0.0, cost_s=3.0, worker="a"), 0.0)
-    started(scheduler, 0.0)
-    assert scheduler.backlog_s("a", 1.0) == pytest.approx(6.0)
-    assert scheduler.backlog_s("b", 1.0) == 0.0
-
-
-def test_routing_takes_the_lowest_cautious_completion() -> None:
-    busy, slow, pressed = (
-        Candidate("busy", 9.0, 1.0),
-        Candidate("slow", 1.0, 6.0),
-        Candidate("kv", 0.0, 1.0, 9.0),
-    )
-    assert best_worker([busy, slow, pressed]) == "slow"
 
 
 def beside_an_engine(at_once: int) -> Scheduler:

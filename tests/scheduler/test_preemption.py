@@ -257,7 +257,6 @@ def test_a_new_prediction_updates_place_and_charge() -> None:
     assert not reestimate()
     scheduler.finish("second", 33.0)
     assert scheduler.accounts.used_s("bob", 33.0) == pytest.approx(3.0)
-    assert scheduler.backlog_s("", 33.0) == 5.0
 
 
 def test_a_new_prediction_keeps_hold_and_promotion() -> None:

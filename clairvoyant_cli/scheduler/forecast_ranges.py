@@ -96,10 +96,8 @@ class ForecastRanges:
         """Return when a running job will end, in seconds from the last look. `inside_s` is the expected time
         left if it shares its server with others by its server's own order.
         """
-        began_s, takes_s, q90_s = entry.run
-        low_s, mid_s, high_s = (
-            residual_quantile(self._now - began_s, takes_s, q90_s, p) for p in (0.1, 0.5, 0.9)
-        )
+        age_s, takes_s, upper_s = self._now - entry.began_s, entry.expected_s, entry.upper_s
+        low_s, mid_s, high_s = (residual_quantile(age_s, takes_s, upper_s, p) for p in (0.1, 0.5, 0.9))
         sigma = log(max(high_s, SOON_S) / max(low_s, SOON_S)) / (2.0 * Z90)
         return self._range(entry, mid_s if inside_s is None else inside_s, sigma, entry.served_s)
 

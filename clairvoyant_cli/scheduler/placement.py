@@ -14,9 +14,8 @@ from typing import NamedTuple, Protocol
 
 from clairvoyant_cli.scheduler.conversation_cache import ConversationCache
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.queued_job import LaneId, QueuedJob
+from clairvoyant_cli.scheduler.queued_job import LaneId, QueuedJob, Thought
 from clairvoyant_cli.scheduler.residency import Residency
-from clairvoyant_cli.scheduler.residual_life import mean_residual
 
 WAIT_MARGIN = 0.3
 """A job waits for another worker if it gains this share of its time on the best free one: an idle slot costs
@@ -78,20 +77,20 @@ class Station:
         """Return the expected wait of a job of `own_s` seconds inside this worker's own queue."""
         if len(self.running) < self.at_once:
             return 0.0
-        before_s = sum(left_s(each, now) for each in self.running.values() if each.expected_s <= own_s)
+        before_s = sum(each.left_s(now) for each in self.running.values() if each.expected_s <= own_s)
         return max(self.next_free_s(now), before_s / self.at_once)
 
     def next_free_s(self, now: float) -> float:
         """Return the expected seconds until one of its slots is free, where all are taken."""
-        return min((left_s(entry, now) for entry in self.running.values()), default=0.0)
+        return min((entry.left_s(now) for entry in self.running.values()), default=0.0)
 
     def left_s(self, now: float) -> float:
         """Return the expected seconds of work left in its slots."""
-        return sum(max(e.started_s + e.expected_s - now, 0.0) for e in self.running.values())
+        return sum(entry.left_s(now) for entry in self.running.values())
 
     def note_ends(self) -> None:
         """Recompute when the first running job should end."""
-        ends = (entry.started_s + entry.expected_s for entry in self.running.values())
+        ends = (entry.began_s + entry.expected_s for entry in self.running.values())
         self.next_end_s = min(ends, default=0.0)
 
 
@@ -153,8 +152,11 @@ class Fleet:
     def started(self, entry: QueuedJob, worker: str, now: float) -> None:
         station = self.stations[worker]
         entry.worker = worker
-        entry.started_s = now
+        entry.started_s = entry.began_s = now
         entry.expected_s = self.own_s(entry, station)
+        if station.speed is not None and entry.remaining_s:
+            load_s = self.residency.price_s(worker, entry.job.affinity)
+            entry.pace = (entry.expected_s - load_s) / entry.remaining_s
         station.running[entry.job.id] = entry
         station.note_ends()
         if self.residency.prices:
@@ -163,15 +165,15 @@ class Fleet:
         job = entry.job
         station.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
 
-    def thought(self, entry: QueuedJob) -> None:
+    def thought(self, entry: QueuedJob, thought: Thought, now: float) -> None:
         """Expect the end of a running job from now on by its answer, as it has stopped thinking."""
-        station, thought, job = self.stations[entry.worker], entry.thought, entry.job
-        if thought is None or job.tokens <= 0.0:
+        station, job = self.stations[entry.worker], entry.job
+        due_s = job.cost_s * thought.answer_tokens / job.tokens if job.tokens else 0.0
+        if not due_s:
             return
-        answer_s = job.cost_s * thought.answer_tokens / job.tokens
         if station.speed is not None:
-            answer_s = station.speed.seconds(0.0, thought.answer_tokens)
-        entry.expected_s = thought.after_s + answer_s
+            entry.pace = station.speed.seconds(0.0, thought.answer_tokens) / due_s
+        entry.began_s, entry.expected_s = now, entry.pace * due_s
         station.note_ends()
 
     def ended(self, entry: QueuedJob, *, served: bool) -> None:
@@ -293,7 +295,7 @@ class Fleet:
             if self.takes(station.name, entry.job.able):
                 ends_s = [0.0] * station.at_once
                 for each in station.running.values():
-                    heapreplace(ends_s, ends_s[0] + left_s(each, now))
+                    heapreplace(ends_s, ends_s[0] + each.left_s(now))
                 slots += [(free_s, len(slots) + n, station) for n, free_s in enumerate(ends_s)]
         if not slots:
             return inf, 0.0
@@ -350,12 +352,6 @@ def _seconds(station: Station, job: Job, cached_tokens: float) -> float:
 
 def _most_tokens(job: Job) -> float:
     return job.prompt_tokens + max(job.tokens, job.tokens_q90)
-
-
-def left_s(entry: QueuedJob, now: float) -> float:
-    """Return the expected seconds until a running job ends, given its age."""
-    began_s, takes_s, q90_s = entry.run
-    return mean_residual(now - began_s, takes_s, q90_s)
 
 
 def _drawn(able: list[Station], count: int, number: int) -> list[Station]:

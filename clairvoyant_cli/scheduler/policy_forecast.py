@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from math import ceil
 
-from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -20,7 +19,7 @@ def starts(scheduler: Scheduler, policy: Policy, now: float) -> Iterator[tuple[s
     """Yield the ids of unheld waiting jobs that can start, with the predicted seconds until they do."""
     every = max(1, ceil(len(scheduler) / MAX_PLAYED))
     trial = scheduler.under(policy, now, every)
-    ends = [(now + left_s(entry, now), job_id) for job_id, entry in trial.running.items()]
+    ends = [(now + entry.left_s(now), job_id) for job_id, entry in trial.running.items()]
     heapify(ends)
     at = now
     while True:

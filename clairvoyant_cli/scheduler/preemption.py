@@ -1,9 +1,9 @@
 """Which running job is preempted ("cut") for the job that would start next.
 
 Cutting v for w ends w earlier and v later, and delays each other waiting job by the cost of resuming v. With
-keys in seconds the gain is key(v) - key(w) minus that cost per waiting job; a cut is made if the gain exceeds
-a margin. If the prompt of v is still being read, its server goes on to the end of a batch: w waits for that,
-and what v has to read again is part of the cost.
+keys in seconds the gain is key(v) - key(w), at the pace of their server, minus that cost per waiting job; a
+cut is made if the gain exceeds a margin. If the prompt of v is still being read, its server goes on to the
+end of a batch: w waits for that, and what v has to read again is part of the cost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,16 +53,17 @@ def gain_s(victim: QueuedJob, waiting: QueuedJob, policy: Policy, waiters: float
     once_s = victim.evicts_s + (victim.resume_s if victim.waited_for else 0.0)
     price_s = once_s * waiters
     if not victim.waited_for and waiting.waited_for and victim.done_tokens > victim.job.tokens_q90 > 0.0:
-        return victim.remaining_s - stops_s - price_s
+        return victim.left_s() - stops_s - price_s
     if waiting.rank != victim.rank:
-        return victim.remaining_s - stops_s - price_s if waiting.rank < victim.rank else -1.0
+        return victim.left_s() - stops_s - price_s if waiting.rank < victim.rank else -1.0
     urgent = policy.by_level and level_of(waiting.job) < level_of(victim.job)
     if urgent:
         price_s = once_s
-    if (urgent or victim.stops_s is not None) and victim.remaining_s <= stops_s + price_s:
+    if (urgent or victim.stops_s is not None) and victim.left_s() <= stops_s + price_s:
         return -1.0
     key = policy.cut_key or policy.key
-    return key(victim) - key(waiting) - stops_s - price_s - policy.margin * waiting.remaining_s
+    gains_s = key(victim) - key(waiting) - policy.margin * waiting.remaining_s
+    return victim.pace * gains_s - stops_s - price_s
 
 
 def worthwhile(

@@ -190,8 +190,14 @@ class Scheduler(QueueState):
         KeyError if it is not running.
         """
         entry = self.running[job_id]
-        entry.thought = Thought(tokens, now - entry.started_s, answer_tokens, answer_q90)
-        self.fleet.thought(entry)
+        entry.thought = Thought(tokens, answer_tokens, answer_q90)
+        self.fleet.thought(entry, entry.thought, now)
+
+    def began(self, job_id: str, now: float) -> None:
+        """Record that a running job begins after a wait inside its worker; KeyError if it is not running."""
+        entry = self.running[job_id]
+        entry.began_s = now
+        self.fleet.stations[entry.worker].note_ends()
 
     def owe(self, job_id: str, owed_s: float, now: float) -> None:
         """Set the cost of resuming a waiting job, in seconds; KeyError if it is not waiting."""
@@ -231,8 +237,6 @@ class Scheduler(QueueState):
             entry.job = entry.job.run_by(able)
         if worker:
             entry.cuts += 1
-            if entry.thought is not None:
-                entry.thought = entry.thought._replace(after_s=0.0)
             entry.owed_s, entry.resume_s = entry.resume_s, 0.0
             if entry.stops_s is None:  # it had begun to answer
                 entry.job = replace(entry.job, worker=worker)

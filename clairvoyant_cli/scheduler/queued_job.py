@@ -19,12 +19,11 @@ class Prefill(NamedTuple):
 
 
 class Thought(NamedTuple):
-    """The thinking of a running job, once it is over: its tokens, and the seconds of this run until its end;
-    the expected tokens of the answer after it, and their upper quantile.
+    """The thinking of a job, once it is over: its tokens, the tokens expected of the answer after it, and
+    their upper quantile.
     """
 
     tokens: float
-    after_s: float
     answer_tokens: float
     answer_q90: float
 
@@ -55,13 +54,14 @@ class QueuedJob:
     equal ranks. `queued_s` is when it last joined the queue, by arrival or preemption; its age counts from
     its arrival. `usage_s` is the client's decayed service per weight when it was submitted and charged, at
     `charged_s`. `served_s` is the slot time of earlier runs, `slice_start_tokens` the progress when this run
-    started, `expected_s` the predicted duration of this run. Seconds of a preemption: `resume_s` to resume
-    it, `evicts_s` for jobs whose contexts would be evicted, `owed_s` still due since the last cut, `stops_s`
-    until its slot is free, None unless it may be cut while its prompt is read, of which `read_s` are done.
-    `cuts` counts preemptions; a `spared` run is not cut. `behind` is the number of background levels, kept
-    when it is promoted from the background. `parked`: its session waits for its turn. `expected` is what its
-    server should have of its prompt. `lane` is None while it is held, parked or runs; `routed` is the worker
-    that a routing policy chose. `thought` is None until it has stopped thinking.
+    started. `expected_s` is the predicted duration, from `began_s` on, of this run, or of its answer once it
+    has stopped thinking (`thought`). Its worker takes `pace` times as long for it as its cost says. Seconds
+    of a preemption: `resume_s` to resume it, `evicts_s` for jobs whose contexts would be evicted, `owed_s`
+    still due since the last cut, `stops_s` until its slot is free, None unless it may be cut while its prompt
+    is read, of which `read_s` are done. `cuts` counts preemptions; a `spared` run is not cut. `behind` is the
+    number of background levels, kept when it is promoted from the background. `parked`: its session waits for
+    its turn. `expected` is what its server should have of its prompt. `lane` is None while it is held, parked
+    or runs; `routed` is the worker that a routing policy chose.
     """
 
     job: Job
@@ -79,7 +79,9 @@ class QueuedJob:
     worker: str = ""
     reason: Reason = Reason.POLICY
     started_s: float = 0.0
+    began_s: float = 0.0
     expected_s: float = 0.0
+    pace: float = 1.0
     served_s: float = 0.0
     done_tokens: float = 0.0
     slice_start_tokens: float = 0.0
@@ -134,24 +136,23 @@ class QueuedJob:
         job = self.job
         if self.done_tokens <= 0.0 or job.tokens <= 0.0:
             return mean_residual(self.read_s, job.cost_s, 0.0) + self.owed_s
-        if self.thought is None:
-            left = mean_residual(self.done_tokens, job.tokens, job.tokens_q90)
-        else:
-            thought, _, tokens, q90 = self.thought
-            left = mean_residual(self.done_tokens - thought, tokens, q90)
+        thought, tokens, q90 = self.thought or (0.0, job.tokens, job.tokens_q90)
+        left = mean_residual(self.done_tokens - thought, tokens, q90)
         return job.cost_s * left / job.tokens + self.owed_s
 
-    @property
-    def run(self) -> tuple[float, float, float]:
-        """When what a running job does began, and its expected and upper seconds: of the whole run, or of the
-        answer once it has stopped thinking.
+    def left_s(self, now: float | None = None) -> float:
+        """Return the expected seconds until a running job ends on its worker: by its age at `now`, or without
+        by the tokens last reported.
         """
-        job = self.job
-        after_s, tokens, q90 = 0.0, job.tokens, job.tokens_q90
-        if self.thought is not None:
-            _, after_s, tokens, q90 = self.thought
-        takes_s = self.expected_s - after_s
-        return self.started_s + after_s, takes_s, takes_s * (q90 / tokens if tokens > 0.0 else 0.0)
+        if now is None:
+            return self.pace * self.remaining_s
+        return mean_residual(now - self.began_s, self.expected_s, self.upper_s)
+
+    @property
+    def upper_s(self) -> float:
+        """The upper quantile of `expected_s`, 0 if it is unknown."""
+        _, tokens, q90 = self.thought or (0.0, self.job.tokens, self.job.tokens_q90)
+        return self.expected_s * q90 / tokens if tokens > 0.0 else 0.0
 
 
 Standing = tuple[float, float, int, QueuedJob]

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.newcomers import square_of
-from clairvoyant_cli.scheduler.placement import Station, left_s
+from clairvoyant_cli.scheduler.placement import Station
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
@@ -141,7 +141,7 @@ class StartForecast:
             return []
         if client not in self._client_ends:
             running = self._scheduler.running.values()
-            ends = [left_s(each, self._now) for each in running if each.job.client == client]
+            ends = [each.left_s(self._now) for each in running if each.job.client == client]
             ends = sorted([*ends, *[0.0] * (limit - len(ends))])
             self._client_ends[client] = ends[max(len(ends) - limit, 0) :]
         return self._client_ends[client]
@@ -173,7 +173,7 @@ def _slots(scheduler: Scheduler, now: float) -> tuple[list[Station], list[float]
     left: list[tuple[float, Station]] = []
     for station in scheduler.fleet.stations.values():
         if station.slots:
-            mine = [left_s(each, now) for each in station.running.values()]
+            mine = [each.left_s(now) for each in station.running.values()]
             left += [(each, station) for each in mine]
             left += [(0.0, station)] * (station.at_once - len(mine))
     left.sort(key=itemgetter(0))

@@ -10,7 +10,6 @@ from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_cl
 from clairvoyant_cli.research.simulator.workload import Floats, TwoNormals, Workload, poisson
 from clairvoyant_cli.scheduler.explain import Standings
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
-from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
@@ -100,7 +99,7 @@ class WatchedWaits(SlotSimulation):
 
     def _look(self, now: float) -> None:
         scheduler = self.scheduler
-        left = {entry: left_s(entry, now) for entry in scheduler.running.values()}
+        left = {entry: entry.left_s(now) for entry in scheduler.running.values()}
         standings = Standings(scheduler, now, sum(left.values()), sum(scheduler.slots.values()), self.ranges)
         slots, before_s = sum(scheduler.slots.values()), sum(left.values())
         for standing in standings[:ROWS]:

@@ -71,7 +71,17 @@ async def test_queued_request_inside_the_engine_ends_after_those_before_it() -> 
     parts.begins(runs, 2.5)
     took = {each[0].id: each[1].expected_s for each in (runs, late, soon)}
     ends = parts.queues.ends_in_s(3.5)
-    left_s = took[runs[0].id] - 1.0
-    assert ends[runs[0].id] == left_s
+    left_s = ends[runs[0].id]
+    assert took[runs[0].id] - 1.0 <= left_s < took[runs[0].id]
     assert ends[soon[0].id] == left_s + took[soon[0].id]
     assert ends[late[0].id] == left_s + took[soon[0].id] + took[late[0].id]
+
+
+async def test_answer_inside_the_engine_that_has_stopped_thinking_ends_sooner() -> None:
+    parts = House()
+    runs, _ = sent = parts.sent(0.0, 5)
+    parts.begins(sent, 2.5)
+    scheduler = parts.daemon.dispatcher.scheduler
+    before_s = parts.queues.ends_in_s(3.0)[runs.id]
+    scheduler.thought(runs.id, 20.0, 1.0, 1.0, 3.0)
+    assert parts.queues.ends_in_s(3.0)[runs.id] == scheduler.running[runs.id].left_s(3.0) < before_s / 10.0

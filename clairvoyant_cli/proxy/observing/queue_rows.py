@@ -12,7 +12,6 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.explain import Cause, Standing, Standings
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.job import Move
-from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.state.snapshot import MoveRecord, QueuedRequest, WaitingState
 
@@ -40,8 +39,7 @@ class WaitingRows:
     def __post_init__(self) -> None:
         dispatcher = self.operation.dispatcher
         running = dispatcher.scheduler.running
-        busy = [exchange.id for exchange in dispatcher.live.values() if exchange.attempt is not None]
-        work_s = sum(left_s(running[ident], self.now) for ident in busy)
+        work_s = sum(entry.left_s(self.now) for entry in running.values())
         slots = max(1, self.pool.at_once)
         self.standings = Standings(dispatcher.scheduler, self.now, work_s, slots, self.ranges)
         self.exchanges = [dispatcher.live[entry.job.id] for entry in self.standings.entries]

@@ -12,6 +12,7 @@ from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.engine_priority import EngineRequest, ends_in_s
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
 JUDGED = 20  # starts out of arrival or priority order by which an engine is judged
 SENT_BEFORE_S = 0.1  # a request sent this much earlier than another precedes it in the engine's queue
@@ -37,7 +38,8 @@ class EngineQueues:
         for server in self.pool:
             priority = server.stamps
             if priority is not None:
-                inside = (_inside(*each, priority, now) for each in self._there(server))
+                running = self.dispatcher.scheduler.running
+                inside = (_inside(running[e.id], e, a, priority, now) for e, a in self._there(server))
                 found |= ends_in_s(inside, server.at_once)
         return found
 
@@ -50,7 +52,11 @@ class EngineQueues:
         """Judge by the requests that this one overtook, or that overtook it, before its answer began."""
         server = self.pool[attempt.worker]
         priority = server.stamps
-        if priority is None or attempt.priority is None or not exchange.asked.parsed.stream:
+        if priority is None:
+            return
+        if exchange.id in self.dispatcher.scheduler.running:
+            self.dispatcher.scheduler.began(exchange.id, now)
+        if attempt.priority is None or not exchange.asked.parsed.stream:
             return
         number = _rank(attempt, priority)
         long_ago_s = now - STARTING_S - PREFILLS * server.service_s(exchange.job.prompt_tokens, 0.0)
@@ -89,11 +95,11 @@ def _rank(attempt: Attempt, priority: Priority) -> float:
     return float(attempt.priority if priority.lower_first else -attempt.priority)
 
 
-def _inside(exchange: Exchange, attempt: Attempt, priority: Priority, now: float) -> EngineRequest:
-    begun_s, unseen_s = attempt.first_byte_s, 0.0
-    if begun_s is None and not exchange.asked.parsed.stream:
+def _inside(
+    entry: QueuedJob, exchange: Exchange, attempt: Attempt, priority: Priority, now: float
+) -> EngineRequest:
+    begun, unseen_s = attempt.first_byte_s is not None, 0.0
+    if not begun and not exchange.asked.parsed.stream:
         unseen_s = now - attempt.granted_s
-    remaining_s = attempt.expected_s - (0.0 if begun_s is None else now - begun_s)
-    return EngineRequest(
-        exchange.id, _rank(attempt, priority), max(0.0, remaining_s), begun_s is not None, unseen_s
-    )
+    left_s = entry.left_s(now) if begun else entry.expected_s
+    return EngineRequest(exchange.id, _rank(attempt, priority), left_s, begun, unseen_s)

@@ -2,8 +2,9 @@
 embeddings, Anthropic's Messages; and the requests of Ollama that load a model or render a prompt.
 """
 
-import dataclasses
 import re
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 from string import ascii_lowercase
 from weakref import WeakKeyDictionary
@@ -18,29 +19,37 @@ from clairvoyant_cli.research.replay.dialects import (
     END,
     Answer,
     Ask,
-    Dialect,
     Json,
     OllamaChat,
-    OpenAIChat,
     RefusedError,
     cap_of,
+    encode,
     model_of,
     read_turns,
-    sse,
     template,
     text_of,
     timestamp,
-    wants_usage,
 )
 from clairvoyant_cli.research.replay.lengths import WORDS
 
 TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
 
 
+@dataclass(frozen=True, slots=True)
+class FullAsk(Ask):
+    """A request whose stream may have to end with its usage, or whose prompt is `raw`."""
+
+    wants_usage: bool = False
+    raw: bool = False
+
+
 class OllamaGenerate(OllamaChat):
     """POST /api/generate."""
 
     def read(self, body: Json) -> Ask:
+        return FullAsk(*astuple(self._read(body)), raw=body.get("raw") is True)
+
+    def _read(self, body: Json) -> Ask:
         prompt, system = (
             text if isinstance(text, str) else "" for text in (body.get("prompt"), body.get("system"))
         )
@@ -53,11 +62,104 @@ class OllamaGenerate(OllamaChat):
 
     def whole(self, answer: Answer, text: str) -> Json:
         """Return the final object; its context has as many token ids as there are tokens."""
-        context = {} if answer.raw else {"context": list(range(answer.prompt_tokens + answer.tokens))}
-        return super().whole(answer, text) | context
+        if isinstance(answer.ask, FullAsk) and answer.ask.raw:
+            return super().whole(answer, text)
+        tokens = answer.service.prompt_tokens + answer.service.planned_tokens
+        return super().whole(answer, text) | {"context": list(range(tokens))}
 
     def _content(self, text: str) -> Json:
         return {"response": text}
+
+
+class EventStream(OllamaChat):
+    """A route that streams server-sent events."""
+
+    stream_media_type = "text/event-stream"
+
+    def error(self, status: int, message: str) -> Json:
+        """Return the body of an error, as Ollama's OpenAI routes write it."""
+        kind = {400: "invalid_request_error", 404: "not_found_error"}.get(status, "api_error")
+        return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+
+def sse(value: object, event: str | None = None) -> bytes:
+    head = b"" if event is None else b"event: " + event.encode() + b"\n"
+    return head + b"data: " + encode(value) + b"\n\n"
+
+
+class OpenAIChat(EventStream):
+    """POST /v1/chat/completions: events of one kind, usage on request, a terminator."""
+
+    id_prefix = "chatcmpl-"
+    kind = "chat.completion"
+    stream_kind = "chat.completion.chunk"
+
+    def read(self, body: Json) -> Ask:
+        prompt, chars, said = read_turns(body.get("messages"))
+        cap = cap_of(body.get("max_completion_tokens"), body.get("max_tokens"))
+        return FullAsk(
+            model_of(body), prompt, chars, cap, body.get("stream") is True, said, wants_usage(body)
+        )
+
+    def token(self, answer: Answer, word: str) -> bytes:
+        """Return the event of one token; the role is in every one, as in Ollama."""
+        return sse(self._object(answer, self.stream_kind, self._choice(word, "delta", None)))
+
+    def closing(self, answer: Answer, text: str) -> bytes:
+        """Return the finish reason, the usage if requested, and the terminator."""
+        last = self._choice("", "delta", answer.finish_reason)
+        frames = sse(self._object(answer, self.stream_kind, last) | _timings(answer))
+        if isinstance(answer.ask, FullAsk) and answer.ask.wants_usage:
+            frames += sse(
+                self._object(answer, self.stream_kind) | {"usage": _usage(answer)} | _timings(answer)
+            )
+        return frames + b"data: [DONE]\n\n"
+
+    def whole(self, answer: Answer, text: str) -> Json:
+        choice = self._choice(text, "message", answer.finish_reason)
+        return self._object(answer, self.kind, choice) | {"usage": _usage(answer)} | _timings(answer)
+
+    def _choice(self, text: str, field: str, reason: str | None) -> Json:
+        return {"index": 0, field: {"role": "assistant", "content": text}, "finish_reason": reason}
+
+    def _object(self, answer: Answer, kind: str, *choices: Json) -> Json:
+        return {
+            "id": self.id_prefix + answer.service.digest,
+            "object": kind,
+            "created": int(answer.created.timestamp()),
+            "model": answer.ask.model,
+            "system_fingerprint": "fp_replay",
+            "choices": choices,
+        }
+
+
+def wants_usage(body: Json) -> bool:
+    """Return whether a stream shall end with its usage."""
+    options = body.get("stream_options")
+    return isinstance(options, Mapping) and options.get("include_usage") is True
+
+
+def _usage(answer: Answer) -> Json:
+    cached = answer.cached_tokens
+    return ({} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}) | {
+        "prompt_tokens": answer.service.prompt_tokens,
+        "completion_tokens": answer.service.planned_tokens,
+        "total_tokens": answer.service.prompt_tokens + answer.service.planned_tokens,
+    }
+
+
+def _timings(answer: Answer) -> Json:
+    """Return the timings of an answer as llama.cpp reports them, if the server has a cache."""
+    if answer.cached_tokens is None:
+        return {}
+    timings = {
+        "cache_n": answer.cached_tokens,
+        "prompt_n": answer.service.prompt_tokens - answer.cached_tokens,
+        "prompt_ms": answer.prefill_s * 1e3,
+        "predicted_n": answer.service.planned_tokens,
+        "predicted_ms": answer.decode_s * 1e3,
+    }
+    return {"timings": timings}
 
 
 class OpenAICompletion(OpenAIChat):
@@ -72,7 +174,7 @@ class OpenAICompletion(OpenAIChat):
             prompt = "\n".join(part for part in prompt if isinstance(part, str))
         prompt = prompt if isinstance(prompt, str) else ""
         cap, stream = cap_of(body.get("max_tokens")), body.get("stream") is True
-        return Ask(model_of(body), prompt, len(prompt), cap, stream, wants_usage(body))
+        return FullAsk(model_of(body), prompt, len(prompt), cap, stream, wants_usage=wants_usage(body))
 
     def _choice(self, text: str, field: str, reason: str | None) -> Json:
         return {"text": text, "index": 0, "finish_reason": reason}
@@ -83,7 +185,7 @@ def named_event(kind: str, fields: Json) -> bytes:
     return sse({"type": kind} | fields, event=kind)
 
 
-class OpenAIResponses(Dialect):
+class OpenAIResponses(EventStream):
     """POST /v1/responses: named events, usage in the last one, no terminator."""
 
     def read(self, body: Json) -> Ask:
@@ -128,37 +230,42 @@ class OpenAIResponses(Dialect):
 
     def whole(self, answer: Answer, text: str) -> Json:
         counts = {
-            "input_tokens": answer.prompt_tokens,
+            "input_tokens": answer.service.prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": answer.tokens,
+            "output_tokens": answer.service.planned_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": answer.prompt_tokens + answer.tokens,
+            "total_tokens": answer.service.prompt_tokens + answer.service.planned_tokens,
         }
         item = self._item(answer, "completed", [self._part(text)])
         return self._response(answer, self._status(answer), [item]) | {"usage": counts}
 
     def _status(self, answer: Answer) -> str:
-        return "incomplete" if answer.capped else "completed"
+        return "incomplete" if answer.service.capped else "completed"
 
     def _place(self, answer: Answer) -> Json:
-        return {"item_id": "msg_" + answer.id, "output_index": 0, "content_index": 0}
+        return {"item_id": "msg_" + answer.service.digest, "output_index": 0, "content_index": 0}
 
     def _part(self, text: str) -> Json:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
     def _item(self, answer: Answer, status: str, content: list[Json]) -> Json:
-        item = {"id": "msg_" + answer.id, "type": "message", "status": status, "role": "assistant"}
+        item = {
+            "id": "msg_" + answer.service.digest,
+            "type": "message",
+            "status": status,
+            "role": "assistant",
+        }
         return item | {"content": content}
 
     def _response(self, answer: Answer, status: str, output: list[Json]) -> Json:
         return {
-            "id": "resp_" + answer.id,
+            "id": "resp_" + answer.service.digest,
             "object": "response",
             "created_at": int(answer.created.timestamp()),
             "status": status,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "model": answer.model,
+            "model": answer.ask.model,
             "output": output,
             "parallel_tool_calls": True,
             "tool_choice": "auto",
@@ -167,7 +274,7 @@ class OpenAIResponses(Dialect):
         }
 
 
-class AnthropicMessages(Dialect):
+class AnthropicMessages(EventStream):
     """POST /v1/messages, which Ollama and llama.cpp speak too: named events, no terminator."""
 
     def read(self, body: Json) -> Ask:
@@ -191,7 +298,10 @@ class AnthropicMessages(Dialect):
 
     def closing(self, answer: Answer, text: str) -> bytes:
         """Return the events that close the block and the message."""
-        counts = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.tokens}
+        counts = {
+            "input_tokens": answer.service.prompt_tokens,
+            "output_tokens": answer.service.planned_tokens,
+        }
         delta = {"stop_reason": self._stop_reason(answer), "stop_sequence": None}
         return (
             named_event("content_block_stop", {"index": 0})
@@ -201,7 +311,7 @@ class AnthropicMessages(Dialect):
 
     def whole(self, answer: Answer, text: str) -> Json:
         content: list[Json] = [{"type": "text", "text": text}]
-        return self._message(answer, content, self._stop_reason(answer), answer.tokens)
+        return self._message(answer, content, self._stop_reason(answer), answer.service.planned_tokens)
 
     def error(self, status: int, message: str) -> Json:
         kinds = {400: "invalid_request_error", 404: "not_found_error", 503: "overloaded_error"}
@@ -209,18 +319,18 @@ class AnthropicMessages(Dialect):
         return {"type": "error", "error": {"type": kind, "message": message}}
 
     def _stop_reason(self, answer: Answer) -> str:
-        return "max_tokens" if answer.capped else "end_turn"
+        return "max_tokens" if answer.service.capped else "end_turn"
 
     def _message(self, answer: Answer, content: list[Json], stop_reason: str | None, tokens: int) -> Json:
         return {
-            "id": "msg_" + answer.id,
+            "id": "msg_" + answer.service.digest,
             "type": "message",
             "role": "assistant",
-            "model": answer.model,
+            "model": answer.ask.model,
             "content": content,
             "stop_reason": stop_reason,
             "stop_sequence": None,
-            "usage": {"input_tokens": answer.prompt_tokens, "output_tokens": tokens},
+            "usage": {"input_tokens": answer.service.prompt_tokens, "output_tokens": tokens},
         }
 
 
@@ -265,7 +375,7 @@ async def generate(replay: Replay, route: str, body: Json, send: Send) -> None:
         raw = route == "/api/generate" and body.get("raw") is True
         if route == "/v1/completions" or (raw and not TURN.search(str(body.get("prompt")))):
             prompt, said = split(replay.engine, ask.prompt)
-            ask = dataclasses.replace(ask, prompt=prompt, said=said, text_chars=ask.text_chars - len(said))
+            ask = replace(ask, prompt=prompt, said=said, text_chars=ask.text_chars - len(said))
         await replay.generate(route, body, send, ask)
 
 
@@ -308,6 +418,8 @@ async def embed(replay: Replay, route: str, body: Json, send: Send) -> None:
 
 
 DIALECTS |= {
+    "/v1/chat/completions": OpenAIChat(),
+    "/v1/embeddings": OpenAIChat(),
     "/api/generate": OllamaGenerate(),
     "/v1/completions": OpenAICompletion(),
     "/v1/responses": OpenAIResponses(),

@@ -18,8 +18,8 @@ from clairvoyant_cli.research.replay.dialects import (
     DIALECTS,
     Answer,
     Ask,
-    Dialect,
     Json,
+    OllamaChat,
     RefusedError,
     encode,
     template,
@@ -121,19 +121,10 @@ class Replay:
         service = engine.arrive(route, ask.prompt, ask.text_chars, ask.cap, ask.said)
         async with engine.slot(service, template(body) if engine.cache else ""):
             await engine.prefill(service)
-            answer = Answer(
-                service.digest,
-                ask.model,
-                self.now(),
-                service.prompt_tokens,
-                service.planned_tokens,
-                service.capped,
-                engine.prefill_s(service),
-                engine.speed.decode_s(service.planned_tokens),
-                ask.wants_usage,
-                ask.raw,
-                None if engine.cache is None else service.cached_tokens,
-            )
+            decode_s = engine.speed.decode_s(service.planned_tokens)
+            cached_tokens = None if engine.cache is None else service.cached_tokens
+            prefill_s = engine.prefill_s(service)
+            answer = Answer(ask, service, self.now(), prefill_s, decode_s, cached_tokens)
             if ask.stream:
                 await self._stream(dialect, answer, service, send)
                 return
@@ -141,7 +132,7 @@ class Replay:
                 text = "".join([word async for words in batches for word in words])
             await send_json(send, dialect.whole(answer, text))
 
-    async def _stream(self, dialect: Dialect, answer: Answer, service: Service, send: Send) -> None:
+    async def _stream(self, dialect: OllamaChat, answer: Answer, service: Service, send: Send) -> None:
         """Stream an answer. As in Ollama, the status line comes with the first token."""
         start = start_message(200, dialect.stream_media_type)
         text, opening = "", dialect.opening(answer)
@@ -171,8 +162,7 @@ class _Post:
     def __init__(self, serve: Callable[[str, Json, Send], Awaitable[None]], route: str) -> None:
         self._serve = serve
         self._route = route
-        errors = DIALECTS["/api/chat"] if route.startswith("/api/") else Dialect()
-        self._error = DIALECTS.get(route, errors).error
+        self._error = DIALECTS.get(route, DIALECTS["/api/chat"]).error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

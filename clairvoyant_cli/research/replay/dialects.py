@@ -1,4 +1,4 @@
-"""The chat routes of Ollama, its own and OpenAI's: how each reads a request and writes an answer."""
+"""Ollama's chat route: how it reads a request and writes an answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +6,8 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+
+from clairvoyant_cli.research.replay.engine import Service
 
 Json = dict[str, Any]
 
@@ -27,7 +29,7 @@ class Ask:
     """A generation request. `prompt` is the last user message, `text_chars` counts all text.
 
     `cap` limits the answer in tokens. `said` is the beginning of the answer to continue, not counted in
-    `text_chars`. A `raw` answer has no context.
+    `text_chars`.
     """
 
     model: str
@@ -35,9 +37,7 @@ class Ask:
     text_chars: int
     cap: int | None
     stream: bool
-    wants_usage: bool = False
     said: str = ""
-    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,58 +47,22 @@ class Answer:
     `cached_tokens` of the prompt were not read; None if the server has no cache to report of.
     """
 
-    id: str
-    model: str
+    ask: Ask
+    service: Service
     created: datetime
-    prompt_tokens: int
-    tokens: int
-    capped: bool
     prefill_s: float
     decode_s: float
-    wants_usage: bool = False
-    raw: bool = False
     cached_tokens: int | None = None
 
-
-class Dialect:
-    """One generation route; each method returns complete frames. The defaults stream server-sent events."""
-
-    stream_media_type = "text/event-stream"
-
-    def read(self, body: Json) -> Ask:
-        """Read a request; RefusedError if it cannot be answered."""
-        raise NotImplementedError
-
-    def opening(self, answer: Answer) -> bytes:
-        """Return the frames before the first token."""
-        return b""
-
-    def token(self, answer: Answer, word: str) -> bytes:
-        """Return the frame of one token."""
-        raise NotImplementedError
-
-    def closing(self, answer: Answer, text: str) -> bytes:
-        """Return the frames after the last token."""
-        raise NotImplementedError
-
-    def whole(self, answer: Answer, text: str) -> Json:
-        """Return the body of an answer that is not streamed."""
-        raise NotImplementedError
-
-    def error(self, status: int, message: str) -> Json:
-        """Return the body of an error, as Ollama's OpenAI routes write it."""
-        kind = {400: "invalid_request_error", 404: "not_found_error"}.get(status, "api_error")
-        return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    @property
+    def finish_reason(self) -> str:
+        """Why it ended, as Ollama and OpenAI name it."""
+        return "length" if self.service.capped else "stop"
 
 
 def encode(value: object) -> bytes:
     """Return compact JSON, as the servers written in Go and C++ send it."""
     return msgspec.json.encode(value)
-
-
-def sse(value: object, event: str | None = None) -> bytes:
-    head = b"" if event is None else b"event: " + event.encode() + b"\n"
-    return head + b"data: " + encode(value) + b"\n\n"
 
 
 def text_of(content: object) -> str:
@@ -148,51 +112,49 @@ def cap_of(*limits: object) -> int | None:
     return None
 
 
-def finish_reason(answer: Answer) -> str:
-    """Return why an answer ended, as Ollama and OpenAI name it."""
-    return "length" if answer.capped else "stop"
-
-
-# -- Ollama ----------------------------------------------------------------------------------------
-
-
 def timestamp(moment: datetime) -> str:
     """Return a moment as Ollama writes it."""
     return moment.isoformat().replace("+00:00", "Z")
 
 
-class OllamaChat(Dialect):
-    """POST /api/chat: NDJSON, durations in nanoseconds, streamed by default."""
+class OllamaChat:
+    """POST /api/chat: NDJSON, durations in nanoseconds, streamed by default. Methods return whole frames."""
 
     stream_media_type = "application/x-ndjson"
 
     def read(self, body: Json) -> Ask:
+        """Read a request; RefusedError if it cannot be answered."""
         return self._ask(body, *read_turns(body.get("messages", [])))
+
+    def opening(self, answer: Answer) -> bytes:
+        """Return the frames before the first token."""
+        return b""
 
     def token(self, answer: Answer, word: str) -> bytes:
         return encode(self._object(answer, word) | {"done": False}) + b"\n"
 
     def closing(self, answer: Answer, text: str) -> bytes:
+        """Return the frames after the last token."""
         return encode(self.whole(answer, "")) + b"\n"
 
     def whole(self, answer: Answer, text: str) -> Json:
         """Return the final object; zero counts are missing, as Go's omitempty leaves them out."""
         counts = {
             "total_duration": round((answer.prefill_s + answer.decode_s) * 1e9),
-            "prompt_eval_count": answer.prompt_tokens,
+            "prompt_eval_count": answer.service.prompt_tokens,
             "prompt_eval_cached_count": answer.cached_tokens,
             "prompt_eval_duration": round(answer.prefill_s * 1e9),
-            "eval_count": answer.tokens,
+            "eval_count": answer.service.planned_tokens,
             "eval_duration": round(answer.decode_s * 1e9),
         }
-        done = {"done": True, "done_reason": finish_reason(answer)}
+        done = {"done": True, "done_reason": answer.finish_reason}
         return self._object(answer, text) | done | {name: count for name, count in counts.items() if count}
 
     def error(self, status: int, message: str) -> Json:
         return {"error": message}
 
     def _object(self, answer: Answer, text: str) -> Json:
-        return {"model": answer.model, "created_at": timestamp(answer.created)} | self._content(text)
+        return {"model": answer.ask.model, "created_at": timestamp(answer.created)} | self._content(text)
 
     def _content(self, text: str) -> Json:
         return {"message": {"role": "assistant", "content": text}}
@@ -200,8 +162,7 @@ class OllamaChat(Dialect):
     def _ask(self, body: Json, prompt: str, text_chars: int, said: str = "") -> Ask:
         options = body.get("options")
         cap = cap_of(options.get("num_predict") if isinstance(options, Mapping) else None)
-        stream, raw = body.get("stream") is not False, body.get("raw") is True
-        return Ask(model_of(body), prompt, text_chars, cap, stream, said=said, raw=raw)
+        return Ask(model_of(body), prompt, text_chars, cap, body.get("stream") is not False, said)
 
 
 def template(body: Json) -> str:
@@ -217,83 +178,4 @@ def template(body: Json) -> str:
     return f"{END}\n".join(turns if opened else [*turns, f"{BEGIN}assistant\n"])
 
 
-# -- OpenAI ----------------------------------------------------------------------------------------
-
-
-class OpenAIChat(Dialect):
-    """POST /v1/chat/completions: events of one kind, usage on request, a terminator."""
-
-    id_prefix = "chatcmpl-"
-    kind = "chat.completion"
-    stream_kind = "chat.completion.chunk"
-
-    def read(self, body: Json) -> Ask:
-        prompt, chars, said = read_turns(body.get("messages"))
-        cap = cap_of(body.get("max_completion_tokens"), body.get("max_tokens"))
-        return Ask(model_of(body), prompt, chars, cap, body.get("stream") is True, wants_usage(body), said)
-
-    def token(self, answer: Answer, word: str) -> bytes:
-        """Return the event of one token; the role is in every one, as in Ollama."""
-        return sse(self._object(answer, self.stream_kind, self._choice(word, "delta", None)))
-
-    def closing(self, answer: Answer, text: str) -> bytes:
-        """Return the finish reason, the usage if requested, and the terminator."""
-        last = self._choice("", "delta", finish_reason(answer))
-        frames = sse(self._object(answer, self.stream_kind, last) | _timings(answer))
-        if answer.wants_usage:
-            frames += sse(
-                self._object(answer, self.stream_kind) | {"usage": _usage(answer)} | _timings(answer)
-            )
-        return frames + b"data: [DONE]\n\n"
-
-    def whole(self, answer: Answer, text: str) -> Json:
-        choice = self._choice(text, "message", finish_reason(answer))
-        return self._object(answer, self.kind, choice) | {"usage": _usage(answer)} | _timings(answer)
-
-    def _choice(self, text: str, field: str, reason: str | None) -> Json:
-        return {"index": 0, field: {"role": "assistant", "content": text}, "finish_reason": reason}
-
-    def _object(self, answer: Answer, kind: str, *choices: Json) -> Json:
-        return {
-            "id": self.id_prefix + answer.id,
-            "object": kind,
-            "created": int(answer.created.timestamp()),
-            "model": answer.model,
-            "system_fingerprint": "fp_replay",
-            "choices": choices,
-        }
-
-
-def wants_usage(body: Json) -> bool:
-    """Return whether a stream shall end with its usage."""
-    options = body.get("stream_options")
-    return isinstance(options, Mapping) and options.get("include_usage") is True
-
-
-def _usage(answer: Answer) -> Json:
-    cached = answer.cached_tokens
-    return ({} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}) | {
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.tokens,
-        "total_tokens": answer.prompt_tokens + answer.tokens,
-    }
-
-
-def _timings(answer: Answer) -> Json:
-    """Return the timings of an answer as llama.cpp reports them, if the server has a cache."""
-    if answer.cached_tokens is None:
-        return {}
-    timings = {
-        "cache_n": answer.cached_tokens,
-        "prompt_n": answer.prompt_tokens - answer.cached_tokens,
-        "prompt_ms": answer.prefill_s * 1e3,
-        "predicted_n": answer.tokens,
-        "predicted_ms": answer.decode_s * 1e3,
-    }
-    return {"timings": timings}
-
-
-DIALECTS: dict[str, Dialect] = {
-    "/api/chat": OllamaChat(),
-    "/v1/chat/completions": OpenAIChat(),
-}
+DIALECTS = {"/api/chat": OllamaChat()}

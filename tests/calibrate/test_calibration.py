@@ -16,9 +16,9 @@ from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import ServiceTime, Step
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Engine, Service, digest
 from profiles.records import Sample
 from tests.fakes.calibrating import SMALL, measured, replay
+from tests.fakes.replay_backend import Engine, Service, digest
 
 
 @dataclass(frozen=True)

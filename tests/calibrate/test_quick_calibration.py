@@ -17,9 +17,9 @@ from clairvoyant_cli.calibrate.run import calibrate
 from clairvoyant_cli.calibrate.session import IN_FLIGHT, QUICK, STANDARD, Plan, Session
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from profiles.records import Profile, Sample
 from tests.fakes.remembered import HOST
+from tests.fakes.replay_backend import Engine, Replay, Speed
 
 SLOW = Speed(prefill_tokens_per_s=200.0, decode_tokens_per_s=10.0)
 """So slow that a quick calibration has no time for a queue."""

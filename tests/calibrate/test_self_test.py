@@ -18,7 +18,6 @@ from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.database import reading
 from profiles.host import this_host
@@ -26,6 +25,7 @@ from profiles.ledger import Ledger
 from profiles.records import Profile
 from profiles.store import every
 from tests.fakes.remembered import PROFILE, keep
+from tests.fakes.replay_backend import Engine, Replay, Speed
 from tests.fakes.serving import ByFirstWord, serving
 
 MODEL = "replay:latest"

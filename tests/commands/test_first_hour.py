@@ -13,7 +13,7 @@ from clairvoyant_cli.commands import console as printing
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Replay
+from tests.fakes.replay_backend import Replay
 from tests.fakes.serving import serving
 
 

@@ -16,7 +16,7 @@ import pytest
 from clairvoyant_cli.commands.run import _told
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay
+from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import serving
 from tests.tui.board import busy
 

@@ -19,10 +19,10 @@ from clairvoyant_cli.commands.web import COOKIE, VERBS, secret_of, serving_pages
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.encoding import decode
 from tests.fakes.raw_http import post, raw_client
+from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import asked, serving, until
 
 TOKEN = "the-admin-token"  # noqa: S105 - of the test

@@ -13,10 +13,10 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ExitCode
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Replay
 from clairvoyant_cli.takeover.journal import Takeover, write
 from predictor import load
 from tests.fakes.llamacpp_server import free_port
+from tests.fakes.replay_backend import Replay
 from tests.fakes.serving import serving
 
 

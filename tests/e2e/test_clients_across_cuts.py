@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.research.replay.proof import proven
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Served
+from tests.fakes.replay_backend import Engine, Replay, Speed
 from tests.fakes.serving import believe, serving, until
 
 TOKENS = 200

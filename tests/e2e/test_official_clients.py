@@ -12,9 +12,9 @@ import pytest
 
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from predictor import load
 from tests.fakes.llamacpp_server import LlamaServer
+from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import serving
 
 ASK: Any = [{"role": "user", "content": "Tell me about the river and the stone."}]

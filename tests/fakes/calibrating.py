@@ -11,9 +11,9 @@ from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import Plan, Session, Step, Tell
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Replay, Speed
 from tests.fakes.faulty_engine import FaultyEngine
 from tests.fakes.remembered import HOST
+from tests.fakes.replay_backend import Replay, Speed
 
 SMALL = Plan("small", shorts=12, singles=5, bands=(400,), cut_s=0.0)
 

@@ -19,11 +19,11 @@ from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.research.replay.lengths import digest, words_of
 from clairvoyant_cli.research.replay.proof import proven
 from profiles.records import Served
 from tests.fakes.raw_http import RawClient, post, raw_client, read_message
+from tests.fakes.replay_backend import Engine, Replay, Speed
 from tests.fakes.serving import believe, serving, until
 
 SPEED = Speed(prefill_tokens_per_s=20_000.0, decode_tokens_per_s=200.0)

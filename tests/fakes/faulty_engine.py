@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.research.replay import Engine, Service
 from clairvoyant_cli.research.replay.dialects import RefusedError
+from tests.fakes.replay_backend import Engine, Service
 
 
 class DiedError(Exception):

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 from starlette.types import Send
 
-from clairvoyant_cli.research.replay import Engine, digest
 from clairvoyant_cli.research.replay.app import Replay, send_json
 from clairvoyant_cli.research.replay.dialects import (
     BEGIN,
@@ -31,6 +30,7 @@ from clairvoyant_cli.research.replay.dialects import (
     timestamp,
 )
 from clairvoyant_cli.research.replay.lengths import WORDS
+from tests.fakes.replay_backend import Engine, digest
 
 TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
 

@@ -6,8 +6,8 @@ import click
 
 import tests.fakes.replay_dialects  # noqa: F401 - adds routes
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.system import heed_signals
+from tests.fakes.replay_backend import Engine, Replay, Speed
 
 
 @click.command()

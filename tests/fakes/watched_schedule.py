@@ -18,8 +18,6 @@ from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.observing.request_stats import STATS_EVERY_S
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
-from clairvoyant_cli.research.replay import Engine, Speed
-from clairvoyant_cli.research.replay.engine import Outcome, Service
 from clairvoyant_cli.research.replay.lengths import digest
 from clairvoyant_cli.research.replay.proof import proven
 from clairvoyant_cli.state.encoding import decode, encode
@@ -28,6 +26,7 @@ from predictor.record import LengthClass
 from profiles.percentiles import percentile
 from profiles.records import Served
 from tests.fakes.cut_chaos import Backend, Visitor
+from tests.fakes.replay_backend import Engine, Outcome, Service, Speed
 from tests.fakes.serving import believe, serving, until
 
 DEEDS = ("pause", "hold", "cancel", "leave")

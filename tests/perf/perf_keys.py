@@ -22,11 +22,11 @@ from pathlib import Path
 import httpx
 from msgspec import json
 
-from clairvoyant_cli.research.replay import DEFAULT_MODEL
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.e2e.test_top_in_tmux import ROOT, Tmux, top
 from tests.fakes.child import child
 from tests.fakes.daemon_process import DaemonProcess, daemon_process
+from tests.fakes.replay_backend import DEFAULT_MODEL
 from tui.keys import KEYS, Key
 
 SIZES = ((80, 24), (120, 40), (200, 60))

@@ -24,9 +24,9 @@ from clairvoyant_cli.calibrate.questions import (  # noqa: E402
 )
 from clairvoyant_cli.calibrate.queueing import sojourns  # noqa: E402
 from clairvoyant_cli.calibrate.session import SHORTS_PER_LONG, STANDARD  # noqa: E402
-from clairvoyant_cli.research.replay import digest  # noqa: E402
 from tests.fakes.calibrating import as_asked, measured, replay  # noqa: E402
 from tests.fakes.child import child  # noqa: E402
+from tests.fakes.replay_backend import digest  # noqa: E402
 
 PREFILL_PER_DECODE = 20.0
 

@@ -24,7 +24,6 @@ from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.research.simulator.comparison import UNBOUNDED
 from clairvoyant_cli.research.simulator.engine import Route, SlotSimulation
 from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_class, oracle
@@ -34,6 +33,7 @@ from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import Prediction, Predictor, PromptView
+from tests.fakes.replay_backend import Engine, Replay, Speed
 from tests.perf import quartz_ablation as quartz
 from tests.perf.quartz_ablation import (
     LOAD,

@@ -38,8 +38,8 @@ sys.path.insert(0, str(ROOT))
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app  # noqa: E402
 from clairvoyant_cli.research.bench.prompts import SHIPPED  # noqa: E402
-from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled  # noqa: E402
 from profiles.percentiles import percentile  # noqa: E402
+from tests.fakes.replay_backend import Engine, Replay, Speed, tabled  # noqa: E402
 
 FIGURES = ("mean", "P50", "P95", "ttft50", "ttft95", "req/s", "tok/s", "failed")
 

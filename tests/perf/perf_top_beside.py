@@ -27,11 +27,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app  # noqa: E402
-from clairvoyant_cli.research.replay import Engine, Replay  # noqa: E402
 from clairvoyant_cli.state.client import ControlClient  # noqa: E402
 from clairvoyant_cli.state.source import EVERY_S  # noqa: E402
 from tests.fakes.child import child  # noqa: E402
 from tests.fakes.daemon_process import daemon_process  # noqa: E402
+from tests.fakes.replay_backend import Engine, Replay  # noqa: E402
 from tests.perf.perf_stall import Waiting  # noqa: E402
 
 SLOTS = 4

@@ -15,7 +15,6 @@ import predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay
 from clairvoyant_cli.research.replay.kv_cache import KvCache
 from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.frozen import FrozenPredictor
@@ -32,6 +31,7 @@ from profiles.store import choose
 from tests.fakes.calibrating import replay
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.remembered import PROFILE, keep, recorded
+from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import until
 
 TAU_S = 0.6

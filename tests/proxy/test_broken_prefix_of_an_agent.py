@@ -7,11 +7,11 @@ from clairvoyant_cli.doctor.finding import Level
 from clairvoyant_cli.doctor.proxy import check_daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import DEFAULT_MODEL, Engine, Replay, Speed
 from clairvoyant_cli.research.replay.kv_cache import KvCache
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import post, raw_client
+from tests.fakes.replay_backend import DEFAULT_MODEL, Engine, Replay, Speed
 from tests.fakes.serving import serving
 from tui.print_tables import state
 

@@ -16,11 +16,11 @@ from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.requests.relay import Relay
 from clairvoyant_cli.proxy.servers.server_watch import SHARED
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Outcome, Replay, tabled
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.llamacpp_server import LlamaServer, llama_server
 from tests.fakes.raw_http import RawClient, get, post, raw_client
+from tests.fakes.replay_backend import Engine, Outcome, Replay, tabled
 from tests.fakes.scripted_upstream import Conversation, answer, answering, scripted
 from tests.fakes.serving import ByFirstWord, serving, until
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from tests.fakes.raw_http import post, raw_client
+from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import asked, serving, until
 
 TITLE = "### Task:\nGenerate a concise title summarizing the chat history.\n<chat_history>..."

@@ -20,11 +20,11 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access.daily_quota import DailyTokens, midnight_after
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.snapshot import ClientState, Snapshot
 from tests.fakes.daemon_process import daemon_process
 from tests.fakes.raw_http import Message, RawClient, get, post, raw_client
+from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.scripted_upstream import Conversation, answer
 from tests.fakes.serving import ByFirstWord, between, serving, until
 

@@ -25,7 +25,6 @@ from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue import operation
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import DEFAULT_MODEL, Engine, Replay, tabled
 from clairvoyant_cli.scheduler.policy import SERVABLE, Policy
 from clairvoyant_cli.scheduler.policy_forecast import starts
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -34,6 +33,7 @@ from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import decode
 from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 from tests.fakes.raw_http import get, post, raw_client
+from tests.fakes.replay_backend import DEFAULT_MODEL, Engine, Replay, tabled
 from tests.fakes.serving import asked, serving, until
 from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
 

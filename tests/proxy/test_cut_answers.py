@@ -16,11 +16,11 @@ from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.requests import keep_alive
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import DEFAULT_MODEL, Engine, Replay, Speed
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Continuation, Served
 from tests.fakes.raw_http import RawClient, post, raw_client
 from tests.fakes.remembered import PROFILE
+from tests.fakes.replay_backend import DEFAULT_MODEL, Engine, Replay, Speed
 from tests.fakes.serving import believe, serving, until
 
 TOKENS = 300

@@ -14,11 +14,11 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.proxy.requests import encoder as second_opinion
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay
 from predictor.card import Calibration
 from predictor.record import Prediction, PromptView, UrgencyPredictor
 from predictor.semantic.opinion import EMBEDDED, Opinion
 from tests.fakes.raw_http import post, raw_client
+from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import ByFirstWord, asked, until
 
 

@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import Header, Message, get, post, raw_client, read_head, read_message
+from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import between, serving
 from tests.fakes.wiretap import wiretap

@@ -8,8 +8,8 @@ import pytest
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
 from clairvoyant_cli.state.snapshot import Snapshot
+from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.serving import asked, serving, until
 from tests.proxy.test_two_servers import chat
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from tests.fakes.raw_http import get, post, raw_client
+from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import serving
 
 BOARD = Path(__file__).parents[2] / "docs" / "grafana.json"

@@ -15,8 +15,8 @@ from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.requests import keep_alive
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
+from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import between, serving, until
 
 LENGTHS = tabled({"endless": 100_000, "short": 3})

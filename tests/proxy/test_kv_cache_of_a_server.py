@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Engine, Speed
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import raw_client
+from tests.fakes.replay_backend import Engine, Speed
 from tests.fakes.serving import until
 from tests.proxy.test_cut_answers import LONG, SHORT, Server, body, preempting, thousand
 

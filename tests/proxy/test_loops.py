@@ -15,10 +15,10 @@ from clairvoyant_cli.backends.llamacpp import LlamaCpp
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Replay
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import get, post, raw_client
+from tests.fakes.replay_backend import Replay
 from tests.fakes.serving import serving, until
 
 CHAT = post("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "hi"}]}')

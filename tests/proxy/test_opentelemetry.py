@@ -19,8 +19,8 @@ from starlette.routing import Route
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.observing.traces import VARIABLES, traces_to
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from tests.fakes.raw_http import get, post, raw_client
+from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import asked, serving, until
 
 EXPORTER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"

@@ -15,11 +15,11 @@ import pytest
 from clairvoyant_cli.protocols.errors import OLLAMA_BUSY
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
 from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.daemon_process import DaemonProcess, daemon_process
 from tests.fakes.llamacpp_server import free_port, llama_server
 from tests.fakes.raw_http import get, post, raw_client
+from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.scripted_upstream import Conversation, scripted
 from tests.fakes.serving import serving, until
 

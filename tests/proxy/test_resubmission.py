@@ -11,8 +11,8 @@ import pytest
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.requests import resubmission
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from tests.fakes.raw_http import RawClient, post, raw_client
+from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import serving, until
 
 LENGTHS = tabled({"endless": 100_000})

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
 from tests.fakes.raw_http import post, raw_client
+from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.serving import serving, until
 
 SPEED = Speed(decode_tokens_per_s=1000.0)

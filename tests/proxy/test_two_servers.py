@@ -8,8 +8,8 @@ from pathlib import Path
 
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from tests.fakes.raw_http import post, raw_client
+from tests.fakes.replay_backend import Engine, Replay, Speed
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import asked, serving, until
 

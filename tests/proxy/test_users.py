@@ -11,8 +11,8 @@ from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.protocols.printable import NAME_CHARS
 from clairvoyant_cli.proxy.access.clients import parse_clients, user_name
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from tests.fakes.raw_http import post, raw_client
+from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import serving, until
 
 FILE = """

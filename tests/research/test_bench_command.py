@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from clairvoyant_cli.commands.bench import command
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from tests.fakes.llamacpp_server import LlamaServer
+from tests.fakes.replay_backend import Engine, Replay, Speed
 
 REPLAY = ("--backend", "replay", "--speedup", "1000", "--runs", "1")
 

@@ -22,7 +22,6 @@ from clairvoyant_cli.research.bench.race import (
     result_table,
     window,
 )
-from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
 from clairvoyant_cli.state.snapshot import (
     Counters,
     PredictionState,
@@ -33,6 +32,7 @@ from clairvoyant_cli.state.snapshot import (
     TauState,
 )
 from tests.fakes.faulty_engine import FaultyEngine
+from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 
 FORETOLD = PredictionState("short", 0.8, 0.1, 0.1, 42.0, 90.0)
 

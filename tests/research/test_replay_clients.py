@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, tabled
+from tests.fakes.replay_backend import Engine, Replay, tabled
 
 TOKENS = 6
 

@@ -8,7 +8,7 @@ import pytest
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
+from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 
 Json = dict[str, object]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.research.replay import Engine, Outcome, Service, Speed, heavy_tailed, tabled
+from tests.fakes.replay_backend import Engine, Outcome, Service, Speed, heavy_tailed, tabled
 from tests.fakes.virtual_clock import run_virtually
 
 

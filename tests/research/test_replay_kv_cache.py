@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from clairvoyant_cli.backends.chat_probe import client_for
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import DEFAULT_MODEL, Engine, Replay, Speed
 from clairvoyant_cli.research.replay.kv_cache import KvCache, shared_chars
+from tests.fakes.replay_backend import DEFAULT_MODEL, Engine, Replay, Speed
 
 A, B, C = "a" * 400, "b" * 400, "c" * 400
 

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Outcome, Replay, Speed, digest, tabled
 from clairvoyant_cli.research.replay.app import VERSION
 from tests.fakes.faulty_engine import FaultyEngine
+from tests.fakes.replay_backend import Engine, Outcome, Replay, Speed, digest, tabled
 
 LENGTHS = tabled({"one": 3, "two": 5, "endless": 100_000})
 

@@ -11,7 +11,7 @@ from clairvoyant_cli.commands.bench import command
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from tests.fakes.replay_backend import Engine, Replay, Speed
 
 
 def now() -> float:

@@ -16,10 +16,10 @@ from textual.pilot import Pilot
 
 import tui.app
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.source import DaemonSource
 from tests.fakes.raw_http import post, raw_client
+from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import ByFirstWord, asked, serving, until
 from tests.proxy.test_cut_answers import LONG, SHORT, body, preempting
 from tests.tui.board import SIZES, screen_text

@@ -6,10 +6,10 @@ import pytest
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay
 from clairvoyant_cli.state.encoding import without_prompts
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.state_history import EVERY_S, PAGE, SPAN_S, StateHistory
+from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import ByFirstWord, asked, serving
 from tests.tui.board import Script, settled, stage, still
 from tests.tui.test_tui_living import LENGTHS, chat, watching

@@ -40,7 +40,7 @@ RESIDENT: Json = {"expires_at": "2318-01-01T00:00:00Z", "size_vram": 0, "context
 
 
 class Replay:
-    """A simulated LLM server. `app` is the ASGI application, `engine` has the controls and the journal.
+    """A simulated LLM server. `app` is the ASGI application.
 
     `loaded` are the models in memory. A fixed wall clock `now` makes equal requests give equal bytes. `more`
     are further POST routes.
@@ -121,7 +121,7 @@ class Replay:
         service = engine.arrive(route, ask.prompt, ask.text_chars, ask.cap, ask.said)
         async with engine.slot(service, template(body) if engine.cache else ""):
             await engine.prefill(service)
-            decode_s = engine.speed.decode_s(service.planned_tokens)
+            decode_s = service.planned_tokens / engine.speed.decode_tokens_per_s
             cached_tokens = None if engine.cache is None else service.cached_tokens
             prefill_s = engine.prefill_s(service)
             answer = Answer(ask, service, self.now(), prefill_s, decode_s, cached_tokens)

@@ -1,0 +1,189 @@
+"""The replay backend with a journal, counts to wait for, and controls that hold its answers back."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from clairvoyant_cli.research import replay
+from clairvoyant_cli.research.replay import DEFAULT_MODEL, Speed, digest, heavy_tailed, tabled
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "Engine",
+    "Outcome",
+    "Replay",
+    "Service",
+    "Speed",
+    "digest",
+    "heavy_tailed",
+    "tabled",
+]
+
+
+class Outcome(StrEnum):
+    """The state of a request."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, eq=False)
+class Service(replay.Service):
+    """One request in the journal; times are seconds on the event loop's clock.
+
+    `start_order` counts from 0 in the order of taking slots.
+    """
+
+    route: str = ""
+    arrived_s: float = 0.0
+    start_order: int | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    outcome: Outcome = Outcome.WAITING
+
+
+@dataclass(slots=True)
+class Counts:
+    """The numbers of requests that have ever reached a state."""
+
+    arrived: int = 0
+    started: int = 0
+    first_token: int = 0
+    completed: int = 0
+    cancelled: int = 0
+    failed: int = 0
+
+    @property
+    def ended(self) -> int:
+        """Requests that have ended in any way."""
+        return self.completed + self.cancelled + self.failed
+
+
+@dataclass(eq=False, repr=False)
+class Engine(replay.Engine):
+    """A replay engine that keeps a journal of what it served."""
+
+    journal: list[Service] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._changed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Engine {len(self.waiting)} waiting, {len(self.running)} running, {self.counts}>"
+
+    @property
+    def waiting(self) -> list[Service]:
+        """The requests without a slot, in order of arrival."""
+        return [s for s in self.journal if s.outcome is Outcome.WAITING]
+
+    @property
+    def running(self) -> list[Service]:
+        """The requests in a slot, in order of arrival."""
+        return [s for s in self.journal if s.outcome is Outcome.RUNNING]
+
+    @property
+    def started(self) -> list[Service]:
+        """The requests that got a slot, in that order."""
+        return sorted(
+            (s for s in self.journal if s.start_order is not None), key=lambda s: s.start_order or 0
+        )
+
+    async def wait_until(self, reached: Callable[[Counts], bool], timeout_s: float = 10.0) -> None:
+        """Wait until `reached(self.counts)`; TimeoutError with the state if that takes too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not reached(self.counts):
+                    await self._changed.wait()
+        except TimeoutError:
+            raise TimeoutError(f"the replay backend did not reach it in {timeout_s} s: {self!r}") from None
+
+    def freeze(self) -> None:
+        """Stop sending tokens until `thaw`; slots stay occupied."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """Send tokens again."""
+        self._flowing.set()
+
+    def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = "") -> Service:
+        """Enter a request into the journal."""
+        planned = asdict(super().arrive(route, prompt, text_chars, cap, said))
+        service = Service(**planned, route=route, arrived_s=asyncio.get_running_loop().time())
+        self.journal.append(service)
+        self.counts.arrived += 1
+        self._tell()
+        return service
+
+    @asynccontextmanager
+    async def slot(self, service: replay.Service, text: str = "") -> AsyncIterator[None]:
+        """Record the start of a request and how it ends."""
+        assert isinstance(service, Service)
+        try:
+            async with super().slot(service, text):
+                service.outcome = Outcome.RUNNING
+                service.start_order = self.counts.started
+                service.started_s = asyncio.get_running_loop().time()
+                self.counts.started += 1
+                self._tell()
+                yield
+            service.outcome = Outcome.COMPLETED
+            self.counts.completed += 1
+        except asyncio.CancelledError:
+            service.outcome = Outcome.CANCELLED
+            self.counts.cancelled += 1
+            raise
+        except BaseException:
+            service.outcome = Outcome.FAILED
+            self.counts.failed += 1
+            raise
+        finally:
+            service.ended_s = asyncio.get_running_loop().time()
+            self._tell()
+
+    async def prefill(self, service: replay.Service) -> None:
+        """Wait for the prefill, and until the engine thaws."""
+        await super().prefill(service)
+        await self._flowing.wait()
+
+    async def decode(self, service: replay.Service) -> AsyncGenerator[list[str], None]:
+        """Yield the tokens, none while the engine is frozen."""
+        async with aclosing(super().decode(service)) as batches:
+            async for words in batches:
+                clock = asyncio.get_running_loop().time
+                since_s = clock()
+                await self._flowing.wait()
+                service.begun_s += clock() - since_s
+                yield words
+
+    def _sent(self, service: replay.Service, tokens: int) -> None:
+        self.counts.first_token += service.tokens == 0
+        super()._sent(service, tokens)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class Replay(replay.Replay):
+    """The backend with such an engine."""
+
+    engine: Engine
+
+    def __init__(
+        self,
+        engine: Engine | None = None,
+        models: tuple[str, ...] = (DEFAULT_MODEL,),
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        super().__init__(Engine() if engine is None else engine, models, now)

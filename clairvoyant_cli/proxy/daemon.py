@@ -30,7 +30,6 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
 from clairvoyant_cli.proxy.observing.traces import traces_to
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
-from clairvoyant_cli.proxy.queue.arrival_fallback import ArrivalFallback
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Phase
 from clairvoyant_cli.proxy.queue.operation import Operation
@@ -305,7 +304,7 @@ def _compose(
     # The queue and how it is operated.
     operation = Operation(
         dispatcher,
-        ArrivalFallback(times.coverage),
+        times.coverage,
         clock,
         say,
         "default" if config.tau is None else "flag",

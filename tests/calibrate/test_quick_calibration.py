@@ -45,7 +45,7 @@ def true_mu_short_s() -> float:
         )
         tokens = [answered(question.prompt, rng) for question in questions]
         services = [
-            SLOW.prefill_s(-(-len(question.prompt) // 4)) + SLOW.decode_s(count)
+            -(-len(question.prompt) // 4) / SLOW.prefill_tokens_per_s + count / SLOW.decode_tokens_per_s
             for question, count in zip(questions, tokens, strict=True)
         ]
         queued = zip(tokens, sojourns(services, IN_FLIGHT, 1), strict=True)

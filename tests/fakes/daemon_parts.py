@@ -21,7 +21,6 @@ from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
-from clairvoyant_cli.proxy.queue.arrival_fallback import ArrivalFallback
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
@@ -133,7 +132,7 @@ def daemon_parts(
     dispatcher.changed.append(lifecycle.remove_idle)
     dispatcher.ended += [stats.ended, lifecycle.ended, times.ended]
     predictor = ByFirstWord()
-    operation = Operation(dispatcher, ArrivalFallback(), clock, stats.journal.event)
+    operation = Operation(dispatcher, None, clock, stats.journal.event)
     operation.max_wait_s = max_wait_s
     refusals = Refusals(pool, stats)
     urgency = UrgencyStats(clock, stats.journal.event, target_s=10.0)

@@ -5,8 +5,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from clairvoyant_cli.research.replay import Service
 from clairvoyant_cli.research.replay.dialects import RefusedError
-from tests.fakes.replay_backend import Engine, Service
+from tests.fakes import replay_backend
 
 
 class DiedError(Exception):
@@ -14,7 +15,7 @@ class DiedError(Exception):
 
 
 @dataclass(eq=False)
-class FaultyEngine(Engine):
+class FaultyEngine(replay_backend.Engine):
     """Refuses or breaks off, in turn, what it was told to."""
 
     faults: deque[RefusedError | int] = field(default_factory=deque)
@@ -28,7 +29,9 @@ class FaultyEngine(Engine):
         """Break the connection of the next request after so many tokens."""
         self.faults.append(after_tokens)
 
-    def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = "") -> Service:
+    def arrive(
+        self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = ""
+    ) -> replay_backend.Service:
         """Enter a request into the journal, and the next fault with it."""
         service = super().arrive(route, prompt, text_chars, cap, said)
         if self.faults:

@@ -4,13 +4,14 @@ embeddings, Anthropic's Messages; and the requests of Ollama that load a model o
 
 import re
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from string import ascii_lowercase
 from weakref import WeakKeyDictionary
 
 from starlette.types import Send
 
+from clairvoyant_cli.research.replay import Engine, digest
 from clairvoyant_cli.research.replay.app import Replay, send_json
 from clairvoyant_cli.research.replay.dialects import (
     BEGIN,
@@ -30,7 +31,6 @@ from clairvoyant_cli.research.replay.dialects import (
     timestamp,
 )
 from clairvoyant_cli.research.replay.lengths import WORDS
-from tests.fakes.replay_backend import Engine, digest
 
 TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
 
@@ -47,7 +47,7 @@ class OllamaGenerate(OllamaChat):
     """POST /api/generate."""
 
     def read(self, body: Json) -> Ask:
-        return FullAsk(*astuple(self._read(body)), raw=body.get("raw") is True)
+        return FullAsk(**asdict(self._read(body)), raw=body.get("raw") is True)
 
     def _read(self, body: Json) -> Ask:
         prompt, system = (

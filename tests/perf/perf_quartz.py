@@ -186,7 +186,7 @@ def _as_in_the_paper(daemon: Daemon, variant: Variant, *, corrects: bool) -> Non
         speeds.decode_tokens_per_s, speeds.prefill_tokens_per_s, speeds.frozen = TOKENS_PER_S, 1e6, True
     scheduler = daemon.dispatcher.scheduler
     if not corrects:
-        daemon.gateway.admission.factory.times.coverage = daemon.operation.fallback.coverage = Uncorrected()
+        daemon.gateway.admission.factory.times.coverage = daemon.operation.coverage = Uncorrected()
     scheduler.set_policy(quartz.ordering(variant), daemon.stats.journal.clock())
 
 

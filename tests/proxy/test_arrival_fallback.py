@@ -1,63 +1,43 @@
 """Arrival order while upper bounds do not hold."""
 
-from dataclasses import dataclass, field
-
-from clairvoyant_cli.proxy.queue.arrival_fallback import ArrivalFallback
+from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.scheduler.quantile_coverage import MIN_JUDGED, Coverage
+from tests.fakes.daemon_parts import daemon_parts
 
 
-@dataclass
-class Desk:
-    """Where the policy is chosen and events are read."""
-
-    policy: str = "bounded"
-    said: list[str] = field(default_factory=list)
-
-    def choose(self, name: str) -> None:
-        self.policy = name
-
-    def say(self, level: int, text: str) -> None:
-        self.said.append(text)
-
-    def review(self, fallback: ArrivalFallback) -> None:
-        fallback.review(self.policy, self.choose, self.say)
-
-
-def displaced() -> tuple[Coverage, Desk, ArrivalFallback]:
-    """Return a desk whose policy gave way to arrival order."""
-    coverage, desk = Coverage(), Desk("quartz")
-    fallback = ArrivalFallback(coverage)
+def reviewed(policy: str) -> tuple[Operation, Coverage, list[str]]:
+    """Return what is operated under a policy whose upper bounds do not hold, and what was logged."""
+    parts, coverage, said = daemon_parts(), Coverage(), list[str]()
+    operation = Operation(parts.dispatcher, coverage, lambda: 0.0, lambda _, news: said.append(news))
+    operation.prefer_policy(policy)
     for _ in range(MIN_JUDGED):
         coverage.learn("short", 1.0, 2.0)
-    desk.review(fallback)
-    assert desk.policy == "fcfs"
-    return coverage, desk, fallback
+    operation.review_predictor()
+    return operation, coverage, said
 
 
-def test_the_operators_choice_holds() -> None:
-    coverage, desk, fallback = displaced()
-    desk.policy = "fair"
-    fallback.chosen_by_operator()
-    desk.review(fallback)
-    assert desk.policy == "fair"
+def hold_again(operation: Operation, coverage: Coverage) -> None:
     for _ in range(2 * MIN_JUDGED):
         coverage.learn("short", 1.0, 0.5)
-    desk.review(fallback)
-    assert desk.policy == "fair"
+    operation.review_predictor()
 
 
-def test_quartz_goes_by_arrival_while_its_quantiles_do_not_hold() -> None:
-    coverage, desk, fallback = displaced()
-    assert "100% of the answers exceeded" in desk.said[0]
-    for _ in range(2 * MIN_JUDGED):
-        coverage.learn("short", 1.0, 0.5)
-    desk.review(fallback)
-    assert desk.policy == "quartz"
+async def test_the_operators_choice_holds() -> None:
+    operation, coverage, _ = reviewed("quartz")
+    operation.choose_policy("fair")
+    operation.review_predictor()
+    assert operation.policy == "fair"
+    hold_again(operation, coverage)
+    assert operation.policy == "fair"
 
 
-def test_other_policies_go_by_no_quantiles() -> None:
-    coverage, desk = Coverage(), Desk()
-    for _ in range(MIN_JUDGED):
-        coverage.learn("short", 1.0, 2.0)
-    desk.review(ArrivalFallback(coverage))
-    assert desk.policy == "bounded"
+async def test_quartz_goes_by_arrival_while_its_quantiles_do_not_hold() -> None:
+    operation, coverage, said = reviewed("quartz")
+    assert operation.policy == "fcfs"
+    assert "100% of the answers exceeded" in said[0]
+    hold_again(operation, coverage)
+    assert operation.policy == "quartz"
+
+
+async def test_other_policies_go_by_no_quantiles() -> None:
+    assert reviewed("bounded")[0].policy == "bounded"

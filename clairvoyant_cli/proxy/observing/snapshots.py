@@ -143,7 +143,7 @@ class SnapshotBuilder:
             gain=gain,
             sessions=self._sessions(waiting.standings.entries, now),
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
-            displaced_policy=operation.fallback.displaced or "",
+            displaced_policy=operation.displaced_policy,
         )
         return replace(state, verdict=verdict(state, stopping=operation.stopping))
 

@@ -1,24 +1,29 @@
 """The operating state of the daemon: policy, tau and its source, and whether it accepts work.
 
-Rule: the operator's choices hold; measured or learned values change only what was not chosen.
+Rule 1: the operator's choices hold; measured or learned values change only what was not chosen.
+Rule 2: arrival order replaces a policy that uses upper bounds while those do not hold. Predictions continue
+and are judged, so that the policy can return.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
 from clairvoyant_cli.proxy.access.clients import Clients
-from clairvoyant_cli.proxy.queue.arrival_fallback import ArrivalFallback
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, SERVABLE, in_turns_of
 from clairvoyant_cli.scheduler.policy_forecast import starts
+from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from clairvoyant_cli.state.snapshot import PolicyOutlook
 
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
+
+FALLBACK_POLICY = "fcfs"
 
 
 @dataclass(slots=True)
@@ -27,13 +32,13 @@ class Operation:
 
     `tau_source` describes where tau is from; `mu_short_s` is the value behind it, None if unknown.
     `quantum_tokens` is the turn of round-robin policies, `max_wait_s` how long a request may wait for a slot,
-    None if without limit. `policy_chosen`: the operator chose the policy.
-    While `draining`, new requests are rejected; when `stopping`, the daemon ends after its last request, and
-    once `stopped`, it ends running ones.
+    None if without limit. `policy_chosen`: the operator chose the policy. `displaced_policy` returns once the
+    upper bounds hold that `coverage` judges. While `draining`, new requests are rejected; when `stopping`,
+    the daemon ends after its last request, and once `stopped`, it ends running ones.
     """
 
     dispatcher: Dispatcher
-    fallback: ArrivalFallback
+    coverage: Coverage | None
     clock: Callable[[], float]
     say: Callable[[int, str], None]
     tau_source: str = "default"
@@ -44,6 +49,7 @@ class Operation:
     stopping: bool = False
     stopped: bool = False
     policy_chosen: bool = False
+    displaced_policy: str = ""
     _own_tau: tuple[float | None, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,9 +78,7 @@ class Operation:
         return self.max_wait_s - (self.clock() - exchange.job.arrival_s)
 
     def choose_policy(self, name: str) -> None:
-        """Set the policy for the operator."""
-        self.fallback.chosen_by_operator()
-        self.policy_chosen = True
+        self.displaced_policy, self.policy_chosen = "", True
         self.prefer_policy(name)
 
     def prefer_policy(self, name: str) -> None:
@@ -89,7 +93,6 @@ class Operation:
         return [self._outlook(name, same, starts) for name, starts in played.items()]
 
     def _starts(self, name: str) -> dict[str, float]:
-        """Return when waiting requests would start under a policy, by id."""
         policy = in_turns_of(POLICIES[name], self.quantum_tokens)
         return dict(starts(self.dispatcher.scheduler, policy, self.clock()))
 
@@ -102,8 +105,22 @@ class Operation:
         return PolicyOutlook(name, short_s, long_s, POLICIES[name].interrupts)
 
     def review_predictor(self) -> None:
-        """Let the predictor's record decide on the fallback to arrival order."""
-        self.fallback.review(self.policy, self.prefer_policy, self.say)
+        """Change to arrival order, or back, if the record of upper bounds requires it."""
+        coverage, displaced = self.coverage, self.displaced_policy
+        if coverage is None or coverage.trusted != bool(displaced):
+            return
+        if displaced:
+            self.displaced_policy = ""
+            self.prefer_policy(displaced)
+            self.say(logging.INFO, f"predicted upper bounds hold again: back to policy {displaced}")
+        elif POLICIES[self.policy].candidates is not None:
+            self.displaced_policy = self.policy
+            self.prefer_policy(FALLBACK_POLICY)
+            news = (
+                f"predicted upper bounds do not hold on this traffic ({coverage.missed:.0%} of the answers "
+                f"exceeded their quantile, {1.0 - coverage.alpha:.0%} should)"
+            )
+            self.say(logging.WARNING, f"{news}: using arrival order until they do")
 
     def choose_tau(self, tau_s: float | None) -> None:
         """Set tau for the operator; None means no guard."""
@@ -126,12 +143,10 @@ class Operation:
         return True
 
     def resume(self) -> None:
-        """Take work, and start it."""
         self.dispatcher.scheduler.resume()
         self.draining = False
 
     def go_down(self) -> None:
-        """Take nothing new, and end with what runs."""
         self.draining = self.stopping = True
 
     def set_clients(self, clients: Clients) -> None:

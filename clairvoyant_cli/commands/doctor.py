@@ -73,10 +73,10 @@ async def _examine(
 
 async def _connections(config: ServeConfig, url: str | None, token_file: Path | None) -> list[Finding]:
     from clairvoyant_cli.doctor import backend, proxy
-    from clairvoyant_cli.state.client import admin_token, local_url, own_daemons
+    from clairvoyant_cli.state.client import admin_token, daemon_url, own_daemons
     from clairvoyant_cli.takeover.journal import read
 
-    at, unread, token = local_url(url), [], None
+    at, unread, token = daemon_url(url), [], None
     try:
         token = admin_token(token_file)
     except ClairvoyantError as error:
@@ -102,9 +102,8 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
     else:
         why = f"a takeover of {taken.kind} at {taken.address} was interrupted"
         findings.append(broken("clients", why, "clairvoyant takeover --undo"))
-    own = frozenset({os.getpid(), *([snapshot.pid] if snapshot is not None else [])})
     for each, kind in sorted(kinds.items()):
-        findings += backend.check_direct_clients(each, backend.direct_clients(each, but=own), kind)
+        findings += backend.check_direct_clients(each, backend.direct_clients(each), kind)
     return findings
 
 

@@ -10,7 +10,7 @@ import click
 from clairvoyant_cli.commands.options import Option, url_option
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.proxy.access.keys import read_key_of
-from clairvoyant_cli.state.client import local_url
+from clairvoyant_cli.state.client import daemon_url
 from clairvoyant_cli.system import USUAL_SHELL
 
 KEY = "clairvoyant"
@@ -79,7 +79,7 @@ def command(
         key = read_key_of(Path(key_of[0]), key_of[1])
     if not KEYS.fullmatch(key):
         raise InputError("the key may have only letters, digits and -._~+/= (safe in every shell)")
-    base = local_url(url).rstrip("/")
+    base = daemon_url(url).rstrip("/")
     export, comment = SHELLS[shell]
     for name in names or USUAL:
         client = CLIENTS[name]

@@ -17,7 +17,7 @@ from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.commands.serve import WHILE_WATCHED
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.printable import plural
-from clairvoyant_cli.state.client import ControlClient, admin_token, local_url, own_daemons, state_dir
+from clairvoyant_cli.state.client import ControlClient, admin_token, daemon_url, own_daemons, state_dir
 from clairvoyant_cli.system import background, exit_like, run_in_front
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _told(before: "Snapshot | None", after: "Snapshot | None") -> str:
 async def _proxy(stack: AsyncExitStack, url: str | None) -> ControlClient:
     """Watch the running daemon, or start one, until the stack unwinds."""
     try:
-        return await _watched(stack, local_url(url))
+        return await _watched(stack, daemon_url(url))
     except ClairvoyantError:
         if url is not None:
             raise

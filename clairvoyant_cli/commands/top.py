@@ -82,9 +82,9 @@ def command(
                 "--web shows a running daemon; it excludes the other modes", ExitCode.USAGE
             )
         from clairvoyant_cli.commands.web import serve_pages
-        from clairvoyant_cli.state.client import admin_token, local_url
+        from clairvoyant_cli.state.client import admin_token, daemon_url
 
-        serve_pages(web, local_url(url), admin_token(token_file), readonly=readonly)
+        serve_pages(web, daemon_url(url), admin_token(token_file), readonly=readonly)
         return
     opened = _demo(scenario) if demo else nullcontext(_live(url, token_file))
     once = once or as_json
@@ -111,10 +111,10 @@ async def _demo(scenario: str) -> AsyncIterator[Attachment]:
 
 
 def _live(url: str | None, token_file: Path | None) -> Attachment:
-    from clairvoyant_cli.state.client import admin_token, local_url
+    from clairvoyant_cli.state.client import admin_token, daemon_url
     from clairvoyant_cli.state.source import DaemonSource
 
-    return DaemonSource(local_url(url), admin_token(token_file)), lambda: _this_machine()()
+    return DaemonSource(daemon_url(url), admin_token(token_file)), lambda: _this_machine()()
 
 
 async def _first(opened: AbstractAsyncContextManager[Attachment]) -> "Snapshot | Disconnected":

@@ -209,21 +209,18 @@ def kill_group(pid: int) -> None:
 
 def run_in_front(words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start a command on this terminal, and pass on to it the signals that reach this process alone."""
-    process: subprocess.Popen[bytes] | None = None
+    process = subprocess.Popen(words, env=environment)
+    of_terminal = ("SIGINT", "SIGQUIT") if any(map(os.isatty, range(3))) else ()
 
     def forward(number: int, _: object) -> None:
         # The terminal sends its own signals to the command, too: a second Ctrl-C would stop it at once.
-        of_terminal = number in (signal.SIGINT, getattr(signal, "SIGQUIT", 0)) and any(
-            map(os.isatty, range(3))
-        )
-        if process is not None and not of_terminal and sys.platform != "win32":
+        if sys.platform != "win32" and signal.Signals(number).name not in of_terminal:
             process.send_signal(number)
 
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGBREAK"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
             signal.signal(number, forward)
-    process = subprocess.Popen(words, env=environment)
     return process
 
 

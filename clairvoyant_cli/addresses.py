@@ -36,7 +36,7 @@ BACKEND_KINDS = (*BACKEND_NAMES, "other")
 
 def check_url(url: str, like: str, what: str = "URL") -> None:
     """Raise ClairvoyantError unless a URL, with or without http://, is valid; `like` is a valid example."""
-    if not _can_be_asked(url if "://" in url else f"http://{url}"):
+    if not is_url(url if "://" in url else f"http://{url}"):
         raise InputError(f"{url[:SHOWN_CHARS]!r} is not a {what}; give one like {like}")
 
 
@@ -119,7 +119,8 @@ def is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 65536
 
 
-def _can_be_asked(url: str) -> bool:
+def is_url(url: str) -> bool:
+    """Whether a text is a URL with http or https and a host that can be looked up."""
     if not url.isprintable() or any(each.isspace() for each in url) or len(url) > MAX_URL_CHARS:
         return False
     try:

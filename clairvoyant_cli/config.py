@@ -16,10 +16,10 @@ from clairvoyant_cli.addresses import (
     BACKEND_NAMES,
     DEFAULT_PORT,
     check_backend,
-    check_url,
     is_backend,
     is_host,
     is_port,
+    is_url,
 )
 from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.files import read_file, text_of
@@ -349,6 +349,7 @@ class ServeConfig:
         "URL",
         "Send traces of requests here by OTLP over HTTP; needs the extra `otel`. Unset: "
         "$OTEL_EXPORTER_OTLP_ENDPOINT, else off.",
+        (is_url, "be a URL such as http://127.0.0.1:4318"),
     )
     backends: tuple[BackendConfig, ...] = ()
 
@@ -358,8 +359,6 @@ class ServeConfig:
             self.api_key_file is None or self.clients is None,
             "api_key_file and clients exclude each other; move the keys into the clients file",
         )
-        if self.otlp_endpoint is not None:
-            check_url(self.otlp_endpoint, "http://127.0.0.1:4318")
         for name in ("backend", "slots", "backend_key_file"):
             _check(
                 not self.backends or getattr(self, name) is None,

@@ -111,11 +111,7 @@ backend_key_file_option = click.option(
     "--backend-key-file", type=ANY_PATH, metavar="FILE", help=SERVE["backend_key_file"].about
 )
 predictor_option = click.option(
-    "--predictor",
-    "directory",
-    metavar="DIR",
-    default="default",
-    help=SERVE["predictor"].about,
+    "--predictor", "directory", metavar="DIR", default="default", help=SERVE["predictor"].about
 )
 
 

@@ -16,12 +16,7 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.log import log_of
 from clairvoyant_cli.commands.options import config_option, serve_options
 from clairvoyant_cli.commands.plain_output import say
-from clairvoyant_cli.commands.setup import (
-    kept_in,
-    load_predictor,
-    second_opinion,
-    urgency_predictor,
-)
+from clairvoyant_cli.commands.setup import kept_in, load_predictor, second_opinion, urgency_predictor
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE

@@ -14,14 +14,7 @@ import click
 
 from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.errors import ClairvoyantError, InputError
-from clairvoyant_cli.service.units import (
-    STOP_S,
-    Action,
-    Unit,
-    launchd_agent,
-    scheduled_task,
-    systemd_unit,
-)
+from clairvoyant_cli.service.units import STOP_S, Action, Unit, launchd_agent, scheduled_task, systemd_unit
 from clairvoyant_cli.system import account, ask_to_end, service_manager
 
 if TYPE_CHECKING:

@@ -104,13 +104,7 @@ SECONDS = MeanAndSpread()
 @click.option("--seeds", type=click.IntRange(min=1), help="Independent runs. More give narrower intervals.")
 @click.option("--requests", type=click.IntRange(min=2), help="Requests per run.")
 @json_option("Print JSON.")
-def command(
-    scenario: str | None,
-    seeds: int | None,
-    requests: int | None,
-    as_json: bool,
-    **mix: Any,
-) -> None:
+def command(scenario: str | None, seeds: int | None, requests: int | None, as_json: bool, **mix: Any) -> None:
     """Run the serving scheduler in virtual time and compare policies.
 
     With --scenario, reproduce a paper's experiment; the paper's figures are in brackets. Otherwise, use a

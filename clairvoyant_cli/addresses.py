@@ -11,9 +11,7 @@ from clairvoyant_cli.errors import ClairvoyantError, InputError
 MAX_URL_CHARS = 65_536
 
 DEFAULT_PORT = 7117  # where the proxy listens by default: no LLM server or chat front end uses this port
-Address = tuple[str, int]
-"""Host and port."""
-
+Address = tuple[str, int]  # host and port
 THIS_MACHINE = "127.0.0.1"
 """The one spelling of all loopback addresses, and the client of all requests from them: a program can choose
 any of 16 million."""

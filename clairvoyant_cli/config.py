@@ -41,21 +41,12 @@ from clairvoyant_cli.system import words_of
 
 ENV_PREFIX = "CLAIRVOYANT_"
 
-DEEPEST = 20
-"""Deepest nesting of tables and lists in a file; a valid file has three levels."""
+DEEPEST = 20  # deepest nesting of tables and lists in a file; a valid file has three levels
+MAX_DAYS = 36_500  # a hundred years
+MAX_NAME_CHARS = 64  # longest name of a backend; the same as for a client
 
-MAX_DAYS = 36_500
-"""A hundred years."""
-
-MAX_NAME_CHARS = 64
-"""Longest name of a backend; the same as for a client."""
-
-MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
-"""Bounds of a backend's weight; the same as for a client."""
-
-MAX_SLOTS = 1024
-"""Above any server's concurrency: llama.cpp has at most 256 sequences (LLAMA_MAX_SEQ)."""
-
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0  # bounds of a backend's weight; the same as for a client
+MAX_SLOTS = 1024  # above any server's concurrency: llama.cpp has at most 256 sequences (LLAMA_MAX_SEQ)
 NAMES = ", ".join(BACKEND_NAMES)
 SILENT_S = 45.0
 """How long a waiting client gets nothing by default: the shortest time-out of a common one is 60 s."""

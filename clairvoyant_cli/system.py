@@ -104,8 +104,7 @@ def report_fault(loop: "asyncio.AbstractEventLoop", context: dict[str, Any]) -> 
 
 CTRL_CLOSE, CTRL_LOGOFF, CTRL_SHUTDOWN = 2, 5, 6  # wincon.h
 
-CLOSING_S = 4.0
-"""Time to shut down when the console is closed; Windows kills the process after 5 s."""
+CLOSING_S = 4.0  # time to shut down when the console is closed; Windows kills the process after 5 s
 
 
 def heed_signals(on_stop: Callable[[float], object], on_hangup: Callable[[], object]) -> None:
@@ -149,8 +148,7 @@ def cancel_when_ended() -> None:
 _hangups_ignored = sys.platform != "win32" and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 """Whether SIGHUP was ignored at the start, as under nohup."""
 
-_kept: list[object] = []
-"""Callbacks of Windows, kept from garbage collection."""
+_kept: list[object] = []  # callbacks of Windows, kept from garbage collection
 
 
 def heed_console(event: int, ask: Callable[[float], object], last_s: float = CLOSING_S + 1.0) -> bool:

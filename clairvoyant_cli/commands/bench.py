@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 
 FCFS = "fcfs"
 REPLAY = "replay"
-WIDTH = 120
-"""Columns of the tables where there is no terminal."""
-
+WIDTH = 120  # columns of the tables where there is no terminal
 REPLAY_SPEEDUP = 40.0
 REPLAY_TAU_S = {"sjf": 10.5, DEFAULT_POLICY: 36.0}
 """Timeouts at the paper's service times: its own, and ten short service times for the default policy."""

@@ -18,8 +18,7 @@ from clairvoyant_cli.errors import printable
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
-PIPE_WIDTH = 1000
-"""Width in a pipe or file, so that nothing is wrapped."""
+PIPE_WIDTH = 1000  # width in a pipe or file, so that nothing is wrapped
 
 
 class PlainConsole(Console):

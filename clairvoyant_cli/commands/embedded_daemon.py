@@ -22,17 +22,12 @@ from clairvoyant_cli.research.replay import DEFAULT_MODEL, Engine, Replay, Speed
 from clairvoyant_cli.state.client import ControlClient
 from predictor.record import LengthClass
 
-PREFILL_PER_DECODE = 20.0
-"""Prefill is about twenty times as fast as decode on the target machines."""
-
+PREFILL_PER_DECODE = 20.0  # prefill is about twenty times as fast as decode on the target machines
 SLOTS = 4
 TOKENS_PER_S = 120.0
-STRIDE = 8
-"""Tokens that the backend sends at a time; the screen is drawn ten times a second."""
-
+STRIDE = 8  # tokens that the backend sends at a time; the screen is drawn ten times a second
 CROWD = 10
-CROWD_SHARE = 0.1
-"""One time in ten, a program asks `CROWD` questions at once, as an agent that fans out."""
+CROWD_SHARE = 0.1  # one time in ten, a program asks `CROWD` questions at once, as an agent that fans out
 
 
 @dataclass(frozen=True, slots=True)

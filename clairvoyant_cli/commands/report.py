@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from profiles.records import Finished
     from profiles.savings import Group
 
-MAX_ROWS = 200_000
-"""Newest requests of a span that are compared, to bound the run time."""
-
+MAX_ROWS = 200_000  # newest requests of a span that are compared, to bound the run time
 SHOWN_GROUPS = 20
 SHOWN_SESSIONS = 10
 
@@ -135,9 +133,7 @@ def verdict(rows: "Sequence[Finished]", classes: "Sequence[Group]") -> str:
     )
 
 
-NOTHING_S = 0.05
-"""Less than this is shown as 0.0 s."""
-
+NOTHING_S = 0.05  # less than this is shown as 0.0 s
 HEADER = ("requests", "mean", "in order", "P95", "in order", "less waiting")
 
 

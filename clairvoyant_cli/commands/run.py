@@ -24,12 +24,8 @@ from clairvoyant_cli.system import background, exit_like, run_in_front
 if TYPE_CHECKING:
     from clairvoyant_cli.state.snapshot import Snapshot
 
-USUAL = ("ollama", "openai", "anthropic")
-"""Clients whose variables are set without --client."""
-
-MODEL = "your-model"
-"""What stands for a model in the variables; the user sets such variables."""
-
+USUAL = ("ollama", "openai", "anthropic")  # clients whose variables are set without --client
+MODEL = "your-model"  # what stands for a model in the variables; the user sets such variables
 EVERY_S = 5.0
 MAX_START_S = 60.0
 

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 WHILE_WATCHED = "CLAIRVOYANT_WHILE_WATCHED"
 """Environment variable by which `run` starts a daemon that ends with the last reader of its events."""
 
-FIRST_WATCHER_S = 30.0
-"""How long such a daemon waits for its first reader."""
-
+FIRST_WATCHER_S = 30.0  # how long such a daemon waits for its first reader
 POLICY_HELP = "\n\n".join(
     [
         f"Order of queued requests.  [default: {DEFAULT_POLICY}]",

@@ -8,8 +8,7 @@ import click
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
-FARTHEST_S = 1e12
-"""Bound of times, in seconds from 1970."""
+FARTHEST_S = 1e12  # bound of times, in seconds from 1970
 
 
 def when(text: str) -> float:

@@ -46,9 +46,7 @@ COOKIE = "clairvoyant_top"
 MAX_PAGES = 32
 MAX_CONNECTIONS = 128
 EVERY_S = 0.5
-ROWS = 200
-"""Queued requests that a page is sent."""
-
+ROWS = 200  # queued requests that a page is sent
 PAST_S = 600.0
 SAMPLE_S = 2.0
 """The graph shows `PAST_S`, with a point every `SAMPLE_S`; the daemon keeps one every five seconds."""

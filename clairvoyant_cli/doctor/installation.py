@@ -25,8 +25,7 @@ from clairvoyant_cli.system import (
 
 PYTHONS = ((3, 11), (3, 14))
 READERS = {"api_key_file": read_keys, "clients": read_clients}
-FEW_FILES = 1024
-"""Each client needs two file descriptors: below this, a few hundred clients are too many."""
+FEW_FILES = 1024  # each client needs two file descriptors: below this, a few hundred clients are too many
 
 
 def check_packages() -> Iterator[Finding]:

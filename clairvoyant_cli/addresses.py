@@ -50,11 +50,10 @@ def check_backend(wanted: str | None) -> None:
 
 def is_backend(wanted: str) -> bool:
     """Whether a backend is given by a name that is known, or by a URL."""
-    try:
+    with suppress(ClairvoyantError):
         check_backend(wanted)
-    except ClairvoyantError:
-        return False
-    return True
+        return True
+    return False
 
 
 def is_host(host: str) -> bool:
@@ -73,11 +72,10 @@ def is_host(host: str) -> bool:
 
 def is_address(host: str) -> bool:
     """Whether a host is given by its IP address."""
-    try:
+    with suppress(ValueError):
         ip_address(host)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def is_loopback(host: str) -> bool:

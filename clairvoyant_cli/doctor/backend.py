@@ -90,17 +90,13 @@ def check_server(server: CheckedServer) -> Iterator[Finding]:
     name = f"{found.adapter.name} {found.version}".strip()
     yield ok("backend", f"{name} at {found.url}, slots: {slots} ({source})")
     if wanted and found.slots and wanted != found.slots and server.heeding.priority is None:
-        idle = "slots stay empty"
-        loss = idle if wanted < found.slots else "requests queue inside the server, in arrival order"
-        yield warning(
-            "slots",
-            f"slots is {wanted}, but the server has {found.slots}: {loss}",
-            f"clairvoyant serve --slots {found.slots}    # or remove --slots",
-        )
+        inside = "requests queue inside the server, in arrival order"
+        loss = "slots stay empty" if wanted < found.slots else inside
+        text = f"slots is {wanted}, but the server has {found.slots}: {loss}"
+        yield warning("slots", text, f"clairvoyant serve --slots {found.slots}    # or remove --slots")
     if server.models is None:
-        yield note(
-            "models", "the server does not list its models; it may need a key", "--backend-key-file FILE"
-        )
+        text = "the server does not list its models; it may need a key"
+        yield note("models", text, "--backend-key-file FILE")
     elif not server.models:
         yield warning("models", "the server has no model", found.adapter.get_model_command)
     else:

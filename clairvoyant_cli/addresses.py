@@ -110,9 +110,14 @@ def local_url(host: str, port: int) -> str:
     return f"http://{joined(THIS_MACHINE if host in ANY_HOST else host, port)}"
 
 
-def is_port(text: str) -> bool:
-    """Whether a text is a port's number, 0 for any."""
-    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 65536
+def parse_address(text: str, name: str) -> Address:
+    """Return host and port of HOST:PORT; ClairvoyantError that begins with `name` if it is something else."""
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65536
+    if ":" not in text or not is_port or not (not host or is_host(host)):
+        raise InputError(f"{name} must be HOST:PORT, not {text[:SHOWN_CHARS]!r}")
+    return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" asks for it; keys are required
 
 
 def is_url(url: str) -> bool:

@@ -17,9 +17,8 @@ from clairvoyant_cli.addresses import (
     DEFAULT_PORT,
     check_backend,
     is_backend,
-    is_host,
-    is_port,
     is_url,
+    parse_address,
 )
 from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.files import read_file, text_of
@@ -32,7 +31,6 @@ from clairvoyant_cli.settings import (
     one_of,
     one_word,
     parse_value,
-    quoted,
     read_table,
     setting,
     settings_of,
@@ -384,17 +382,7 @@ class ServeConfig:
 
     def addresses(self) -> list[tuple[str, int]]:
         """Return the listening hosts and ports, the one that commands use first."""
-        return [_address(each) for each in self.listen.split(",")]
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    host = host.strip("[]")
-    _check(
-        bool(colon) and is_port(port) and (not host or is_host(host)),
-        f"listen must be HOST:PORT, not {quoted(text)}",
-    )
-    return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" asks for it; keys are required
+        return [parse_address(each, "listen") for each in self.listen.split(",")]
 
 
 def _server(wanted: str | None, slots: int | None, key_file: str | None) -> BackendConfig:

@@ -25,7 +25,7 @@ from clairvoyant_cli.commands.options import (
     option_with_default,
     together,
 )
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.research.bench.arms import AGENT_ARMS, CLAIRVOYANT, DIRECT, ORACLE, Arm, parse_arm
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
@@ -205,11 +205,11 @@ def agents(**options: Any) -> None:
     logging.getLogger("clairvoyant").setLevel(logging.ERROR)
     virtual = options["virtual_time"]
     if virtual and options["backend"] != REPLAY:
-        raise ClairvoyantError(f"--virtual-time needs --backend {REPLAY}", ExitCode.USAGE)
+        raise InputError(f"--virtual-time needs --backend {REPLAY}")
     if options["backend"] != REPLAY:
         check_backend(options["backend"])
     elif options["slot_save_path"] is not None:
-        raise ClairvoyantError("--slot-save-path needs a real server: give its --url", ExitCode.USAGE)
+        raise InputError("--slot-save-path needs a real server: give its --url")
     report_options = {name: options.pop(name) for name in ("as_json", "report_file")}
     measure = _measure_agents(**options)
     findings = run_virtually(measure) if virtual else run(measure)
@@ -298,7 +298,7 @@ def _bench(
     quick, virtual, lengths = options["quick"], options["virtual_time"], options["set_lengths"]
     replay = options["backend"] == REPLAY
     if virtual and not replay:
-        raise ClairvoyantError("--virtual-time needs --backend replay", ExitCode.USAGE)
+        raise InputError("--virtual-time needs --backend replay")
     if not replay:
         check_backend(options["backend"])
     guarded = (f"{name}:{REPLAY_TAU_S[name]:g}" if replay else name for name in (DEFAULT_POLICY, "sjf"))

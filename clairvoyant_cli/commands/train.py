@@ -7,7 +7,7 @@ import click
 from clairvoyant_cli.commands.options import FILE, Output, db_option
 from clairvoyant_cli.commands.setup import model_errors
 from clairvoyant_cli.commands.study import table_text
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import InputError
 
 
 @click.command()
@@ -55,10 +55,10 @@ def command(
     from predictor.research.training.dataset import join
 
     if not files and not from_history:
-        raise ClairvoyantError("name a FILE to train on, or give --from-history", ExitCode.USAGE)
+        raise InputError("name a FILE to train on, or give --from-history")
     if urgency:
         if from_history:
-            raise ClairvoyantError("the history knows no true levels of urgency; name a FILE", ExitCode.USAGE)
+            raise InputError("the history knows no true levels of urgency; name a FILE")
         _train_urgency(files, out)
         return
     with model_errors():

@@ -14,14 +14,11 @@ from clairvoyant_cli.state.client import daemon_url
 from clairvoyant_cli.system import USUAL_SHELL
 
 KEY = "clairvoyant"
-"""Placeholder key: most clients need one, the proxy only if it has keys.
-
-It replaces a real OpenAI key in the environment, which must not be sent to the proxy.
+"""Placeholder key: most clients need one, the proxy only if it has keys. It replaces a real OpenAI key in the
+environment, which must not be sent to the proxy.
 """
 
-
 KEYS = re.compile(r"[A-Za-z0-9._~+/=-]+", re.ASCII)
-
 
 CLIENTS: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("clients.toml").read_text(encoding="utf-8")
@@ -90,7 +87,7 @@ def command(
             click.echo(f"{comment}   {line}".rstrip())
     if not names:
         click.echo(
-            f"{comment} With --client NAME: {', '.join(name for name in CLIENTS if name not in USUAL)}"
+            f"{comment} With --client NAME: {', '.join(each for each in CLIENTS if each not in USUAL)}"
         )
 
 

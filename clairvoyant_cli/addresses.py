@@ -11,9 +11,7 @@ from clairvoyant_cli.errors import ClairvoyantError, InputError
 MAX_URL_CHARS = 65_536
 
 DEFAULT_PORT = 7117  # where the proxy listens by default: no LLM server or chat front end uses this port
-Address = tuple[str, int]
-"""Host and port."""
-
+Address = tuple[str, int]  # host and port
 THIS_MACHINE = "127.0.0.1"
 """The one spelling of all loopback addresses, and the client of all requests from them: a program can choose
 any of 16 million."""
@@ -36,7 +34,7 @@ BACKEND_KINDS = (*BACKEND_NAMES, "other")
 
 def check_url(url: str, like: str, what: str = "URL") -> None:
     """Raise ClairvoyantError unless a URL, with or without http://, is valid; `like` is a valid example."""
-    if not _can_be_asked(url if "://" in url else f"http://{url}"):
+    if not is_url(url if "://" in url else f"http://{url}"):
         raise InputError(f"{url[:SHOWN_CHARS]!r} is not a {what}; give one like {like}")
 
 
@@ -52,11 +50,10 @@ def check_backend(wanted: str | None) -> None:
 
 def is_backend(wanted: str) -> bool:
     """Whether a backend is given by a name that is known, or by a URL."""
-    try:
+    with suppress(ClairvoyantError):
         check_backend(wanted)
-    except ClairvoyantError:
-        return False
-    return True
+        return True
+    return False
 
 
 def is_host(host: str) -> bool:
@@ -75,11 +72,10 @@ def is_host(host: str) -> bool:
 
 def is_address(host: str) -> bool:
     """Whether a host is given by its IP address."""
-    try:
+    with suppress(ValueError):
         ip_address(host)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def is_loopback(host: str) -> bool:
@@ -114,12 +110,18 @@ def local_url(host: str, port: int) -> str:
     return f"http://{joined(THIS_MACHINE if host in ANY_HOST else host, port)}"
 
 
-def is_port(text: str) -> bool:
-    """Whether a text is a port's number, 0 for any."""
-    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 65536
+def parse_address(text: str, name: str) -> Address:
+    """Return host and port of HOST:PORT; ClairvoyantError that begins with `name` if it is something else."""
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65536
+    if ":" not in text or not is_port or not (not host or is_host(host)):
+        raise InputError(f"{name} must be HOST:PORT, not {text[:SHOWN_CHARS]!r}")
+    return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" asks for it; keys are required
 
 
-def _can_be_asked(url: str) -> bool:
+def is_url(url: str) -> bool:
+    """Whether a text is a URL with http or https and a host that can be looked up."""
     if not url.isprintable() or any(each.isspace() for each in url) or len(url) > MAX_URL_CHARS:
         return False
     try:

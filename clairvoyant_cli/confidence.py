@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from profiles import percentiles
 
-CONFIDENCE = 0.95
-"""The level of every interval."""
+CONFIDENCE = 0.95  # the level of every interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from clairvoyant_cli.addresses import (
     BACKEND_NAMES,
     DEFAULT_PORT,
     check_backend,
-    check_url,
     is_backend,
-    is_host,
-    is_port,
+    is_url,
+    parse_address,
 )
 from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.files import read_file, text_of
@@ -32,7 +31,6 @@ from clairvoyant_cli.settings import (
     one_of,
     one_word,
     parse_value,
-    quoted,
     read_table,
     setting,
     settings_of,
@@ -41,21 +39,12 @@ from clairvoyant_cli.system import words_of
 
 ENV_PREFIX = "CLAIRVOYANT_"
 
-DEEPEST = 20
-"""Deepest nesting of tables and lists in a file; a valid file has three levels."""
+DEEPEST = 20  # deepest nesting of tables and lists in a file; a valid file has three levels
+MAX_DAYS = 36_500  # a hundred years
+MAX_NAME_CHARS = 64  # longest name of a backend; the same as for a client
 
-MAX_DAYS = 36_500
-"""A hundred years."""
-
-MAX_NAME_CHARS = 64
-"""Longest name of a backend; the same as for a client."""
-
-MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
-"""Bounds of a backend's weight; the same as for a client."""
-
-MAX_SLOTS = 1024
-"""Above any server's concurrency: llama.cpp has at most 256 sequences (LLAMA_MAX_SEQ)."""
-
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0  # bounds of a backend's weight; the same as for a client
+MAX_SLOTS = 1024  # above any server's concurrency: llama.cpp has at most 256 sequences (LLAMA_MAX_SEQ)
 NAMES = ", ".join(BACKEND_NAMES)
 SILENT_S = 45.0
 """How long a waiting client gets nothing by default: the shortest time-out of a common one is 60 s."""
@@ -349,6 +338,7 @@ class ServeConfig:
         "URL",
         "Send traces of requests here by OTLP over HTTP; needs the extra `otel`. Unset: "
         "$OTEL_EXPORTER_OTLP_ENDPOINT, else off.",
+        (is_url, "be a URL such as http://127.0.0.1:4318"),
     )
     backends: tuple[BackendConfig, ...] = ()
 
@@ -358,8 +348,6 @@ class ServeConfig:
             self.api_key_file is None or self.clients is None,
             "api_key_file and clients exclude each other; move the keys into the clients file",
         )
-        if self.otlp_endpoint is not None:
-            check_url(self.otlp_endpoint, "http://127.0.0.1:4318")
         for name in ("backend", "slots", "backend_key_file"):
             _check(
                 not self.backends or getattr(self, name) is None,
@@ -394,17 +382,7 @@ class ServeConfig:
 
     def addresses(self) -> list[tuple[str, int]]:
         """Return the listening hosts and ports, the one that commands use first."""
-        return [_address(each) for each in self.listen.split(",")]
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    host = host.strip("[]")
-    _check(
-        bool(colon) and is_port(port) and (not host or is_host(host)),
-        f"listen must be HOST:PORT, not {quoted(text)}",
-    )
-    return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" asks for it; keys are required
+        return [parse_address(each, "listen") for each in self.listen.split(",")]
 
 
 def _server(wanted: str | None, slots: int | None, key_file: str | None) -> BackendConfig:

@@ -10,11 +10,8 @@ from typing import BinaryIO
 from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.system import open_without_waiting
 
-SMALL_BYTES = 4 << 20
-"""Limit of settings, keys and clients: some 30,000 clients, parsed within a second."""
-
-LARGE_BYTES = 256 << 20
-"""Limit of prompts, traces and profiles."""
+SMALL_BYTES = 4 << 20  # limit of settings, keys and clients: some 30,000 clients, parsed within a second
+LARGE_BYTES = 256 << 20  # limit of prompts, traces and profiles
 
 
 @contextmanager

@@ -104,8 +104,7 @@ def report_fault(loop: "asyncio.AbstractEventLoop", context: dict[str, Any]) -> 
 
 CTRL_CLOSE, CTRL_LOGOFF, CTRL_SHUTDOWN = 2, 5, 6  # wincon.h
 
-CLOSING_S = 4.0
-"""Time to shut down when the console is closed; Windows kills the process after 5 s."""
+CLOSING_S = 4.0  # time to shut down when the console is closed; Windows kills the process after 5 s
 
 
 def heed_signals(on_stop: Callable[[float], object], on_hangup: Callable[[], object]) -> None:
@@ -149,8 +148,7 @@ def cancel_when_ended() -> None:
 _hangups_ignored = sys.platform != "win32" and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 """Whether SIGHUP was ignored at the start, as under nohup."""
 
-_kept: list[object] = []
-"""Callbacks of Windows, kept from garbage collection."""
+_kept: list[object] = []  # callbacks of Windows, kept from garbage collection
 
 
 def heed_console(event: int, ask: Callable[[float], object], last_s: float = CLOSING_S + 1.0) -> bool:
@@ -177,11 +175,10 @@ def is_alive(pid: int) -> bool:
         import psutil
 
         return bool(psutil.pid_exists(pid))
-    try:
+    with suppress(OSError):
         os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def ask_to_end(pid: int) -> None:
@@ -209,21 +206,18 @@ def kill_group(pid: int) -> None:
 
 def run_in_front(words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start a command on this terminal, and pass on to it the signals that reach this process alone."""
-    process: subprocess.Popen[bytes] | None = None
+    process = subprocess.Popen(words, env=environment)
+    of_terminal = ("SIGINT", "SIGQUIT") if any(map(os.isatty, range(3))) else ()
 
     def forward(number: int, _: object) -> None:
         # The terminal sends its own signals to the command, too: a second Ctrl-C would stop it at once.
-        of_terminal = number in (signal.SIGINT, getattr(signal, "SIGQUIT", 0)) and any(
-            map(os.isatty, range(3))
-        )
-        if process is not None and not of_terminal and sys.platform != "win32":
+        if sys.platform != "win32" and signal.Signals(number).name not in of_terminal:
             process.send_signal(number)
 
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGBREAK"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
             signal.signal(number, forward)
-    process = subprocess.Popen(words, env=environment)
     return process
 
 
@@ -242,14 +236,10 @@ CURL = "curl.exe" if sys.platform == "win32" else "curl"
 
 USUAL_SHELL = "powershell" if sys.platform == "win32" else "sh"
 
-REDIRECT = (
-    "clairvoyant env | Out-String | Invoke-Expression"
-    if sys.platform == "win32"
-    else 'eval "$(clairvoyant env)"'
-)
-"""The command that sends the clients of this shell through the proxy."""
-
-
+REDIRECT = {  # the command that sends the clients of this shell through the proxy
+    "powershell": "clairvoyant env | Out-String | Invoke-Expression",
+    "sh": 'eval "$(clairvoyant env)"',
+}[USUAL_SHELL]
 MODERN_TERMINALS = ("WT_SESSION", "TERM_PROGRAM", "TERM", "ConEmuPID", "ALACRITTY_LOG")
 """Variables that Windows Terminal, Visual Studio Code, mintty, ConEmu and others set."""
 
@@ -325,16 +315,13 @@ def end_with_parent() -> Callable[[], object] | None:
 _SIOCOUTQ = 0x5411  # include/uapi/linux/sockios.h
 _SO_NWRITE = 0x1024  # bsd/sys/socket.h
 
+_TCP_INFO: int | None = None
+ESTABLISHED, CLOSE_WAIT = 1, 8  # include/net/tcp_states.h
 if sys.platform == "linux":
-    _TCP_INFO: int | None = socket.TCP_INFO
-    ESTABLISHED, CLOSE_WAIT = 1, 8  # include/net/tcp_states.h
+    _TCP_INFO = socket.TCP_INFO
 elif sys.platform == "darwin":
     _TCP_INFO = 0x106  # TCP_CONNECTION_INFO, bsd/netinet/tcp.h
     ESTABLISHED, CLOSE_WAIT = 4, 5  # bsd/netinet/tcp_fsm.h
-else:
-    _TCP_INFO = None
-    ESTABLISHED, CLOSE_WAIT = 1, 8
-
 
 LOOPBACK_S = 0.0 if sys.platform == "linux" else 200e-6
 """How long a byte takes to another socket of this process; Linux carries it within send()."""
@@ -385,23 +372,22 @@ def claim_alone(listener: socket.socket) -> None:
 
 def open_files_limit() -> int | None:
     """Return the hard limit of open files; None if there is none."""
-    if sys.platform != "win32":
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        if hard != resource.RLIM_INFINITY:
-            return hard
-    return None
+    if sys.platform == "win32":
+        return None
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
 
 
 def raise_open_files() -> int:
     """Raise the soft limit of open files, up to `MANY_FILES`; return it."""
-    if sys.platform != "win32":
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
-        if soft < wanted:
-            with suppress(OSError, ValueError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    return MANY_FILES  # on Windows only memory limits handles
+    if sys.platform == "win32":
+        return MANY_FILES  # only memory limits handles
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
+    if soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def create_for_owner(path: Path) -> int:
@@ -463,15 +449,3 @@ def command_to_close(path: Path) -> str:
 def command_to_create(path: Path) -> str:
     """Return the command that creates an empty file for its owner (on Windows: with the folder's rights)."""
     return f'New-Item "{path}"' if sys.platform == "win32" else f"install -m 600 /dev/null {quote(str(path))}"
-
-
-def command_to_edit(path: Path) -> str:
-    """Return the command that edits a text file."""
-    return f'notepad "{path}"' if sys.platform == "win32" else f"${{EDITOR:-vi}} {quote(str(path))}"
-
-
-def command_to_own(path: Path) -> str:
-    """Return the administrator's command that gives a folder to this account."""
-    if sys.platform == "win32":
-        return f'takeown /F "{path}" /R'
-    return f"chown -R $(id -un) {quote(str(path))}"

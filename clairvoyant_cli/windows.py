@@ -18,9 +18,7 @@ EVERYBODY = "S-1-1-0"
 SIDS = {"WD": EVERYBODY, "AU": "S-1-5-11", "BU": "S-1-5-32-545", "IU": "S-1-5-4", "BG": "S-1-5-32-546"}
 """SIDs of groups with short names in SDDL, which Windows commands do not accept."""
 
-NOT_OTHERS = frozenset({"SY", "BA", "LA", "OW"})
-"""SYSTEM, administrators and the owner."""
-
+NOT_OTHERS = frozenset({"SY", "BA", "LA", "OW"})  # SYSTEM, administrators and the owner
 _ACE = re.compile(r"\((?P<type>[A-Z]+);(?P<flags>[A-Z]*);[^;()]*;[^;()]*;[^;()]*;(?P<trustee>[^;()]+)")
 _DENIES_OR_REPORTS = frozenset({"D", "OD", "XD", "AU", "OU", "XU", "AL", "OL", "ML", "SP", "TL", "RA"})
 

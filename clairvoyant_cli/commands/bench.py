@@ -17,8 +17,15 @@ import click
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import BACKEND_NAMES, check_backend
-from clairvoyant_cli.commands.options import FILE, backend_key_file_option, json_option, output_file, together
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.commands.options import (
+    FILE,
+    Output,
+    backend_key_file_option,
+    json_option,
+    option_with_default,
+    together,
+)
+from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.research.bench.arms import AGENT_ARMS, CLAIRVOYANT, DIRECT, ORACLE, Arm, parse_arm
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
@@ -33,13 +40,33 @@ if TYPE_CHECKING:
 
 FCFS = "fcfs"
 REPLAY = "replay"
-WIDTH = 120
-"""Columns of the tables where there is no terminal."""
-
+WIDTH = 120  # columns of the tables where there is no terminal
 REPLAY_SPEEDUP = 40.0
 REPLAY_TAU_S = {"sjf": 10.5, DEFAULT_POLICY: 36.0}
 """Timeouts at the paper's service times: its own, and ten short service times for the default policy."""
 
+
+common_options = together(
+    click.option("--seed", default=0, show_default=True, help="Seed of questions and arrivals."),
+    click.option("--model", metavar="NAME", help="The LLM to ask. Default: the backend's first."),
+    click.option("--slots", type=click.IntRange(1, 64), help="Answers the backend gives at once."),
+    click.option(
+        "--virtual-time",
+        is_flag=True,
+        help=f"With --backend {REPLAY}: let the clock jump from event to event. Service times are exact; the "
+        "proxy's own cost is not counted.",
+    ),
+    backend_key_file_option,
+    json_option("Print the findings as JSON instead of tables."),
+    click.option(
+        "--report",
+        "report_file",
+        type=Output(".md"),
+        metavar="FILE",
+        help="Write a report in Markdown, its charts beside it.",
+    ),
+)
+"""The options of every command."""
 
 shared_options = together(
     click.option(
@@ -56,8 +83,6 @@ shared_options = together(
         f"Default: {DIRECT}, {FCFS}, {DEFAULT_POLICY}, sjf, {ORACLE}.",
     ),
     click.option("--runs", type=click.IntRange(1, 100), help="Runs of every arm."),
-    click.option("--seed", default=0, show_default=True, help="Seed of questions and arrivals."),
-    click.option("--model", metavar="NAME", help="The LLM to ask. Default: the backend's first."),
     click.option("--predictor", metavar="DIR", help="Your own predictor. Default: the shipped one."),
     click.option(
         "--prompts",
@@ -66,51 +91,24 @@ shared_options = together(
         help='Your own prompts, JSONL: {"prompt": text, "output_tokens": answer length}; optionally '
         '"max_tokens", the limit of a real answer, and "class" (short, long). No prompt is reported.',
     ),
-    click.option("--slots", type=click.IntRange(1, 64), help="Answers the backend gives at once."),
-    click.option(
+    option_with_default(
         "--speedup",
-        type=click.FloatRange(1.0, 1000.0),
-        default=REPLAY_SPEEDUP,
-        show_default=True,
-        help="With --backend replay: how much faster than the paper's backend it is.",
-    ),
-    click.option(
-        "--virtual-time",
-        is_flag=True,
-        help="With --backend replay: let the clock jump from event to event. Service times are exact; the "
-        "proxy's own cost is not counted.",
+        click.FloatRange(1, 1000),
+        REPLAY_SPEEDUP,
+        f"With --backend {REPLAY}: how much faster than the paper's backend it is.",
     ),
     click.option(
         "--set-lengths/--real-lengths",
         default=None,
         help="Set each answer's length, for random weights; llama.cpp only. Default: real answers.",
     ),
-    backend_key_file_option,
     click.option("--quick", is_flag=True, help="Try it out: a few requests in one run."),
-    json_option("Print the findings as JSON instead of tables."),
-    click.option(
-        "--report",
-        "report_file",
-        type=output_file(".md"),
-        metavar="FILE",
-        help="Write a report in Markdown, its charts beside it.",
-    ),
+    common_options,
 )
-"""The options of every kind of load."""
+"""The options of every load but `agents`."""
 
-
-def requests_option(default: int) -> Callable[[Any], Any]:
-    """Return the option for the number of questions a run."""
-    return click.option(
-        "--requests",
-        type=click.IntRange(2, 100_000),
-        default=default,
-        show_default=True,
-        help="Questions per run.",
-    )
-
-
-UTILISATION = click.FloatRange(0.01, 0.99)
+REQUESTS = click.IntRange(2, 100_000)
+COUNT = click.IntRange(1, 100)
 
 
 @click.group()
@@ -123,7 +121,7 @@ def command() -> None:
 
 
 @command.command()
-@requests_option(100)
+@option_with_default("--requests", REQUESTS, 100, "Questions per run.")
 @shared_options
 def burst(requests: int, **options: Any) -> None:
     """Send all questions at once, half of them short."""
@@ -134,24 +132,17 @@ def burst(requests: int, **options: Any) -> None:
 @click.option(
     "--rho",
     "rhos",
-    type=UTILISATION,
+    type=click.FloatRange(0.01, 0.99),
     multiple=True,
     default=[0.74],
     show_default=True,
     help="Utilisation; repeatable, to draw the gain over load.",
 )
-@requests_option(250)
+@option_with_default("--requests", REQUESTS, 250, "Questions per run.")
 @shared_options
 def poisson(requests: int, rhos: tuple[float, ...], **options: Any) -> None:
     """Send questions at random times, at a chosen utilisation."""
     _bench("poisson", requests, 60, 5, options, rhos=rhos)
-
-
-def number_option(name: str, least: float, most: float, default: float, text: str) -> Callable[[Any], Any]:
-    """Return the option for a number between two limits; a whole one if its default is."""
-    whole = isinstance(default, int)
-    kind = click.IntRange(int(least), int(most)) if whole else click.FloatRange(least, most)
-    return click.option(name, type=kind, default=default, show_default=True, help=text)
 
 
 def agent_arm(context: click.Context, arm: str) -> str:
@@ -161,12 +152,22 @@ def agent_arm(context: click.Context, arm: str) -> str:
 
 
 @command.command()
-@number_option("--sessions", 1, 100, 3, "Sessions at once.")
-@number_option("--turns", 1, 100, 5, "Turns of a session.")
-@number_option("--context", 100, 1_000_000, 450, "Tokens of a session's first prompt, about.")
-@number_option("--answer", 1, 4096, 32, "Limit of an answer's tokens.")
-@number_option("--common", 0, 1, 0.0, "Share of the system text that all sessions have in common.")
-@number_option("--chat-every", 0, 86_400, 12.0, "Seconds between the questions of a person; 0 for no person.")
+@option_with_default("--sessions", COUNT, 3, "Sessions at once.")
+@option_with_default("--turns", COUNT, 5, "Turns of a session.")
+@option_with_default(
+    "--context", click.IntRange(100, 1_000_000), 450, "Tokens of a session's first prompt, about."
+)
+@option_with_default("--answer", click.IntRange(1, 4096), 32, "Limit of an answer's tokens.")
+@option_with_default(
+    "--common", click.FloatRange(0, 1), 0.0, "Share of the system text that all sessions share."
+)
+@option_with_default(
+    "--chat-every",
+    click.FloatRange(0, 86_400),
+    12.0,
+    "Seconds between the questions of a person; 0 for no person.",
+    "chat_every_s",
+)
 @click.option("--headers/--no-headers", default=True, help="Send a session id with each turn. Default: yes.")
 @click.option(
     "--arm",
@@ -178,8 +179,7 @@ def agent_arm(context: click.Context, arm: str) -> str:
     help=f"What to compare: {', '.join(AGENT_ARMS[:3])} (one session after the other), a policy, or another "
     "proxy before the server as NAME=URL; repeatable. Default: the first two.",
 )
-@number_option("--runs", 1, 100, 1, "Runs of every arm.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the texts.")
+@option_with_default("--runs", COUNT, 1, "Runs of every arm.")
 @click.option(
     "--backend",
     "--url",
@@ -189,19 +189,15 @@ def agent_arm(context: click.Context, arm: str) -> str:
     show_default=True,
     help=f"{', '.join(BACKEND_NAMES)}, a URL, or {REPLAY} (simulated).",
 )
-@click.option("--model", metavar="NAME", help="The LLM to ask. Default: the backend's first.")
-@number_option("--cache", 0, 10_000_000, 0, "With --backend replay: tokens of its cache in host memory.")
-@click.option("--slots", type=click.IntRange(1, 64), help="Answers the backend gives at once.")
-@click.option(
-    "--virtual-time", is_flag=True, help=f"With --backend {REPLAY}: let the clock jump from event to event."
+@option_with_default(
+    "--cache",
+    click.IntRange(0, 10_000_000),
+    0,
+    f"With --backend {REPLAY}: tokens of its cache in host memory.",
 )
 @click.option("--tau", type=click.FloatRange(0), metavar="SECONDS", help="As of `serve`.")
 @click.option("--slot-save-path", metavar="DIR", help="As of `serve`.")
-@backend_key_file_option
-@json_option("Print the findings as JSON instead of tables.")
-@click.option(
-    "--report", "report_file", type=output_file(".md"), metavar="FILE", help="Write a report in Markdown."
-)
+@common_options
 def agents(**options: Any) -> None:
     """Measure what sessions of coding agents cost: tokens read and time."""
     from clairvoyant_cli.research.bench.agents import agents_report
@@ -209,11 +205,11 @@ def agents(**options: Any) -> None:
     logging.getLogger("clairvoyant").setLevel(logging.ERROR)
     virtual = options["virtual_time"]
     if virtual and options["backend"] != REPLAY:
-        raise ClairvoyantError(f"--virtual-time needs --backend {REPLAY}", ExitCode.USAGE)
+        raise InputError(f"--virtual-time needs --backend {REPLAY}")
     if options["backend"] != REPLAY:
         check_backend(options["backend"])
     elif options["slot_save_path"] is not None:
-        raise ClairvoyantError("--slot-save-path needs a real server: give its --url", ExitCode.USAGE)
+        raise InputError("--slot-save-path needs a real server: give its --url")
     report_options = {name: options.pop(name) for name in ("as_json", "report_file")}
     measure = _measure_agents(**options)
     findings = run_virtually(measure) if virtual else run(measure)
@@ -231,7 +227,6 @@ async def _measure_agents(
     tau: float | None,
     slot_save_path: str | None,
     backend_key_file: Path | None,
-    chat_every: float,
     **load_options: Any,
 ) -> "Findings":
     from clairvoyant_cli.commands.setup import load_predictor, second_opinion
@@ -264,7 +259,7 @@ async def _measure_agents(
             yield daemon.base_url
             sizes[arm] = cache.size
 
-    load = AgentLoad(chat_every_s=chat_every, **load_options)
+    load = AgentLoad(**load_options)
     measured: dict[str, list[dict[tuple[str, str], float]]] = {arm.partition("=")[0]: [] for arm in arms}
     async with agent_bench(
         load,
@@ -303,7 +298,7 @@ def _bench(
     quick, virtual, lengths = options["quick"], options["virtual_time"], options["set_lengths"]
     replay = options["backend"] == REPLAY
     if virtual and not replay:
-        raise ClairvoyantError("--virtual-time needs --backend replay", ExitCode.USAGE)
+        raise InputError("--virtual-time needs --backend replay")
     if not replay:
         check_backend(options["backend"])
     guarded = (f"{name}:{REPLAY_TAU_S[name]:g}" if replay else name for name in (DEFAULT_POLICY, "sjf"))
@@ -363,7 +358,6 @@ async def _measure(settings: "Settings", arms: list[Arm], backend_key_file: Path
 
 def _stored_profiles(found: "Found") -> "list[Profile]":
     """Return what `clairvoyant calibrate` stored of a backend, which may prove that it resumes answers."""
-
     from clairvoyant_cli.commands.setup import database_path
     from profiles.database import ProfilesError, reading
     from profiles.host import this_host
@@ -396,28 +390,13 @@ def _machine() -> dict[str, str]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[float, str], None]]:
-    """Show a progress bar on a terminal, else a line for each step."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    """Show the steps that are done, and the name of the present one."""
+    from rich.progress import TimeRemainingColumn
 
     from clairvoyant_cli.commands.console import PlainConsole
 
-    console = PlainConsole(stderr=True)
-    if console.is_terminal and not console.is_dumb_terminal:
-        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("", total=total)
-            yield lambda done, name: bar.update(task, completed=done, description=name)
-        return
-
-    shown = ""
-
-    def print_step(done: float, name: str) -> None:
-        nonlocal shown
-        if name != shown:
-            shown = name
-            console.print(f"[{int(done) + 1}/{total}] {name}", highlight=False, markup=False)
-
-    yield print_step
+    with PlainConsole(stderr=True).progress(TimeRemainingColumn()) as show:
+        yield lambda done, name: show(f"[{int(done) + 1}/{total}] {name}", done, total)
 
 
 def _write(findings: "Findings", report: "Report", as_json: bool, report_file: Path | None) -> None:

@@ -1,14 +1,14 @@
 """`clairvoyant calibrate`: measure a server once; `serve` uses it from then on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import click
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from clairvoyant_cli import __version__
@@ -83,7 +83,12 @@ def command(
     path = database_path(db_file)
     with told_plainly(), writing(path):
         pass  # fail now if the result cannot be kept
-    chosen = _chosen(plan, shorts, in_flight)
+    chosen = PLANS.get(plan or "", STANDARD)
+    chosen = replace(
+        chosen,
+        shorts=chosen.shorts if shorts is None else shorts,
+        in_flight=chosen.in_flight if in_flight is None else in_flight,
+    )
     key = read_backend_key(backend_key_file)
     with _progress(quiet=as_json) as (tell, say):
         outcome = asyncio.run(_measure(backend, model, chosen, key, tell, say, seed))
@@ -117,24 +122,6 @@ def with_earlier_proof(profile: Profile, earlier: Iterable[Profile]) -> Profile:
     return profile
 
 
-def _chosen(name: str | None, shorts: int | None, in_flight: int | None) -> Plan:
-    plan = PLANS.get(name or "", STANDARD)
-    return replace(
-        plan,
-        shorts=plan.shorts if shorts is None else shorts,
-        in_flight=plan.in_flight if in_flight is None else in_flight,
-    )
-
-
-@asynccontextmanager
-async def _client(backend: str | None, key: str | None) -> AsyncIterator[Client]:
-    """Yield a client of the server that is named or found."""
-    async with Prober(key) as prober:
-        found, _ = await find_backend(backend, prober)
-    async with Client(found, key=key) as client:
-        yield client
-
-
 async def _measure(
     backend: str | None,
     model: str | None,
@@ -150,7 +137,9 @@ async def _measure(
     def p_long(prompt: str) -> float:
         return predictor.predict(PromptView(prompt)).p_long
 
-    async with _client(backend, key) as client:
+    async with Prober(key) as prober:
+        found, _ = await find_backend(backend, prober)
+    async with Client(found, key=key) as client:
         session = Session(client, plan, tell, p_long, seed, say)
         return await calibrate(session, model, this_host(), __version__)
 
@@ -158,29 +147,15 @@ async def _measure(
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
     console = PlainConsole(stderr=True, quiet=quiet)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("looking at the server", total=1, left="")
-        said: list[str] = []
+    with console.progress(TaskProgressColumn(), TextColumn("{task.fields[left]}")) as show:
 
         def tell(step: Step) -> None:
             # A plan whose time is up ends with the answers under way, and nobody knows when that is.
             left = f"about {span(step.left_s)} left" if step.left_s and step.left_s > 0 else ""
-            progress.update(task, description=step.title, completed=step.done, total=step.of, left=left)
-            if not console.is_terminal and step.title not in said:
-                said.append(step.title)
-                console.print(f"measuring: {step.title}{left and f', {left}'}", highlight=False)
-
-        def say(line: str) -> None:
-            console.print(line, highlight=False)
+            show(f"measuring: {step.title}", step.done, step.of, left)
 
         try:
-            yield tell, say
+            yield tell, partial(console.print, highlight=False)
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise ClairvoyantError("interrupted; nothing was kept") from None
 

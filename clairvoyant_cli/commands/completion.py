@@ -3,9 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-VARIABLE = "_CLAIRVOYANT_COMPLETE"
-"""Set by the completion scripts; read by click."""
-
+VARIABLE = "_CLAIRVOYANT_COMPLETE"  # set by the completion scripts; read by click
 WHERE = {
     "bash": 'eval "$(clairvoyant completion bash)"      # in ~/.bashrc',
     "zsh": 'eval "$(clairvoyant completion zsh)"       # in ~/.zshrc, after compinit',

@@ -4,8 +4,9 @@ Use `rich.text.Text` for styles.
 """
 
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -14,8 +15,10 @@ from rich.text import Text
 
 from clairvoyant_cli.errors import printable
 
-PIPE_WIDTH = 1000
-"""Width in a pipe or file, so that nothing is wrapped."""
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
+PIPE_WIDTH = 1000  # width in a pipe or file, so that nothing is wrapped
 
 
 class PlainConsole(Console):
@@ -36,6 +39,29 @@ class PlainConsole(Console):
         for row in rows:
             table.add_row(*row)
         self.print(table)
+
+    @contextmanager
+    def progress(self, *columns: "ProgressColumn") -> Iterator[Callable[..., None]]:
+        """Yield a function that shows how far a command is: (title, done, total, left).
+
+        On a terminal it moves a bar, which `columns` follow; elsewhere it prints each title once. A
+        `total` of None is unknown, and `left` is a text.
+        """
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        is_drawn, printed = self.is_terminal and not self.is_dumb_terminal, ""
+        drawn = (TextColumn("{task.description}", markup=False), BarColumn(), *columns)
+        with Progress(*drawn, console=self, transient=True, disable=not is_drawn) as bar:
+            task = bar.add_task("", total=None, left="")
+
+            def show(title: str, done: float, total: float | None = None, left: str = "") -> None:
+                nonlocal printed
+                bar.update(task, description=title, completed=done, total=total, left=left)
+                if not is_drawn and title != printed:
+                    printed = title
+                    self.print(f"{title}, {left}" if left else title, highlight=False)
+
+            yield show
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Return a text of one line; here, so that column widths fit the printed text."""

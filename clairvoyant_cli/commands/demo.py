@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-import logging
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from clairvoyant_cli.commands.console import PlainConsole
-from clairvoyant_cli.commands.options import json_option
+from clairvoyant_cli.commands.options import json_option, option_with_default
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.client import Asker, Call
 from clairvoyant_cli.research.bench.prompts import Question
@@ -34,20 +33,15 @@ LANES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
 
 
 @click.command()
-@click.option(
+@option_with_default(
     "--speed",
+    click.FloatRange(1, 20_000),
+    250.0,
+    "Tokens per second of the simulated backend.",
     "tokens_per_s",
-    type=click.FloatRange(min=1.0, max=20_000.0),
-    default=250.0,
-    show_default=True,
-    help="Tokens per second of the simulated backend.",
 )
-@click.option(
-    "--requests",
-    type=click.IntRange(2, MOST_QUESTIONS),
-    default=12,
-    show_default=True,
-    help="Questions in the burst; half are short.",
+@option_with_default(
+    "--requests", click.IntRange(2, MOST_QUESTIONS), 12, "Questions in the burst; half are short."
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the questions and their order.")
 @json_option("Print the result as JSON, and nothing else.")
@@ -72,11 +66,14 @@ def command(tokens_per_s: float, requests: int, seed: int, as_json: bool) -> Non
 async def _run(
     tokens_per_s: float, questions: Sequence[Question], *, as_json: bool
 ) -> tuple[list[Lane], float]:
+    from clairvoyant_cli.commands.embedded_daemon import simulated_daemon
+
     async with AsyncExitStack() as stack:
-        lanes = [
-            await stack.enter_async_context(_lane(policy, title, questions, tokens_per_s))
-            for policy, title in LANES.items()
-        ]
+        lanes = []
+        for policy, title in LANES.items():
+            opened = simulated_daemon(list(questions), tokens_per_s, policy=policy)
+            daemon = await stack.enter_async_context(opened)
+            lanes.append(Lane(policy, title, daemon, [Call(each) for each in questions]))
         return lanes, await _race(lanes, tokens_per_s, as_json=as_json)
 
 
@@ -95,27 +92,6 @@ async def _race(lanes: Sequence[Lane], tokens_per_s: float, *, as_json: bool) ->
             live.update(frame(lanes, elapsed_s, headline, live.console.height), refresh=True)
 
         return await race(lanes, asker, draw_frame)
-
-
-@asynccontextmanager
-async def _lane(
-    policy: str, title: str, questions: Sequence[Question], tokens_per_s: float
-) -> AsyncIterator[Lane]:
-    """Start a backend and a daemon before it."""
-    import predictor
-    from clairvoyant_cli.commands.embedded_daemon import speed_of
-    from clairvoyant_cli.config import ServeConfig
-    from clairvoyant_cli.proxy.daemon import running_daemon
-    from clairvoyant_cli.research.bench.asgi_server import serve_app
-    from clairvoyant_cli.research.replay import Engine, Replay, tabled
-
-    logging.getLogger("clairvoyant").setLevel(logging.ERROR)
-    lengths = tabled({question.prompt: question.tokens for question in questions})
-    engine = Engine(speed=speed_of(tokens_per_s), answer_tokens=lengths)
-    async with serve_app(Replay(engine).app) as url:
-        config = ServeConfig(policy=policy, backend=url, listen="127.0.0.1:0", show_prompts=True)
-        async with running_daemon(config, predictor.load()) as daemon:
-            yield Lane(policy, title, daemon, [Call(each) for each in questions])
 
 
 def _result(lanes: Sequence[Lane], took_s: float) -> dict[str, Any]:
@@ -148,6 +124,5 @@ def _refuse_failures(lanes: Sequence[Lane]) -> None:
     calls = [call for lane in lanes for call in lane.calls]
     failed = [call for call in calls if call.error is not None]
     if failed:
-        raise ClairvoyantError(
-            f"{len(failed)} of {len(calls)} requests failed, the first with: {failed[0].error}"
-        )
+        why = failed[0].error
+        raise ClairvoyantError(f"{len(failed)} of {len(calls)} requests failed, the first with: {why}")

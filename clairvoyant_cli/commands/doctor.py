@@ -67,45 +67,47 @@ async def _examine(
     findings += installation.check_gpu(host.gpus, host.gpu_driver)
     findings += installation.check_files(config)
     findings += installation.check_limits()
-    findings += installation.check_clock()
     return findings
 
 
 async def _connections(config: ServeConfig, url: str | None, token_file: Path | None) -> list[Finding]:
     from clairvoyant_cli.doctor import backend, proxy
-    from clairvoyant_cli.state.client import admin_token, local_url, own_daemons
-    from clairvoyant_cli.takeover.journal import read
+    from clairvoyant_cli.state.client import admin_token, daemon_url, own_daemons
 
-    at, unread, token = local_url(url), [], None
+    at, token, findings = daemon_url(url), None, []
     try:
         token = admin_token(token_file)
     except ClairvoyantError as error:
-        unread.append(broken("files", str(error), "clairvoyant doctor --token-file FILE"))
+        findings.append(broken("files", str(error), "clairvoyant doctor --token-file FILE"))
     daemon, snapshot = await proxy.look_at_daemon(at, token)
-    unsaid = config.backend is None and not config.backends and config.backend_key_file is None
-    if snapshot is not None and unsaid and at in own_daemons():
+    named = config.backend is not None or config.backends or config.backend_key_file is not None
+    if snapshot is not None and not named and at in own_daemons():
         # Check the servers of the running daemon, not whatever listens on the default ports.
-        named = tuple(BackendConfig(name=each.name, url=each.url) for each in snapshot.backends)
-        config = replace(config, backends=named)
-    findings, servers = await backend.look_at_backends(config)
-    findings += unread + daemon
-    _, port = config.addresses()[0]
-    ours = snapshot is not None and snapshot.listen.endswith(f":{port}")
-    findings += proxy.check_port(config, ours=ours)
+        own = tuple(BackendConfig(name=each.name, url=each.url) for each in snapshot.backends)
+        config = replace(config, backends=own)
+    found, servers = await backend.look_at_backends(config)
+    port = config.addresses()[0][1]
+    proxy_port = port if snapshot is None else int(snapshot.listen.rpartition(":")[2])
+    findings = [*found, *findings, *daemon]
+    findings += proxy.check_port(config, ours=snapshot is not None and proxy_port == port)
     findings += proxy.check_openness(config)
     kinds = {server.port: server.found.adapter.name for server in servers}
-    proxy_port = int(snapshot.listen.rpartition(":")[2]) if snapshot is not None else port
-    if (taken := read()) is None:
-        findings += proxy.check_clients(os.environ, proxy_port, kinds)
-    elif taken.step == "done":
-        findings.append(ok("clients", f"the proxy is in the place of {taken.kind} at {taken.address}"))
-    else:
-        why = f"a takeover of {taken.kind} at {taken.address} was interrupted"
-        findings.append(broken("clients", why, "clairvoyant takeover --undo"))
-    own = frozenset({os.getpid(), *([snapshot.pid] if snapshot is not None else [])})
+    findings += _takeover() or proxy.check_clients(os.environ, proxy_port, kinds)
     for each, kind in sorted(kinds.items()):
-        findings += backend.check_direct_clients(each, backend.direct_clients(each, but=own), kind)
+        findings += backend.check_direct_clients(each, backend.direct_clients(each), kind)
     return findings
+
+
+def _takeover() -> list[Finding]:
+    from clairvoyant_cli.takeover.journal import read
+
+    record = read()
+    if record is None:
+        return []
+    if record.step == "done":
+        return [ok("clients", f"the proxy is in the place of {record.kind} at {record.address}")]
+    why = f"a takeover of {record.kind} at {record.address} was interrupted"
+    return [broken("clients", why, "clairvoyant takeover --undo")]
 
 
 def _predictor(config: ServeConfig) -> list[Finding]:

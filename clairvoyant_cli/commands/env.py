@@ -10,18 +10,15 @@ import click
 from clairvoyant_cli.commands.options import Option, url_option
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.proxy.access.keys import read_key_of
-from clairvoyant_cli.state.client import local_url
+from clairvoyant_cli.state.client import daemon_url
 from clairvoyant_cli.system import USUAL_SHELL
 
 KEY = "clairvoyant"
-"""Placeholder key: most clients need one, the proxy only if it has keys.
-
-It replaces a real OpenAI key in the environment, which must not be sent to the proxy.
+"""Placeholder key: most clients need one, the proxy only if it has keys. It replaces a real OpenAI key in the
+environment, which must not be sent to the proxy.
 """
 
-
 KEYS = re.compile(r"[A-Za-z0-9._~+/=-]+", re.ASCII)
-
 
 CLIENTS: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("clients.toml").read_text(encoding="utf-8")
@@ -79,7 +76,7 @@ def command(
         key = read_key_of(Path(key_of[0]), key_of[1])
     if not KEYS.fullmatch(key):
         raise InputError("the key may have only letters, digits and -._~+/= (safe in every shell)")
-    base = local_url(url).rstrip("/")
+    base = daemon_url(url).rstrip("/")
     export, comment = SHELLS[shell]
     for name in names or USUAL:
         client = CLIENTS[name]
@@ -90,7 +87,7 @@ def command(
             click.echo(f"{comment}   {line}".rstrip())
     if not names:
         click.echo(
-            f"{comment} With --client NAME: {', '.join(name for name in CLIENTS if name not in USUAL)}"
+            f"{comment} With --client NAME: {', '.join(each for each in CLIENTS if each not in USUAL)}"
         )
 
 

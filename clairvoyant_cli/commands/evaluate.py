@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from clairvoyant_cli.commands.options import FILE, json_option, predictor_option
+from clairvoyant_cli.commands.options import FILE, json_option, option_with_default, predictor_option
 from clairvoyant_cli.commands.setup import model_errors
 from clairvoyant_cli.commands.study import table_text
 
@@ -14,12 +14,11 @@ from clairvoyant_cli.commands.study import table_text
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @predictor_option
-@click.option(
+@option_with_default(
     "--delta",
-    default=0.2,
-    show_default=True,
-    type=click.FloatRange(0, 1),
-    help="Least relative difference of length of the pairs that count for pair accuracy.",
+    click.FloatRange(0, 1),
+    0.2,
+    "Least relative difference of length of the pairs that count for pair accuracy.",
 )
 @click.option(
     "--learn/--no-learn",

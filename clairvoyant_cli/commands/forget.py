@@ -1,7 +1,6 @@
 """`clairvoyant forget`: erases recorded requests from the database and from the disk."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,9 +10,7 @@ from clairvoyant_cli.commands.setup import database_path, told_plainly
 from clairvoyant_cli.commands.time_spans import date, when
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.protocols.printable import plural
-
-if TYPE_CHECKING:
-    from profiles.history import Erased
+from profiles.history import ALWAYS, FOREVER, Span, forget
 
 
 @click.command()
@@ -38,8 +35,6 @@ def command(
     Freed space is overwritten. A running daemon forgets within seconds too; only its dashboards
     show the last requests until it stops. --since and --until go by the recorded time.
     """
-    from profiles.history import ALWAYS, FOREVER, Span, forget
-
     chosen = client is not None or since is not None or until is not None
     if chosen == everything:
         raise InputError("name what to erase: --client, --since, --until, or --all")
@@ -51,11 +46,6 @@ def command(
         click.confirm(f"Permanently erase {asked}?", abort=True, err=True)
     with told_plainly():
         erased = forget(database_path(db_file), span, states=not keep_learned)
-    say(_summary(erased), err=True)
-
-
-def _summary(erased: "Erased") -> str:
-    if not erased.requests:
-        return "0 requests erased"
     ends = (date(at) for at in (erased.first_at, erased.last_at))
-    return f"{plural(erased.requests, 'request')} erased, finished {' to '.join(dict.fromkeys(ends))}"
+    finished = f", finished {' to '.join(dict.fromkeys(ends))}" if erased.requests else ""
+    say(f"{plural(erased.requests, 'request')} erased{finished}", err=True)

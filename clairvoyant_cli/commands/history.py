@@ -5,7 +5,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from sqlite3 import Connection
+from typing import TypeVar
 
 import click
 
@@ -15,17 +16,15 @@ from clairvoyant_cli.commands.number_format import span as span_of
 from clairvoyant_cli.commands.options import db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.setup import opened_database
-from clairvoyant_cli.commands.time_spans import date, when
+from clairvoyant_cli.commands.time_spans import date, span_options
 from clairvoyant_cli.errors import printable
+from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
+from profiles.history import SessionTotal, Span, by_session, each, newest, p_long_by_class, spread, totals
+from profiles.records import Finished
+from profiles.store import newest_profile
 
-if TYPE_CHECKING:
-    import sqlite3
-
-    from profiles.history import SessionTotal, Span
-    from profiles.records import Finished
-
-    RowT = TypeVar("RowT", Finished, SessionTotal)
+RowT = TypeVar("RowT", Finished, SessionTotal)
 
 LISTED = 10
 
@@ -37,10 +36,7 @@ LISTED = 10
     type=click.IntRange(min=0),
     help=f"Requests to list.  [default: {LISTED}; all with --json, --csv, --trace]",
 )
-@click.option("--since", type=when, metavar="WHEN", help="Only since 90m, 12h, 7d or a date.")
-@click.option("--until", type=when, metavar="WHEN", help="Only before WHEN.")
-@click.option("--client", help="Only this client (address or key name).")
-@click.option("--model", help="Only this model.")
+@span_options()
 @click.option(
     "--sessions", is_flag=True, help="List sessions of two requests or more instead: turns, tokens, waits."
 )
@@ -54,10 +50,7 @@ LISTED = 10
 )
 def command(
     limit: int | None,
-    since: float | None,
-    until: float | None,
-    client: str | None,
-    model: str | None,
+    span: Span,
     sessions: bool,
     db_file: Path | None,
     as_json: bool,
@@ -68,56 +61,48 @@ def command(
 
     Clients are shown as hashes. Bodies are included only if `serve --record-prompts` recorded them.
     """
-    from profiles.history import ALWAYS, FOREVER, SessionTotal, Span, by_session
-    from profiles.records import Finished
-
-    span = Span(ALWAYS if since is None else since, FOREVER if until is None else until, client, model)
+    every = as_json or as_csv
     with opened_database(db_file) as connection:
         if trace:
             _trace(_rows(connection, span, limit))
         elif sessions:
-            every = as_json or as_csv
             default = sys.maxsize if every else LISTED
             found = by_session(connection, span, default if limit is None else limit)
             if every:
                 _dump(SessionTotal, iter(found[::-1]), as_csv=as_csv)
             else:
                 _show_sessions(PlainConsole(), found)
-        elif as_json or as_csv:
+        elif every:
             _dump(Finished, _rows(connection, span, limit), as_csv=as_csv)
         else:
             _show(PlainConsole(), connection, span, LISTED if limit is None else limit)
 
 
-def _rows(connection: "sqlite3.Connection", span: "Span", limit: int | None) -> "Iterator[Finished]":
-    from profiles.history import each, newest
-
+def _rows(connection: Connection, span: Span, limit: int | None) -> Iterator[Finished]:
     return each(connection, span) if limit is None else iter(newest(connection, span, limit)[::-1])
 
 
-def _trace(rows: "Iterator[Finished]") -> None:
+def _trace(rows: Iterator[Finished]) -> None:
     """Print what a simulation needs (arrival, service time, prediction), and the request if recorded."""
-    for finished in rows:
-        if finished.outcome != "completed" or finished.tokens is None:
+    for row in rows:
+        if row.outcome != "completed" or row.tokens is None:
             continue
         line = {
-            "arrival_s": finished.finished_at - finished.sojourn_s,
-            "service_s": finished.sojourn_s - finished.waited_s,
-            "output_tokens": finished.tokens,
-            "prompt_tokens": finished.prompt_tokens or 0,
-            "p_long": finished.p_long,
-            "predicted_tokens": finished.expected_tokens,
-            "client": finished.client,
-            "backend": finished.backend,
-            "endpoint": finished.endpoint,
-            "body": finished.body,
+            "arrival_s": row.finished_at - row.sojourn_s,
+            "service_s": row.sojourn_s - row.waited_s,
+            "output_tokens": row.tokens,
+            "prompt_tokens": row.prompt_tokens or 0,
+            "p_long": row.p_long,
+            "predicted_tokens": row.expected_tokens,
+            "client": row.client,
+            "backend": row.backend,
+            "endpoint": row.endpoint,
+            "body": row.body,
         }
-        if finished.prompt is not None:
-            line["prompt"] = finished.prompt
-        say_json(line)
+        say_json(line if row.prompt is None else line | {"prompt": row.prompt})
 
 
-def _dump(kind: "type[RowT]", rows: "Iterator[RowT]", *, as_csv: bool) -> None:
+def _dump(kind: type[RowT], rows: Iterator[RowT], *, as_csv: bool) -> None:
     names = ["output_tokens" if field.name == "tokens" else field.name for field in fields(kind)]
     if not as_csv:
         for row in rows:
@@ -129,7 +114,7 @@ def _dump(kind: "type[RowT]", rows: "Iterator[RowT]", *, as_csv: bool) -> None:
         writer.writerow(printable(each) if isinstance(each, str) else each for each in astuple(row))
 
 
-def _show_sessions(console: PlainConsole, found: "Sequence[SessionTotal]") -> None:
+def _show_sessions(console: PlainConsole, found: Sequence[SessionTotal]) -> None:
     if not found:
         console.print("no session of two requests or more")
         return
@@ -137,24 +122,22 @@ def _show_sessions(console: PlainConsole, found: "Sequence[SessionTotal]") -> No
         ("last", "session", "agent", "turns", "for", "waiting", "read", "cached", "hit"),
         (
             (
-                date(each.last_at, "%m-%d %H:%M"),
-                each.session,
-                each.program or "-",
-                f"{each.turns:,}",
-                span_of(each.last_at - each.first_at),
-                span_of(each.waited_s),
-                figure(each.read_tokens, ",d"),
-                figure(each.cached_tokens, ",d"),
-                figure(each.hit_share, ".0%"),
+                date(total.last_at, "%m-%d %H:%M"),
+                total.session,
+                total.program or "-",
+                f"{total.turns:,}",
+                span_of(total.last_at - total.first_at),
+                span_of(total.waited_s),
+                figure(total.read_tokens, ",d"),
+                figure(total.cached_tokens, ",d"),
+                figure(total.hit_share, ".0%"),
             )
-            for each in found
+            for total in found
         ),
     )
 
 
-def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span", limit: int) -> None:
-    from profiles.history import newest, spread, totals
-
+def _show(console: PlainConsole, connection: Connection, span: Span, limit: int) -> None:
     # Read everything before printing, so that an error is the only output.
     counted, rows = totals(connection, span), newest(connection, span, limit)
     if not counted and not rows:
@@ -175,14 +158,11 @@ def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span",
             for total in counted[:20]
         ),
     )
-    spreads = (spread(connection, length_class.value, span) for length_class in LengthClass)
+    spreads = filter(None, (spread(connection, length_class.value, span) for length_class in LengthClass))
     console.print()
     console.print_table(
         ("class", "of newest", "P50", "P95", "P99", "wait P50", "wait P99"),
-        (
-            (name, f"{n:,}", *map(seconds, times))
-            for name, n, *times in (astuple(each) for each in spreads if each is not None)
-        ),
+        ((name, f"{n:,}", *map(seconds, times)) for name, n, *times in map(astuple, spreads)),
     )
     _show_drift(console, connection, span)
     if rows:
@@ -209,11 +189,7 @@ def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span",
                 console.print(f"{date(finished.finished_at, '%m-%d %H:%M:%S')} {printable(finished.remark)}")
 
 
-def _show_drift(console: PlainConsole, connection: "sqlite3.Connection", span: "Span") -> None:
-    from predictor.ranking import pairs_in_order
-    from profiles.history import p_long_by_class, spread
-    from profiles.store import newest_profile
-
+def _show_drift(console: PlainConsole, connection: Connection, span: Span) -> None:
     profile = newest_profile(connection, span.model)
     short = spread(connection, LengthClass.SHORT.value, span)
     p99 = f"short answers' P99 {seconds(short.sojourn_p99_s if short else None)}"

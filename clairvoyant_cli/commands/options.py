@@ -47,7 +47,7 @@ class Output(click.Path):
     `suffixes` are the allowed file name suffixes; empty allows any.
     """
 
-    def __init__(self, suffixes: tuple[str, ...] = (), *, folder: bool = False) -> None:
+    def __init__(self, *suffixes: str, folder: bool = False) -> None:
         super().__init__(path_type=Path, dir_okay=folder, file_okay=not folder)
         self._suffixes = suffixes
 
@@ -68,11 +68,6 @@ class Output(click.Path):
         if not os.access(nearest, os.W_OK):
             self.fail(f"{nearest} is not writable", param, ctx)
         return path
-
-
-def output_file(*suffixes: str) -> Output:
-    """Return the type of a file that is written at the end of a command."""
-    return Output(suffixes)
 
 
 def _completions(begun: str, known: "Iterable[tuple[str, str]]") -> "list[CompletionItem]":
@@ -116,17 +111,21 @@ backend_key_file_option = click.option(
     "--backend-key-file", type=ANY_PATH, metavar="FILE", help=SERVE["backend_key_file"].about
 )
 predictor_option = click.option(
-    "--predictor",
-    "directory",
-    metavar="DIR",
-    default="default",
-    help=SERVE["predictor"].about,
+    "--predictor", "directory", metavar="DIR", default="default", help=SERVE["predictor"].about
 )
 
 
 def json_option(about: str) -> Option:
     """Return the option `--json` with `about` as its help."""
     return click.option("--json", "as_json", is_flag=True, help=about)
+
+
+def option_with_default(
+    name: str, kind: Any, default: Any, about: str, parameter: str | None = None
+) -> Option:
+    """Return an option whose help shows its default; `parameter` is its name in Python, if another."""
+    names = (name,) if parameter is None else (name, parameter)
+    return click.option(*names, type=kind, default=default, show_default=True, help=about)
 
 
 def serve_option(name: str, about: str = "") -> Option:

@@ -2,20 +2,19 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
+from clairvoyant_cli.calibrate.queueing import pk_wait_s
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds
 from clairvoyant_cli.commands.options import db_option, json_option, profile_names
 from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.setup import database_path, opened_database
 from clairvoyant_cli.commands.time_spans import date
-
-if TYPE_CHECKING:
-    from profiles.records import Band, Estimate, Profile
+from profiles import store
+from profiles.records import Band, Estimate, Profile
 
 UTILISATIONS = (0.5, 0.74, 0.85)
 """Utilisations rho for the predicted FCFS wait; the paper's gain peaks at 0.74 (section 5.4)."""
@@ -31,8 +30,6 @@ def command() -> None:
 @json_option("Print JSON.")
 def list_(db_file: Path | None, as_json: bool) -> None:
     """List the profiles, newest first."""
-    from profiles import store
-
     kept: list[store.Kept] = []
     if database_path(db_file).exists():
         with opened_database(db_file) as connection:
@@ -68,8 +65,6 @@ def list_(db_file: Path | None, as_json: bool) -> None:
 @json_option("Print JSON, with the samples.")
 def show(name: str, db_file: Path | None, as_json: bool) -> None:
     """Show one profile in full."""
-    from profiles import store
-
     with opened_database(db_file) as connection:
         profile, samples = store.named(connection, name), store.samples_of(connection, name)
     if as_json:
@@ -84,8 +79,6 @@ def show(name: str, db_file: Path | None, as_json: bool) -> None:
 @db_option
 def use(name: str, auto: bool, db_file: Path | None) -> None:
     """Select the profile that `serve` uses for its model instead of the newest."""
-    from profiles import store
-
     with opened_database(db_file, write=True) as connection:
         if auto:
             store.unchoose(connection, store.named(connection, name))
@@ -98,30 +91,20 @@ def use(name: str, auto: bool, db_file: Path | None) -> None:
 @db_option
 def rm(names: tuple[str, ...], db_file: Path | None) -> None:
     """Remove profiles: all of NAMES, or none if one does not exist."""
-    from profiles import store
-
     with opened_database(db_file, write=True) as connection:
         for name in names:
             store.remove(connection, name)
 
 
-def print_profile(console: PlainConsole, profile: "Profile") -> None:
+def print_profile(console: PlainConsole, profile: Profile) -> None:
     """Print one profile for people."""
-    from clairvoyant_cli.calibrate.queueing import pk_wait_s
-
     served, host = profile.served, profile.host
-    console.print(
-        Text.assemble(
-            (profile.name, "bold"),
-            f": {served.model} {served.quantisation} on {served.backend} {served.version}",
-        )
-    )
-    console.print(
-        f"{host.cpu}, {host.cores} cores, {host.memory_gib} GiB {' '.join(host.gpus)}", highlight=False
-    )
-    console.print(
-        f"mu_short  {_estimate(profile.mu_short_s)}, {profile.method}, {profile.concurrency} in flight"
-    )
+    what = f": {served.model} {served.quantisation} on {served.backend} {served.version}"
+    console.print(Text.assemble((profile.name, "bold"), what))
+    machine = f"{host.cpu}, {host.cores} cores, {host.memory_gib} GiB {' '.join(host.gpus)}"
+    console.print(machine, highlight=False)
+    mu_short = f"{_estimate(profile.mu_short_s)}, {profile.method}, {profile.concurrency} in flight"
+    console.print(f"mu_short  {mu_short}")
     console.print(f"tau       {seconds(profile.tau_s)} (3 x mu_short)")
     console.print(f"slots     {profile.slots}")
     load = f", model loaded in {seconds(profile.load_s)}" if profile.load_s is not None else ""
@@ -155,10 +138,11 @@ def print_profile(console: PlainConsole, profile: "Profile") -> None:
         console.print(f"note: {line}", highlight=False)
 
 
-def print_continuations(console: PlainConsole, profile: "Profile") -> None:
+def print_continuations(console: PlainConsole, profile: Profile) -> None:
     """Print, per continuation method, whether a preempted answer can be continued."""
     for each in profile.continuations:
-        took = f", {_ms(each.resume_s)} to resume ({_ms(each.warm_s)} right after)" if each.resume_s else ""
+        times = f", {each.resume_s * 1e3:.0f} ms to resume ({each.warm_s * 1e3:.0f} ms right after)"
+        took = times if each.resume_s else ""
         console.print(
             f"continue by {each.way}: {each.exact} of {each.trials} texts identical{took}", highlight=False
         )
@@ -178,11 +162,7 @@ def print_continuations(console: PlainConsole, profile: "Profile") -> None:
     console.print(verdict, highlight=False)
 
 
-def _ms(value_s: float) -> str:
-    return f"{value_s * 1e3:.0f} ms"
-
-
-def _estimate(estimate: "Estimate | None") -> str:
+def _estimate(estimate: Estimate | None) -> str:
     if estimate is None:
         return "-"
     return f"{seconds(estimate.mean)} ({seconds(estimate.low)} to {seconds(estimate.high)}, n={estimate.n})"

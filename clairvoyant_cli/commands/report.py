@@ -4,24 +4,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import span as time_span
 from clairvoyant_cli.commands.options import db_option, json_option
 from clairvoyant_cli.commands.setup import opened_database
-from clairvoyant_cli.commands.time_spans import date, when
+from clairvoyant_cli.commands.time_spans import date, span_options
+from profiles.history import SessionTotal, Span, by_session, newest
+from profiles.records import Finished
+from profiles.savings import Group, compared, group
 
-if TYPE_CHECKING:
-    from clairvoyant_cli.commands.console import PlainConsole
-    from profiles.history import SessionTotal
-    from profiles.records import Finished
-    from profiles.savings import Group
-
-MAX_ROWS = 200_000
-"""Newest requests of a span that are compared, to bound the run time."""
-
+MAX_ROWS = 200_000  # newest requests of a span that are compared, to bound the run time
 SHOWN_GROUPS = 20
 SHOWN_SESSIONS = 10
 
@@ -42,56 +37,21 @@ class Findings:
     verdict: str
     answers: int
     others: int
-    by: dict[str, list["Group"]]
-    sessions: list["SessionTotal"]
+    by: dict[str, list[Group]]
+    sessions: list[SessionTotal]
 
 
 @click.command()
-@click.option(
-    "--since",
-    type=when,
-    default="7d",
-    show_default=True,
-    metavar="WHEN",
-    help="Only since 90m, 12h, 7d or a date.",
-)
-@click.option("--until", type=when, metavar="WHEN", help="Only before WHEN.")
-@click.option("--client", help="Only this client (address or key name).")
-@click.option("--model", help="Only this model.")
+@span_options("7d")
 @db_option
 @json_option("Print the figures as JSON.")
-def command(
-    since: float,
-    until: float | None,
-    client: str | None,
-    model: str | None,
-    db_file: Path | None,
-    as_json: bool,
-) -> None:
+def command(span: Span, db_file: Path | None, as_json: bool) -> None:
     """Report how much less, or more, requests waited than in order of arrival, by class, client and model.
 
     Uses the requests that `serve` recorded, by default in the last seven days. Clients are shown as
     hashes.
     """
-    found, limited = _found(since, until, client, model, db_file)
-    if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
-        return
-    from clairvoyant_cli.commands.console import PlainConsole
-
-    _print(found, PlainConsole())
-    if limited:
-        click.echo(f"Limited to the newest {MAX_ROWS:,} requests; narrow the span with --since.")
-
-
-def _found(
-    since: float, until: float | None, client: str | None, model: str | None, db_file: Path | None
-) -> tuple[Findings, bool]:
-    from profiles.history import FOREVER, Span, by_session, newest
-    from profiles.savings import compared, group
-
     with opened_database(db_file) as connection:
-        span = Span(since, FOREVER if until is None else until, client, model)
         every = newest(connection, span, MAX_ROWS)
         sessions = by_session(connection, span, SHOWN_SESSIONS)
     rows = compared(every)
@@ -100,14 +60,19 @@ def _found(
         "client": group(rows, lambda row: row.client),
         "model": group(rows, lambda row: row.model or "-"),
     }
-    first = min((each.finished_at for each in rows), default=since)
-    last = max((each.finished_at for each in rows), default=since)
+    first = min((each.finished_at for each in rows), default=span.since)
+    last = max((each.finished_at for each in rows), default=span.since)
     others = sum(bool(each.length_class) for each in every) - len(rows)
     found = Findings(first, last, verdict(rows, by["class"]), len(rows), others, by, sessions)
-    return found, len(every) == MAX_ROWS
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    _print(found, PlainConsole())
+    if len(every) == MAX_ROWS:
+        click.echo(f"Limited to the newest {MAX_ROWS:,} requests; narrow the span with --since.")
 
 
-def verdict(rows: "Sequence[Finished]", classes: "Sequence[Group]") -> str:
+def verdict(rows: Sequence[Finished], classes: Sequence[Group]) -> str:
     """Return the result in one or two sentences."""
     if not rows:
         return "No answers to compare in that time; clairvoyant serve records them."
@@ -120,34 +85,28 @@ def verdict(rows: "Sequence[Finished]", classes: "Sequence[Group]") -> str:
             word = "lower" if each.change < 0 else "higher"
             parts.append(f"{each.name} answers {abs(each.change):.0%} {word} ({took})")
     saved_s = sum(each.saved_s for each in classes)
-    sum_s = f"{time_span(abs(saved_s))} {'less' if saved_s >= 0 else 'more'} waiting"
-    each_s = f"{time_span(abs(saved_s) / len(rows))} each"
-    what = (
-        "no less and no more waiting"
-        if abs(saved_s) < NOTHING_S
-        else f"{sum_s} ({len(rows):,} answers, {each_s})"
-    )
+    total = "no less and no more waiting"
+    if abs(saved_s) >= NOTHING_S:
+        each_s = f"({len(rows):,} answers, {time_span(abs(saved_s) / len(rows))} each)"
+        total = f"{time_span(abs(saved_s))} {'less' if saved_s >= 0 else 'more'} waiting {each_s}"
     tokens = sum(each.spared_tokens for each in classes)
-    read = f"; by estimate {abs(tokens):,.0f} prompt tokens {'fewer' if tokens > 0 else 'more'} were read"
-    return (
-        f"Mean sojourn time against order of arrival: {'; '.join(parts)}. In total {what}"
-        f"{read if abs(tokens) >= 1 else ''}."
-    )
+    if abs(tokens) >= 1:
+        fewer = "fewer" if tokens > 0 else "more"
+        total += f"; by estimate {abs(tokens):,.0f} prompt tokens {fewer} were read"
+    return f"Mean sojourn time against order of arrival: {'; '.join(parts)}. In total {total}."
 
 
-NOTHING_S = 0.05
-"""Less than this is shown as 0.0 s."""
-
+NOTHING_S = 0.05  # less than this is shown as 0.0 s
 HEADER = ("requests", "mean", "in order", "P95", "in order", "less waiting")
 
 
-def _row(each: "Group") -> tuple[str, ...]:
+def _row(each: Group) -> tuple[str, ...]:
     saved = f"{'-' if each.saved_s <= -NOTHING_S else ''}{time_span(abs(each.saved_s))}"
     times = (each.mean_s, each.in_order_mean_s, each.p95_s, each.in_order_p95_s)
     return (each.name, f"{each.requests:,}", *map(time_span, times), saved)
 
 
-def run_line(each: "SessionTotal") -> str:
+def run_line(each: SessionTotal) -> str:
     """Return what a session took, in a line."""
     from tui.formatting import count  # slow to load
 
@@ -155,22 +114,17 @@ def run_line(each: "SessionTotal") -> str:
     of_it = "of it " if each.waited_s <= took_s else ""  # turns that overlap wait at the same time
     spans = f"{time_span(took_s)}, {time_span(each.waited_s)} {of_it}waiting"
     line = f"{each.program or 'a session'}, {each.turns:,} turns, {spans}"
-    return (
-        line if each.cached_tokens is None else f"{line}, {count(each.cached_tokens)} tokens not read again"
-    )
+    cached = each.cached_tokens
+    return line if cached is None else f"{line}, {count(cached)} tokens not read again"
 
 
-def _shown(groups: "Sequence[Group]") -> "list[Group]":
+def _shown(groups: Sequence[Group]) -> list[Group]:
     """Return the groups that gained most and those that gained least."""
     half = SHOWN_GROUPS // 2
     return list(groups) if len(groups) <= SHOWN_GROUPS else [*groups[:half], *groups[-half:]]
 
 
-def _title(found: Findings) -> str:
-    return f"{found.answers:,} answers, {date(found.since, '%Y-%m-%d')} to {date(found.until, '%Y-%m-%d')}"
-
-
-def _print(found: Findings, console: "PlainConsole") -> None:
+def _print(found: Findings, console: PlainConsole) -> None:
     console.print(found.verdict, highlight=False)
     for name, groups in found.by.items():
         if groups:
@@ -184,6 +138,7 @@ def _print(found: Findings, console: "PlainConsole") -> None:
         return
     were = "answer was" if found.others == 1 else "answers were"
     others = f" {found.others:,} other {were} not compared." if found.others else ""
+    days = f"{date(found.since, '%Y-%m-%d')} to {date(found.until, '%Y-%m-%d')}"
     console.print()
-    console.print(f"{_title(found)}.{others}", highlight=False)
+    console.print(f"{found.answers:,} answers, {days}.{others}", highlight=False)
     console.print(EXPLAINED, highlight=False)

@@ -19,6 +19,7 @@ from predictor.errors import ModelError
 from predictor.record import PromptView
 from predictor.research.training.dataset import Dataset, read_dataset
 from predictor.text_lines import MOST_CHARACTERS
+from profiles.history import recorded_requests
 
 ENDPOINTS: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("/api/chat", "messages", frozenset(("options", "keep_alive", "think", "format"))),
@@ -54,8 +55,6 @@ def read_files(paths: Iterable[Path]) -> list[Dataset]:
 
 def read_recorded(db_file: Path | None) -> Dataset:
     """Read the requests in the history; ClairvoyantError if none is recorded."""
-    from profiles.history import recorded_requests
-
     with opened_database(db_file) as connection:
         recorded = recorded_requests(connection, MOST_CHARACTERS)
     if not recorded:
@@ -91,21 +90,16 @@ def view_of(body: bytes, endpoint: str, client: str, backend: str) -> PromptView
     route = ROUTES.get(plainly_spelled(endpoint or _endpoint_of(body)))
     if route is None or route.work is not Work.GENERATE:
         raise ModelError(f"endpoint {endpoint!r} generates no answer; give one such as /v1/chat/completions")
-    parsed = parse_body(_condensed(body), route, adapter_of(backend), client)
+    read: bytes | None = body
+    if len(body) > SMALL_BYTES:
+        condenser = Condenser()
+        condenser.feed(body)
+        read = condenser.condensed()
+    parsed = parse_body(read, route, adapter_of(backend), client)
     view = parsed.view
     if view is None or parsed.bypass:
-        raise ModelError(
-            f"the body is no request for an answer from {route.name}; check `body` and `endpoint`"
-        )
+        raise ModelError(f"the body asks for no answer from {route.name}; check `body` and `endpoint`")
     return replace(view, chore=chore_of(None, view))
-
-
-def _condensed(body: bytes) -> bytes | None:
-    if len(body) <= SMALL_BYTES:
-        return body
-    condenser = Condenser()
-    condenser.feed(body)
-    return condenser.condensed()
 
 
 def _endpoint_of(body: bytes) -> str:

@@ -3,9 +3,10 @@
 import asyncio
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -17,19 +18,16 @@ from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.commands.serve import WHILE_WATCHED
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.printable import plural
-from clairvoyant_cli.state.client import ControlClient, admin_token, local_url, own_daemons, state_dir
+from clairvoyant_cli.state.client import ControlClient, admin_token, daemon_url, own_daemons, state_dir
 from clairvoyant_cli.system import background, exit_like, run_in_front
 
 if TYPE_CHECKING:
     from clairvoyant_cli.state.snapshot import Snapshot
 
-USUAL = ("ollama", "openai", "anthropic")
-"""Clients whose variables are set without --client."""
-
-MODEL = "your-model"
-"""What stands for a model in the variables; the user sets such variables."""
-
+USUAL = ("ollama", "openai", "anthropic")  # clients whose variables are set without --client
+MODEL = "your-model"  # what stands for a model in the variables; the user sets such variables
 EVERY_S = 5.0
+MAX_START_S = 60.0
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -103,11 +101,17 @@ def _told(before: "Snapshot | None", after: "Snapshot | None") -> str:
 async def _proxy(stack: AsyncExitStack, url: str | None) -> ControlClient:
     """Watch the running daemon, or start one, until the stack unwinds."""
     try:
-        return await _watched(stack, local_url(url))
+        return await _watched(stack, daemon_url(url))
     except ClairvoyantError:
         if url is not None:
             raise
-    return await _watched(stack, _started())
+    state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Of several commands one starts the proxy. SQLite has a lock on all systems that ends with its process.
+    with closing(sqlite3.connect(state_dir() / "run.lock", timeout=MAX_START_S)) as lock:
+        lock.execute("BEGIN EXCLUSIVE")
+        with suppress(ClairvoyantError):
+            return await _watched(stack, daemon_url(None))
+        return await _watched(stack, _started())
 
 
 async def _watched(stack: AsyncExitStack, url: str) -> ControlClient:
@@ -130,7 +134,6 @@ async def _watched(stack: AsyncExitStack, url: str) -> ControlClient:
 
 def _started() -> str:
     """Start a daemon and return its URL; ClairvoyantError with its last output if it ends."""
-    state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
     words = "-P -m clairvoyant_cli serve --listen 127.0.0.1:0 --log-file".split()
     process = subprocess.Popen(
         [sys.executable, *words, str(state_dir() / "run.log")],
@@ -142,9 +145,8 @@ def _started() -> str:
         env=os.environ | {WHILE_WATCHED: "1"},
         **background(),
     )
-    assert process.stderr is not None  # noqa: S101 - a pipe was asked for
     line = ""
-    for line in process.stderr:
+    for line in process.stderr or ():
         begun, arrow, _ = line.partition(" -> ")
         if arrow:
             return str(begun.rpartition(" ")[2])

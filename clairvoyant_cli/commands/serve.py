@@ -16,14 +16,10 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.log import log_of
 from clairvoyant_cli.commands.options import config_option, serve_options
 from clairvoyant_cli.commands.plain_output import say
-from clairvoyant_cli.commands.setup import (
-    kept_in,
-    load_predictor,
-    second_opinion,
-    urgency_predictor,
-)
+from clairvoyant_cli.commands.setup import kept_in, load_predictor, second_opinion, urgency_predictor
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 from clairvoyant_cli.system import heed_signals, run
 
@@ -33,15 +29,9 @@ if TYPE_CHECKING:
 WHILE_WATCHED = "CLAIRVOYANT_WHILE_WATCHED"
 """Environment variable by which `run` starts a daemon that ends with the last reader of its events."""
 
-FIRST_WATCHER_S = 30.0
-"""How long such a daemon waits for its first reader."""
-
-POLICY_HELP = "\n\n".join(
-    [
-        f"Order of queued requests.  [default: {DEFAULT_POLICY}]",
-        *(f"{name}: {POLICIES[name].summary}" for name in SERVABLE),
-    ]
-)
+FIRST_WATCHER_S = 30.0  # how long such a daemon waits for its first reader
+_ORDERS = "\n\n".join(f"{name}: {POLICIES[name].summary}" for name in SERVABLE)
+POLICY_HELP = f"Order of queued requests.  [default: {DEFAULT_POLICY}]\n\n{_ORDERS}"
 
 
 @click.command()
@@ -127,16 +117,12 @@ async def _serve(config: ServeConfig) -> None:
 
 
 def _start_line(daemon: "Daemon", predictor: str) -> str:
-    from clairvoyant_cli.protocols.printable import plural
-
     operation, pool = daemon.operation, daemon.pool
-    engines = " and ".join(pool.stamped)
-    priorities = f"priorities for {engines}, " if engines else ""
-    tau = ""
+    parts = [f"{daemon.base_url} -> {pool.described}", plural(pool.slots, "slot")]
+    if pool.stamped:
+        parts.append(f"priorities for {' and '.join(pool.stamped)}")
+    parts.append(f"policy {operation.policy}")
     if operation.dispatcher.scheduler.policy.guarded:
         value = "off" if operation.tau_s is None else f"{operation.tau_s:.4g} s ({operation.tau_source})"
-        tau = f"tau {value}, "
-    return (
-        f"clairvoyant {__version__}: {daemon.base_url} -> {pool.described}, {plural(pool.slots, 'slot')}, "
-        f"{priorities}policy {operation.policy}, {tau}predictor {predictor}"
-    )
+        parts.append(f"tau {value}")
+    return f"clairvoyant {__version__}: {', '.join(parts)}, predictor {predictor}"

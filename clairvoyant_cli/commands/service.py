@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,17 +14,12 @@ import click
 
 from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.errors import ClairvoyantError, InputError
-from clairvoyant_cli.service.units import (
-    STOP_S,
-    Action,
-    Unit,
-    launchd_agent,
-    scheduled_task,
-    systemd_unit,
-)
+from clairvoyant_cli.service.units import STOP_S, Action, Unit, launchd_agent, scheduled_task, systemd_unit
 from clairvoyant_cli.system import account, ask_to_end, service_manager
 
 if TYPE_CHECKING:
+    from psutil import Process
+
     from clairvoyant_cli.config import ServeConfig
 
 LOG_LINES = 100
@@ -122,20 +117,27 @@ def logs() -> None:
 @click.option("--log-file", required=True, help="The service's log file, which identifies its daemon.")
 def end(log_file: str) -> None:
     """Drain and stop the service's daemon; Task Scheduler itself can only kill it."""
-    end_daemons(log_file)
+    end_daemons(daemons_with_log(log_file))
 
 
-def end_daemons(log_file: str, just_before: Callable[[], None] = lambda: None) -> None:
-    """Drain and end the daemons that log to a file; they are killed after `STOP_S`."""
+def daemons_with_log(log_file: str) -> "list[Process]":
+    """Return the processes of the daemons that log to a file.
+
+    There may be two: in a virtual environment on Windows, a launcher starts Python and waits.
+    """
     import psutil
 
-    # There may be two processes: in a virtual environment on Windows, a launcher starts Python and waits.
-    daemons = [
+    return [
         process
         for process in psutil.process_iter(["cmdline"])
         if "serve" in (words := process.info["cmdline"] or ()) and words[-2:] == ["--log-file", log_file]
     ]
-    just_before()
+
+
+def end_daemons(daemons: "Sequence[Process]") -> None:
+    """Drain and end daemons; they are killed after `STOP_S`."""
+    import psutil
+
     for process in daemons:
         ask_to_end(process.pid)
     _, alive = psutil.wait_procs(daemons, timeout=STOP_S)
@@ -240,7 +242,7 @@ def run_actions(actions: Sequence[Action]) -> None:
     """Run commands; ClairvoyantError if one is missing, or fails and must not."""
     for action in actions:
         if shutil.which(action.words[0]) is None:
-            raise ClairvoyantError(f"{action.words[0]} not found; start `clairvoyant serve` another way")
+            raise ClairvoyantError(f"{action.words[0]} not found; an administrator may have to run: {action}")
         done = subprocess.run(action.words, check=False)
         if done.returncode != 0 and not action.may_fail:
             raise ClairvoyantError(f"`{action}` failed; see its output above")

@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from sqlite3 import Connection
 from typing import TYPE_CHECKING
 
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
+from predictor.errors import ModelError
 from predictor.record import Predictor, PromptView, UrgencyPredictor
+from profiles.database import ProfilesError, default_path, reading, writing
 
 if TYPE_CHECKING:
-    from sqlite3 import Connection
-
     from clairvoyant_cli.proxy.requests.encoder import Encode
     from predictor.semantic.model import Encoder
     from profiles.ledger import Ledger
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 @contextmanager
 def model_errors() -> Iterator[None]:
     """Turn a ModelError into a ClairvoyantError."""
-    from predictor.errors import ModelError
-
     try:
         yield
     except ModelError as error:
@@ -40,15 +39,13 @@ def load_predictor(directory: str | None) -> Predictor:
     return predictor
 
 
-def gives_second_opinions(config: ServeConfig) -> bool:
+def has_encoder(config: ServeConfig) -> bool:
     """Return whether an encoder refines predictions."""
     return config.semantic == "on" or (config.semantic == "auto" and config.predictor is None)
 
 
 def second_opinion(config: ServeConfig) -> "Encode | None":
     """Return the encoder's function, loaded on first use; None if it is off."""
-    if not gives_second_opinions(config):
-        return None
 
     @cache
     def encoder() -> "Encoder":
@@ -56,7 +53,7 @@ def second_opinion(config: ServeConfig) -> "Encode | None":
 
         return load_encoder()
 
-    return lambda text, cut: encoder().encode(text, cut)
+    return (lambda text, cut: encoder().encode(text, cut)) if has_encoder(config) else None
 
 
 def urgency_predictor(config: ServeConfig) -> UrgencyPredictor | None:
@@ -67,7 +64,7 @@ def urgency_predictor(config: ServeConfig) -> UrgencyPredictor | None:
 
     named = None if config.urgency == "shipped" else Path(config.urgency)
     with model_errors():
-        return load_urgency(named, with_encoder=gives_second_opinions(config))
+        return load_urgency(named, with_encoder=has_encoder(config))
 
 
 @contextmanager
@@ -76,7 +73,6 @@ def kept_in(config: ServeConfig) -> Iterator["Ledger | None"]:
 
     Raises ClairvoyantError if a configured profile is missing.
     """
-    from profiles.database import ProfilesError, default_path
     from profiles.ledger import Ledger
     from profiles.writer import Bounds
 
@@ -97,17 +93,13 @@ def kept_in(config: ServeConfig) -> Iterator["Ledger | None"]:
 
 def database_path(named: Path | None) -> Path:
     """Return the database: `named`, else the configured one, else the default."""
-    from profiles.database import default_path
-
     configured = None if named else load_serve_config({}).db
     return named or (Path(configured) if configured else default_path())
 
 
 @contextmanager
-def opened_database(named: Path | None, *, write: bool = False) -> Iterator["Connection"]:
+def opened_database(named: Path | None, *, write: bool = False) -> Iterator[Connection]:
     """Open the database of `database_path` during the block; errors become ClairvoyantError."""
-    from profiles.database import reading, writing
-
     with told_plainly(), (writing if write else reading)(database_path(named)) as connection:
         yield connection
 
@@ -115,8 +107,6 @@ def opened_database(named: Path | None, *, write: bool = False) -> Iterator["Con
 @contextmanager
 def told_plainly() -> Iterator[None]:
     """Turn a ProfilesError into a ClairvoyantError."""
-    from profiles.database import ProfilesError
-
     try:
         yield
     except ProfilesError as error:

@@ -2,17 +2,16 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from clairvoyant_cli.commands.options import json_option
+from clairvoyant_cli.commands.options import json_option, option_with_default
 from clairvoyant_cli.config import MAX_SLOTS
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.settings import did_you_mean
 
 if TYPE_CHECKING:
@@ -35,12 +34,10 @@ class MeanAndSpread(click.ParamType[tuple[float, float]]):
     name = "MEAN,SPREAD"
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[float, float]:
-        if isinstance(value, tuple):
-            return value
         try:
-            mean, spread = (float(part) for part in str(value).split(","))
+            mean, spread = (float(part) for part in value.split(","))
         except ValueError:
             self.fail(f"{value!r} is not MEAN,SPREAD, such as 3.5,0.8", param, ctx)
         if mean <= 0.0 or spread < 0.0:
@@ -68,30 +65,9 @@ class Mix:
     preempt: float | None
 
 
-@contextmanager
-def progress() -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how many requests have been simulated."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    from clairvoyant_cli.commands.console import PlainConsole
-
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} requests simulated"), TimeElapsedColumn())
-    with Progress(*columns, console=PlainConsole(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done: bar.advance(task, done)
-
-
 POSITIVE = click.FloatRange(min=0, min_open=True)
 COUNT = click.IntRange(1, MAX_SLOTS)
-
-
-def option(name: str, value_type: Any, default: Any, text: str, parameter: str = "") -> Callable[[Any], Any]:
-    """Return an option whose help shows its default."""
-    names = (name, parameter) if parameter else (name,)
-    return click.option(*names, type=value_type, default=default, show_default=True, help=text)
+SECONDS = MeanAndSpread()
 
 
 @click.command(name="simulate")
@@ -102,15 +78,23 @@ def option(name: str, value_type: Any, default: Any, text: str, parameter: str =
 @click.option("--policy", "policies", multiple=True, help="A policy to compare with fcfs; repeatable.")
 @click.option("--tau", type=click.FloatRange(min=0), metavar="SECONDS", help="Starvation timeout; 0: none.")
 @click.option("--predictor", default="class:0.85", show_default=True, metavar="KIND", help=PREDICTOR_HELP)
-@option("--load", POSITIVE, 0.74, "Utilisation per slot of a Poisson workload.")
-@option("--short", MeanAndSpread(), "3.5,0.8", "Short service times: mean and spread in seconds.", "short_s")
-@option("--long", MeanAndSpread(), "8.9,2.0", "Long service times: mean and spread in seconds.", "long_s")
-@option("--long-share", click.FloatRange(0, 1), 0.5, "Share of requests that are long.")
-@option("--slots", COUNT, 1, "Slots per backend.")
-@option("--workers", COUNT, 1, "Backends.")
-@option("--prefill-rate", POSITIVE, 1000.0, "Prompt tokens per second, for a FILE without service_s.")
-@option("--decode-rate", POSITIVE, 40.0, "Answer tokens per second, for a FILE without service_s.")
-@option("--speed-up", POSITIVE, 1.0, "Speed up a FILE's arrivals.")
+@option_with_default("--load", POSITIVE, 0.74, "Utilisation per slot of a Poisson workload.")
+@option_with_default(
+    "--short", SECONDS, "3.5,0.8", "Short service times: mean and spread in seconds.", "short_s"
+)
+@option_with_default(
+    "--long", SECONDS, "8.9,2.0", "Long service times: mean and spread in seconds.", "long_s"
+)
+@option_with_default("--long-share", click.FloatRange(0, 1), 0.5, "Share of requests that are long.")
+@option_with_default("--slots", COUNT, 1, "Slots per backend.")
+@option_with_default("--workers", COUNT, 1, "Backends.")
+@option_with_default(
+    "--prefill-rate", POSITIVE, 1000.0, "Prompt tokens per second, for a FILE without service_s."
+)
+@option_with_default(
+    "--decode-rate", POSITIVE, 40.0, "Answer tokens per second, for a FILE without service_s."
+)
+@option_with_default("--speed-up", POSITIVE, 1.0, "Speed up a FILE's arrivals.")
 @click.option(
     "--preempt",
     type=click.FloatRange(0),
@@ -120,13 +104,7 @@ def option(name: str, value_type: Any, default: Any, text: str, parameter: str =
 @click.option("--seeds", type=click.IntRange(min=1), help="Independent runs. More give narrower intervals.")
 @click.option("--requests", type=click.IntRange(min=2), help="Requests per run.")
 @json_option("Print JSON.")
-def command(
-    scenario: str | None,
-    seeds: int | None,
-    requests: int | None,
-    as_json: bool,
-    **mix: Any,
-) -> None:
+def command(scenario: str | None, seeds: int | None, requests: int | None, as_json: bool, **mix: Any) -> None:
     """Run the serving scheduler in virtual time and compare policies.
 
     With --scenario, reproduce a paper's experiment; the paper's figures are in brackets. Otherwise, use a
@@ -138,7 +116,14 @@ def command(
     from clairvoyant_cli.research.simulator.comparison import Options
     from clairvoyant_cli.research.simulator.scenarios import run_scenario
 
-    with progress() as tick:
+    simulated = 0
+    with PlainConsole(stderr=True, quiet=not sys.stderr.isatty()).progress() as show:
+
+        def tick(done: int) -> None:
+            nonlocal simulated
+            simulated += done
+            show(f"{simulated:,} requests simulated", simulated)
+
         options = Options(seeds or 0, requests or 0, tick)
         report = run_mix(Mix(**mix), options) if scenario is None else run_scenario(scenario, options)
     if as_json:
@@ -184,10 +169,11 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
         preemption=None if mix.preempt is None else Preemption(mix.preempt),
     )
     places = mix.slots * mix.workers
+    load = mix.load if mix.workload == "poisson" else sample.offered_load / places
     tau = "none" if tau_s is None else f"{tau_s:.3g} s"
     return Report(
         "simulation",
-        f"{len(sample)} requests, {places} slots, offered load {sample.offered_load / places:.2f} per slot,"
+        f"{len(sample)} requests, {places} slots, offered load {load:.2f} per slot,"
         f" tau {tau}; sojourn times, mean of {seeds} seeds, 95 % confidence",
         (
             figures("Sojourn", comparison.absolute(samples)),
@@ -224,20 +210,18 @@ def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: f
     if kind == "recorded" and history is not None and history.predictions is not None:
         recorded = history.predictions
         return lambda _, __: recorded
-    raise ClairvoyantError(
+    raise InputError(
         f"--predictor {mix.predictor!r} is neither oracle nor class:ACCURACY; recorded needs a --workload"
-        " FILE with predicted_tokens",
-        ExitCode.USAGE,
+        " FILE with predicted_tokens"
     )
 
 
 def accuracy_of(predictor: str, number: str) -> float:
-    try:
+    accuracy = -1.0
+    with suppress(ValueError):
         accuracy = float(number or "0.85")
-    except ValueError:
-        accuracy = -1.0
     if not 0.5 <= accuracy <= 1.0:
-        raise ClairvoyantError(f"--predictor {predictor!r}: give an accuracy from 0.5 to 1", ExitCode.USAGE)
+        raise InputError(f"--predictor {predictor!r}: give an accuracy from 0.5 to 1")
     return min(accuracy, 1.0 - 1e-9)
 
 
@@ -247,7 +231,5 @@ def policies_of(names: tuple[str, ...]) -> list[str]:
     for name in names:
         if name not in POLICIES:
             hint = did_you_mean(name, POLICIES)
-            raise ClairvoyantError(
-                f"--policy {name!r} is none of {', '.join(POLICIES)}{hint}", ExitCode.USAGE
-            )
+            raise InputError(f"--policy {name!r} is none of {', '.join(POLICIES)}{hint}")
     return list(names) or [DEFAULT_POLICY, "sjf"]

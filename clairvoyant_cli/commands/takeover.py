@@ -1,7 +1,6 @@
 """`clairvoyant takeover`: the proxy listens where the server listened; the server moves to another port."""
 
 import asyncio
-import shutil
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from clairvoyant_cli.addresses import MOVABLE, is_loopback, local_url
 from clairvoyant_cli.commands.serve import command as serve
 from clairvoyant_cli.commands.service import (
     check_serve_flags,
+    daemons_with_log,
     end_daemons,
     own_program,
     put,
@@ -30,23 +30,11 @@ from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.service.units import Action
 from clairvoyant_cli.state.client import ControlClient, admin_token, running_daemons, state_dir
 from clairvoyant_cli.state.snapshot import Snapshot
-from clairvoyant_cli.system import remove, service_manager_runs
+from clairvoyant_cli.system import command_line, remove, service_manager_runs
 from clairvoyant_cli.takeover import journal
 from clairvoyant_cli.takeover.journal import Takeover
-from clairvoyant_cli.takeover.moves import (
-    moving,
-    preparing,
-    restoring,
-    returning,
-    start_apart,
-    stop_process,
-)
-from clairvoyant_cli.takeover.servers import (
-    RunningServer,
-    fault,
-    find_running,
-    free_port_after,
-)
+from clairvoyant_cli.takeover.moves import end, moving, preparing, restoring, returning, start_apart
+from clairvoyant_cli.takeover.servers import RunningServer, fault, find_running, free_port_after
 
 READY_S = 60.0
 LOOK_EVERY_S = 0.05
@@ -92,33 +80,19 @@ def command(
             return
         click.echo(f"{record.kind} returns from port {record.port} to {record.address}, where the proxy was.")
         show_actions([*restoring(record), *returning(record)])
-        if not dry_run and (yes or click.confirm("Do this?", abort=True, err=True)):
-            _put_back(record, now=now)
-        return
-    if record is not None:
+        act = partial(_put_back, record, now=now)
+    elif record is not None:
         why = f"a takeover of {record.kind} at {record.address} is in place, or was interrupted"
         raise ClairvoyantError(f"{why}; undo it: clairvoyant takeover --undo")
-    if kind is None:
+    elif kind is None:
         raise InputError(f"name the server to move: {', '.join(MOVABLE)}; or give --undo")
-    server = asyncio.run(find_running(kind, backend))
-    record = _plan(server, serve_flags)
-    _show(server, record)
-    if dry_run or not (yes or click.confirm("Do this?", abort=True, err=True)):
-        return
-    for action in (*preparing(record), *moving(record)):
-        if shutil.which(action.words[0]) is None:
-            raise ClairvoyantError(
-                f"{action.words[0]} not found; have an administrator run the commands above"
-            )
-    try:
-        _take_over(server, record, now=now)
-    except BaseException as error:
-        click.echo("Putting everything back.", err=True)
-        if (begun := journal.read()) is not None:
-            _put_back(begun, now=now)
-        if isinstance(error, ClairvoyantError):
-            raise ClairvoyantError(f"{error}; everything is as it was") from None
-        raise
+    else:
+        server = asyncio.run(find_running(kind, backend))
+        record = _plan(server, serve_flags)
+        _show(server, record)
+        act = partial(_take_over, server, record, now=now)
+    if not dry_run and (yes or click.confirm("Do this?", abort=True, err=True)):
+        act()
 
 
 def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
@@ -134,12 +108,9 @@ def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
         raise ClairvoyantError(f"another account runs {server.title}; run this as that account, or as root")
     if any(word.split("=")[0] in ("--backend", "--start") for word in serve_flags):
         raise InputError("--backend and --start follow from the takeover; leave them out")
-    service, flags = service_manager_runs(), list(serve_flags)
+    service = service_manager_runs()
     before = _service_text() if service else None
-    if daemons := running_daemons():
-        if before is None or len(daemons) > 1:  # of several it is not known which is the service
-            raise ClairvoyantError("clairvoyant serve runs already; end it first, or run it as a service")
-        flags = [*_flags_of(daemons[0].pid), *flags]
+    flags = [*_flags_of_daemon(kind, is_service=before is not None), *serve_flags]
     given = check_serve_flags(flags, keeps_log=True)
     if all(port != server.port for _, port in given.addresses()):
         named = any(word.startswith("--listen") for word in flags)
@@ -167,26 +138,36 @@ def _service_text() -> str | None:
     return unit.path.read_text(encoding=unit.encoding) if unit.path.exists() else None
 
 
-def _flags_of(pid: int) -> list[str]:
-    """Return the flags of a running daemon, without those that a takeover sets."""
-    try:
-        words = psutil.Process(pid).cmdline()
+def _flags_of_daemon(kind: str, *, is_service: bool) -> list[str]:
+    """Return the flags of the running service, without those that a takeover sets; [] if none runs.
+
+    ClairvoyantError if a daemon runs that is not known to be the service, with the command to repeat.
+    """
+    daemons = running_daemons()
+    if not daemons:
+        return []
+    flags: list[str] = []
+    with suppress(psutil.Error, ValueError):
+        words = psutil.Process(daemons[0].pid).cmdline()
         params = serve.make_context("serve", words[words.index("serve") + 1 :]).params
-    except (psutil.Error, ValueError):
-        raise ClairvoyantError(f"cannot read the flags of the daemon (process {pid}); end it first") from None
-    params["config"] = params.pop("config_file")
-    given = {f"--{name.replace('_', '-')}": value for name, value in params.items() if name not in REPLACED}
-    return [
-        name if value is True else f"{name}={value}" for name, value in given.items() if value is not None
-    ]
+        params["config"] = params.pop("config_file")
+        given = {name: value for name, value in params.items() if value is not None and name not in REPLACED}
+        for name, value in given.items():
+            flag = f"--{name.replace('_', '-')}"
+            flags.append(flag if value is True else f"{flag}={value}")
+        if is_service and len(daemons) == 1:
+            return flags
+    pids = " ".join(str(daemon.pid) for daemon in daemons)
+    again = command_line(["clairvoyant", "takeover", kind, *(["--", *flags] if flags else [])])
+    raise ClairvoyantError(f"clairvoyant serve runs already; end it (kill {pids}), then run: {again}")
 
 
 def _show(server: RunningServer, record: Takeover) -> None:
     click.echo(
         f"{server.title} moves from {record.address} to port {record.port}; the proxy takes its place."
     )
-    if clients := direct_clients(server.port, but=frozenset()):
-        click.echo(f"Connected now: {', '.join(sorted(clients))}. Their settings stay as they are.")
+    if clients := direct_clients(server.port):
+        click.echo(f"Connected now: {', '.join(clients)}. Their settings stay as they are.")
     show_actions(preparing(record))
     proxy = ("service", "install", "--") if record.service else ("serve",)
     show_actions([Action(("clairvoyant", *proxy, *record.flags))])
@@ -199,6 +180,19 @@ def _show(server: RunningServer, record: Takeover) -> None:
 
 
 def _take_over(server: RunningServer, record: Takeover, *, now: bool) -> None:
+    """Do the steps; if one fails, undo those before."""
+    try:
+        _move(server, record, now=now)
+    except BaseException as error:
+        click.echo("Putting everything back.", err=True)
+        if (begun := journal.read()) is not None:
+            _put_back(begun, now=now)
+        if isinstance(error, ClairvoyantError):
+            raise ClairvoyantError(f"{error}; everything is as it was") from None
+        raise
+
+
+def _move(server: RunningServer, record: Takeover, *, now: bool) -> None:
     config = check_serve_flags(record.flags, keeps_log=True)
     journal.write(record, "settings")
     run_actions(preparing(record))
@@ -210,24 +204,14 @@ def _take_over(server: RunningServer, record: Takeover, *, now: bool) -> None:
         start_apart((*own_program(), "serve", *record.flags, "--log-file", _log_file()), {})
     _await(partial(_start_fault, record, config))
     journal.write(record, "server")
-    begun_s = 0.0
-
-    def await_idle() -> None:
-        nonlocal begun_s
-        if not now and server.is_answering():
-            click.echo(
-                f"Waiting until {server.title} is idle; --now breaks off running answers. "
-                "Ctrl-C puts everything back."
-            )
-            while server.is_answering():
-                pass  # it looks for a second
-        begun_s = time.monotonic()
-
-    if record.command:
-        stop_process(server, await_idle)
-    else:
-        await_idle()
-        run_actions(moving(record))
+    processes = server.processes() if record.command else []
+    if not now and server.is_answering():
+        click.echo(f"Waiting until {server.title} is idle; --now does not wait. Ctrl-C puts everything back.")
+        while server.is_answering():
+            pass  # it looks for a second
+    begun_s = time.monotonic()
+    end(processes)
+    run_actions(moving(record))
     models = None if config.clients or config.api_key_file else server.models
     _await(partial(fault, record.kind, record.url, models, proxied=True))
     took_s = time.monotonic() - begun_s
@@ -253,22 +237,15 @@ async def _start_fault(record: Takeover, config: ServeConfig) -> str:
 
 def _put_back(record: Takeover, *, now: bool) -> None:
     """Undo the steps that were done."""
-    config = check_serve_flags(record.flags, keeps_log=True)
     run_actions(restoring(record))
-    begun_s = time.monotonic()
-
-    def await_idle() -> None:
-        nonlocal begun_s
-        _await_idle_proxy(config, now=now)
-        begun_s = time.monotonic()
-
-    if not record.service:
-        end_daemons(_log_file(), await_idle)
-    elif record.step != "settings":  # also if its file is as before: it may not have been restarted
-        await_idle()
-        if record.service_before is None:
+    if record.step != "settings":
+        daemons = daemons_with_log(_log_file())
+        _await_idle_proxy(check_serve_flags(record.flags, keeps_log=True), now=now)
+        if not record.service:
+            end_daemons(daemons)
+        elif record.service_before is None:
             take_away(unit_of(()))
-        else:
+        else:  # also if its file is as before: it may not have been restarted
             put(unit_of(()), record.service_before)
     there = partial(fault, record.kind, record.url, proxied=False)
     if asyncio.run(there()):
@@ -278,16 +255,14 @@ def _put_back(record: Takeover, *, now: bool) -> None:
             start_apart(record.app or words, {} if record.app else variables)
         _await(there)
     remove(journal.journal_path())
-    click.echo(
-        f"Done: after {time.monotonic() - begun_s:.1f} s, {record.kind} answers at {record.url} itself."
-    )
+    click.echo(f"Done: {record.kind} answers at {record.url} itself.")
 
 
 def _await_idle_proxy(config: ServeConfig, *, now: bool) -> None:
     """Wait until the proxy, if one runs, has no requests; return at once if `now`."""
-    said = now
+    said = False
     with suppress(ClairvoyantError):
-        while (state := asyncio.run(_state(config))) and (state.running or state.queue) and not now:
+        while not now and ((state := asyncio.run(_state(config))).running or state.queue):
             if not said:
                 click.echo("Waiting until the proxy has answered its requests; --now rejects queued ones.")
             said = True

@@ -2,14 +2,19 @@
 
 import re
 import time
+from collections.abc import Callable
 from datetime import datetime
+from functools import wraps
+from typing import Any
 
 import click
 
+from clairvoyant_cli.commands.options import Option, together
+from profiles.history import ALWAYS, FOREVER, Span
+
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
-FARTHEST_S = 1e12
-"""Bound of times, in seconds from 1970."""
+FARTHEST_S = 1e12  # bound of times, in seconds from 1970
 
 
 def when(text: str) -> float:
@@ -36,3 +41,25 @@ def date(at: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
         return time.strftime(form, time.localtime(at))
     except (ValueError, OverflowError, OSError):
         return "an invalid date"
+
+
+def span_options(since: str | None = None) -> Option:
+    """Return a decorator with the options of a span of history, passed as `span`; `since` is the default."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def with_span(
+            since: float | None, until: float | None, client: str | None, model: str | None, **others: Any
+        ) -> Any:
+            first, last = ALWAYS if since is None else since, FOREVER if until is None else until
+            return function(span=Span(first, last, client, model), **others)
+
+        about = "Only since 90m, 12h, 7d or a date."
+        return together(
+            click.option("--since", type=when, default=since, show_default=True, metavar="WHEN", help=about),
+            click.option("--until", type=when, metavar="WHEN", help="Only before WHEN."),
+            click.option("--client", help="Only this client (address or key name)."),
+            click.option("--model", help="Only this model."),
+        )(with_span)
+
+    return add

@@ -15,18 +15,19 @@ import click
 
 from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say, say_json
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.config import load_top_config
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode, InputError
+from clairvoyant_cli.state.client import admin_token, daemon_url, state_dir
+from clairvoyant_cli.state.encoding import without_prompts
+from clairvoyant_cli.state.snapshot import Snapshot
+from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.system import draws_few_glyphs, heed_signals
 
 if TYPE_CHECKING:
-    from clairvoyant_cli.state.snapshot import Snapshot
-    from clairvoyant_cli.state.source import DaemonSource, Disconnected
     from tui.hardware.reading import Hardware
 
-_SCENARIOS = ("busy", "overloaded", "empty")
 _FEW_COLLECTIONS = 20_000
 _TERMINATED = 128 + 15
-
 
 Attachment: TypeAlias = "tuple[DaemonSource, Callable[[], Hardware]]"
 """What the dashboard shows, and a reader of the machine whose load it shows."""
@@ -59,9 +60,6 @@ Attachment: TypeAlias = "tuple[DaemonSource, Callable[[], Hardware]]"
 @click.option("--once", is_flag=True, help="Print the state once, as tables.")
 @json_option("Print the state once, as JSON.")
 @click.option("--demo", is_flag=True, help="Watch a built-in daemon with a simulated server.")
-@click.option(
-    "--scenario", type=click.Choice(_SCENARIOS), default="busy", show_default=True, help="Traffic of --demo."
-)
 def command(
     url: str | None,
     token_file: Path | None,
@@ -73,51 +71,48 @@ def command(
     once: bool,
     as_json: bool,
     demo: bool,
-    scenario: str,
 ) -> None:
     """Watch and control the queue, the slots and the GPU. The daemon keeps running when you quit."""
     if web is not None:
         if demo or once or as_json:
-            raise ClairvoyantError(
-                "--web shows a running daemon; it excludes the other modes", ExitCode.USAGE
-            )
+            raise InputError("--web shows a running daemon; it excludes the other modes")
         from clairvoyant_cli.commands.web import serve_pages
-        from clairvoyant_cli.state.client import admin_token, local_url
 
-        serve_pages(web, local_url(url), admin_token(token_file), readonly=readonly)
+        serve_pages(web, daemon_url(url), admin_token(token_file), readonly=readonly)
         return
-    opened = _demo(scenario) if demo else nullcontext(_live(url, token_file))
-    once = once or as_json
-    streams = (sys.stdin, sys.stdout, sys.stderr)
-    if not once and "TEXTUAL_DRIVER" not in os.environ and not all(each.isatty() for each in streams):
-        raise ClairvoyantError("top needs a terminal; for a script use --once or --json", ExitCode.USAGE)
-    if not once and os.environ.get("TERM") == "dumb":
-        raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
-    if once:
+    opened = _demo() if demo else nullcontext(_live(url, token_file))
+    if once or as_json:
         _print(asyncio.run(_first(opened)), as_json)
         return
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if "TEXTUAL_DRIVER" not in os.environ and not all(each.isatty() for each in streams):
+        raise InputError("top needs a terminal; for a script use --once or --json")
+    if os.environ.get("TERM") == "dumb":
+        raise InputError("TERM is dumb: this terminal cannot draw; use --once")
     bell = not demo if bell is None else bell
     asyncio.run(_watch(opened, readonly=readonly, badge="demo" * demo, plain=plain, bell=bell, price=price))
 
 
 @asynccontextmanager
-async def _demo(scenario: str) -> AsyncIterator[Attachment]:
+async def _demo() -> AsyncIterator[Attachment]:
     from clairvoyant_cli.commands.embedded_daemon import asked_daemon
-    from clairvoyant_cli.state.source import DaemonSource
     from tui.hardware.simulated import simulated_machine
 
-    async with asked_daemon(scenario) as daemon:
+    async with asked_daemon() as daemon:
         yield DaemonSource(daemon.base_url), simulated_machine(1)
 
 
 def _live(url: str | None, token_file: Path | None) -> Attachment:
-    from clairvoyant_cli.state.client import admin_token, local_url
-    from clairvoyant_cli.state.source import DaemonSource
+    @cache
+    def machine() -> "Callable[[], Hardware]":
+        from tui.hardware.collect import Machine  # loads drivers with the first reading
 
-    return DaemonSource(local_url(url), admin_token(token_file)), lambda: _this_machine()()
+        return Machine()
+
+    return DaemonSource(daemon_url(url), admin_token(token_file)), lambda: machine()()
 
 
-async def _first(opened: AbstractAsyncContextManager[Attachment]) -> "Snapshot | Disconnected":
+async def _first(opened: AbstractAsyncContextManager[Attachment]) -> Snapshot | Disconnected:
     from tui.print_tables import first_snapshot
 
     async with opened as (source, _):
@@ -134,8 +129,6 @@ async def _watch(
     price: float | None,
 ) -> None:
     async with opened as (source, machine):
-        from clairvoyant_cli.config import load_top_config
-        from clairvoyant_cli.state.client import state_dir
         from tui.alerts import Alerts, title_kept
         from tui.app import Top
         from tui.plain_glyphs import PLAIN
@@ -167,23 +160,13 @@ async def _watch(
             sys.exit(app.return_code)
 
 
-@cache
-def _this_machine() -> "Callable[[], Hardware]":
-    """Return a reader of this computer's sensors; what it needs is loaded with the first reading."""
-    from tui.hardware.collect import Machine
-
-    return Machine()
-
-
-def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:
-    from clairvoyant_cli.state.encoding import without_prompts
-    from clairvoyant_cli.state.source import Disconnected
+def _print(news: Snapshot | Disconnected, as_json: bool) -> None:
     from tui.print_tables import output_width, state
 
     if isinstance(news, Disconnected):
         raise ClairvoyantError(news.reason, ExitCode.UNREACHABLE)
     if as_json:
         say_json(without_prompts(news))
-        return
-    for line in state(news, output_width()):
-        say(line)
+    else:
+        for line in state(news, output_width()):
+            say(line)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
-from clairvoyant_cli.commands.options import FILE, Output, db_option
+from clairvoyant_cli.commands.options import FILE, Output, db_option, option_with_default
 from clairvoyant_cli.commands.setup import model_errors
 from clairvoyant_cli.commands.study import table_text
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import InputError
 
 
 @click.command()
@@ -15,12 +15,8 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 @click.option("--from-history", is_flag=True, help="Train on what `serve --record-prompts` recorded, too.")
 @db_option
 @click.option("--out", required=True, type=Output(folder=True), help="Model directory.")
-@click.option(
-    "--recipe",
-    type=click.Choice(["lexical", "paper"]),
-    default="lexical",
-    show_default=True,
-    help="Ours, or the paper's 19 features and XGBoost.",
+@option_with_default(
+    "--recipe", click.Choice(["lexical", "paper"]), "lexical", "Ours, or the paper's 19 features and XGBoost."
 )
 @click.option(
     "--urgency",
@@ -28,14 +24,8 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
     help="Train on levels of urgency, for `serve --urgency OUT`: FILEs (.jsonl, .jsonl.gz, .csv) with"
     " `prompt` and `urgency`, 0 to 4, or `acuity`, 1 to 5.",
 )
-@click.option(
-    "--min-long",
-    default=200,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Fail with fewer Long answers.",
-)
-@click.option("--seed", default=42, show_default=True, help="Seed of the split and of the training.")
+@option_with_default("--min-long", click.IntRange(min=1), 200, "Fail with fewer Long answers.")
+@option_with_default("--seed", int, 42, "Seed of the split and of the training.")
 def command(
     files: tuple[Path, ...],
     from_history: bool,
@@ -55,10 +45,10 @@ def command(
     from predictor.research.training.dataset import join
 
     if not files and not from_history:
-        raise ClairvoyantError("name a FILE to train on, or give --from-history", ExitCode.USAGE)
+        raise InputError("name a FILE to train on, or give --from-history")
     if urgency:
         if from_history:
-            raise ClairvoyantError("the history knows no true levels of urgency; name a FILE", ExitCode.USAGE)
+            raise InputError("the history knows no true levels of urgency; name a FILE")
         _train_urgency(files, out)
         return
     with model_errors():

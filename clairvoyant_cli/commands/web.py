@@ -24,8 +24,8 @@ from starlette.requests import Request as WebRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from clairvoyant_cli.addresses import is_loopback
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.addresses import is_loopback, joined, parse_address
+from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.http.asgi import serve_asgi
 from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.limits import ConnectionTable
@@ -41,14 +41,11 @@ from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.system import start_accepting
 
-USUAL_ADDRESS = "127.0.0.1:7118"
 COOKIE = "clairvoyant_top"
 MAX_PAGES = 32
 MAX_CONNECTIONS = 128
 EVERY_S = 0.5
-ROWS = 200
-"""Queued requests that a page is sent."""
-
+ROWS = 200  # queued requests that a page is sent
 PAST_S = 600.0
 SAMPLE_S = 2.0
 """The graph shows `PAST_S`, with a point every `SAMPLE_S`; the daemon keeps one every five seconds."""
@@ -112,7 +109,7 @@ class Relay:
 
 
 def _point(state: Snapshot) -> tuple[float, int, float]:
-    """Return a state's point of the graph: time, requests that wait, tokens a second."""
+    """Return a state's point of the graph: time, waiting requests, tokens per second."""
     return state.taken_at, state.waits, sum(each.tokens_per_s or 0.0 for each in state.running)
 
 
@@ -163,9 +160,8 @@ class Pages:
             welcome = Response(status_code=303, headers=HEADERS | {"Location": "/"})
             welcome.set_cookie(COOKIE, self._secret, httponly=True, samesite="strict")
             return welcome
-        return self._objection(request) or Response(
-            self._page, 200, self._headers, "text/html; charset=utf-8"
-        )
+        page = Response(self._page, 200, self._headers, "text/html; charset=utf-8")
+        return self._objection(request) or page
 
     async def _events(self, request: WebRequest) -> Response:
         if (refused := self._objection(request)) is not None:
@@ -197,9 +193,9 @@ class Pages:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return JSONResponse({"error": "the body is not a JSON object of texts"}, 400, HEADERS)
         refusal = await self._relay.source.act(Action(Verb(action), body.get("id")))
-        return JSONResponse(
-            {"error": refusal} if refusal else {"done": action}, 409 if refusal else 200, HEADERS
-        )
+        if refusal:
+            return JSONResponse({"error": refusal}, 409, HEADERS)
+        return JSONResponse({"done": action}, 200, HEADERS)
 
 
 def _policy(page: str) -> str:
@@ -224,7 +220,7 @@ async def serving_pages(
     address: str, url: str, token: str | None, *, readonly: bool = False
 ) -> AsyncIterator[str]:
     """Serve pages of the daemon at `url`, and yield their address, with what lets a browser in."""
-    host, port = _host_and_port(address)
+    host, port = parse_address(address, "--web")
     listener = listen(host, port, "--web")
     secret = secret_of(token or as_its_owner(url)[1])
     relay = Relay(DaemonSource(url, token))
@@ -239,7 +235,7 @@ async def serving_pages(
             tasks.spawn(relay.follow())
             try:
                 end = "" if secret is None else f"?token={secret}"
-                yield f"http://{_reached_at(host)}:{listener.getsockname()[1]}/{end}"
+                yield f"http://{joined(_reached_at(host), listener.getsockname()[1])}/{end}"
             finally:
                 stop()
                 for connection in list(table.every):
@@ -249,19 +245,10 @@ async def serving_pages(
         listener.close()
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise ClairvoyantError(
-            f"--web {address}: give HOST:PORT, as in --web {USUAL_ADDRESS}", ExitCode.USAGE
-        )
-    return host.strip("[]"), int(port)
-
-
 def _reached_at(host: str) -> str:
     """Return where other machines reach a listener on all addresses: by the one of the default route."""
     if host not in ("0.0.0.0", "::"):  # noqa: S104 - compared
-        return f"[{host}]" if ":" in host else host
+        return host
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # sends nothing (RFC 5737)
         return str(probe.getsockname()[0])
@@ -272,10 +259,8 @@ def serve_pages(address: str, url: str, token: str | None, *, readonly: bool) ->
     """Serve the dashboard of the daemon at `url` until Ctrl-C. Without a `token`, that of a daemon of this
     account is used.
     """
-    if not is_loopback(_host_and_port(address)[0]) and token is None:
-        raise ClairvoyantError(
-            "beyond loopback --web wants the daemon's admin token; give --token-file", ExitCode.USAGE
-        )
+    if not is_loopback(parse_address(address, "--web")[0]) and token is None:
+        raise InputError("beyond loopback --web wants the daemon's admin token; give --token-file")
 
     async def serve() -> None:
         async with serving_pages(address, url, token, readonly=readonly) as opened_at:

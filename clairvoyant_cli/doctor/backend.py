@@ -1,8 +1,11 @@
 """Checks the LLM servers: models, slots, priority scheduling, and clients that bypass the proxy."""
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
@@ -18,6 +21,9 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.system import CURL, REDIRECT
+
+OWN_PROGRAMS, MOST_WORDS = ("clairvoyant", "clairvoyant_cli"), 4
+"""Our script or module is among the first words of a command line: python -P -m clairvoyant_cli."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +90,13 @@ def check_server(server: CheckedServer) -> Iterator[Finding]:
     name = f"{found.adapter.name} {found.version}".strip()
     yield ok("backend", f"{name} at {found.url}, slots: {slots} ({source})")
     if wanted and found.slots and wanted != found.slots and server.heeding.priority is None:
-        idle = "slots stay empty"
-        loss = idle if wanted < found.slots else "requests queue inside the server, in arrival order"
-        yield warning(
-            "slots",
-            f"slots is {wanted}, but the server has {found.slots}: {loss}",
-            f"clairvoyant serve --slots {found.slots}    # or remove --slots",
-        )
+        inside = "requests queue inside the server, in arrival order"
+        loss = "slots stay empty" if wanted < found.slots else inside
+        text = f"slots is {wanted}, but the server has {found.slots}: {loss}"
+        yield warning("slots", text, f"clairvoyant serve --slots {found.slots}    # or remove --slots")
     if server.models is None:
-        yield note(
-            "models", "the server does not list its models; it may need a key", "--backend-key-file FILE"
-        )
+        text = "the server does not list its models; it may need a key"
+        yield note("models", text, "--backend-key-file FILE")
     elif not server.models:
         yield warning("models", "the server has no model", found.adapter.get_model_command)
     else:
@@ -121,7 +123,7 @@ def check_priority(server: CheckedServer) -> Iterator[Finding]:
 def check_direct_clients(port: int, direct: Sequence[str], kind: str = "") -> Iterator[Finding]:
     """Warn about clients that bypass the proxy, and so its queue, at a server of a kind."""
     if direct:
-        names = ", ".join(sorted(set(direct)))
+        names = ", ".join(direct)
         yield warning(
             "clients",
             f"connected directly to port {port}, bypassing the proxy: {names}",
@@ -129,24 +131,20 @@ def check_direct_clients(port: int, direct: Sequence[str], kind: str = "") -> It
         )
 
 
-def direct_clients(port: int, *, but: frozenset[int]) -> list[str]:
-    """Return the local processes connected to a port, except the process ids in `but`.
+def direct_clients(port: int) -> list[str]:
+    """Return the local processes connected to a port, except our own: the daemon, `calibrate` and `bench`.
 
     Empty if the system does not permit it.
     """
-    try:
-        connections = psutil.net_connections("tcp")
-    except (psutil.Error, OSError):
-        return []
-    direct = {
-        each.pid
-        for each in connections
-        if each.raddr and each.raddr.port == port and each.status == psutil.CONN_ESTABLISHED and each.pid
-    }
+    pids: set[int] = set()
+    with suppress(psutil.Error, OSError):
+        for each in psutil.net_connections("tcp"):
+            if each.raddr and each.raddr.port == port and each.status == psutil.CONN_ESTABLISHED and each.pid:
+                pids.add(each.pid)
     names = []
-    for pid in direct - but:
-        try:
-            names.append(f"{psutil.Process(pid).name()} (pid {pid})")
-        except psutil.Error:
-            continue
+    for pid in sorted(pids - {os.getpid()}):
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if not any(Path(word).stem in OWN_PROGRAMS for word in process.cmdline()[:MOST_WORDS]):
+                names.append(f"{process.name()} (pid {pid})")
     return names

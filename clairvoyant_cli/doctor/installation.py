@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,19 +13,11 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.packages import REINSTALL, displaced
 from clairvoyant_cli.proxy.access.keys import read_clients, read_keys
 from clairvoyant_cli.state.client import state_dir
-from clairvoyant_cli.system import (
-    command_to_close,
-    command_to_create,
-    command_to_edit,
-    command_to_own,
-    is_open_to_others,
-    open_files_limit,
-)
+from clairvoyant_cli.system import command_to_close, command_to_create, is_open_to_others, open_files_limit
 
 PYTHONS = ((3, 11), (3, 14))
 READERS = {"api_key_file": read_keys, "clients": read_clients}
-FEW_FILES = 1024
-"""Each client needs two file descriptors: below this, a few hundred clients are too many."""
+FEW_FILES = 1024  # each client needs two file descriptors: below this, a few hundred clients are too many
 
 
 def check_packages() -> Iterator[Finding]:
@@ -61,24 +52,20 @@ def check_files(config: ServeConfig) -> Iterator[Finding]:
             continue
         path = Path(given)
         try:
-            is_there = path.is_file()
-        except OSError:  # e.g. a name that is too long
-            is_there = False
-        if not is_there:
-            yield broken("files", f"{name} {path} does not exist", command_to_create(path))
-        elif name != "clients" and is_open_to_others(path, path.stat().st_mode):
-            yield warning("files", f"{name} {path} is readable by others", command_to_close(path))
-        elif name in READERS:
-            try:
+            if not path.is_file():
+                yield broken("files", f"{name} {path} does not exist", command_to_create(path))
+            elif name != "clients" and is_open_to_others(path, path.stat().st_mode):
+                yield warning("files", f"{name} {path} is readable by others", command_to_close(path))
+            elif name in READERS:
                 READERS[name](path)
-            except ClairvoyantError as error:
-                yield broken("files", str(error), command_to_edit(path))
+        except (ClairvoyantError, OSError) as error:  # OSError: e.g. a name that is too long
+            yield broken("files", str(error), f"correct {path}")
     home = state_dir()
     nearest = next(path for path in (home, *home.parents) if path.exists())
     if os.access(nearest, os.W_OK):
         yield ok("files", f"state in {home}")
     else:
-        yield warning("files", f"{nearest} is not writable", command_to_own(nearest))
+        yield warning("files", f"{nearest} is not writable", f"give {nearest} to this account")
 
 
 def check_limits() -> Iterator[Finding]:
@@ -88,17 +75,3 @@ def check_limits() -> Iterator[Finding]:
         yield warning(
             "limits", f"at most {hard} open files", "ulimit -H -n 65536    # as root, or limits.conf"
         )
-
-
-def check_clock() -> Iterator[Finding]:
-    """Check that the clock is synchronised: history has wall clock times."""
-    if shutil.which("timedatectl") is None:
-        return
-    done = subprocess.run(
-        ["timedatectl", "show", "--property", "NTPSynchronized", "--value"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode == 0 and done.stdout.strip() == "no":
-        yield note("clock", "the clock is not synchronised", "timedatectl set-ntp true")

@@ -58,9 +58,7 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
             "clairvoyant service stop && clairvoyant service start",
         )
     if snapshot.mode != "serving":
-        yield warning(
-            "daemon", f"it is {snapshot.mode} and starts no requests", "clairvoyant top    # then P"
-        )
+        yield warning("daemon", f"it is {snapshot.mode} and starts no requests", "clairvoyant act resume")
     for backend in snapshot.backends:
         if backend.state not in ("up", "unknown"):
             text = f"{backend.name} at {backend.url} is {backend.state} {backend.detail}".rstrip()
@@ -72,11 +70,9 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
             yield note("batch", text, "llama-server --batch-size 512")
         if backend.truncated:
             tokens, context = backend.cut_to
-            text = (
-                f"{backend.name} cut {plural(backend.truncated, 'prompt')} to its context without an error: "
-            )
-            text += f"the last of about {tokens:,} tokens to {context:,}"
-            yield warning("context", text, larger_context(tokens))
+            text = f"{backend.name} cut {plural(backend.truncated, 'prompt')} to its context without an error"
+            last = f"the last of about {tokens:,} tokens to {context:,}"
+            yield warning("context", f"{text}: {last}", larger_context(tokens))
     yield from _check_sessions(snapshot)
 
 
@@ -106,15 +102,14 @@ def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:
         claim_alone(probe)
         try:
             probe.bind((host, port))
+            yield ok("port", f"{config.listen} is free")
         except OSError as error:
-            if config.listen.rpartition(":")[2] in {url.rpartition(":")[2] for url in own_daemons()}:
+            if any(url.endswith(f":{port}") for url in own_daemons()):
                 yield ok("port", f"{config.listen} is used by another daemon of this account")
                 return
-            why = error.strerror or str(error)
             other = f"{host}:{port + 1}"
-            yield broken("port", f"{config.listen} is in use ({why})", f"clairvoyant serve --listen {other}")
-            return
-    yield ok("port", f"{config.listen} is free")
+            why = f"{config.listen} is in use ({error.strerror or error})"
+            yield broken("port", why, f"clairvoyant serve --listen {other}")
 
 
 def check_openness(config: ServeConfig) -> Iterator[Finding]:
@@ -133,16 +128,14 @@ def check_clients(
     environment: Mapping[str, str], proxy_port: int, backend_ports: Collection[int]
 ) -> Iterator[Finding]:
     """Check where this shell's variables direct clients."""
-    for name in CLIENT_VARIABLES:
-        value = environment.get(name)
-        if not value:
-            continue
+    given = {name: environment[name] for name in CLIENT_VARIABLES if environment.get(name)}
+    for name, value in given.items():
         port = _port(value)
         if port in backend_ports:
             yield warning("clients", f"{name} is {value}, the server instead of the proxy", REDIRECT)
         elif port == proxy_port:
             yield ok("clients", f"{name} points to the proxy")
-    if not any(environment.get(name) for name in CLIENT_VARIABLES):
+    if not given:
         yield note("clients", "no variable of this shell points to the proxy", REDIRECT)
 
 

@@ -12,8 +12,7 @@ from clairvoyant_cli.system import command_line
 NAME = "clairvoyant"
 LABEL = "io.github.clairvoyant"
 
-STOP_S = 600
-"""Seconds that a stopping service may take to finish running requests."""
+STOP_S = 600  # seconds that a stopping service may take to finish running requests
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,13 +169,13 @@ def ask_daemon(
     """Run one question to the daemon that a command's options name."""
 
     async def run() -> Read:
-        async with ControlClient(local_url(url), admin_token(token_file)) as client:
+        async with ControlClient(daemon_url(url), admin_token(token_file)) as client:
             return await ask(client)
 
     return asyncio.run(run())
 
 
-def local_url(named: str | None) -> str:
+def daemon_url(named: str | None) -> str:
     """Return the daemon's URL: the one named, that of the one last started here, or the default."""
     if named is not None:
         check_url(named, DEFAULT_URL)

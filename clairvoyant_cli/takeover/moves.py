@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from clairvoyant_cli.service.units import Action
 from clairvoyant_cli.state.client import state_dir
 from clairvoyant_cli.system import account, background, create_for_owner
 from clairvoyant_cli.takeover.journal import Takeover
-from clairvoyant_cli.takeover.servers import RunningServer
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
 DROP_IN = "zz-clairvoyant.conf"
@@ -58,23 +57,17 @@ def returning(record: Takeover) -> list[Action]:
     return _lms(int(record.address.rpartition(":")[2])) if record.kind == "lmstudio" else []
 
 
-def stop_process(server: RunningServer, await_idle: Callable[[], None]) -> None:
-    """End a server once it is idle, and first the desktop app that would start it again."""
-    if server.process is None:
-        return
-    with suppress(psutil.Error):
-        family = [server.process, *server.process.children(recursive=True)]
-        if server.app:
-            family.insert(0, server.process.parent())
-        await_idle()
-        for each in family[: 2 if server.app else 1]:
+def end(processes: Sequence[psutil.Process]) -> None:
+    """End the processes of a server; kill those that run on."""
+    for each in processes:
+        with suppress(psutil.Error):
             each.terminate()
-        ends_s = time.monotonic() + END_S
-        while time.monotonic() < ends_s and not all(map(_has_ended, family)):
-            time.sleep(LOOK_EVERY_S)
-        for each in family:
-            with suppress(psutil.Error):
-                each.kill()
+    ends_s = time.monotonic() + END_S
+    while time.monotonic() < ends_s and not all(map(_has_ended, processes)):
+        time.sleep(LOOK_EVERY_S)
+    for each in processes:
+        with suppress(psutil.Error):
+            each.kill()
 
 
 def _has_ended(process: psutil.Process) -> bool:

@@ -75,6 +75,14 @@ class RunningServer:
             return words if words and any(app in words[0].lower() for app in APPS) else ()
         return ()
 
+    def processes(self) -> list[psutil.Process]:
+        """Return its processes, and before them the desktop app, which would start it again."""
+        with suppress(psutil.Error):
+            if self.process is not None:
+                app = [self.process.parent()] if self.app else []
+                return [*app, self.process, *self.process.children(recursive=True)]
+        return []
+
     def command(self, port: int | None = None) -> str:
         """Return the command that starts it, at a port of 127.0.0.1 if one is given.
 
@@ -90,9 +98,7 @@ class RunningServer:
         kept = {name: value for name, value in environment.items() if KEPT.fullmatch(name)}
         secret = next((name for name in kept if SECRET.search(name)), None)
         if secret is not None:
-            raise ClairvoyantError(
-                f"{self.title} has {secret} in its environment; give it a key file instead"
-            )
+            raise ClairvoyantError(f"{self.title} has {secret} in its environment; use a key file instead")
         if self.kind == "ollama":
             kept["OLLAMA_HOST"] = self.address if port is None else f"127.0.0.1:{port}"
         elif port is not None:
@@ -102,16 +108,21 @@ class RunningServer:
     def is_answering(self) -> bool:
         """Whether a client is connected while the server computes; looks for a second or two."""
         try:
-            before_s = 0.0 if self.process is None else _computed_s(self.process)
+            before_s = self._computed_s()
             for _ in range(SAMPLES):
                 # All connections: of its own a process shows only those that it has accepted.
                 clients = (each for each in _connections() if each.status == psutil.CONN_ESTABLISHED)
                 if all(each.laddr.port != self.port for each in clients):
                     return False
                 time.sleep(SAMPLE_S)
-            return self.process is None or _computed_s(self.process) - before_s > BUSY_S
+            return self.process is None or self._computed_s() - before_s > BUSY_S
         except psutil.Error:
             return False
+
+    def _computed_s(self) -> float:
+        """Return the processor time of its processes, in seconds."""
+        spent = (each.cpu_times() for each in self.processes())
+        return sum(float(each.user + each.system) for each in spent)
 
 
 async def find_running(kind: str, url: str | None) -> RunningServer:
@@ -169,11 +180,12 @@ def _connections() -> list[Any]:
     """Return the TCP connections as psutil has them; this account's if the system shows no others."""
     with suppress(psutil.Error, OSError):
         return list(psutil.net_connections("tcp"))
-    own: list[dict[str, Any]] = []
+    own = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            own += [each._asdict() | {"pid": process.pid} for each in process.net_connections("tcp")]
-    return [SimpleNamespace(**each) for each in own]
+            found = process.net_connections("tcp")
+            own += [SimpleNamespace(**each._asdict(), pid=process.pid) for each in found]
+    return own
 
 
 def _unit(kind: str, process: psutil.Process | None) -> str:
@@ -181,7 +193,8 @@ def _unit(kind: str, process: psutil.Process | None) -> str:
     if process is None:  # another account's
         with suppress(OSError):
             asked = subprocess.run(["systemctl", "is-active", "--quiet", f"{kind}.service"], check=False)
-            return "" if asked.returncode else f"{kind}.service"
+            if not asked.returncode:
+                return f"{kind}.service"
         return ""
     groups = _control_groups(process.pid)
     if any(each in groups and each not in _control_groups(os.getpid()) for each in CONTAINERS):
@@ -196,9 +209,3 @@ def _control_groups(pid: int) -> str:
     with suppress(OSError):  # only Linux has them
         return Path(f"/proc/{pid}/cgroup").read_text()
     return ""
-
-
-def _computed_s(process: psutil.Process) -> float:
-    """Return the processor time of a server and its runners, in seconds."""
-    spent = (each.cpu_times() for each in (process, *process.children(recursive=True)))
-    return sum(float(each.user + each.system) for each in spent)

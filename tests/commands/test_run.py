@@ -61,19 +61,21 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "ANTHROPIC_API_KEY": "sk-a-real-one"} | folders | more
 
 
-async def ran(home: Path, *words: str, stdin: bytes = b"", **more: str) -> tuple[int | None, str, str]:
-    """Return exit code, output and errors of `clairvoyant run`."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        WITHOUT_DEFAULT,
-        "run",
+async def started(home: Path, *words: str, **more: str) -> asyncio.subprocess.Process:
+    """Start `clairvoyant run`."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", WITHOUT_DEFAULT, "run"),
         *words,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(home, **more),
     )
+
+
+async def ran(home: Path, *words: str, stdin: bytes = b"", **more: str) -> tuple[int | None, str, str]:
+    """Return exit code, output and errors of `clairvoyant run`."""
+    process = await started(home, *words, **more)
     out, err = await process.communicate(stdin)
     return process.returncode, out.decode(), err.decode()
 
@@ -152,6 +154,19 @@ async def test_a_proxy_is_started_and_ends_after_the_command(tmp_path: Path) -> 
         if psutil.pid_exists(pid):
             await asyncio.to_thread(psutil.Process(pid).wait, 60)
     assert "stopped" in (tmp_path / "clairvoyant/run.log").read_text()
+
+
+async def test_commands_that_start_together_share_one_proxy(tmp_path: Path) -> None:
+    async with serve_app(Replay(Engine(1)).app) as url:
+        shows = "import os; print(os.environ['OLLAMA_HOST'], flush=True); input()"
+        words = ("-q", "--", sys.executable, "-c", shows)
+        both = [await started(tmp_path, *words, CLAIRVOYANT_SERVE_BACKEND=url) for _ in "ab"]
+        found = [await process.stdout.readline() for process in both if process.stdout is not None]
+        assert found[0].startswith(b"http://127.0.0.1:")
+        assert found == [found[0]] * 2
+        for process in both:
+            await process.communicate(b"x\n")
+        assert [process.returncode for process in both] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,11 @@ def test_a_configuration_that_is_none_is_refused(name: str, tmp_path: Path) -> N
         ("--queue-capacity", "-1", "at least 1"),
         ("--history-days", "0", "1 to 36500"),
         ("--history-days", f"1{'0' * 400}", "1 to 36500"),
+        ("--otlp-endpoint", "nope", "be a URL such as http://127.0.0.1:4318"),
+        ("--otlp-endpoint", "http://", "be a URL such as http://127.0.0.1:4318"),
     ],
 )
-def test_a_number_out_of_bounds_is_refused(flag: str, value: str, why: str) -> None:
+def test_an_invalid_value_is_refused(flag: str, value: str, why: str) -> None:
     assert why in refusal("serve", flag, value)
 
 

@@ -272,8 +272,8 @@ async def test_a_page_that_is_readonly_does_nothing(tmp_path: Path) -> None:
     ("words", "why"),
     [
         (("--web", "0.0.0.0:0"), "beyond loopback --web wants the daemon's admin token"),
-        (("--web", "7118"), "give HOST:PORT"),
-        (("--web", "127.0.0.1:70000"), "give HOST:PORT"),
+        (("--web", "7118"), "--web must be HOST:PORT"),
+        (("--web", "127.0.0.1:70000"), "--web must be HOST:PORT"),
         (("--web", "--once"), "it excludes the other modes"),
     ],
 )

@@ -144,7 +144,12 @@ def test_the_proxy_may_take_the_place_of_a_server_with_direct_clients() -> None:
 def test_direct_clients_are_found_by_their_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = {7: "chat.exe", 9: "ollama app.exe", 5: "secret"}
+    words = {
+        7: ["chat.exe", "--title", "clairvoyant queue"],
+        9: ["ollama app.exe"],
+        4: ["/usr/bin/python3", "-P", "-m", "clairvoyant_cli", "serve"],
+        3: ["python3", "/opt/bin/clairvoyant", "calibrate"],
+    }
 
     def connection(pid: int | None, port: int, status: str = psutil.CONN_ESTABLISHED) -> SimpleNamespace:
         return SimpleNamespace(pid=pid, raddr=SimpleNamespace(port=port), status=status)
@@ -152,23 +157,27 @@ def test_direct_clients_are_found_by_their_connections(
     def process(pid: int) -> SimpleNamespace:
         if pid == 5:
             raise psutil.AccessDenied(pid)
-        return SimpleNamespace(name=lambda: names[pid])
+        return SimpleNamespace(name=lambda: words[pid][0], cmdline=lambda: words[pid])
 
     open_ones = [
         *(connection(7, 11434), connection(7, 11434), connection(9, 11434), connection(5, 11434)),
-        *(connection(8, 443), connection(4, 11434), connection(0, 11434, psutil.CONN_TIME_WAIT)),
+        *(
+            connection(8, 443),
+            connection(4, 11434),
+            connection(3, 11434),
+            connection(0, 11434, psutil.CONN_TIME_WAIT),
+        ),
         SimpleNamespace(pid=6, raddr=(), status=psutil.CONN_LISTEN),
     ]
     monkeypatch.setattr(psutil, "Process", process)
     monkeypatch.setattr(psutil, "net_connections", lambda kind: open_ones)
-    found = direct_clients(11434, but=frozenset({4}))
-    assert sorted(found) == ["chat.exe (pid 7)", "ollama app.exe (pid 9)"]
+    assert direct_clients(11434) == ["chat.exe (pid 7)", "ollama app.exe (pid 9)"]
 
     def forbidden(kind: str) -> None:
         raise psutil.AccessDenied
 
     monkeypatch.setattr(psutil, "net_connections", forbidden)
-    assert direct_clients(11434, but=frozenset()) == []
+    assert direct_clients(11434) == []
 
 
 def test_a_serving_daemon_is_ok() -> None:

@@ -82,7 +82,7 @@ async def _hands(page: Tab, control: ControlClient) -> None:
 
 async def main(folder: Path) -> None:
     """Check all of it."""
-    async with asked_daemon("busy") as daemon, tab() as page:
+    async with asked_daemon() as daemon, tab() as page:
         async with (
             serving_pages("127.0.0.1:0", daemon.base_url, "a token") as address,
             ControlClient(daemon.base_url) as control,

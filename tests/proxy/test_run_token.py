@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from clairvoyant_cli.commands.status import command
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.state.actions import Action, Verb
-from clairvoyant_cli.state.client import DEFAULT_URL, ControlClient, local_url, state_dir
+from clairvoyant_cli.state.client import DEFAULT_URL, ControlClient, daemon_url, state_dir
 from clairvoyant_cli.state.source import DaemonSource
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import serving
@@ -198,7 +198,7 @@ def test_what_a_dead_daemon_left_counts_for_nothing() -> None:
     left("http://127.0.0.1:8082", **MADE)
     (state_dir() / "daemon-torn.json").write_bytes(b'{"url": "\xff')
     assert asked("http://127.0.0.1:8080") == ("http://127.0.0.1:8080", None)
-    assert local_url(None) == DEFAULT_URL
+    assert daemon_url(None) == DEFAULT_URL
     left("http://127.0.0.1:8085", pid=os.getpid())
-    assert local_url(None) == "http://127.0.0.1:8085", "as daemons of before left it"
+    assert daemon_url(None) == "http://127.0.0.1:8085", "as daemons of before left it"
     assert asked("http://127.0.0.1:8085") == ("http://127.0.0.1:8085", None)

@@ -44,7 +44,7 @@ def test_a_generated_workload_with_several_backends_and_preemption() -> None:
         *SMALL, "--policy", "srpt", "--workers", "2", "--slots", "2", "--preempt", "0.1", "--tau", "0"
     )
     assert result.exit_code == 0
-    assert "4 slots" in result.stdout
+    assert "4 slots, offered load 0.74 per slot" in result.stdout
 
 
 def test_a_burst() -> None:

@@ -241,9 +241,15 @@ def test_the_flags_of_a_daemon_that_is_not_the_service_are_not_taken(
     monkeypatch.setattr(takeover, "service_manager_runs", lambda: True)
     monkeypatch.setattr(takeover, "_service_text", lambda: "[Unit]")
     daemon = SimpleNamespace(pid=os.getpid())
-    for found, why in (([daemon], "cannot read the flags of the daemon"), ([daemon] * 2, "runs already")):
+    again = "then run: clairvoyant takeover ollama"
+    for found in ([daemon], [daemon] * 2):
         monkeypatch.setattr(takeover, "running_daemons", lambda found=found: found)
-        assert why in str(ollama.take_over("--yes").exception)
+        assert str(ollama.take_over("--yes").exception).endswith(again)
+    monkeypatch.setattr(takeover, "_service_text", lambda: None)
+    words = ["python", "clairvoyant", "serve", "--backend", "ollama", "--policy", "fcfs"]
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda _: words)
+    error = str(ollama.take_over("--yes").exception)
+    assert error.endswith(f"end it (kill {os.getpid()} {os.getpid()}), {again} -- --policy=fcfs")
 
 
 def test_server_of_another_service_is_not_moved(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from msgspec import Raw
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece
-from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, is_given, object_in, text
+from clairvoyant_cli.protocols.lenient_json import entries, is_given, text
+from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, nested
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, NO_PARTS, Chain, Parts
 
 PIECE_BYTES = 1024
@@ -69,30 +70,6 @@ USER_ID_SESSION = re.compile(r"_session_([0-9a-f-]{8,})")
 _KEY = os.urandom(16)
 
 
-class Conversing(msgspec.Struct, gc=False):
-    """The fields of a request body that say what a server reads, and in which session."""
-
-    model: Raw = ABSENT
-    tools: Raw = ABSENT
-    functions: Raw = ABSENT
-    system: Raw = ABSENT
-    instructions: Raw = ABSENT
-    system_prompt: Raw = ABSENT
-    messages: Raw = ABSENT
-    input: Raw = ABSENT
-    input_prefix: Raw = ABSENT
-    input_suffix: Raw = ABSENT
-    input_extra: Raw = ABSENT
-    suffix: Raw = ABSENT
-    images: Raw = ABSENT
-    prompt: Raw = ABSENT
-    prompt_cache_key: Raw = ABSENT
-    metadata: Raw = ABSENT
-
-
-CONVERSING = msgspec.json.Decoder(Conversing)
-
-
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """What a request says about its conversation. `claimed` and `parent` are the session ids that it claims,
@@ -118,7 +95,7 @@ async def read_conversation(pieces: Sequence[Piece], model: str) -> Conversation
     with READING:
         body = b"".join(pieces)
         try:
-            held = CONVERSING.decode(body)
+            held = BODY.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return NO_CONVERSATION
         parts, tools, systems = _parts(held)
@@ -182,7 +159,7 @@ class _Chaining:
         return Chain(tuple(self._hashes), tuple(self._characters), parts)
 
 
-def _parts(held: Conversing) -> tuple[list[Raw], int, int]:
+def _parts(held: RequestBody) -> tuple[list[Raw], int, int]:
     """Return what a server reads, in its order, and how many of these parts are tools and system text."""
     tools = _each(held.tools, held.functions)
     system = _each(held.system, held.instructions, held.system_prompt)
@@ -218,12 +195,12 @@ def _slices(parts: Sequence[Raw]) -> Iterator[list[tuple[bytes, bool]]]:
     yield taken
 
 
-def _claimed(held: Conversing) -> str:
+def _claimed(held: RequestBody) -> str:
     """Return the session that a body claims: of OpenAI's `prompt_cache_key` or Anthropic's `metadata`."""
     key = text(held.prompt_cache_key)
-    user = "" if key else text(object_in(held.metadata)["user_id"])
+    user = "" if key else text(nested(held.metadata).user_id)
     if user.startswith("{"):
-        key = text(object_in(Raw(user.encode()))["session_id"])
+        key = text(nested(Raw(user.encode())).session_id)
     elif found := USER_ID_SESSION.search(user):
         key = found[1]
     return hashed(key.encode("utf-8", "surrogatepass"))

@@ -17,10 +17,10 @@ from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, read_conversation
 from clairvoyant_cli.protocols.inject_field import opening_of
-from clairvoyant_cli.protocols.lenient_json import ABSENT, fields, is_given, scalar, text, whole_number
+from clairvoyant_cli.protocols.lenient_json import ABSENT, is_given, scalar, text, whole_number
 from clairvoyant_cli.protocols.prompt_text import short_name
-from clairvoyant_cli.protocols.prompt_views import BODY, OPTIONS, VIEWS
-from clairvoyant_cli.protocols.request_bodies import RequestBody
+from clairvoyant_cli.protocols.prompt_views import VIEWS
+from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, nested
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Route, Shape, Work
 from clairvoyant_cli.protocols.shorten_json import Condenser
 from predictor.record import PromptView, Task
@@ -190,9 +190,7 @@ def _is_plain(raw: Piece) -> bool:
 
 
 def _affinity(body: RequestBody, model: str) -> str:
-    options = fields(OPTIONS, body.options)
-    if options is None:
-        return model
+    options = nested(body.options)
     wanted = ((name, scalar(getattr(options, name))) for name in RUNNER_OPTIONS)
     # Numbers and switches; Ollama refuses anything else.
     sane = ((name, value) for name, value in wanted if isinstance(value, int | float))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.own_requests import Collected
+from clairvoyant_cli.http.own_requests import OwnAnswer
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.errors import Refusal
@@ -112,17 +112,13 @@ class Passthrough:
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 upstream = await server.upstream.connect()
-                answer = Collected(upstream, ANSWER_BYTES)
-                try:
-                    drop = (*self.access.consumed_headers, b"accept-encoding")
-                    forward(request, upstream, answer, server, drop=drop)
-                    await answer.finished
-                except asyncio.CancelledError:
-                    upstream.abort()
-                    raise
+                answer = OwnAnswer(upstream)
+                drop = (*self.access.consumed_headers, b"accept-encoding")
+                forward(request, upstream, answer, server, drop=drop)
+                head, text = await answer.whole(ANSWER_BYTES)
         except (TimeoutError, UpstreamError):
             return None
-        return None if answer.text is None else (answer.begun, answer.text)
+        return None if text is None else (head, text)
 
     async def _forward(self, request: Request, route: Route, server: Server) -> None:
         """Send a request to a server, and its answer back."""

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 from clairvoyant_cli.http.fields import Fields, Header
-from clairvoyant_cli.http.framing import request_head
-from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.upstream import ResponseSink, Upstream, UpstreamConnection, UpstreamError
 
 MAX_AHEAD_BYTES = 1 << 20  # so much of an answer is taken before its reader has read it
@@ -105,7 +104,7 @@ def _send(
     if body is not None:
         fields += [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body))]
     quoted = quote(target, safe="/%:@!$&'()*+,;=~?").encode()
-    head = request_head(b"GET" if body is None else b"POST", quoted, Fields(fields))
+    head = RequestHead(b"GET" if body is None else b"POST", quoted, Fields(fields))
     connection.begin(head, head.encode(upstream.host_header), answer)
     if body:
         connection.body(body)

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from clairvoyant_cli.http.fields import Fields, Header
-from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UnreachableError, UpstreamConnection, UpstreamError
@@ -286,7 +285,7 @@ class CaseRunner:
         self.parts = 0
         client = Client()
         body = json.dumps(case.body).encode()
-        head = request_head(
+        head = RequestHead(
             b"POST",
             self.dialect.path.encode(),
             Fields([(b"Host", b"x"), (b"Content-Length", b"%d" % len(body))]),

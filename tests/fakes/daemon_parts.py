@@ -11,7 +11,7 @@ from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.http.fields import Fields
-from clairvoyant_cli.http.framing import request_head
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
@@ -46,7 +46,7 @@ from tests.fakes.serving import ByFirstWord
 def asking(path: str = "/api/chat", method: bytes = b"POST", **headers: str) -> Request:
     """Return as much of a request as is looked at before it is sent."""
     given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    head = request_head(method, path.encode(), Fields([(b"Host", b"127.0.0.1"), *given]))
+    head = RequestHead(method, path.encode(), Fields([(b"Host", b"127.0.0.1"), *given]))
     return cast(Request, SimpleNamespace(head=head, connection=SimpleNamespace(peer="ann"), scheduled=True))
 
 

@@ -1,7 +1,7 @@
 """A request's way to a server and its answer's way back, byte for byte, in the queue or past it."""
 
 from clairvoyant_cli.http.fields import Fields, Header
-from clairvoyant_cli.http.framing import request_head
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UpstreamConnection
 from clairvoyant_cli.protocols.inject_field import OUTDATED, Stamp, Stamping
@@ -62,7 +62,7 @@ def forward_continuation(
         passing = [header for header in passing if header[0].lower() != b"authorization"]
         extra.append((b"Authorization", b"Bearer " + server.key))
     fields = Fields([(b"Host", host_header), *passing, *extra])
-    head = request_head(asked.method, target, fields)
+    head = RequestHead(asked.method, target, fields)
     upstream.throttle = request.connection
     upstream.begin(head, head.encode(host_header), relay)
     upstream.body(body)

@@ -48,8 +48,6 @@ _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + VALUE + rb")?\r\n")
 
 
 class End(NamedTuple):
-    """The message is whole."""
-
     trailers: list[Header]
 
 
@@ -65,8 +63,6 @@ Event = RequestHead | ResponseHead | bytes | End | Malformed
 
 
 class _State(Enum):
-    """What comes next."""
-
     HEAD = auto()
     LENGTH = auto()
     CHUNK_LINE = auto()
@@ -133,7 +129,6 @@ class Reader:
         return True
 
     def _with_held(self, data: bytes) -> bytes:
-        """Return what can be read now: what was held, and `data`; b"" if it is still not whole."""
         if self._state is _State.DONE:
             return data
         before = len(self._held)
@@ -164,7 +159,6 @@ class Reader:
             pos = step(self, data, pos, events)
 
     def _hold(self, data: bytes, pos: int) -> int:
-        """Keep the beginning of something that is not whole yet."""
         self._held += data[pos:]
         self._check_held(0)
         return len(data)
@@ -310,7 +304,6 @@ class RequestReader(Reader):
         return self.receive(held) if held else []
 
     def stop(self) -> None:
-        """Read nothing more, and let go of what is held."""
         self._state = _State.BROKEN
         self._held.clear()
         self.pending = False
@@ -335,7 +328,6 @@ class ResponseReader(Reader):
         self._informational = 0
 
     def expect(self, request: RequestHead) -> None:
-        """Read an answer to this request next."""
         self._state = _State.HEAD
         self.head = None
         self._method = request.method
@@ -350,7 +342,6 @@ class ResponseReader(Reader):
 
     @property
     def begun(self) -> bool:
-        """Whether anything of the answer has come."""
         return bool(self.head is not None or self._held or self._informational)
 
     def close(self) -> list[Event]:
@@ -422,7 +413,6 @@ class ResponseWriter:
         return head.encode(*added)
 
     def body(self, data: bytes) -> bytes:
-        """Return a piece of the body as it goes on the wire."""
         if self._chunked:
             return chunk(data)
         return b"" if self._bodiless else data
@@ -437,5 +427,4 @@ def chunk(data: bytes | memoryview) -> bytes:
 
 
 def last_chunk(trailers: Iterable[Header]) -> bytes:
-    """Return the end of a chunked body with its trailers."""
     return b"0\r\n" + b"".join(b"%b: %b\r\n" % trailer for trailer in trailers) + b"\r\n"

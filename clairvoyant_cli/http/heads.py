@@ -78,7 +78,6 @@ class RequestHead:
 
     @property
     def headers(self) -> list[Header]:
-        """The fields as they came."""
         return self.fields.items
 
     def get(self, name: bytes) -> bytes | None:
@@ -234,5 +233,4 @@ REASONS = {each.value: each.phrase.encode() for each in HTTPStatus} | {
 
 
 def reason_of(status: int) -> bytes:
-    """Return the reason phrase of a status that we answer with."""
     return REASONS.get(status, b"Error")

@@ -90,11 +90,9 @@ class LoopTurn:
 
     @property
     def over(self) -> bool:
-        """Whether the present turn has no time left."""
         return self._spent_s >= self._allowed_s and self._loop is asyncio.get_running_loop()
 
     async def next(self) -> None:
-        """Return in a turn that has time left: at once, if the present one has."""
         while self.over:  # noqa: ASYNC110 - an event would wake all in the same turn
             await asyncio.sleep(0)
 
@@ -115,7 +113,6 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether it is used up."""
         return self.used_bytes >= self.total_bytes
 
 
@@ -186,12 +183,10 @@ class ConnectionTable:
         return True
 
     def busy(self, connection: ConnectedClient) -> None:
-        """A request has come on it."""
         self.fresh.pop(connection, None)
         self.resting.pop(connection, None)
 
     def rests(self, connection: ConnectedClient) -> None:
-        """Its request has been answered."""
         if connection in self.every:
             self.resting[connection] = None
 
@@ -200,7 +195,6 @@ class ConnectionTable:
         self.busy(connection)
 
     def hurry(self) -> None:
-        """Shorten timeouts to `DRAINING_TIMEOUT_S` while the daemon shuts down."""
         self.client_timeout_s = min(self.client_timeout_s, DRAINING_TIMEOUT_S)
 
     async def watch(self) -> None:

@@ -23,7 +23,6 @@ class OwnAnswer(ResponseSink):
         self._over = False
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the pieces of the body as they come."""
         while (news := await self._news.get()) is not None:
             if isinstance(news, UpstreamError):
                 raise news

@@ -86,8 +86,6 @@ class ResponseSink:
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection to the backend."""
-
     def __init__(self, pool: "Upstream") -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None
@@ -109,7 +107,6 @@ class UpstreamConnection(asyncio.Protocol):
         keep_alive(transport)
 
     def data_received(self, data: bytes | bytearray) -> None:
-        """Read what the backend sent and hand it on."""
         sink = self._sink
         if sink is not None:
             # asyncio's Proactor hands in a bytearray after a pause; bytes are not copied.
@@ -119,11 +116,9 @@ class UpstreamConnection(asyncio.Protocol):
             self.close()
 
     def eof_received(self) -> bool:
-        """The backend will send no more; close this side too."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone; a body that only ends with it is whole now."""
         self._transport = None
         self._pool.forget(self)
         if not self.closed.done():
@@ -141,12 +136,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._take(self._reader.close(), sink)
 
     def pause_writing(self) -> None:
-        """The backend reads slowly: the client must wait."""
         if self.throttle is not None:
             self.throttle.pause()
 
     def resume_writing(self) -> None:
-        """The backend has caught up."""
         if self.throttle is not None:
             self.throttle.resume()
 
@@ -175,7 +168,6 @@ class UpstreamConnection(asyncio.Protocol):
             self.write(last_chunk(trailers))
 
     def write(self, data: Piece) -> None:
-        """Put bytes on the wire."""
         if self._corked:
             wire, self._corked = self._corked, b""
             if len(data) <= SHORT_BYTES:
@@ -186,13 +178,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def pause(self) -> None:
-        """Leave what the backend sends in the socket: the client reads slowly."""
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read the socket again."""
         if not self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = True
             self._transport.resume_reading()
@@ -242,7 +232,6 @@ class UpstreamConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def is_there(self) -> bool:
-        """Whether it is open, and the kernel knows of no end of it either."""
         return self.open and self._transport is not None and peer_of(self._transport) is Peer.OPEN
 
     def _take(self, events: list[Event], sink: ResponseSink) -> None:
@@ -368,7 +357,6 @@ class Upstream:
         return connection
 
     def keep(self, connection: UpstreamConnection) -> None:
-        """Take back a connection whose answer is complete."""
         if not connection.open:
             return
         connection.idle_since = asyncio.get_running_loop().time()
@@ -416,7 +404,6 @@ class Upstream:
 
 
 def reason(error: OSError) -> str:
-    """Describe why a connection could not be made."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     text = error.strerror or str(error)

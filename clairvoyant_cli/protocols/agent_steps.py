@@ -41,7 +41,6 @@ class ReadMessage(NamedTuple):
 
     @property
     def characters(self) -> int:
-        """How long it is, with the arguments of its calls."""
         return len(self.text) + self.cut
 
 
@@ -91,7 +90,6 @@ def step_of(
 
 
 def calls_length(calls: Raw) -> int:
-    """Return how many characters the arguments of tools' calls have."""
     if not is_given(calls):
         return 0
     count = bytes(calls).count

@@ -26,7 +26,6 @@ class AnswerText:
         self._kind = "answer"
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the stream."""
         self._fresh += data
         if len(self._fresh) > LOOK_BYTES:
             self.read()

@@ -61,12 +61,10 @@ class Continuable:
 
     @property
     def is_capped(self) -> bool:
-        """Whether the request limits its answer."""
         return any(_is_cap(self.options.get(name)) for name in self.caps)
 
     @property
     def prompt_bytes(self) -> int:
-        """How long its prompt is, without what a template adds."""
         texts = [each["content"] for each in self.body.get("messages") or ()]
         return len("".join(texts or [self.body["prompt"]]).encode())
 

@@ -120,13 +120,10 @@ def claims_of(head: RequestHead, conversation: Conversation) -> tuple[str, str]:
 
 
 def hashed(claim: bytes) -> str:
-    """Return what stands for a claimed id; "" for none."""
     return blake2b(claim, digest_size=8, key=_KEY).hexdigest() if claim else ""
 
 
 class _Chaining:
-    """Builds a chain, part by part."""
-
     def __init__(self, model: str) -> None:
         self._model = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=_KEY)
         self._part = self._model.copy()
@@ -170,7 +167,6 @@ def _parts(held: RequestBody) -> tuple[list[Raw], int, int]:
 
 
 def _each(*fields: Raw) -> list[Raw]:
-    """Return the entries of lists, and anything else as it is."""
     parts: list[Raw] = []
     for field in fields:
         listed = entries(field)

@@ -106,7 +106,6 @@ def _sse(kind: str, response: dict[str, Any], number: int) -> bytes:
 
 
 def error_event(body: bytes, shape: Shape, refusal: Refusal, request_id: str, *, streamed: bool) -> bytes:
-    """Return an error's `body` as the last event after a filler; unstreamed, as the answer."""
     if not streamed:
         return body
     if shape in OLLAMA_SHAPES:
@@ -124,11 +123,9 @@ class Joint:
     """Joins a server's answer to what its client has got. Nothing to do if it answers as announced."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return what the client gets of a piece of the body."""
         return data
 
     def end(self) -> bytes:
-        """Return what the client gets at the end."""
         return b""
 
 
@@ -144,7 +141,6 @@ class ResponseJoined(Joint):
         self._is_opening = True
 
     def feed(self, data: bytes) -> bytes:
-        """Return the events that are whole, but for the opening."""
         self._held += data
         out = bytearray()
         while (end := _event_end(self._held)) is not None:
@@ -159,7 +155,6 @@ class ResponseJoined(Joint):
         return bytes(out) if len(self._held) <= MAX_EVENT_BYTES else bytes(out) + self.end()
 
     def end(self) -> bytes:
-        """Return what is held back of an event without an end."""
         held, self._held = bytes(self._held), bytearray()
         return held
 
@@ -173,7 +168,6 @@ class ErrorInstead(Joint):
         self._held = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        """Hold the data back."""
         self._held += data[: MAX_ERROR_BYTES - len(self._held)]
         return b""
 

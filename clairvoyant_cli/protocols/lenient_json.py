@@ -56,7 +56,6 @@ class Object(dict[str, Raw]):
     """The members of an object, undecoded; one that is absent reads as `ABSENT`."""
 
     def __missing__(self, name: str) -> Raw:
-        """Return what a member holds that is not there."""
         return ABSENT
 
 
@@ -83,7 +82,6 @@ def entries(raw: Raw) -> list[Raw] | None:
 
 
 def count(raw: Raw) -> int:
-    """Return the number of entries of a list; 0 if it is not one."""
     return 0 if raw is ABSENT else len(entries(raw) or ())
 
 
@@ -115,7 +113,6 @@ def number(raw: Raw) -> float | None:
 
 
 def measure(raw: Raw, most: float) -> float | None:
-    """Return a number above 0, up to `most`; None for anything else."""
     held = number(raw)
     return held if held is not None and 0 < held <= most else None
 

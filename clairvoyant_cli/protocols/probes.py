@@ -69,7 +69,6 @@ class ProbeAnswer:
 
     @property
     def body(self) -> bytes | None:
-        """What can be read of an answer that is no error."""
         return self.text if self.status == 200 else None
 
 
@@ -115,7 +114,6 @@ def read_object(body: bytes | None) -> Object | None:
 
 
 def _members(body: bytes | None) -> Object:
-    """Return the members of an answer that is an object; none otherwise."""
     return read_object(body) or Object()
 
 
@@ -139,7 +137,6 @@ def rendered_prompt(body: bytes | None) -> str | None:
 
 
 def tokens_in(body: bytes | None) -> int | None:
-    """Return how many tokens a text has, as llama.cpp lists them; None if it does not."""
     tokens = _members(body)["tokens"]
     return count(tokens) if is_list(tokens) else None
 
@@ -201,7 +198,6 @@ def _offered(model: Object) -> OfferedModel:
 
 
 def model_name(model: Object) -> str:
-    """Return the name of a model in any list; "" if it has none."""
     return short_name(model["name"]) or short_name(model["id"])
 
 

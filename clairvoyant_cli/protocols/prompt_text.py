@@ -65,7 +65,6 @@ class Text(NamedTuple):
 
     @property
     def characters(self) -> int:
-        """How long it is with what is missing."""
         return len(self.text) + self.cut
 
 
@@ -78,7 +77,6 @@ def short_name(raw: Raw) -> str:
 
 
 def text_of(raw: Raw) -> Text:
-    """Return a field that should be a text; nothing if it is anything else."""
     return Text(*uncut(text(raw)))
 
 
@@ -121,7 +119,6 @@ def prompt_text(prompt: Raw, allowance: Allowance, most: int = MAX_ENTRIES) -> T
 
 
 def _token_ids(how_many: int, most: int) -> Text:
-    """Return placeholder text for token ids, of which there may be a hundred thousand."""
     shown = min(how_many, most)
     return Text(TOKEN_ID * shown, len(TOKEN_ID) * (how_many - shown))
 

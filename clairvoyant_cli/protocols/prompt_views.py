@@ -266,7 +266,6 @@ def _passed_over(between: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
 
 
 def _said(message: Raw | Nested, allowance: Allowance, most_parts: int) -> ReadMessage | None:
-    """Parse a message; None if it is not one."""
     if not isinstance(message, Nested):
         plain = fields(PLAIN_MESSAGE, message)
         if plain is not None:

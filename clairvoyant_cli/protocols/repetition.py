@@ -32,7 +32,6 @@ class Repetition:
         self._repeated = 0
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the stream."""
         fresh = self._fresh
         fresh += data
         if len(fresh) < LOOK_BYTES:

@@ -121,7 +121,6 @@ async def _condensed(pieces: Sequence[Piece]) -> bytes | None:
 
 
 def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Cut long pieces, and join small ones."""
     small: list[Piece] = []
     size = 0
     for piece in pieces:

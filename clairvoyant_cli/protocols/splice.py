@@ -91,12 +91,10 @@ class Splice:
 
     @property
     def said(self) -> str:
-        """The text so far, as far as it was read."""
         return "".join(self.pieces)
 
     @property
     def tokens(self) -> int:
-        """How many events brought it."""
         return len(self.pieces)
 
     @property
@@ -150,7 +148,6 @@ class Splice:
         return bytes(out)
 
     def _take(self, data: bytes, out: bytearray) -> None:
-        """Read what the server sent, and put what its client gets of it now into `out`."""
         for block in self._blocks(data):
             sent, self._sent_of_rest = self._sent_of_rest, 0
             event, said = self._read(block)
@@ -166,7 +163,6 @@ class Splice:
             self._wanted = False
 
     def _unsent(self) -> bytes:
-        """Return what is left of an event that did not come whole."""
         unsent = bytes(self._rest[self._sent_of_rest :])
         self._rest.clear()
         self._sent_of_rest = 0
@@ -200,7 +196,6 @@ class Splice:
         self._sent_of_rest = len(self._rest)
 
     def _blocks(self, data: bytes) -> Iterator[bytes]:
-        """Yield the events that are whole, each with what ends it."""
         end = EVENT_END if EVENTS[self._part].sse else LINE_END
         rest, begun = self._rest, 0
         looked_at = max(0, len(rest) - 3)  # the beginning of its end may have come before
@@ -213,7 +208,6 @@ class Splice:
         del rest[:begun]
 
     def _read(self, block: bytes) -> tuple[AnswerEvent, Said]:
-        """Return what an event holds, and what that brings."""
         held = block.strip()
         if EVENTS[self._part].sse:
             lines = [line for line in held.splitlines() if not line.startswith(b":")]
@@ -255,7 +249,6 @@ class Splice:
         self.why_not = self.why_not or why
 
     def _remember_end(self, event: AnswerEvent, said: Said) -> None:
-        """Keep what ends the answer, as its client reads it."""
         for each in [event] if self._first else self._as_ours(event, said):
             if self._events.read(each).reason is not None:
                 self._ended = each
@@ -324,7 +317,6 @@ class Splice:
 
 
 def _epoch_s(date: str) -> int | None:
-    """Return a date as Ollama writes it, with nanoseconds, as epoch seconds."""
     try:
         return int(datetime.fromisoformat(date[:19] + "+00:00").timestamp()) if date.endswith("Z") else None
     except ValueError:

@@ -55,7 +55,6 @@ def summed_totals(last: Totals, earlier: Earlier) -> Totals:
 
 
 def openai_usage(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
-    """Return OpenAI's count of what Ollama's last object counts."""
     prompt, completion = _number(event, "prompt_eval_count"), _number(event, "eval_count")
     told = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": 0}
     return _usage(told, earlier)

@@ -54,8 +54,6 @@ MS_PER_S = 1e3
 
 
 class UsageEvent(msgspec.Struct, gc=False):
-    """An event of a stream, or a whole answer; of each what is read."""
-
     type: Raw = ABSENT
     done: Raw = ABSENT
     stop: Raw = ABSENT
@@ -121,11 +119,9 @@ class UsageReader:
 
     @property
     def streaming(self) -> bool:
-        """Whether the answer comes token by token."""
         return self._sse or self._ndjson
 
     def feed(self, data: bytes) -> None:
-        """Watch a piece of the body."""
         if not self.readable:
             return
         tail = self._tail
@@ -144,7 +140,6 @@ class UsageReader:
             tail.clear()
 
     def _count(self, lines: bytes, brought: list[bytes]) -> None:
-        """Count the events in whole lines, by the names of what they brought."""
         self.events += len(brought)
         thought = sum(map(THINKING.__contains__, brought)) or lines.count(RESPONSES_THINKING)
         if thought:
@@ -156,7 +151,6 @@ class UsageReader:
             self.on_answer = None
 
     def holds(self, words: bytes) -> bool:
-        """Return whether the end of the answer has such words."""
         return words in self._tail
 
     def totals(self) -> Totals:

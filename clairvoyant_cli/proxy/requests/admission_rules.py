@@ -21,8 +21,6 @@ from clairvoyant_cli.proxy.servers.server import Server
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The request is not served; `refusal` says why."""
-
     route: Route
     refusal: Refusal
 
@@ -80,7 +78,6 @@ class AdmissionRules:
         return ReadBody(route, client, self.access.shown_name(head, client))
 
     def objection(self, asks: ReadBody, parsed: ParsedRequest, able: Sequence[Server]) -> Refusal | None:
-        """Return why a request is not accepted now; None if it is."""
         client = asks.client
         if self.operation.draining:
             return DRAINING

@@ -112,7 +112,6 @@ class Preemption:
             exchange.splice = Splice(asked)
 
     async def run(self) -> None:
-        """Look periodically while there is anything to decide."""
         while True:
             await self._undecided.wait()
             await asyncio.sleep(LOOK_EVERY_S)
@@ -326,7 +325,6 @@ def _is_too_early(exchange: Exchange) -> bool:
 
 
 def _earlier(exchange: Exchange, tokens: int, counted: int | None) -> Earlier:
-    """Return what the parts before took, as seen from here."""
     earlier = Earlier()
     for part in exchange.parts:
         ended_s = part.ended_s or part.granted_s

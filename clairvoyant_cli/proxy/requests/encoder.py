@@ -68,7 +68,6 @@ class SecondOpinions:
         self._given_up = False
 
     def arrived(self, exchange: Exchange) -> None:
-        """Have a request read if it waits."""
         view = exchange.asked.parsed.view
         if self._given_up or not self._may_read(exchange):
             return
@@ -119,7 +118,6 @@ class SecondOpinions:
         return None
 
     def _may_read(self, exchange: Exchange) -> bool:
-        """Whether a request still waits; of one that runs only how urgent it is would matter any more."""
         waits = exchange.attempt is None or exchange.job.urgency_by == Said.PREDICTOR
         return waits and exchange.end is None
 

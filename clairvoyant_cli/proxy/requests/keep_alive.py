@@ -95,7 +95,6 @@ class KeepAlive:
         self._repeat(event)
 
     def stop(self) -> None:
-        """The answer goes on, or has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -35,16 +35,12 @@ READING = (b"GET", b"HEAD", b"OPTIONS")
 
 
 class _Shown(msgspec.Struct, gc=False):
-    """As much of a body of `/api/show` as is looked at: `name` is the model's older spelling."""
-
     model: str = ""
     name: str = ""
 
 
 @dataclass(slots=True)
 class Passthrough:
-    """Passes on what does not wait in the queue."""
-
     pool: ServerPool
     access: Access
     refusals: Refusals
@@ -121,7 +117,6 @@ class Passthrough:
         return None if text is None else (head, text)
 
     async def _forward(self, request: Request, route: Route, server: Server) -> None:
-        """Send a request to a server, and its answer back."""
         try:
             try:
                 await self._relay(request, server)
@@ -136,7 +131,6 @@ class Passthrough:
             refusals.send(request, route, say(server, str(error)))
 
     async def _relay(self, request: Request, server: Server, *, fresh: bool = False) -> None:
-        """Have a request answered; `fresh` on a new connection."""
         upstream: UpstreamConnection | None = None
         relay: Relay | None = None
         try:

@@ -62,15 +62,12 @@ class Relay(ResponseSink):
         self._joint: Joint | None = None
 
     def hold(self) -> None:
-        """What came together leaves together."""
         self._client.cork()
 
     def flush(self) -> None:
-        """All that came together is here."""
         self._client.uncork()
 
     def informational(self, head: ResponseHead) -> None:
-        """Pass on a 1xx answer."""
         self._client.send_informational(head)
 
     def head(self, head: ResponseHead) -> None:
@@ -81,7 +78,6 @@ class Relay(ResponseSink):
             self._begin(head)
 
     def data(self, data: bytes) -> None:
-        """Pass on a piece of the body."""
         if self._held is not None:
             self._held[1].extend(data)
             if len(self._held[1]) > NOT_READY_BYTES:
@@ -107,7 +103,6 @@ class Relay(ResponseSink):
         self._ended()
 
     def _ended(self) -> None:
-        """Note that the answer was passed on whole."""
         self.whole = True
         if not self.finished.done():
             self.finished.set_result(None)
@@ -130,7 +125,6 @@ class Relay(ResponseSink):
             self.finished.set_exception(EndedError())
 
     def failed(self, error: UpstreamError) -> None:
-        """The answer broke off."""
         self.broken = True
         if not self.finished.done():
             self.finished.set_exception(error)
@@ -151,7 +145,6 @@ class Relay(ResponseSink):
             self._send_head()
 
     def _send(self, data: bytes) -> None:
-        """Pass on a piece of the body, after the head."""
         self._send_head()
         self._client.send_body(data if self._joint is None else self._joint.feed(data))
 

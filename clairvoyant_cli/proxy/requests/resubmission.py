@@ -42,7 +42,6 @@ class Resubmissions:
     _left: OrderedDict[tuple[str, str, int], Left] = field(default_factory=OrderedDict)
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Remember a request whose client left it."""
         job = exchange.job
         gave_up = end.outcome is Outcome.CLIENT_CANCELLED and exchange.first_byte_s is None
         if not (self.enabled and gave_up and job.prefix):
@@ -60,5 +59,4 @@ class Resubmissions:
 
 
 def attempts_of(request_id: str) -> int:
-    """Return how often a request has been sent, by its id."""
     return int(request_id.partition(".")[2] or 1)

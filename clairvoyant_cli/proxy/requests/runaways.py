@@ -70,8 +70,6 @@ class Runaways:
     _times: dict[Prompt, tuple[int, float]] = field(default_factory=dict)  # and when that ended
 
     def reader(self, exchange: Exchange, head: ResponseHead) -> UsageReader:
-        """Return the reader of an answer, which says when to end it."""
-
         def repeats(reader: WatchedReader) -> None:
             if not exchange.remark:
                 exchange.remark = "its answer repeats itself"

@@ -68,8 +68,6 @@ HANG_UP_TIMEOUT_S = 5.0
 
 @dataclass(slots=True)
 class Serving:
-    """Serves what has been admitted."""
-
     access: Access
     pool: ServerPool
     dispatcher: Dispatcher
@@ -111,7 +109,6 @@ class Serving:
             self.refusals.send(request, exchange.asked.route, command.refusal, exchange)
 
     async def _wait(self, exchange: Exchange) -> ServingEvent | None:
-        """Wait for a slot; return what happened instead, None if there is one."""
         try:
             if exchange.granted.done():
                 exchange.granted.result()
@@ -274,7 +271,6 @@ class Serving:
         return request.complete and has_no_side_effects(request, exchange.asked.route)
 
     def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
-        """The client has left, or the operator stopped the answer."""
         if relay is not None and relay.whole:
             # It left with the last byte. The connection may serve another request by now.
             return self._answered(exchange, attempt, relay.status)
@@ -284,7 +280,6 @@ class Serving:
         return ClientLeft(at_work=True, heard_all=self._has_heard_all(exchange, attempt), status=relay.status)
 
     def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
-        """The whole answer was passed on: read its totals."""
         if attempt.usage is not None:
             self._take_totals(exchange, attempt, attempt.usage.totals())
         residents = self.pool[attempt.worker].residents
@@ -378,7 +373,6 @@ class Serving:
         )
 
     def _may_wait(self, exchange: Exchange, server: Server, request: Request) -> bool:
-        """Whether a "not ready" answer is kept from the client, and the request sent again later."""
         if not request.complete or not server.adapter.REPORTS_LOADING or server.outage.over:
             return False
         # Others may have been served since: one model may be missing for good.

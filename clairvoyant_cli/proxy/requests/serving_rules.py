@@ -114,8 +114,6 @@ Command = WaitAgain | Finish | Abandon
 
 @dataclass(frozen=True, slots=True)
 class ServingRules:
-    """Decides."""
-
     pool: ServerPool
     operation: Operation
     refusals: Refusals

@@ -85,7 +85,6 @@ class SplicedRelay(Relay):
             self._end_early(self._usage.ending)
 
     def end(self, trailers: list[Header]) -> None:
-        """Pass on the end; to a client that does not stream, the answer."""
         if not self._spliced:
             super().end(trailers)
             return

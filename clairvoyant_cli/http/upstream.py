@@ -23,14 +23,11 @@ from clairvoyant_cli.http.limits import Throttle
 from clairvoyant_cli.http.request import SHORT_BYTES, Piece
 from clairvoyant_cli.http.sockets import Peer, keep_alive, peer_of
 
-MAX_IDLE_S = 2.0
-"""Idle connections older than this are closed: cpp-httplib keeps them 5 s, Go and Node at least as long."""
-
+MAX_IDLE = 32  # how many idle connections are kept
+MAX_IDLE_S = 2.0  # older ones are closed: cpp-httplib keeps them 5 s, Go and Node at least as long
 MIN_IDLE_S = 0.05
 """Minimum rest: llama.cpp closes the connection of a streamed answer a millisecond after its end, without
 announcing it, and a request sent in that millisecond is lost."""
-
-MAX_IDLE = 32  # how many idle connections are kept
 
 Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
@@ -54,34 +51,30 @@ class NotReadyError(UpstreamError):
 
 
 class ResponseSink:
-    """Receives an answer. `end` or `failed` is called exactly once, last.
+    """Receives an answer: 1xx answers, the head, pieces of the body. `end` or `failed` is called once, last.
 
     What arrived together comes between `hold` and `flush`, and should be sent together.
     """
 
     def hold(self) -> None:
-        """More than one thing has arrived."""
+        pass
 
     def flush(self) -> None:
-        """That was all of it."""
+        pass
 
     def informational(self, head: ResponseHead) -> None:
-        """Take a 1xx answer."""
+        pass
 
     def head(self, head: ResponseHead) -> None:
-        """Take the final answer's head."""
         raise NotImplementedError
 
     def data(self, data: bytes) -> None:
-        """Take a piece of the body."""
         raise NotImplementedError
 
     def end(self, trailers: list[Header]) -> None:
-        """Take the end: the answer is whole."""
         raise NotImplementedError
 
     def failed(self, error: UpstreamError) -> None:
-        """The answer will never be whole."""
         raise NotImplementedError
 
 
@@ -115,20 +108,15 @@ class UpstreamConnection(asyncio.Protocol):
             # Nobody asked: the rest of an answer that was given up, or a server that closes with a 408.
             self.close()
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._pool.forget(self)
         if not self.closed.done():
             self.closed.set_result(None)
+        while self._reader.pending and self._sink is not None:
+            self._take(self._reader.receive(b""), self._sink)
         sink = self._sink
         if sink is None:
-            return
-        while self._reader.pending and self._sink is not None:
-            self._take(self._reader.receive(b""), sink)
-        if self._sink is None:
             return
         if exc is not None or (self.rested and not self._reader.begun):
             self._lost()

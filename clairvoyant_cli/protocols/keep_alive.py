@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
 from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.protocols.answer_events import EVENT_END, AnswerEvent, ndjson, sse
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
@@ -39,48 +39,34 @@ def filler_of(shape: Shape, model: str, request_id: str, *, streamed: bool) -> F
     if not streamed:
         return None if shape is Shape.OPAQUE else Filler(JSON, b"\n", b"\n")
     now = datetime.now(UTC)
+    empty = {"role": "assistant", "content": ""}
+    chunk: AnswerEvent = {"id": f"chatcmpl-{request_id}", "object": "chat.completion.chunk"}
+    chunk |= {"created": int(now.timestamp()), "model": model}
+    choice = {"index": 0, "finish_reason": None}
     if shape in OLLAMA_SHAPES:
-        text = {"response": ""} if shape is Shape.OLLAMA_GENERATE else {"message": EMPTY_MESSAGE}
+        text = {"response": ""} if shape is Shape.OLLAMA_GENERATE else {"message": empty}
         date = now.isoformat().replace("+00:00", "Z")
-        line = msgspec.json.encode({"model": model, "created_at": date} | text | {"done": False}) + b"\n"
+        line = ndjson({"model": model, "created_at": date} | text | {"done": False})
         return Filler(JSON_LINES, line, line)
-    if shape is Shape.MESSAGES:  # pings may come before `message_start`, which has the prompt's tokens
-        ping = b'event: ping\ndata: {"type": "ping"}\n\n'
-        return Filler(EVENT_STREAM, ping, ping)
     if shape is Shape.RESPONSES:
         said = _response(model, request_id, int(now.timestamp()))
-        created, going_on = _sse(OPENING[0], said, 0), _sse(OPENING[-1], said, 1)
+        created, going_on = _response_event(OPENING[0], said, 0), _response_event(OPENING[-1], said, 1)
         return Filler(EVENT_STREAM, created + going_on, going_on)
-    choice: dict[str, Any] = {"index": 0, "delta": EMPTY_MESSAGE, "finish_reason": None}
-    if shape in (Shape.LLAMACPP_COMPLETION, Shape.INFILL):
-        event: dict[str, Any] = {"index": 0, "content": "", "tokens": [], "stop": False}
+    if shape is Shape.MESSAGES:  # pings may come before `message_start`, which has the prompt's tokens
+        event = b'event: ping\ndata: {"type": "ping"}\n\n'
+    elif shape in (Shape.LLAMACPP_COMPLETION, Shape.INFILL):
+        event = sse({"index": 0, "content": "", "tokens": [], "stop": False})
     elif shape is Shape.CHAT:
-        event = _chunk("chatcmpl", "chat.completion.chunk", model, request_id, now, choice)
+        event = sse(chunk | {"choices": [choice | {"delta": empty}]})
     elif shape is Shape.COMPLETION:
-        choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
-        event = _chunk("cmpl", "text_completion", model, request_id, now, choice)
+        of_completion = {"id": f"cmpl-{request_id}", "object": "text_completion"}
+        event = sse(chunk | of_completion | {"choices": [choice | {"text": "", "logprobs": None}]})
     else:
         return None
-    data = b"data: " + msgspec.json.encode(event) + b"\n\n"
-    return Filler(EVENT_STREAM, data, data)
+    return Filler(EVENT_STREAM, event, event)
 
 
-EMPTY_MESSAGE = {"role": "assistant", "content": ""}
-
-
-def _chunk(
-    prefix: str, kind: str, model: str, request_id: str, now: datetime, choice: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "id": f"{prefix}-{request_id}",
-        "object": kind,
-        "created": int(now.timestamp()),
-        "model": model,
-        "choices": [choice],
-    }
-
-
-def _response(model: str, request_id: str, now_s: int) -> dict[str, Any]:
+def _response(model: str, request_id: str, now_s: int) -> AnswerEvent:
     return {
         "id": _response_id(request_id),
         "object": "response",
@@ -100,9 +86,9 @@ def _response_id(request_id: str) -> str:
     return f"resp_{request_id}"
 
 
-def _sse(kind: str, response: dict[str, Any], number: int) -> bytes:
+def _response_event(kind: str, response: AnswerEvent, number: int) -> bytes:
     event = {"type": kind, "sequence_number": number, "response": response}
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(event))
+    return b"event: %b\n%b" % (kind.encode(), sse(event))
 
 
 def error_event(body: bytes, shape: Shape, refusal: Refusal, request_id: str, *, streamed: bool) -> bytes:
@@ -115,7 +101,7 @@ def error_event(body: bytes, shape: Shape, refusal: Refusal, request_id: str, *,
     if shape is Shape.RESPONSES:
         code = "server_is_overloaded" if refusal.busy else "server_error"
         failed = {"status": "failed", "error": {"code": code, "message": refusal.message}}
-        return _sse("response.failed", _response("", request_id, 0) | failed, 2)
+        return _response_event("response.failed", _response("", request_id, 0) | failed, 2)
     return b"data: %b\n\n" % body
 
 
@@ -143,9 +129,9 @@ class ResponseJoined(Joint):
     def feed(self, data: bytes) -> bytes:
         self._held += data
         out = bytearray()
-        while (end := _event_end(self._held)) is not None:
-            event = bytes(self._held[:end])
-            del self._held[:end]
+        while (mark := EVENT_END.search(self._held)) is not None:
+            event = bytes(self._held[: mark.end()])
+            del self._held[: mark.end()]
             self._is_opening = self._is_opening and any(b'"%b"' % each.encode() in event for each in OPENING)
             if self._is_opening:
                 found = RESPONSE_ID.search(event)
@@ -181,13 +167,6 @@ class ErrorInstead(Joint):
             body, error = msgspec.json.encode(told), told["error"]
             message = str(error.get("message") if isinstance(error, dict) else error)
         return self._written(body, Refusal(self._status, message or f"the server answered {self._status}"))
-
-
-def _event_end(held: bytearray) -> int | None:
-    for mark in (b"\n\n", b"\r\n\r\n"):
-        if (at := held.find(mark)) >= 0:
-            return at + len(mark)
-    return None
 
 
 def joint_of(

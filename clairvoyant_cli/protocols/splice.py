@@ -18,11 +18,14 @@ import msgspec
 
 from clairvoyant_cli.protocols.answer_events import (
     CLOSES,
+    EVENT_END,
     EVENTS,
     NOTHING,
     STRANGE,
     AnswerEvent,
     Said,
+    ndjson,
+    sse,
     without_role,
 )
 from clairvoyant_cli.protocols.can_continue import Continuable
@@ -37,7 +40,6 @@ AN_ERROR = "the answer contains an error"
 TOO_LONG = "the answer is too long"
 
 DONE = b"[DONE]"
-EVENT_END = re.compile(rb"\r?\n\r?\n")
 LINE_END = re.compile(rb"\n")
 SAME = ("id", "model", "system_fingerprint")
 """Fields that are equal in all events of an OpenAI stream; llama.cpp and Ollama date each event."""
@@ -113,11 +115,10 @@ class Splice:
         """An event like those of a streamed answer, without text: for its client while it waits to go on."""
         if self._like is None or not self.asked.streamed:
             return b""
-        return self._line % msgspec.json.encode(self._events.written(self._like, ""))
+        return self._line(self._events.written(self._like, ""))
 
-    @property
-    def _line(self) -> bytes:
-        return b"data: %b\n\n" if self._events.sse else b"%b\n"
+    def _line(self, event: AnswerEvent) -> bytes:
+        return sse(event) if self._events.sse else ndjson(event)
 
     def read(self) -> None:
         """Read what has passed so far."""
@@ -272,7 +273,7 @@ class Splice:
             return b"" if was_closed else block
         if not event:  # a comment; in NDJSON an empty line, which some clients cannot read
             return block if self._events.sse else b""
-        return b"".join(self._line % msgspec.json.encode(each) for each in self._as_ours(event, said))
+        return b"".join(map(self._line, self._as_ours(event, said)))
 
     def _as_ours(self, event: AnswerEvent, said: Said) -> list[AnswerEvent]:
         like = self._like

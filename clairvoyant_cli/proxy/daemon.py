@@ -41,7 +41,6 @@ from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.gateway import Gateway
-from clairvoyant_cli.proxy.requests.keep_alive import KeepAlives
 from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals
@@ -379,7 +378,7 @@ def _compose(
         annotation,
         engines,
         stats,
-        KeepAlives(refusals, config.silent_s),
+        config.silent_s,
         runaways,
         SlotKeeper(
             conversation_key=lambda job: job.session if scheduler.sessions.is_worth_saving(job) else "",

@@ -25,7 +25,6 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.keep_alive import KeepAlives
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.runaways import Runaways
 from clairvoyant_cli.proxy.requests.serving import Serving
@@ -210,13 +209,13 @@ class CaseRunner:
             access,
             pool,
             parts.dispatcher,
-            refusals := Refusals(pool, parts.stats),
+            Refusals(pool, parts.stats),
             parts.rules,
             preemption,
             Annotation(pool, parts.operation, parts.stats.journal.at, parts.stats.journal.event),
             EngineQueues(parts.dispatcher, pool, parts.stats.journal.event),
             parts.stats,
-            KeepAlives(refusals, None),
+            None,
             Runaways(parts.stats.journal),
         )
 

@@ -24,7 +24,7 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.cut_prompts import learn_from, prefill_of, stop_reading
-from clairvoyant_cli.proxy.requests.side_effects import KEPT_RUNNING
+from clairvoyant_cli.proxy.requests.forwarding import KEPT_RUNNING
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import ProvenWay, Server

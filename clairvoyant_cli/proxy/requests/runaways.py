@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.protocols.answer_events import ending
 from clairvoyant_cli.protocols.answer_text import AnswerText
-from clairvoyant_cli.protocols.endings import ending
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.repetition import Repetition
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest

@@ -33,8 +33,8 @@ from clairvoyant_cli.proxy.queue.exchange import (
 )
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation
-from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive, KeepAlives
+from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation, has_no_side_effects
+from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import CutError, EndedError, Relay
 from clairvoyant_cli.proxy.requests.runaways import Runaways
@@ -52,7 +52,6 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     ServingRules,
     WaitAgain,
 )
-from clairvoyant_cli.proxy.requests.side_effects import has_no_side_effects
 from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
 from clairvoyant_cli.proxy.requests.spliced_relay import SplicedRelay, UnfitError
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
@@ -77,7 +76,7 @@ class Serving:
     annotation: Annotation
     engines: EngineQueues
     stats: RequestStats
-    keep_alives: KeepAlives
+    silent_s: float | None
     runaways: Runaways
     slot_keeper: SlotKeeper = field(default_factory=SlotKeeper)
     predictor: Predictor = field(default_factory=Predictor)
@@ -86,7 +85,7 @@ class Serving:
         """Serve an exchange to its end, in as many attempts as that takes."""
         dispatcher = self.dispatcher
         command: Command | None = None
-        keep_alive = self.keep_alives.of(exchange, request)
+        keep_alive = KeepAlive(exchange, request, self.refusals, self.silent_s)
         try:
             while command is None or isinstance(command, WaitAgain):
                 event = await self._wait(exchange) or await self._attempt(exchange, request, keep_alive)

@@ -29,9 +29,7 @@ SLICE_BYTES = 256 * 1024  # hashed at a time: 1 ms; a short part takes as long a
 MAX_BYTES = 4 * 1024 * 1024
 """A longer body has no chain: it is more than any context, and decoding it would take over 5 ms."""
 
-MAX_PARTS = 4096
-"""A prompt of more parts has a chain, but what changes in it is not told."""
-
+MAX_PARTS = 4096  # a prompt of more parts has a chain, but what changes in it is not told
 SYSTEM_ROLE = re.compile(rb'.{0,99}?"role"\s*:\s*"(?:system|developer)"', re.DOTALL)
 """The beginning of a message of the system text: nearly all clients put the role first."""
 

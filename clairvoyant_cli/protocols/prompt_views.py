@@ -42,9 +42,7 @@ HISTORY_PARTS = 16  # parts of a message that are looked at, of all but the last
 SAMPLED_PARTS = 4  # parts of a message in between that are looked at
 
 SYSTEM, USER = Raw(b'"system"'), Raw(b'"user"')  # roles, as a message has them
-SOFT_SWITCH = "/no_think"
-"""Qwen's switch in a prompt."""
-
+SOFT_SWITCH = "/no_think"  # Qwen's switch in a prompt
 OFF = (False, "none", "minimal", "false", "off", "disabled")
 ON = ("true", "on", "enabled", "adaptive")
 EFFORT_CHARS = 16  # of an effort that are kept: clients choose it

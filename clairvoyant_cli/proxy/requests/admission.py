@@ -6,7 +6,7 @@ Only the body is waited for, and nothing is sent: the gateway acts on the verdic
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Request
@@ -49,7 +49,7 @@ class Admission:
             adapter = speaker(self.rules.pool, verdict.route.family).adapter
             parsed = await parse_request(pieces, verdict.route, adapter, verdict.client)
             if pieces is None:
-                parsed = replace(parsed, opening=opening_of(request.arrived))
+                parsed.opening = opening_of(request.arrived)
             objection = self.annotation.objection(
                 parsed, verdict.route, verdict.client, self.rules.access.clients, whole=pieces is not None
             )

@@ -21,9 +21,7 @@ EVERY_S = 10.0
 SUSPENDED_EVERY_S = 4.0
 """Interval of the events; after a cut it is shorter, as some clients allow 5 s between two pieces."""
 
-SHARE = 0.5
-"""Share of a client's announced time-out that passes at most without anything."""
-
+SHARE = 0.5  # share of a client's announced time-out that passes at most without anything
 TIMEOUT_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 """Headers in which OpenAI's and Anthropic's SDKs announce their time-outs, in seconds."""
 

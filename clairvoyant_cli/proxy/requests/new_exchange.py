@@ -64,7 +64,8 @@ class ExchangeFactory:
         if parsed.view is not None:
             named, session = request.head.get(CHORE_HEADER), request.head.get(b"x-session-id")
             chore = chore_of(named, parsed.view, session)
-            parsed = replace(parsed, view=replace(parsed.view, chore=chore)) if chore else parsed
+            if chore is not None:
+                parsed.view = replace(parsed.view, chore=chore)
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self._predict(parsed)
         predicted_in_s = self.journal.clock() - now

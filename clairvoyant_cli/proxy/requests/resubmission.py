@@ -11,9 +11,7 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.scheduler.chain import Chain
 
-KEPT_S = 60.0
-"""How long a place is kept: clients send again after 0.3 to 31 s."""
-
+KEPT_S = 60.0  # how long a place is kept: clients send again after 0.3 to 31 s
 MAX_KEPT = 2000
 
 

@@ -26,8 +26,7 @@ WITHIN_S = 60.0
 MAX_SESSIONS = 2000
 BLANK_LINES = (b"\n\n", b"\r\n\r\n")
 
-Prompt = tuple[str, int]
-"""A client, and the end of the chain of a prompt."""
+Prompt = tuple[str, int]  # a client, and the end of the chain of a prompt
 
 
 class WatchedReader(UsageReader):

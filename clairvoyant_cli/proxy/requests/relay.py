@@ -99,7 +99,10 @@ class Relay(ResponseSink):
             self._pass_on_held()
         if self.broken:
             return
-        self._send_end(trailers)
+        self._send_head()
+        if self._joint is not None:
+            self._client.send_body(self._joint.end())
+        self._client.send_end(trailers)
         self._ended()
 
     def _ended(self) -> None:
@@ -136,9 +139,16 @@ class Relay(ResponseSink):
             self._on_first_byte = None
 
     def _begin(self, head: ResponseHead) -> None:
+        self._read_head(head)
+        self._pass_on(head)
+
+    def _read_head(self, head: ResponseHead) -> UsageReader | None:
         self.status = head.status
         if self._on_head is not None:
             self._usage = self._on_head(head)
+        return self._usage
+
+    def _pass_on(self, head: ResponseHead) -> None:
         self._client.fed_by(self._upstream)
         self._unsent_head = head
         if not self._holds_head:
@@ -147,12 +157,6 @@ class Relay(ResponseSink):
     def _send(self, data: bytes) -> None:
         self._send_head()
         self._client.send_body(data if self._joint is None else self._joint.feed(data))
-
-    def _send_end(self, trailers: list[Header]) -> None:
-        self._send_head()
-        if self._joint is not None:
-            self._client.send_body(self._joint.end())
-        self._client.send_end(trailers)
 
     def _send_head(self) -> None:
         head, self._unsent_head = self._unsent_head, None

@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -347,20 +348,11 @@ class Serving:
                 self.preemption.goes_on(exchange, attempt)
             exchange.phase = Phase.DECODING
 
+        kind: Callable[..., Relay] = Relay
         if exchange.splice is not None:
-            return SplicedRelay(
-                request,
-                upstream,
-                *self.refusals.about(exchange),
-                splice=exchange.splice,
-                resumes=resumes,
-                content_type=server.adapter.json_type(exchange.splice.asked.shape) or b"",
-                on_head=on_head,
-                on_first_byte=on_first_byte,
-                may_wait=may_wait,
-                keep_alive=keep_alive,
-            )
-        return Relay(
+            content_type = server.adapter.json_type(exchange.splice.asked.shape) or b""
+            kind = partial(SplicedRelay, exchange.splice, resumes=resumes, content_type=content_type)
+        return kind(
             request,
             upstream,
             *self.refusals.about(exchange),
@@ -384,7 +376,7 @@ def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, rele
     match command:
         case WaitAgain(why, able):
             dispatcher.wait_again(exchange, why, able)
-        case Finish(outcome, status):
-            dispatcher.end(exchange, outcome, status)
         case Abandon(outcome, status):
             dispatcher.abandon(exchange, outcome, status, release)
+        case Finish(outcome, status):
+            dispatcher.end(exchange, outcome, status)

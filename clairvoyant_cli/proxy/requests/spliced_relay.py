@@ -1,20 +1,16 @@
 """One part of an answer that may be cut and continued, on its way from the backend to the client."""
 
-from collections.abc import Callable
+from typing import Any
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.upstream import UpstreamConnection, UpstreamError
+from clairvoyant_cli.http.upstream import UpstreamError
 from clairvoyant_cli.protocols.splice import PartError, Splice
-from clairvoyant_cli.protocols.usage import UsageReader
-from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
 from clairvoyant_cli.proxy.requests.relay import CutError, Relay
 
 OF_THE_STREAM = frozenset(
-    (
-        b"content-type content-length transfer-encoding connection keep-alive cache-control x-accel-buffering"
-    ).split()
+    b"content-type content-length transfer-encoding connection keep-alive cache-control "
+    b"x-accel-buffering".split()
 )
 """Headers of a stream that an answer in one piece has otherwise, or not at all."""
 
@@ -32,28 +28,10 @@ class SplicedRelay(Relay):
     """
 
     def __init__(
-        self,
-        request: Request,
-        upstream: UpstreamConnection,
-        *extra: Header,
-        splice: Splice,
-        resumes: bool,
-        content_type: bytes,
-        on_head: Callable[[ResponseHead], UsageReader],
-        on_first_byte: Callable[[], None],
-        may_wait: bool,
-        keep_alive: KeepAlive | None,
+        self, splice: Splice, *of_relay: Any, resumes: bool, content_type: bytes, **options: Any
     ) -> None:
-        super().__init__(
-            request,
-            upstream,
-            *extra,
-            on_first_byte=on_first_byte,
-            may_wait=may_wait,
-            holds_head=True,
-            keep_alive=keep_alive,
-        )
-        self._read_head = on_head
+        """Take what `Relay` takes, besides the splice."""
+        super().__init__(*of_relay, **options)
         self._splice = splice
         self._resumes = resumes
         self._content_type = content_type
@@ -111,19 +89,18 @@ class SplicedRelay(Relay):
 
     def _begin(self, head: ResponseHead) -> None:
         usage = self._read_head(head)
-        self._usage, self.status = usage, head.status
-        self._spliced = head.status == 200 and usage.streaming and usage.readable
+        self._spliced = head.status == 200 and usage is not None and usage.streaming and usage.readable
         if not self._spliced and (self._resumes or not self._splice.asked.streamed):
             self._unfit(f"HTTP {head.status} instead of a stream")
         elif not self._spliced:
             self._splice.why_not = "the answer is not a stream"
-            super()._begin(head)
+            self._pass_on(head)
         elif not self._splice.asked.streamed:
             self._answer_head = head
         elif self._resumes:
             self._client.fed_by(self._upstream)
         else:
-            super()._begin(head)
+            self._pass_on(head)
 
     def _unfit(self, why: str) -> None:
         self._spliced = False

@@ -36,7 +36,6 @@ from clairvoyant_cli.proxy.queue.exchange import DrainingError, Phase
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.admission import Admission
-from clairvoyant_cli.proxy.requests.admission_rules import AdmissionRules
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
@@ -354,7 +353,11 @@ def _compose(
     preemption = Preemption(dispatcher, pool, operation, stats, spawn, enabled=not config.no_preempt)
     annotation = Annotation(pool, operation, journal.at, say)
     admission = Admission(
-        AdmissionRules(access, pool, operation, stats, refusals, level, checks),
+        access,
+        pool,
+        operation,
+        stats,
+        refusals,
         ExchangeFactory(
             access,
             predictor,
@@ -367,6 +370,8 @@ def _compose(
         ),
         annotation,
         config.body_limit_mib * 1024 * 1024,
+        level,
+        checks,
     )
     serving = Serving(
         access,

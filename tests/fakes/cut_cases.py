@@ -22,9 +22,9 @@ from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
-from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
+from clairvoyant_cli.proxy.requests.new_exchange import ReadBody
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.runaways import Runaways
 from clairvoyant_cli.proxy.requests.serving import Serving
@@ -203,7 +203,7 @@ class CaseRunner:
         worker.prober.asking = lambda url, prefix="": self.ask  # type: ignore[method-assign]
         worker.upstream.connect = self.connect  # type: ignore[method-assign]
         worker.watch.slots_settled = self.settled  # type: ignore[method-assign]
-        access, pool = Access(parts.admission.rules.access.clients), parts.pool
+        access, pool = Access(parts.admission.access.clients), parts.pool
         preemption = Preemption(parts.dispatcher, pool, parts.operation, parts.stats, cast(Any, None))
         self.serving = Serving(
             access,

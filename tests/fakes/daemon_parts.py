@@ -25,10 +25,9 @@ from clairvoyant_cli.proxy.queue.arrival_fallback import ArrivalFallback
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.requests.admission import Admission
-from clairvoyant_cli.proxy.requests.admission_rules import AdmissionRules, PassOn, ReadBody, Refused
+from clairvoyant_cli.proxy.requests.admission import Admission, PassOn, Refused
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
+from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory, ReadBody
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
 from clairvoyant_cli.proxy.requests.serving import carry_out
@@ -66,7 +65,7 @@ class DaemonParts:
 
     def ask(self, prompt: str, *, client: str = "ann", model: str = "m") -> Exchange | PassOn | Refused:
         """Have a chat with this prompt admitted; `0.9 ...` is predicted to be Long."""
-        door = self.admission.rules.judge_head(asking())
+        door = self.admission.judge_head(asking())
         assert isinstance(door, ReadBody)
         parsed = ParsedRequest(model=model, view=PromptView(prompt), prompt_tokens=4.0, affinity=model)
         return self.admission.enqueue(asking(), ReadBody(door.route, client), parsed)
@@ -139,7 +138,11 @@ def daemon_parts(
     urgency = UrgencyStats(clock, stats.journal.event, target_s=10.0)
     annotation = Annotation(pool, operation, stats.journal.at, stats.journal.event)
     admission = Admission(
-        AdmissionRules(access, pool, operation, stats, refusals),
+        access,
+        pool,
+        operation,
+        stats,
+        refusals,
         ExchangeFactory(
             access, predictor, times, UrgencyLevels(access), stats.journal, Resubmissions(stats.journal)
         ),

@@ -104,18 +104,6 @@ class LoopTurn:
 READING = LoopTurn()  # parsing of heads, chunks and bodies
 
 
-@dataclass(slots=True)
-class Budget:
-    """Bytes that the bodies of waiting requests may hold together."""
-
-    total_bytes: int
-    used_bytes: int = 0
-
-    @property
-    def spent(self) -> bool:
-        return self.used_bytes >= self.total_bytes
-
-
 class Throttle(Protocol):
     """A source of data that can be paused."""
 
@@ -160,12 +148,14 @@ class ConnectedClient(Throttle, Protocol):
 class ConnectionTable:
     """The open client connections, at most `most`.
 
-    `fresh` have sent no request yet, `resting` are between two requests; both oldest first.
+    The bodies of waiting requests may hold `body_budget_bytes` together, and hold `body_bytes`. Of the
+    connections, `fresh` have sent no request yet, `resting` are between two requests; both oldest first.
     """
 
     client_timeout_s: float = 30.0
     most: int = 16_384
-    budget: Budget = field(default_factory=lambda: Budget(256 * 1024 * 1024))
+    body_budget_bytes: int = 256 * 1024 * 1024
+    body_bytes: int = 0
     every: "set[ConnectedClient]" = field(default_factory=set)
     fresh: "dict[ConnectedClient, None]" = field(default_factory=dict)
     resting: "dict[ConnectedClient, None]" = field(default_factory=dict)

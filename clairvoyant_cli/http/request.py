@@ -218,13 +218,15 @@ class Request:
         self.sent()
 
     def _too_long(self) -> bool:
-        return self._body.size > self._limit or (self._charged > 0 and self.connection.table.budget.spent)
+        table = self.connection.table
+        is_spent = self._charged > 0 and table.body_bytes >= table.body_budget_bytes
+        return is_spent or self._body.size > self._limit
 
     def _charge(self) -> None:
         charged = self._body.charged
         if charged == self._charged:
             return
-        self.connection.table.budget.used_bytes += charged - self._charged
+        self.connection.table.body_bytes += charged - self._charged
         self._charged = charged
 
     # Called by the connection as bytes arrive.

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
 from clairvoyant_cli.protocols.routes import Shape
 
 AnswerEvent = dict[str, Any]
@@ -183,11 +184,8 @@ def ending(shape: Shape, last: bytes, tokens: int) -> bytes | None:
     """Return what ends an answer of `tokens` after its last line, as its protocol does at a limit of tokens;
     None if that line or route allows nothing. Not for `/v1/responses`: codex would ask again.
     """
-    try:
-        event: AnswerEvent = msgspec.json.decode(last.removeprefix(b"data:"), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    event = {name: value for name, value in event.items() if name not in ("usage", "timings")}
+    told = fitting(PLAIN_OBJECT, last.removeprefix(b"data:")) or {}
+    event = {name: value for name, value in told.items() if name not in ("usage", "timings")}
     done = {"done": True, "done_reason": "length", "eval_count": tokens}
     choice = {"index": 0, "finish_reason": "length"}
     match shape, event:

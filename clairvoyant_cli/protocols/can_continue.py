@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from clairvoyant_cli.protocols.answer_events import EVENTS
+from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 Body = dict[str, Any]
@@ -99,11 +98,8 @@ def continuable(
     defaults = defaults or {}
     if shape not in EVENTS:
         return "the route"
-    try:
-        body = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "the body cannot be parsed"
-    if not isinstance(body, dict) or len(set(map(str.casefold, body))) != len(body):
+    body = fitting(PLAIN_OBJECT, raw)
+    if body is None or len(set(map(str.casefold, body))) != len(body):
         return "the body cannot be parsed"
     stream = body.get("stream")
     why = _obstacle(shape, body) if stream in (None, True, False) else "stream"

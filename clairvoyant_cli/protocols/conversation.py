@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import takewhile
 
-import msgspec
 from msgspec import Raw
 
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece
-from clairvoyant_cli.protocols.lenient_json import entries, is_given, text
+from clairvoyant_cli.protocols.lenient_json import entries, fitting, is_given, text
 from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, nested
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, NO_PARTS, Chain, Parts
 
@@ -92,9 +91,8 @@ async def read_conversation(pieces: Sequence[Piece], model: str) -> Conversation
     await READING.next()
     with READING:
         body = b"".join(pieces)
-        try:
-            held = BODY.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        held = fitting(BODY, body)
+        if held is None:
             return NO_CONVERSATION
         parts, tools, systems = _parts(held)
         agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))

@@ -38,10 +38,6 @@ def opening_of(pieces: Sequence[Piece]) -> int:
     return 0 if found is None else found.end()
 
 
-def stamp_of(name: str, number: int, at: int) -> Stamp:
-    return Stamp(b'"%b":%d,' % (name.encode(), number), at)
-
-
 class Stamping:
     def __init__(self, sink: BodySink, stamp: Stamp) -> None:
         self._sink = sink

@@ -13,6 +13,7 @@ import msgspec
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols.answer_events import EVENT_END, AnswerEvent, ndjson, sse
 from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 EVENT_STREAM = b"text/event-stream"
@@ -159,11 +160,8 @@ class ErrorInstead(Joint):
 
     def end(self) -> bytes:
         body, message = b"", bytes(self._held).decode("utf-8", "replace").strip()[:500]
-        try:
-            told = msgspec.json.decode(self._held)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            told = None
-        if isinstance(told, dict) and told.get("error"):
+        told = fitting(PLAIN_OBJECT, self._held)
+        if told is not None and told.get("error"):
             body, error = msgspec.json.encode(told), told["error"]
             message = str(error.get("message") if isinstance(error, dict) else error)
         return self._written(body, Refusal(self._status, message or f"the server answered {self._status}"))

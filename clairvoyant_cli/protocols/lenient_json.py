@@ -5,7 +5,7 @@ may have a hundred thousand entries.
 Rule 2: a value of an unexpected type reads as nothing, and the other fields are unaffected.
 """
 
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -27,6 +27,7 @@ class AList(msgspec.Struct, array_like=True, gc=False):
 
 _SCALAR = msgspec.json.Decoder(str | int | float | bool | AList | AnObject | None)
 OBJECT = msgspec.json.Decoder(dict[str, Raw])
+PLAIN_OBJECT = msgspec.json.Decoder(dict[str, Any])  # decoded to the last value, of bounded texts
 _ENTRIES = msgspec.json.Decoder(list[Raw])
 _TEXT = msgspec.json.Decoder(str)
 _NUMBER = msgspec.json.Decoder(float)
@@ -37,8 +38,8 @@ _LONGEST_NOTHING = 5
 _TEXT_BEGINS, _LIST_BEGINS, _OBJECT_BEGINS = b'"[{'
 
 
-def fitting(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
-    """Return what a decoder makes of a field; None if it is of another type, or no JSON within."""
+def fitting(decoder: msgspec.json.Decoder[T], raw: Raw | bytes | bytearray | memoryview) -> T | None:
+    """Return what a decoder makes of a text or a field; None if it is of another type, or no JSON."""
     if raw is ABSENT:
         return None
     try:

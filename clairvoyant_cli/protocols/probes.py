@@ -336,7 +336,4 @@ def read_as(body: bytes | None, decoder: msgspec.json.Decoder[Told]) -> Told | N
         return None
     if body.count(b"{") > ANSWER_OBJECTS or body.count(b",") > ANSWER_ENTRIES:
         return None
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    return fitting(decoder, body)

@@ -64,7 +64,7 @@ def _ollama_chat(body: RequestBody, model: str, client: str) -> PromptView:
 
 def _ollama_generate(body: RequestBody, model: str, client: str) -> PromptView:
     prompt, suffix = text_of(body.prompt), text_of(body.suffix)
-    whole = joined((prompt, suffix), "") if suffix.text else prompt
+    whole = joined((prompt, suffix), "")
     return PromptView(
         prompt=whole.text,
         cut=whole.cut,
@@ -100,7 +100,7 @@ def _chat(body: RequestBody, model: str, client: str) -> PromptView:
 
 def _completion(body: RequestBody, model: str, client: str) -> PromptView:
     prompt, suffix = prompt_text(body.prompt, Allowance()), text_of(body.suffix)
-    whole = joined((prompt, suffix), "") if suffix.text else prompt
+    whole = joined((prompt, suffix), "")
     return PromptView(
         prompt=whole.text,
         cut=whole.cut,

@@ -16,6 +16,7 @@ class RequestBody(msgspec.Struct, gc=False):
     best_of: Raw = ABSENT
     n_cmpl: Raw = ABSENT
     priority: Raw = ABSENT
+    store: Raw = ABSENT
     prompt_cache_key: Raw = ABSENT
     metadata: Raw = ABSENT
     # What is asked: messages, prompts, inputs.
@@ -53,6 +54,7 @@ class RequestBody(msgspec.Struct, gc=False):
     # Ollama's own.
     options: Raw = ABSENT
     keep_alive: Raw = ABSENT
+    name: Raw = ABSENT  # the model, in old requests for `/api/show`
     debug_render_only: Raw = msgspec.field(default=ABSENT, name="_debug_render_only")
 
 

@@ -29,6 +29,7 @@ from clairvoyant_cli.protocols.answer_events import (
     without_role,
 )
 from clairvoyant_cli.protocols.can_continue import Continuable
+from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.summed_totals import Earlier, openai_usage, summed
 
@@ -219,11 +220,8 @@ class Splice:
                 return {}, CLOSES
         if not held:
             return {}, NOTHING
-        try:
-            event = msgspec.json.decode(held)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return {}, STRANGE
-        return (event, EVENTS[self._part].read(event)) if isinstance(event, dict) else ({}, STRANGE)
+        event = fitting(PLAIN_OBJECT, held)
+        return ({}, STRANGE) if event is None else (event, EVENTS[self._part].read(event))
 
     def _note(self, event: AnswerEvent, said: Said) -> None:
         if not said.plain:

@@ -18,6 +18,7 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     Object,
+    fitting,
     is_given,
     measure,
     object_in,
@@ -157,7 +158,8 @@ class UsageReader:
         """Return the totals after the end of the answer. Never raises."""
         if not self.readable or not self.is_answer:
             return Totals()
-        events = list(self._last_events() if self.streaming else _decoded(self._tail))
+        texts = self._last_lines() if self.streaming else [self._tail]
+        events = [event for each in texts if (event := fitting(EVENT, each)) is not None]
         done = not self.streaming or (self._sse and b"[DONE]" in self._tail[-64:])
         totals = _merge(events, done or (bool(events) and _closes(events[-1])))
         tokens = totals.tokens
@@ -165,14 +167,14 @@ class UsageReader:
             tokens = self.events or None  # the client did not ask for usage
         return replace(totals, tokens=tokens, calls_tool=CALLS_TOOL.search(self._tail) is not None)
 
-    def _last_events(self) -> Iterator[UsageEvent]:
+    def _last_lines(self) -> Iterator[bytes]:
         before, *last = bytes(self._tail).rsplit(b"\n", LAST_LINES)
         first = before.split(b"\n", FIRST_LINES)[:FIRST_LINES]
         for line in (*first, *last):
             if self._ndjson:
-                yield from _decoded(line)
+                yield line
             elif line.startswith(b"data:"):
-                yield from _decoded(line[5:])
+                yield line[5:]
 
 
 def is_comment(data: bytes) -> bool:
@@ -182,14 +184,8 @@ def is_comment(data: bytes) -> bool:
 
 def told_by_line(line: bytes) -> Totals:
     """Return the totals in one event of a stream, mostly none."""
-    return _merge(list(_decoded(line)), False)
-
-
-def _decoded(line: bytes | bytearray) -> Iterator[UsageEvent]:
-    try:
-        yield EVENT.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
+    event = fitting(EVENT, line)
+    return _merge([] if event is None else [event], False)
 
 
 def _closes(event: UsageEvent) -> bool:

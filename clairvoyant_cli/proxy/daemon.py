@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from clairvoyant_cli.addresses import Address, is_loopback, joined, local_url
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.http.limits import Budget, ConnectionTable
+from clairvoyant_cli.http.limits import ConnectionTable
 from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.access.clients import Clients
@@ -183,7 +183,7 @@ async def running_daemon(
     table = ConnectionTable(
         client_timeout_s=config.client_timeout,
         most=max_connections(config.max_connections, raise_open_files()),
-        budget=Budget(config.body_budget_mib * 1024 * 1024),
+        body_budget_bytes=config.body_budget_mib * 1024 * 1024,
     )
     exposed = not all(is_loopback(host) for host, _ in config.addresses())
     clients_file = clients_file_of(config, exposed=exposed)

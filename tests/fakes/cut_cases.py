@@ -89,7 +89,7 @@ class Client:
         self.head_sent = False
         self.gone = False
         self.peer = "ann"
-        self.table = SimpleNamespace(budget=SimpleNamespace(used_bytes=0, spent=False))
+        self.table = SimpleNamespace(body_bytes=0, body_budget_bytes=1)
 
     def send_head(self, head: ResponseHead, *extra: Header) -> None:
         """Take a head."""

@@ -325,9 +325,10 @@ def _is_too_early(exchange: Exchange) -> bool:
 
 
 def _earlier(exchange: Exchange, tokens: int, counted: int | None) -> Earlier:
-    earlier = Earlier()
+    prefill_s = decode_s = 0.0
     for part in exchange.parts:
         ended_s = part.ended_s or part.granted_s
         begun_s = part.first_byte_s or ended_s
-        earlier = earlier.then(tokens, begun_s - part.granted_s, ended_s - begun_s, counted)
-    return earlier
+        prefill_s += begun_s - part.granted_s
+        decode_s += ended_s - begun_s
+    return Earlier(tokens, prefill_s, decode_s, tokens if counted is None else counted)

@@ -1,12 +1,12 @@
 """Sends a request to a server, in the queue or past it; and says which requests may be sent again."""
 
-import msgspec
-
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UpstreamConnection
 from clairvoyant_cli.protocols.inject_field import OUTDATED, Stamp, Stamping
+from clairvoyant_cli.protocols.lenient_json import fitting, scalar
+from clairvoyant_cli.protocols.request_bodies import BODY
 from clairvoyant_cli.protocols.routes import Route, Shape, Work
 from clairvoyant_cli.proxy.servers.server import Server
 
@@ -15,13 +15,6 @@ REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
 
 KEPT_RUNNING = b"x-conversation-id"
 """With it llama.cpp goes on with a stream whose client has left, and keeps it to be read again."""
-
-
-class _Stored(msgspec.Struct, gc=False):
-    store: bool | None = None
-
-
-_STORED = msgspec.json.Decoder(_Stored)
 
 
 def forward(
@@ -89,7 +82,5 @@ def has_no_side_effects(request: Request, route: Route) -> bool:
         return False
     if route.shape not in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT):
         return True
-    try:
-        return _STORED.decode(b"".join(request.arrived)).store is False
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
+    body = fitting(BODY, b"".join(request.arrived))
+    return body is not None and scalar(body.store) is False

@@ -7,16 +7,16 @@ the answer says which.
 import asyncio
 from dataclasses import dataclass
 
-import msgspec
-
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.own_requests import OwnAnswer
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.lenient_json import fitting, text
 from clairvoyant_cli.protocols.model_lists import LISTS, merged
 from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.protocols.probes import ANSWER_BYTES
+from clairvoyant_cli.protocols.request_bodies import BODY
 from clairvoyant_cli.protocols.routes import Route, plainly_spelled, unescaped
 from clairvoyant_cli.proxy.access.keys import BACKEND_HEADER, Access
 from clairvoyant_cli.proxy.requests.forwarding import forward
@@ -32,11 +32,6 @@ SHOW_BYTES = 64 * 1024
 
 ONE_MODEL = "/v1/models/"  # what follows is the name of the model that is asked about
 READING = (b"GET", b"HEAD", b"OPTIONS")
-
-
-class _Shown(msgspec.Struct, gc=False):
-    model: str = ""
-    name: str = ""
 
 
 @dataclass(slots=True)
@@ -75,7 +70,8 @@ class Passthrough:
             return pool.first
         if path == SHOW and head.method == b"POST":
             pieces = await request.read(SHOW_BYTES)
-            model = _model_in(b"".join(pieces or ()))
+            shown = fitting(BODY, b"".join(pieces or ()))
+            model = "" if shown is None else text(shown.model) or text(shown.name)
         elif head.method in READING and path.startswith(ONE_MODEL):
             model = unescaped(head.path, pool.first.prefix)[len(ONE_MODEL) :]
         if model:
@@ -148,11 +144,3 @@ class Passthrough:
 
 def _one_that_is_there(servers: list[Server]) -> Server:
     return next((server for server in servers if not server.away), servers[0])
-
-
-def _model_in(body: bytes) -> str:
-    try:
-        shown = msgspec.json.decode(body, type=_Shown)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
-    return shown.model or shown.name

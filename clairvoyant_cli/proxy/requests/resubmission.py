@@ -17,16 +17,15 @@ MAX_KEPT = 2000
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A request whose client has left: its id, when it arrived and ended, and how often it had been sent."""
+    """A request whose client has left: its id, and when it arrived and ended."""
 
     id: str
     arrival_s: float
     left_s: float
-    attempts: int
 
     @property
     def next_id(self) -> str:
-        return f"{self.id.partition('.')[0]}.{self.attempts + 1}"
+        return f"{self.id.partition('.')[0]}.{attempts_of(self.id) + 1}"
 
 
 @dataclass(slots=True)
@@ -46,7 +45,7 @@ class Resubmissions:
             return
         key = job.client, job.claimed, job.prefix.hashes[-1]
         self._left.pop(key, None)
-        self._left[key] = Left(exchange.id, job.arrival_s, end.at_s, attempts_of(exchange.id))
+        self._left[key] = Left(exchange.id, job.arrival_s, end.at_s)
         while len(self._left) > MAX_KEPT:
             self._left.popitem(last=False)
 

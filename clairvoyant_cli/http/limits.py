@@ -67,8 +67,7 @@ TURN_S = 0.004
 class LoopTurn:
     """Measures what a turn of the loop is spent on, as a context manager round each piece of such work."""
 
-    def __init__(self, allowed_s: float = TURN_S) -> None:
-        self._allowed_s = allowed_s
+    def __init__(self) -> None:
         self._spent_s = 0.0
         self._began_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -82,7 +81,7 @@ class LoopTurn:
     def charge(self, seconds: float) -> None:
         """Add to the time spent. It accumulates over turns, so that an idle daemon need not count them."""
         self._spent_s += seconds
-        if self._spent_s >= self._allowed_s:
+        if self._spent_s >= TURN_S:
             loop = asyncio.get_running_loop()
             if self._loop is not loop:
                 self._loop = loop
@@ -90,7 +89,7 @@ class LoopTurn:
 
     @property
     def over(self) -> bool:
-        return self._spent_s >= self._allowed_s and self._loop is asyncio.get_running_loop()
+        return self._spent_s >= TURN_S and self._loop is asyncio.get_running_loop()
 
     async def next(self) -> None:
         while self.over:  # noqa: ASYNC110 - an event would wake all in the same turn

@@ -5,7 +5,7 @@ may have a hundred thousand entries.
 Rule 2: a value of an unexpected type reads as nothing, and the other fields are unaffected.
 """
 
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -17,15 +17,7 @@ LONGEST_NUMBER = 40
 """Characters of a number that is read. To decode one takes time that grows with the square of its length."""
 
 
-class AnObject(TypedDict, total=False):
-    """An object of which nothing is read."""
-
-
-class AList(msgspec.Struct, array_like=True, gc=False):
-    """A list of which nothing is read."""
-
-
-_SCALAR = msgspec.json.Decoder(str | int | float | bool | AList | AnObject | None)
+_SCALAR = msgspec.json.Decoder(str | int | float | bool | None)
 OBJECT = msgspec.json.Decoder(dict[str, Raw])
 PLAIN_OBJECT = msgspec.json.Decoder(dict[str, Any])  # decoded to the last value, of bounded texts
 _ENTRIES = msgspec.json.Decoder(list[Raw])
@@ -68,8 +60,9 @@ def object_in(raw: Raw) -> Object:
 
 def scalar(raw: Raw) -> str | int | float | bool | None:
     """Return a string, number or boolean; None for anything else, and for absurdly long numbers."""
-    held = None if raw is ABSENT or _is_long_number(raw) else fitting(_SCALAR, raw)
-    return None if isinstance(held, AList | dict) else held
+    if raw is ABSENT or is_list(raw) or is_object(raw) or _is_long_number(raw):
+        return None
+    return fitting(_SCALAR, raw)
 
 
 def text(raw: Raw) -> str:

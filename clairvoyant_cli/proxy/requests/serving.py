@@ -351,11 +351,11 @@ class Serving:
         kind: Callable[..., Relay] = Relay
         if exchange.splice is not None:
             content_type = server.adapter.json_type(exchange.splice.asked.shape) or b""
-            kind = partial(SplicedRelay, exchange.splice, resumes=resumes, content_type=content_type)
+            kind = partial(SplicedRelay, splice=exchange.splice, resumes=resumes, content_type=content_type)
         return kind(
             request,
             upstream,
-            *self.refusals.about(exchange),
+            self.refusals.about(exchange),
             on_head=on_head,
             on_first_byte=on_first_byte,
             may_wait=may_wait,

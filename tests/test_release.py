@@ -11,7 +11,7 @@ import click
 
 from clairvoyant_cli.config import load_serve_config
 from clairvoyant_cli.http.fields import Fields
-from clairvoyant_cli.http.framing import request_head
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.access.clients import parse_clients
 
@@ -85,5 +85,5 @@ def test_the_proxy_of_compose_tells_users_apart_and_keeps_its_key(tmp_path: Path
     owner = clients.owner_of(key.encode())
     assert owner is not None
     fields = Fields([(b"Host", b"localhost"), (b"X-OpenWebUI-User-Email", b"ann@example.org")])
-    head = request_head(b"POST", b"/v1/chat/completions", fields, http10=False)
+    head = RequestHead(b"POST", b"/v1/chat/completions", fields, http10=False)
     assert clients.user_of(owner, head) == "webui/ann@example.org"

@@ -88,9 +88,9 @@ class Prober:
         sent = None if body is None else msgspec.json.encode(body)
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await collect(upstream, prefix + path, self._headers, sent, ANSWER_BYTES)
+                head, text = await collect(upstream, prefix + path, self._headers, sent, ANSWER_BYTES)
         except TimeoutError:
             return ProbeAnswer(0, why=TIMED_OUT)
         except UpstreamError as error:
             return ProbeAnswer(0, why=str(error))
-        return ProbeAnswer(answer.begun.status, answer.text)
+        return ProbeAnswer(head.status, text)

@@ -329,7 +329,8 @@ class Cutter:
         told = await self.adapter.said_tokens(self.ask, asked, splice.said)
         tokens = max(splice.tokens, told or 0)
         first_s = part.first_s or part.last_s
-        earlier = Earlier().then(tokens, first_s - part.sent_s, part.last_s - first_s, told)
+        reread = tokens if told is None else told
+        earlier = Earlier(tokens, first_s - part.sent_s, part.last_s - first_s, reread)
         return Cut(splice, tokens, earlier)
 
     async def _resume(

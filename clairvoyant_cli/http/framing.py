@@ -14,7 +14,6 @@ from typing import ClassVar, NamedTuple
 
 from clairvoyant_cli.http.fields import (
     BARE_LINE_END,
-    FRAMING_FIELDS,
     NO_TRAILERS,
     NOT_CRLF,
     TCHAR,
@@ -23,13 +22,18 @@ from clairvoyant_cli.http.fields import (
     FramingError,
     Header,
 )
-from clairvoyant_cli.http.heads import RequestHead, ResponseHead, request_line, status_line
+from clairvoyant_cli.http.heads import (
+    RequestHead,
+    ResponseHead,
+    bodiless,
+    read_request_head,
+    read_response_head,
+)
 
 HEAD_LIMIT_BYTES = 256 * 1024
 """The longest head taken, on both sides. Node takes 16 KiB, nginx 32, h11 and uvicorn 64, Go 1024."""
 
 TRAILER_LIMIT_BYTES = 64 * 1024
-
 CHUNK_LINE_LIMIT_BYTES = 4096  # the longest line before a chunk, extensions included (Go's net/http: 4096)
 CHUNK_SLACK_BYTES = 16 * 1024
 """Framing beyond 16 bytes per chunk and two per byte of data that one body may have, as in Go's net/http
@@ -40,13 +44,10 @@ CHUNKS_AT_ONCE = 256
 
 MAX_INFORMATIONAL = 16  # 1xx answers before the final one; more are a flood (Go's net/http: 5)
 
-_LENGTH = re.compile(rb"[0-9]{1,18}")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + VALUE + rb")?\r\n")
 
 
 class End(NamedTuple):
-    """The message is whole."""
-
     trailers: list[Header]
 
 
@@ -61,65 +62,7 @@ Event = RequestHead | ResponseHead | bytes | End | Malformed
 """What a reader finds, in order: a head, pieces of its body, the end; `Malformed` is the last of all."""
 
 
-def request_head(method: bytes, target: bytes, fields: Fields, *, http10: bool = False) -> RequestHead:
-    """Return the head of a request; FramingError if its body has no single length."""
-    options = fields.members(b"connection")
-    for name in options:
-        if name in FRAMING_FIELDS and name in fields.first:
-            raise FramingError(400, f"Connection must not name {name.decode().title()}")
-    declared = _declared(fields, http10=http10, coding_status=501)
-    length = None if b"transfer-encoding" in fields.first else declared or 0
-    keep = _persists(options, http10=http10)
-    return RequestHead(method, target, fields, length, keep_alive=keep, http10=http10)
-
-
-def read_request_head(block: bytes) -> RequestHead:
-    """Parse a request's head, each line with its CRLF; FramingError if it is invalid."""
-    method, target, http10, end = request_line(block)
-    return request_head(method, target, Fields.parse(block, end), http10=http10)
-
-
-def read_response_head(block: bytes) -> ResponseHead:
-    """Parse a response's head, each line with its CRLF; FramingError if it is invalid."""
-    status, reason, http10, end = status_line(block)
-    fields = Fields.parse(block, end)
-    length = _declared(fields, http10=http10, coding_status=502)
-    chunked = b"transfer-encoding" in fields.first
-    keep = _persists(fields.members(b"connection"), http10=http10)
-    return ResponseHead(status, reason, fields.items, length, chunked, keep, fields)
-
-
-def _persists(options: list[bytes], *, http10: bool) -> bool:
-    """Whether the connection takes another message after this one (RFC 9112, 9.3)."""
-    return (b"keep-alive" in options) if http10 else (b"close" not in options)
-
-
-def _declared(fields: Fields, *, http10: bool, coding_status: int) -> int | None:
-    """Return the declared length, None without one; FramingError for any doubt (RFC 9112, 6.1 to 6.3)."""
-    length = fields.first.get(b"content-length")
-    codings = fields.listed.get(b"transfer-encoding")
-    if codings is not None:
-        if length is not None:
-            raise FramingError(400, "Content-Length and Transfer-Encoding exclude each other")
-        if http10:
-            raise FramingError(400, "HTTP/1.0 knows no Transfer-Encoding")
-        if codings != [b"chunked"]:
-            raise FramingError(coding_status, "the only transfer coding is chunked")
-    if length is None:
-        return None
-    if _LENGTH.fullmatch(length) is None:
-        raise FramingError(400, "Content-Length is no number of bytes")
-    return int(length)
-
-
-def bodiless(method: bytes, status: int) -> bool:
-    """Whether the response to `method` with `status` ends with its head (RFC 9112, 6.3)."""
-    return method == b"HEAD" or status in (204, 304) or status < 200
-
-
 class _State(Enum):
-    """What comes next."""
-
     HEAD = auto()
     LENGTH = auto()
     CHUNK_LINE = auto()
@@ -132,18 +75,13 @@ class _State(Enum):
     BROKEN = auto()
 
 
-_TERMINATORS = {
-    _State.HEAD: b"\r\n\r\n",
-    _State.CHUNK_LINE: b"\r\n",
-    _State.CHUNK_END: b"",
-    _State.TRAILERS: b"\r\n\r\n",
+_SECTIONS = {
+    _State.HEAD: (b"\r\n\r\n", HEAD_LIMIT_BYTES, 431, "the head"),
+    _State.CHUNK_LINE: (b"\r\n", CHUNK_LINE_LIMIT_BYTES, 400, "a chunk's line"),
+    _State.CHUNK_END: (b"", 2, 400, "the end of a chunk"),
+    _State.TRAILERS: (b"\r\n\r\n", TRAILER_LIMIT_BYTES, 431, "the trailer section"),
 }
-_LIMITS = {
-    _State.HEAD: (HEAD_LIMIT_BYTES, 431, "the head"),
-    _State.CHUNK_LINE: (CHUNK_LINE_LIMIT_BYTES, 400, "a chunk's line"),
-    _State.CHUNK_END: (2, 400, "the end of a chunk"),
-    _State.TRAILERS: (TRAILER_LIMIT_BYTES, 431, "the trailer section"),
-}
+"""What is held until it is whole: its end, the most bytes, and the status and name of one that is longer."""
 
 
 class Reader:
@@ -191,20 +129,23 @@ class Reader:
         return True
 
     def _with_held(self, data: bytes) -> bytes:
-        """Return what can be read now: what was held, and `data`; b"" if it is still not whole."""
         if self._state is _State.DONE:
             return data
         before = len(self._held)
         self._held += data
         if not self.pending:
             start = max(0, before - 3)
-            if self._held.find(_TERMINATORS[self._state], start) < 0:
+            if self._held.find(_SECTIONS[self._state][0], start) < 0:
                 self._check_held(start)
                 return b""
         self.pending = False
-        ready = bytes(self._held)
+        return self.rest()
+
+    def rest(self) -> bytes:
+        """Return what is held, and let go of it: after a 101 it is no HTTP."""
+        held = bytes(self._held)
         self._held.clear()
-        return ready
+        return held
 
     def _read(self, data: bytes, events: list[Event]) -> None:
         pos = 0
@@ -218,20 +159,22 @@ class Reader:
             pos = step(self, data, pos, events)
 
     def _hold(self, data: bytes, pos: int) -> int:
-        """Keep the beginning of something that is not whole yet."""
         self._held += data[pos:]
         self._check_held(0)
         return len(data)
 
     def _check_held(self, start: int) -> None:
         """Refuse at once what can never become whole: too long, or no HTTP from its first bytes on."""
-        limit, status, what = _LIMITS[self._state]
-        if len(self._held) > limit:
-            raise FramingError(status, f"{what} is longer than {limit} bytes")
+        self._check_length(len(self._held))
         if self._state is _State.HEAD and self._start.match(self._held) is None:
             raise FramingError(400, "this is no HTTP/1.1")
         if BARE_LINE_END.search(self._held, start) is not None:
             raise FramingError(400, NOT_CRLF)
+
+    def _check_length(self, size: int) -> None:
+        _, limit, status, what = _SECTIONS[self._state]
+        if size > limit:
+            raise FramingError(status, f"{what} is longer than {limit} bytes")
 
     # Each step reads from `pos` on and returns where it stopped.
 
@@ -239,8 +182,7 @@ class Reader:
         end = data.find(b"\r\n\r\n", pos)
         if end < 0:
             return self._hold(data, pos)
-        if end - pos > HEAD_LIMIT_BYTES:
-            raise FramingError(431, f"the head is longer than {HEAD_LIMIT_BYTES} bytes")
+        self._check_length(end - pos)
         self._take_head(data[pos : end + 2], events)
         return end + 4
 
@@ -263,11 +205,13 @@ class Reader:
         self._state = _State.DONE
         events.append(End(trailers))
 
-    def _read_length(self, data: bytes, pos: int, events: list[Event]) -> int:
+    def _read_piece(self, data: bytes, pos: int, events: list[Event]) -> int:
         piece = data if pos == 0 and len(data) <= self._left else data[pos : pos + self._left]
         events.append(piece)
         self._left -= len(piece)
-        if not self._left:
+        if not self._left and self._state is _State.CHUNK:
+            self._state = _State.CHUNK_END
+        elif not self._left:
             self._finish(events, [])
         return pos + len(piece)
 
@@ -315,14 +259,6 @@ class Reader:
             raise FramingError(400, "a chunk does not begin with its size")
         return self._hold(data, pos)
 
-    def _read_chunk(self, data: bytes, pos: int, events: list[Event]) -> int:
-        piece = data[pos : pos + self._left]
-        events.append(piece)
-        self._left -= len(piece)
-        if not self._left:
-            self._state = _State.CHUNK_END
-        return pos + len(piece)
-
     def _read_chunk_end(self, data: bytes, pos: int, events: list[Event]) -> int:
         if data.startswith(b"\r\n", pos):
             self._state = _State.CHUNK_LINE
@@ -335,8 +271,7 @@ class Reader:
         end = data.find(b"\r\n\r\n", pos)
         if end < 0:
             return self._hold(data, pos)
-        if end - pos > TRAILER_LIMIT_BYTES:
-            raise FramingError(431, f"the trailer section is longer than {TRAILER_LIMIT_BYTES} bytes")
+        self._check_length(end - pos)
         fields = Fields.parse(data[pos + 2 : end + 2])
         passing = zip(fields.keys, fields.items, strict=True)
         self._finish(events, [item for key, item in passing if key not in NO_TRAILERS])
@@ -344,9 +279,9 @@ class Reader:
 
     _STEPS: ClassVar[dict[_State, Callable[["Reader", bytes, int, list[Event]], int]]] = {
         _State.HEAD: _read_head,
-        _State.LENGTH: _read_length,
+        _State.LENGTH: _read_piece,
         _State.CHUNK_LINE: _read_chunks,
-        _State.CHUNK: _read_chunk,
+        _State.CHUNK: _read_piece,
         _State.CHUNK_END: _read_chunk_end,
         _State.TRAILERS: _read_trailers,
         _State.UNTIL_CLOSE: _read_all,
@@ -365,21 +300,13 @@ class RequestReader(Reader):
     def next_request(self) -> list[Event]:
         """The last request has been answered: read the one after it, as far as it is here."""
         self._state = _State.HEAD
-        held = bytes(self._held)
-        self._held.clear()
+        held = self.rest()
         return self.receive(held) if held else []
 
     def stop(self) -> None:
-        """Read nothing more, and let go of what is held."""
         self._state = _State.BROKEN
         self._held.clear()
         self.pending = False
-
-    def rest(self) -> bytes:
-        """Return what followed the last request, and let go of it: after a 101 it is no HTTP."""
-        held = bytes(self._held)
-        self._held.clear()
-        return held
 
     def _take_head(self, block: bytes, events: list[Event]) -> None:
         # RFC 9112, 2.2: an empty line before a request is passed over; some clients end a body with one.
@@ -401,7 +328,6 @@ class ResponseReader(Reader):
         self._informational = 0
 
     def expect(self, request: RequestHead) -> None:
-        """Read an answer to this request next."""
         self._state = _State.HEAD
         self.head = None
         self._method = request.method
@@ -416,17 +342,15 @@ class ResponseReader(Reader):
 
     @property
     def begun(self) -> bool:
-        """Whether anything of the answer has come."""
         return bool(self.head is not None or self._held or self._informational)
 
     def close(self) -> list[Event]:
         """The server will send no more: what that makes of the answer."""
-        if self._state is _State.UNTIL_CLOSE or self._state is _State.TUNNEL:
-            self._state = _State.BROKEN
+        state, self._state = self._state, _State.BROKEN
+        if state in (_State.UNTIL_CLOSE, _State.TUNNEL):
             return [End([])]
-        if self._state in (_State.DONE, _State.BROKEN):
+        if state in (_State.DONE, _State.BROKEN):
             return []
-        self._state = _State.BROKEN
         return [Malformed(502, "it closed the connection before its answer was complete")]
 
     def _take_head(self, block: bytes, events: list[Event]) -> None:
@@ -449,28 +373,19 @@ class ResponseReader(Reader):
             self._begin_body(length, events, chunked=head.chunked and length is None)
 
 
-class _Framing(Enum):
-    """How the end of a body is marked."""
-
-    NONE = auto()
-    LENGTH = auto()
-    CHUNKED = auto()
-    CLOSE = auto()
-
-
 class ResponseWriter:
-    """Frames the answer to one request so that its client can read it, and see where it was cut."""
+    """Frames the answer to one request so that its client can read it, and see where it was cut.
+
+    `cut_needs_reset`: the end of the connection would pass for the end of the answer (RFC 9112, 8).
+    """
 
     def __init__(self, request: RequestHead) -> None:
         self.keep_alive = request.keep_alive
         self.begun = False
+        self.cut_needs_reset = False
         self._request = request
-        self._framing = _Framing.NONE
-
-    @property
-    def cut_needs_reset(self) -> bool:
-        """Whether the end of the connection would pass for the end of the answer (RFC 9112, 8)."""
-        return self.begun and self._framing is _Framing.CLOSE
+        self._bodiless = True
+        self._chunked = False
 
     def informational(self, head: ResponseHead) -> bytes:
         """Return a 1xx answer; b"" for a client of HTTP/1.0, which knows none (RFC 9110, 15.2)."""
@@ -480,19 +395,16 @@ class ResponseWriter:
         """Return the beginning of the answer; its framing is the server's where the client can read that."""
         self.begun = True
         if head.status == 101:
-            self._framing = _Framing.CLOSE
+            self.cut_needs_reset, self._bodiless = True, False
             switched = (b"Upgrade", b", ".join(head.upgraded_to()))
             return head.encode((b"Connection", b"Upgrade"), switched, *extra)
         added = list(extra)
-        if bodiless(self._request.method, head.status):
-            self._framing = _Framing.NONE
-        elif head.length is not None:
-            self._framing = _Framing.LENGTH
-        elif self._request.http10:
-            self._framing = _Framing.CLOSE
+        self._bodiless = bodiless(self._request.method, head.status)
+        if not self._bodiless and head.length is None and self._request.http10:
+            self.cut_needs_reset = True
             self.keep_alive = False
-        else:
-            self._framing = _Framing.CHUNKED
+        elif not self._bodiless and head.length is None:
+            self._chunked = True
             added.append((b"Transfer-Encoding", b"chunked"))
         if not self.keep_alive:
             added.append((b"Connection", b"close"))
@@ -501,13 +413,12 @@ class ResponseWriter:
         return head.encode(*added)
 
     def body(self, data: bytes) -> bytes:
-        """Return a piece of the body as it goes on the wire."""
-        if self._framing is _Framing.CHUNKED:
+        if self._chunked:
             return chunk(data)
-        return b"" if self._framing is _Framing.NONE else data
+        return b"" if self._bodiless else data
 
     def end(self, trailers: Iterable[Header]) -> bytes:
-        return last_chunk(trailers) if self._framing is _Framing.CHUNKED else b""
+        return last_chunk(trailers) if self._chunked else b""
 
 
 def chunk(data: bytes | memoryview) -> bytes:
@@ -516,5 +427,4 @@ def chunk(data: bytes | memoryview) -> bytes:
 
 
 def last_chunk(trailers: Iterable[Header]) -> bytes:
-    """Return the end of a chunked body with its trailers."""
     return b"0\r\n" + b"".join(b"%b: %b\r\n" % trailer for trailer in trailers) + b"\r\n"

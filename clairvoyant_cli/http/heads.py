@@ -1,10 +1,19 @@
-"""The heads of requests and responses, and how they pass to the next hop."""
+"""The heads of requests and responses: how they are parsed, and how they pass to the next hop."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
-from clairvoyant_cli.http.fields import TCHAR, VALUE, Fields, FramingError, Header, no_head
+from clairvoyant_cli.http.fields import (
+    FRAMING_FIELDS,
+    TCHAR,
+    VALUE,
+    Fields,
+    FramingError,
+    Header,
+    no_head,
+)
 
 TARGET_LIMIT_BYTES = 64 * 1024
 
@@ -16,32 +25,7 @@ _REQUEST_LINE = re.compile(rb"(" + TCHAR + rb"++) ([\x21-\x7e]++) HTTP/([0-9])\.
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([1-9][0-9][0-9])(?: (" + VALUE + rb"))?\r\n")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]++)([/?].*)?", re.IGNORECASE)
 _AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]++\]|[^/?#@:\[\]]++):[0-9]{1,5}")
-
-
-def request_line(block: bytes) -> tuple[bytes, bytes, bool, int]:
-    """Return method, target, whether it is HTTP/1.0, and the first line's end (RFC 9112, 3)."""
-    line = _REQUEST_LINE.match(block)
-    if line is None:
-        if block.find(b"\r\n") > TARGET_LIMIT_BYTES:
-            raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
-        raise no_head(block, "the first line is no HTTP/1.1 request line")
-    method, target, major, minor = line.groups()
-    if len(target) > TARGET_LIMIT_BYTES:
-        raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
-    if major != b"1":
-        raise FramingError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
-    return method, target, minor == b"0", line.end()
-
-
-def status_line(block: bytes) -> tuple[int, bytes, bool, int]:
-    """Return status, reason, whether it is HTTP/1.0, and the first line's end (RFC 9112, 4)."""
-    line = _STATUS_LINE.match(block)
-    if line is None:
-        raise no_head(block, "the first line is no HTTP/1.1 status line")
-    major, minor, status, reason = line.groups(b"")
-    if major != b"1":
-        raise FramingError(502, "it does not speak HTTP/1.1")
-    return int(status), reason, minor == b"0", line.end()
+_LENGTH = re.compile(rb"[0-9]{1,18}")
 
 
 class RequestHead:
@@ -65,35 +49,35 @@ class RequestHead:
         "upgrade",
     )
 
-    def __init__(
-        self,
-        method: bytes,
-        target: bytes,
-        fields: Fields,
-        length: int | None,
-        *,
-        keep_alive: bool,
-        http10: bool,
-    ) -> None:
-        """Determine method, target and host; FramingError if ambiguous."""
+    def __init__(self, method: bytes, target: bytes, fields: Fields, *, http10: bool = False) -> None:
+        """Determine length, target and host; FramingError if one of them is ambiguous."""
+        options = fields.members(b"connection")
+        for name in options:
+            if name in FRAMING_FIELDS and name in fields.first:
+                raise FramingError(400, f"Connection must not name {name.decode().title()}")
+        declared = _declared(fields, http10=http10, coding_status=501)
         self.method = method
         self.target = target
         self.fields = fields
-        self.length = length
-        self.keep_alive = keep_alive
+        self.length = None if b"transfer-encoding" in fields.first else declared or 0
+        self.keep_alive = _persists(options, http10=http10)
         self.http10 = http10
         self.authority, self.origin_form = _resolve(method, target, fields, http10=http10)
-        self.expects_continue = _expects_continue(fields) and not http10
+        expected = fields.listed.get(b"expect")
+        if expected is not None and expected != [b"100-continue"]:
+            raise FramingError(417, "the only expectation met here is 100-continue")
+        self.expects_continue = expected is not None and not http10
         self.upgrade = b""
-        if method == b"GET" and length == 0 and not http10 and b"upgrade" in fields.members(b"connection"):
-            self.upgrade = b", ".join(_worth_passing(fields.first.get(b"upgrade", b"")))
+        if method == b"GET" and self.length == 0 and not http10 and b"upgrade" in options:
+            offers = [each.strip(b" \t") for each in fields.first.get(b"upgrade", b"").split(b",")]
+            passing = (each for each in offers if each and not each.lower().startswith(IGNORED_UPGRADES))
+            self.upgrade = b", ".join(passing)
 
     def __repr__(self) -> str:
         return f"<RequestHead {self.method.decode()} {self.path!r}>"
 
     @property
     def headers(self) -> list[Header]:
-        """The fields as they came."""
         return self.fields.items
 
     def get(self, name: bytes) -> bytes | None:
@@ -102,12 +86,10 @@ class RequestHead:
 
     @property
     def path(self) -> str:
-        """The target's path, without scheme, authority and query."""
         return self.origin_form.partition(b"?")[0].decode("ascii")
 
     @property
     def query(self) -> bytes:
-        """What follows the path's question mark."""
         return self.origin_form.partition(b"?")[2]
 
     @property
@@ -130,39 +112,6 @@ class RequestHead:
             lines += [b"Connection: TE", b"TE: trailers"]
         lines += [name + b": " + value for name, value in extra]
         return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-def _resolve(method: bytes, target: bytes, fields: Fields, *, http10: bool) -> tuple[bytes, bytes]:
-    """Return who is asked and the target in origin form (RFC 9112, 3.2 and 3.3)."""
-    host = fields.first.get(b"host")
-    if host is None and not http10:
-        raise FramingError(400, "the Host field is missing")
-    if b"#" in target.partition(b"?")[0]:
-        # Servers that cut a fragment off would see another path; in the query it changes nothing.
-        raise FramingError(400, "the target holds a fragment")
-    if method == b"CONNECT":
-        if _AUTHORITY.fullmatch(target) is None:
-            raise FramingError(400, "CONNECT takes host:port")
-        return target, b""
-    if target.startswith(b"/") or (target == b"*" and method == b"OPTIONS"):
-        return host or b"", target
-    absolute = _ABSOLUTE.fullmatch(target)
-    if absolute is None:
-        raise FramingError(400, "the target is neither a path nor an http URL")
-    authority, rest = absolute.groups(b"")
-    return authority, rest if rest.startswith(b"/") else b"/" + rest
-
-
-def _expects_continue(fields: Fields) -> bool:
-    expected = fields.listed.get(b"expect")
-    if expected is not None and expected != [b"100-continue"]:
-        raise FramingError(417, "the only expectation met here is 100-continue")
-    return expected is not None
-
-
-def _worth_passing(offer: bytes) -> list[bytes]:
-    members = [member.strip(b" \t") for member in offer.split(b",")]
-    return [member for member in members if member and not member.lower().startswith(IGNORED_UPGRADES)]
 
 
 @dataclass(slots=True)
@@ -200,31 +149,88 @@ class ResponseHead:
         return self.fields
 
 
-REASONS = {
-    400: b"Bad Request",
-    401: b"Unauthorized",
-    403: b"Forbidden",
-    404: b"Not Found",
-    405: b"Method Not Allowed",
-    408: b"Request Timeout",
-    409: b"Conflict",
-    413: b"Content Too Large",
-    414: b"URI Too Long",
-    417: b"Expectation Failed",
-    422: b"Unprocessable Content",
-    429: b"Too Many Requests",
-    431: b"Request Header Fields Too Large",
+def read_request_head(block: bytes) -> RequestHead:
+    """Parse a request's head, each line with its CRLF; FramingError if it is invalid (RFC 9112, 3)."""
+    line = _REQUEST_LINE.match(block)
+    if line is None and block.find(b"\r\n") <= TARGET_LIMIT_BYTES:
+        raise no_head(block, "the first line is no HTTP/1.1 request line")
+    if line is None or len(line[2]) > TARGET_LIMIT_BYTES:
+        raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
+    method, target, major, minor = line.groups()
+    if major != b"1":
+        raise FramingError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+    return RequestHead(method, target, Fields.parse(block, line.end()), http10=minor == b"0")
+
+
+def read_response_head(block: bytes) -> ResponseHead:
+    """Parse a response's head, each line with its CRLF; FramingError if it is invalid (RFC 9112, 4)."""
+    line = _STATUS_LINE.match(block)
+    if line is None:
+        raise no_head(block, "the first line is no HTTP/1.1 status line")
+    major, minor, status, reason = line.groups(b"")
+    if major != b"1":
+        raise FramingError(502, "it does not speak HTTP/1.1")
+    fields, http10 = Fields.parse(block, line.end()), minor == b"0"
+    length = _declared(fields, http10=http10, coding_status=502)
+    chunked = b"transfer-encoding" in fields.first
+    keep_alive = _persists(fields.members(b"connection"), http10=http10)
+    return ResponseHead(int(status), reason, fields.items, length, chunked, keep_alive, fields)
+
+
+def bodiless(method: bytes, status: int) -> bool:
+    """Whether the response to `method` with `status` ends with its head (RFC 9112, 6.3)."""
+    return method == b"HEAD" or status in (204, 304) or status < 200
+
+
+def _persists(options: list[bytes], *, http10: bool) -> bool:
+    """Whether the connection takes another message after this one (RFC 9112, 9.3)."""
+    return (b"keep-alive" in options) if http10 else (b"close" not in options)
+
+
+def _declared(fields: Fields, *, http10: bool, coding_status: int) -> int | None:
+    """Return the declared length, None without one; FramingError for any doubt (RFC 9112, 6.1 to 6.3)."""
+    length = fields.first.get(b"content-length")
+    codings = fields.listed.get(b"transfer-encoding")
+    if codings is not None:
+        if length is not None:
+            raise FramingError(400, "Content-Length and Transfer-Encoding exclude each other")
+        if http10:
+            raise FramingError(400, "HTTP/1.0 knows no Transfer-Encoding")
+        if codings != [b"chunked"]:
+            raise FramingError(coding_status, "the only transfer coding is chunked")
+    if length is None:
+        return None
+    if _LENGTH.fullmatch(length) is None:
+        raise FramingError(400, "Content-Length is no number of bytes")
+    return int(length)
+
+
+def _resolve(method: bytes, target: bytes, fields: Fields, *, http10: bool) -> tuple[bytes, bytes]:
+    """Return the authority and the target in origin form (RFC 9112, 3.2 and 3.3)."""
+    host = fields.first.get(b"host")
+    if host is None and not http10:
+        raise FramingError(400, "the Host field is missing")
+    if b"#" in target.partition(b"?")[0]:
+        # Servers that cut a fragment off would see another path; in the query it changes nothing.
+        raise FramingError(400, "the target holds a fragment")
+    if method == b"CONNECT":
+        if _AUTHORITY.fullmatch(target) is None:
+            raise FramingError(400, "CONNECT takes host:port")
+        return target, b""
+    if target.startswith(b"/") or (target == b"*" and method == b"OPTIONS"):
+        return host or b"", target
+    absolute = _ABSOLUTE.fullmatch(target)
+    if absolute is None:
+        raise FramingError(400, "the target is neither a path nor an http URL")
+    authority, rest = absolute.groups(b"")
+    return authority, rest if rest.startswith(b"/") else b"/" + rest
+
+
+REASONS = {each.value: each.phrase.encode() for each in HTTPStatus} | {
     499: b"Client Closed Request",
-    500: b"Internal Server Error",
-    501: b"Not Implemented",
-    502: b"Bad Gateway",
-    503: b"Service Unavailable",
-    505: b"HTTP Version Not Supported",
-    508: b"Loop Detected",
     529: b"Overloaded",
 }
 
 
 def reason_of(status: int) -> bytes:
-    """Return the reason phrase of a status that we answer with."""
-    return REASONS.get(status, b"Error" if status >= 400 else b"OK")
+    return REASONS.get(status, b"Error")

@@ -67,8 +67,7 @@ TURN_S = 0.004
 class LoopTurn:
     """Measures what a turn of the loop is spent on, as a context manager round each piece of such work."""
 
-    def __init__(self, allowed_s: float = TURN_S) -> None:
-        self._allowed_s = allowed_s
+    def __init__(self) -> None:
         self._spent_s = 0.0
         self._began_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -82,7 +81,7 @@ class LoopTurn:
     def charge(self, seconds: float) -> None:
         """Add to the time spent. It accumulates over turns, so that an idle daemon need not count them."""
         self._spent_s += seconds
-        if self._spent_s >= self._allowed_s:
+        if self._spent_s >= TURN_S:
             loop = asyncio.get_running_loop()
             if self._loop is not loop:
                 self._loop = loop
@@ -90,11 +89,9 @@ class LoopTurn:
 
     @property
     def over(self) -> bool:
-        """Whether the present turn has no time left."""
-        return self._spent_s >= self._allowed_s and self._loop is asyncio.get_running_loop()
+        return self._spent_s >= TURN_S and self._loop is asyncio.get_running_loop()
 
     async def next(self) -> None:
-        """Return in a turn that has time left: at once, if the present one has."""
         while self.over:  # noqa: ASYNC110 - an event would wake all in the same turn
             await asyncio.sleep(0)
 
@@ -104,19 +101,6 @@ class LoopTurn:
 
 
 READING = LoopTurn()  # parsing of heads, chunks and bodies
-
-
-@dataclass(slots=True)
-class Budget:
-    """Bytes that the bodies of waiting requests may hold together."""
-
-    total_bytes: int
-    used_bytes: int = 0
-
-    @property
-    def spent(self) -> bool:
-        """Whether it is used up."""
-        return self.used_bytes >= self.total_bytes
 
 
 class Throttle(Protocol):
@@ -163,12 +147,14 @@ class ConnectedClient(Throttle, Protocol):
 class ConnectionTable:
     """The open client connections, at most `most`.
 
-    `fresh` have sent no request yet, `resting` are between two requests; both oldest first.
+    The bodies of waiting requests may hold `body_budget_bytes` together, and hold `body_bytes`. Of the
+    connections, `fresh` have sent no request yet, `resting` are between two requests; both oldest first.
     """
 
     client_timeout_s: float = 30.0
     most: int = 16_384
-    budget: Budget = field(default_factory=lambda: Budget(256 * 1024 * 1024))
+    body_budget_bytes: int = 256 * 1024 * 1024
+    body_bytes: int = 0
     every: "set[ConnectedClient]" = field(default_factory=set)
     fresh: "dict[ConnectedClient, None]" = field(default_factory=dict)
     resting: "dict[ConnectedClient, None]" = field(default_factory=dict)
@@ -186,12 +172,10 @@ class ConnectionTable:
         return True
 
     def busy(self, connection: ConnectedClient) -> None:
-        """A request has come on it."""
         self.fresh.pop(connection, None)
         self.resting.pop(connection, None)
 
     def rests(self, connection: ConnectedClient) -> None:
-        """Its request has been answered."""
         if connection in self.every:
             self.resting[connection] = None
 
@@ -200,7 +184,6 @@ class ConnectionTable:
         self.busy(connection)
 
     def hurry(self) -> None:
-        """Shorten timeouts to `DRAINING_TIMEOUT_S` while the daemon shuts down."""
         self.client_timeout_s = min(self.client_timeout_s, DRAINING_TIMEOUT_S)
 
     async def watch(self) -> None:

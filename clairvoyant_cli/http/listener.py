@@ -81,21 +81,17 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether the client has left; what is done for it is about to be cancelled."""
         return self._transport is None
 
     @property
     def head_sent(self) -> bool:
-        """Whether the answer to the present request has begun."""
         return self._writer is not None and self._writer.begun
 
     @property
     def unsent(self) -> int:
-        """Bytes on their way to the client that the kernel has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the new client, if there is room."""
         # uvloop's transports are registered with asyncio's base class alone; they are whole ones.
         self._transport = cast(asyncio.Transport, transport)
         keep_alive(transport)
@@ -137,7 +133,6 @@ class ClientConnection(asyncio.Protocol):
             self._drop_pipelined()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone: so is the reason to work for it."""
         if self._resets and self._transport is not None:
             reset_now(self._transport)
         self._transport = None
@@ -145,13 +140,11 @@ class ClientConnection(asyncio.Protocol):
         self._cancel_task()
 
     def pause_writing(self) -> None:
-        """The client reads slowly: whatever feeds it must wait."""
         self._writing_paused = True
         if self._throttle is not None:
             self._throttle.pause()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
         self._writing_paused = False
         if self._throttle is not None:
             self._throttle.resume()
@@ -224,7 +217,6 @@ class ClientConnection(asyncio.Protocol):
         self._task = self._spawn(self._serve(self._request))
 
     def _refuse(self, event: Malformed) -> None:
-        """Answer what cannot be parsed, and end the connection."""
         if self._ending:
             return
         self.pause_reading()
@@ -354,7 +346,6 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
 
     def send_head(self, head: ResponseHead, *extra: Header) -> None:
-        """Begin the answer. The body's framing follows the head's, as far as the client can read it."""
         if self._writer is None or self._request is None:
             return
         if not self._request.complete and head.status != 101:
@@ -362,7 +353,6 @@ class ClientConnection(asyncio.Protocol):
         self.write(self._writer.head(head, *extra))
 
     def send_informational(self, head: ResponseHead) -> None:
-        """Pass on a 1xx answer."""
         if self._writer is not None and self._request is not None:
             if head.status == 100:
                 self._request.continued()
@@ -373,7 +363,6 @@ class ClientConnection(asyncio.Protocol):
             self.write(self._writer.body(data))
 
     def send_end(self, trailers: list[Header]) -> None:
-        """End the answer's body as its framing demands."""
         if self._writer is not None:
             self.write(self._writer.end(trailers))
 
@@ -410,7 +399,6 @@ class ClientConnection(asyncio.Protocol):
             self._corked = []
 
     def uncork(self) -> None:
-        """Send what was held back."""
         held, self._corked = self._corked, None
         if held and self._transport is not None:
             self._transport.write(held[0] if len(held) == 1 else b"".join(held))
@@ -438,13 +426,11 @@ class ClientConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def pause(self) -> None:
-        """Stop feeding the request's body onward (the upstream reads slowly)."""
         self.pause_reading()
         if self._request is not None:
             self._request.stop_flow()
 
     def resume(self) -> None:
-        """Feed the request's body again."""
         self.resume_reading()
         if self._request is not None:
             self._request.resume_flow()

@@ -6,54 +6,13 @@ from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 from clairvoyant_cli.http.fields import Fields, Header
-from clairvoyant_cli.http.framing import request_head
-from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.upstream import ResponseSink, Upstream, UpstreamConnection, UpstreamError
 
 MAX_AHEAD_BYTES = 1 << 20  # so much of an answer is taken before its reader has read it
 
 
-class Collected(ResponseSink):
-    """Takes an answer whole, up to `limit` bytes and one more, so that a longer one is seen to be longer."""
-
-    def __init__(self, connection: UpstreamConnection, limit: int) -> None:
-        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._begun: ResponseHead | None = None
-        self._pieces: list[bytes] = []
-        self._connection = connection
-        self._left = limit + 1
-
-    @property
-    def begun(self) -> ResponseHead:
-        assert self._begun is not None  # noqa: S101 - what has finished has begun
-        return self._begun
-
-    @property
-    def text(self) -> bytes | None:
-        """The body of what has finished; None where it is compressed."""
-        plain = self.begun.get(b"content-encoding") in (None, b"identity")
-        return b"".join(self._pieces) if plain else None
-
-    def head(self, head: ResponseHead) -> None:
-        self._begun = head
-
-    def data(self, data: bytes) -> None:
-        self._pieces.append(data[: self._left])
-        self._left -= len(data)
-        if self._left < 0:
-            self._connection.abort()
-            self.end([])
-
-    def end(self, trailers: list[Header]) -> None:
-        if not self.finished.done():
-            self.finished.set_result(None)
-
-    def failed(self, error: UpstreamError) -> None:
-        if not self.finished.done():
-            self.finished.set_exception(error)
-
-
-class Arriving(ResponseSink):
+class OwnAnswer(ResponseSink):
     """Reads an answer in pieces, with bounded read-ahead. `begun` or `pieces` raise what went wrong."""
 
     def __init__(self, connection: UpstreamConnection) -> None:
@@ -61,19 +20,39 @@ class Arriving(ResponseSink):
         self._news: asyncio.Queue[bytes | UpstreamError | None] = asyncio.Queue()
         self._connection = connection
         self._ahead = 0
+        self._over = False
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the pieces of the body as they come."""
         while (news := await self._news.get()) is not None:
             if isinstance(news, UpstreamError):
                 raise news
             self._ahead -= len(news)
-            if self._ahead <= MAX_AHEAD_BYTES:
+            if self._ahead <= MAX_AHEAD_BYTES and not self._over:
                 self._connection.resume()
             yield news
 
+    async def whole(self, limit: int) -> tuple[ResponseHead, bytes | None]:
+        """Return the head and the body; None for a compressed body, and more than `limit` bytes of one that
+        is longer.
+        """
+        try:
+            head, body = await self.begun, bytearray()
+            async for piece in self.pieces():
+                body += piece
+                if len(body) > limit:
+                    break
+        finally:
+            self.abandon()
+        return head, bytes(body) if head.get(b"content-encoding") in (None, b"identity") else None
+
+    def abandon(self) -> None:
+        """Close the connection, unless the answer is over: another request may use it by now."""
+        if not self._over:
+            self._connection.abort()
+
     def head(self, head: ResponseHead) -> None:
-        self.begun.set_result(head)
+        if not self.begun.done():
+            self.begun.set_result(head)
 
     def data(self, data: bytes) -> None:
         self._news.put_nowait(data)
@@ -82,9 +61,11 @@ class Arriving(ResponseSink):
             self._connection.pause()
 
     def end(self, trailers: list[Header]) -> None:
+        self._over = True
         self._news.put_nowait(None)
 
     def failed(self, error: UpstreamError) -> None:
+        self._over = True
         if not self.begun.done():
             self.begun.set_exception(error)
         self._news.put_nowait(error)
@@ -92,17 +73,10 @@ class Arriving(ResponseSink):
 
 async def collect(
     upstream: Upstream, target: str, headers: Sequence[Header], body: bytes | None, limit: int
-) -> Collected:
-    """GET, or POST a JSON body; return the answer, up to `limit` bytes. UpstreamError if there is none."""
-    connection = await upstream.connect()
-    answer = Collected(connection, limit)
-    try:
-        _send(connection, upstream, target, headers, body, answer)
-        await answer.finished
-    except asyncio.CancelledError:
-        connection.abort()
-        raise
-    return answer
+) -> tuple[ResponseHead, bytes | None]:
+    """GET, or POST a JSON body; return what `OwnAnswer.whole` does. UpstreamError if there is no answer."""
+    answer = _send(await upstream.connect(), upstream, target, headers, body)
+    return await answer.whole(limit)
 
 
 @asynccontextmanager
@@ -110,13 +84,11 @@ async def arriving(
     upstream: Upstream, target: str, headers: Sequence[Header]
 ) -> AsyncIterator[tuple[ResponseHead, AsyncIterator[bytes]]]:
     """GET; yield the answer's head and the pieces of its body. UpstreamError if it fails."""
-    connection = await upstream.connect(fresh=True)
-    answer = Arriving(connection)
+    answer = _send(await upstream.connect(fresh=True), upstream, target, headers, None)
     try:
-        _send(connection, upstream, target, headers, None, answer)
         yield await answer.begun, answer.pieces()
     finally:
-        connection.abort()
+        answer.abandon()
 
 
 def _send(
@@ -125,15 +97,16 @@ def _send(
     target: str,
     headers: Sequence[Header],
     body: bytes | None,
-    answer: ResponseSink,
-) -> None:
+) -> OwnAnswer:
+    answer = OwnAnswer(connection)
     fields: list[Header] = [(b"Host", upstream.host_header), *headers]
     if body is not None:
         fields += [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body))]
     quoted = quote(target, safe="/%:@!$&'()*+,;=~?").encode()
-    head = request_head(b"GET" if body is None else b"POST", quoted, Fields(fields))
+    head = RequestHead(b"GET" if body is None else b"POST", quoted, Fields(fields))
     connection.begin(head, head.encode(upstream.host_header), answer)
     if body:
         connection.body(body)
         connection.body_end([])
     connection.uncork()
+    return answer

@@ -39,18 +39,15 @@ class WaitingBody:
 
     @property
     def charged(self) -> int:
-        """Bytes that count against what all bodies may take together: a short one is always held."""
         return max(0, self.size - SHORT_BYTES)
 
     @property
     def pieces(self) -> list[Piece]:
-        """What has come so far."""
         if self._block is not None and self._filled:
             return [*self._pieces, self._block[: self._filled]]
         return list(self._pieces)
 
     def append(self, data: bytes) -> None:
-        """Take a piece from the wire."""
         self.size += len(data)
         if self.size <= SHORT_BYTES:
             self._pieces.append(data)
@@ -129,7 +126,6 @@ class Request:
         self.connection.waits_in_queue()
 
     def continued(self) -> None:
-        """The client has been sent `100 Continue`."""
         self._expects = False
 
     def welcome_body(self) -> None:
@@ -189,11 +185,9 @@ class Request:
         self._pump()
 
     def stop_flow(self) -> None:
-        """The sink has enough for now."""
         self._flow_stopped = True
 
     def resume_flow(self) -> None:
-        """The sink can take more."""
         self._flow_stopped = False
         if self._flow:
             self._pump()
@@ -213,7 +207,6 @@ class Request:
             self.connection.resume_reading()
 
     def sent(self) -> None:
-        """Let go of what has been sent: it will not be asked for again."""
         self._body.clear()
         self._charge()
 
@@ -225,19 +218,20 @@ class Request:
         self.sent()
 
     def _too_long(self) -> bool:
-        return self._body.size > self._limit or (self._charged > 0 and self.connection.table.budget.spent)
+        table = self.connection.table
+        is_spent = self._charged > 0 and table.body_bytes >= table.body_budget_bytes
+        return is_spent or self._body.size > self._limit
 
     def _charge(self) -> None:
         charged = self._body.charged
         if charged == self._charged:
             return
-        self.connection.table.budget.used_bytes += charged - self._charged
+        self.connection.table.body_bytes += charged - self._charged
         self._charged = charged
 
     # Called by the connection as bytes arrive.
 
     def feed(self, data: bytes) -> None:
-        """Take a piece of the body from the wire."""
         if self._flow:
             self._flow.append(data)
         elif self._sink is not None:
@@ -250,7 +244,6 @@ class Request:
                 self._wake()
 
     def feed_end(self, trailers: list[Header]) -> None:
-        """Take the end of the body from the wire."""
         self.complete = True
         self.trailers = trailers
         if self._sink is not None and not self._flow:

@@ -23,14 +23,11 @@ from clairvoyant_cli.http.limits import Throttle
 from clairvoyant_cli.http.request import SHORT_BYTES, Piece
 from clairvoyant_cli.http.sockets import Peer, keep_alive, peer_of
 
-MAX_IDLE_S = 2.0
-"""Idle connections older than this are closed: cpp-httplib keeps them 5 s, Go and Node at least as long."""
-
+MAX_IDLE = 32  # how many idle connections are kept
+MAX_IDLE_S = 2.0  # older ones are closed: cpp-httplib keeps them 5 s, Go and Node at least as long
 MIN_IDLE_S = 0.05
 """Minimum rest: llama.cpp closes the connection of a streamed answer a millisecond after its end, without
 announcing it, and a request sent in that millisecond is lost."""
-
-MAX_IDLE = 32  # how many idle connections are kept
 
 Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
@@ -54,40 +51,34 @@ class NotReadyError(UpstreamError):
 
 
 class ResponseSink:
-    """Receives an answer. `end` or `failed` is called exactly once, last.
+    """Receives an answer: 1xx answers, the head, pieces of the body. `end` or `failed` is called once, last.
 
     What arrived together comes between `hold` and `flush`, and should be sent together.
     """
 
     def hold(self) -> None:
-        """More than one thing has arrived."""
+        pass
 
     def flush(self) -> None:
-        """That was all of it."""
+        pass
 
     def informational(self, head: ResponseHead) -> None:
-        """Take a 1xx answer."""
+        pass
 
     def head(self, head: ResponseHead) -> None:
-        """Take the final answer's head."""
         raise NotImplementedError
 
     def data(self, data: bytes) -> None:
-        """Take a piece of the body."""
         raise NotImplementedError
 
     def end(self, trailers: list[Header]) -> None:
-        """Take the end: the answer is whole."""
         raise NotImplementedError
 
     def failed(self, error: UpstreamError) -> None:
-        """The answer will never be whole."""
         raise NotImplementedError
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection to the backend."""
-
     def __init__(self, pool: "Upstream") -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None
@@ -109,7 +100,6 @@ class UpstreamConnection(asyncio.Protocol):
         keep_alive(transport)
 
     def data_received(self, data: bytes | bytearray) -> None:
-        """Read what the backend sent and hand it on."""
         sink = self._sink
         if sink is not None:
             # asyncio's Proactor hands in a bytearray after a pause; bytes are not copied.
@@ -118,22 +108,15 @@ class UpstreamConnection(asyncio.Protocol):
             # Nobody asked: the rest of an answer that was given up, or a server that closes with a 408.
             self.close()
 
-    def eof_received(self) -> bool:
-        """The backend will send no more; close this side too."""
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone; a body that only ends with it is whole now."""
         self._transport = None
         self._pool.forget(self)
         if not self.closed.done():
             self.closed.set_result(None)
+        while self._reader.pending and self._sink is not None:
+            self._take(self._reader.receive(b""), self._sink)
         sink = self._sink
         if sink is None:
-            return
-        while self._reader.pending and self._sink is not None:
-            self._take(self._reader.receive(b""), sink)
-        if self._sink is None:
             return
         if exc is not None or (self.rested and not self._reader.begun):
             self._lost()
@@ -141,12 +124,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._take(self._reader.close(), sink)
 
     def pause_writing(self) -> None:
-        """The backend reads slowly: the client must wait."""
         if self.throttle is not None:
             self.throttle.pause()
 
     def resume_writing(self) -> None:
-        """The backend has caught up."""
         if self.throttle is not None:
             self.throttle.resume()
 
@@ -175,7 +156,6 @@ class UpstreamConnection(asyncio.Protocol):
             self.write(last_chunk(trailers))
 
     def write(self, data: Piece) -> None:
-        """Put bytes on the wire."""
         if self._corked:
             wire, self._corked = self._corked, b""
             if len(data) <= SHORT_BYTES:
@@ -186,13 +166,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def pause(self) -> None:
-        """Leave what the backend sends in the socket: the client reads slowly."""
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read the socket again."""
         if not self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = True
             self._transport.resume_reading()
@@ -242,7 +220,6 @@ class UpstreamConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def is_there(self) -> bool:
-        """Whether it is open, and the kernel knows of no end of it either."""
         return self.open and self._transport is not None and peer_of(self._transport) is Peer.OPEN
 
     def _take(self, events: list[Event], sink: ResponseSink) -> None:
@@ -368,7 +345,6 @@ class Upstream:
         return connection
 
     def keep(self, connection: UpstreamConnection) -> None:
-        """Take back a connection whose answer is complete."""
         if not connection.open:
             return
         connection.idle_since = asyncio.get_running_loop().time()
@@ -416,7 +392,6 @@ class Upstream:
 
 
 def reason(error: OSError) -> str:
-    """Describe why a connection could not be made."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     text = error.strerror or str(error)

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, fields, is_given, is_text, text
+from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, is_given, is_text, text
 from clairvoyant_cli.protocols.prompt_text import short_name
-from clairvoyant_cli.protocols.request_bodies import Called
+from clairvoyant_cli.protocols.request_bodies import nested
 from predictor.record import Step
 
 ANSWERS, CALLS = 5, 2  # of the latest whose lengths are read, and whose calls
@@ -29,7 +28,6 @@ _BEGINNING = r"""\s*([^"'\s\\`]{1,40})(?:[ \t]+([-<>][^"'\s\\`]{0,4}))?"""
 _COMMAND = re.compile(rf"""["'](?:command|cmd|script|code)["']\s*:\s*\[?\s*["']{_BEGINNING}""")
 _FENCED = re.compile(rf"\A(?:bash|sh|shell|console|mswea_bash_command)?\n{_BEGINNING}")
 _FENCE = "```"
-_CALLED = msgspec.json.Decoder(Called)
 
 
 class ReadMessage(NamedTuple):
@@ -43,7 +41,6 @@ class ReadMessage(NamedTuple):
 
     @property
     def characters(self) -> int:
-        """How long it is, with the arguments of its calls."""
         return len(self.text) + self.cut
 
 
@@ -93,7 +90,6 @@ def step_of(
 
 
 def calls_length(calls: Raw) -> int:
-    """Return how many characters the arguments of tools' calls have."""
     if not is_given(calls):
         return 0
     count = bytes(calls).count
@@ -108,18 +104,16 @@ def _failed(result: str) -> bool:
 def _call(message: Raw, said: ReadMessage) -> tuple[str, str]:
     """Return the first tool that a message calls, and how the command begins that it runs."""
     if is_given(said.calls):
-        call = fields(_CALLED, next(iter(entries(said.calls) or ()), ABSENT))
+        call = nested(next(iter(entries(said.calls) or ()), ABSENT))
     elif said.role in _CALLING:
-        call = fields(_CALLED, message)
+        call = nested(message)
     elif _TOOL_USE in bytes(message):
-        held = fields(_CALLED, message)
-        parts = (entries(held.content) if held else None) or ()
-        call = fields(_CALLED, next((part for part in parts if _TOOL_USE in bytes(part)), ABSENT))
+        parts = entries(nested(message).content) or ()
+        call = nested(next((part for part in parts if _TOOL_USE in bytes(part)), ABSENT))
     else:
         return "", _fenced(said.text)
-    if call is None:
-        return "", ""
-    call = fields(_CALLED, call.function) or call
+    if is_given(call.function):
+        call = nested(call.function)
     given = next((raw for raw in (call.arguments, call.input, call.action) if raw is not ABSENT), ABSENT)
     if is_text(given):
         arguments = text(given)

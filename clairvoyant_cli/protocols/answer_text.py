@@ -5,9 +5,7 @@ import json
 from clairvoyant_cli.protocols.repetition import TEXTS
 
 SHOWN_CHARS = 2000
-LOOK_BYTES = 64 * 1024
-"""Of the stream that are kept before they are read: 1 ms for some 400 events."""
-
+LOOK_BYTES = 64 * 1024  # of the stream that are kept before they are read: 1 ms for some 400 events
 _KINDS = {
     b"thinking": "thinking",
     b"reasoning": "thinking",
@@ -26,7 +24,6 @@ class AnswerText:
         self._kind = "answer"
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the stream."""
         self._fresh += data
         if len(self._fresh) > LOOK_BYTES:
             self.read()

@@ -4,23 +4,21 @@ Rule: only what is known to be harmless is cut. Whatever depends on the whole ru
 log-probabilities) or is unknown here keeps a request from being cut.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
+from clairvoyant_cli.protocols.answer_events import EVENTS
+from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 Body = dict[str, Any]
 
-HARMLESS = frozenset(
-    (
-        "model user metadata store keep_alive cache_prompt temperature top_p top_k min_p typical_p "
-        "top_n_sigma repeat_penalty repeat_last_n presence_penalty frequency_penalty logit_bias stop "
-        "ignore_eos service_tier num_ctx num_batch num_gpu main_gpu use_mmap num_thread"
-    ).split()
-)
+HARMLESS = {
+    *"model user metadata store keep_alive cache_prompt temperature top_p top_k min_p typical_p".split(),
+    *"top_n_sigma repeat_penalty repeat_last_n presence_penalty frequency_penalty logit_bias stop".split(),
+    *"ignore_eos service_tier num_ctx num_batch num_gpu main_gpu use_mmap num_thread".split(),
+}
 """Fields that mean the same for the rest of an answer: penalties look back on prompt and answer alike, and a
 continuation is asked with the same runner options of Ollama."""
 
@@ -28,7 +26,6 @@ CAPS = ("max_completion_tokens", "max_tokens", "n_predict", "num_predict")
 """Fields that bound the answer's length, which is less for its rest."""
 
 MAX_CAP = 1 << 30
-
 
 RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)  # seeds that mean a random one for each answer
 
@@ -61,12 +58,10 @@ class Continuable:
 
     @property
     def is_capped(self) -> bool:
-        """Whether the request limits its answer."""
         return any(_is_cap(self.options.get(name)) for name in self.caps)
 
     @property
     def prompt_bytes(self) -> int:
-        """How long its prompt is, without what a template adds."""
         texts = [each["content"] for each in self.body.get("messages") or ()]
         return len("".join(texts or [self.body["prompt"]]).encode())
 
@@ -101,16 +96,13 @@ def continuable(
     `streams` is the route's default of `stream`; see `Continuable` for the others.
     """
     defaults = defaults or {}
-    if shape not in SHAPES:
+    if shape not in EVENTS:
         return "the route"
-    try:
-        body = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "the body cannot be parsed"
-    if not isinstance(body, dict) or len(set(map(str.casefold, body))) != len(body):
+    body = fitting(PLAIN_OBJECT, raw)
+    if body is None or len(set(map(str.casefold, body))) != len(body):
         return "the body cannot be parsed"
     stream = body.get("stream")
-    why = SHAPES[shape](body) if stream in (None, True, False) else "stream"
+    why = _obstacle(shape, body) if stream in (None, True, False) else "stream"
     if why or (why := _own(_options(shape, body), defaults)):
         return why
     options = body.get("stream_options") or {}
@@ -124,40 +116,27 @@ def continuable(
     )
 
 
-def _chat(body: Body) -> str:
-    return _messages(body.get("messages")) or _fields(body, body, "messages", "stream")
-
-
-def _completion(body: Body) -> str:
-    return _prompt(body) or _fields(body, body, "prompt", "stream")
-
-
-def _ollama_chat(body: Body) -> str:
-    return _messages(body.get("messages")) or _ollama(body, "messages")
-
-
-def _ollama_generate(body: Body) -> str:
-    if body.get("raw") is not True:
+def _obstacle(shape: Shape, body: Body) -> str:
+    """Return what in a body prevents cutting, "" if nothing does."""
+    known = {"stream", "messages", "prompt"}
+    if shape is Shape.OLLAMA_GENERATE and body.get("raw") is not True:
         return "the answer contains the context"  # token ids, which only the server knows
-    return _prompt(body) or _ollama(body, "prompt", "raw")
-
-
-def _ollama(body: Body, *known: str) -> str:
+    if shape in (Shape.CHAT, Shape.OLLAMA_CHAT):
+        why = _messages(body.get("messages"))
+        known.remove("prompt")
+    else:
+        why = "" if isinstance(body.get("prompt"), str) and body["prompt"] else "prompt"
+        known.remove("messages")
+    if shape not in OLLAMA_SHAPES:
+        return why or _fields(body, body, known)
+    known |= {"options", "raw"} if shape is Shape.OLLAMA_GENERATE else {"options"}
     options = body.get("options") or {}
     if not isinstance(options, dict):
         return "options"
-    return _fields(body, options, *known, "stream", "options") or _fields(options, options)
+    return why or _fields(body, options, known) or _fields(options, options, set())
 
 
-SHAPES: Mapping[Shape, Callable[[Body], str]] = {
-    Shape.CHAT: _chat,
-    Shape.COMPLETION: _completion,
-    Shape.OLLAMA_CHAT: _ollama_chat,
-    Shape.OLLAMA_GENERATE: _ollama_generate,
-}
-
-
-def _fields(body: Body, options: Body, *known: str) -> str:
+def _fields(body: Body, options: Body, known: Set[str]) -> str:
     """Return the first field that prevents cutting, "" if none does."""
     for name, value in body.items():
         if value is None or name in HARMLESS or name in known:
@@ -198,10 +177,6 @@ def _messages(messages: Any) -> str:
     return "" if messages[-1]["role"] == "user" else "the last message is not the user's"
 
 
-def _prompt(body: Body) -> str:
-    return "" if isinstance(body.get("prompt"), str) and body["prompt"] else "prompt"
-
-
 def _is_cap(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < MAX_CAP
 
@@ -223,9 +198,7 @@ def _is_greedy(options: Mapping[str, Any]) -> bool:
 CONDITIONS: Mapping[str, Callable[[Any, Body], Any]] = {
     **dict.fromkeys(CAPS, _bounds),
     **dict.fromkeys(("n", "best_of"), lambda value, _: value == 1),
-    **dict.fromkeys(
-        ("tools", "functions", "logprobs", "top_logprobs", "echo", "think", "images", "suffix"), _is_off
-    ),
+    **dict.fromkeys("tools functions logprobs top_logprobs echo think images suffix".split(), _is_off),
     **dict.fromkeys(("mirostat", "dry_multiplier", "xtc_probability"), _is_off),
     # Below zero a full context keeps all of the prompt, to which what was said belongs in a continuation.
     **dict.fromkeys(("num_keep", "n_keep"), lambda value, _: isinstance(value, int) and value >= 0),

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import takewhile
 
-import msgspec
 from msgspec import Raw
 
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece
-from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, is_given, object_in, text
+from clairvoyant_cli.protocols.lenient_json import entries, fitting, is_given, text
+from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, nested
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, NO_PARTS, Chain, Parts
 
 PIECE_BYTES = 1024
@@ -28,9 +28,7 @@ SLICE_BYTES = 256 * 1024  # hashed at a time: 1 ms; a short part takes as long a
 MAX_BYTES = 4 * 1024 * 1024
 """A longer body has no chain: it is more than any context, and decoding it would take over 5 ms."""
 
-MAX_PARTS = 4096
-"""A prompt of more parts has a chain, but what changes in it is not told."""
-
+MAX_PARTS = 4096  # a prompt of more parts has a chain, but what changes in it is not told
 SYSTEM_ROLE = re.compile(rb'.{0,99}?"role"\s*:\s*"(?:system|developer)"', re.DOTALL)
 """The beginning of a message of the system text: nearly all clients put the role first."""
 
@@ -69,30 +67,6 @@ USER_ID_SESSION = re.compile(r"_session_([0-9a-f-]{8,})")
 _KEY = os.urandom(16)
 
 
-class Conversing(msgspec.Struct, gc=False):
-    """The fields of a request body that say what a server reads, and in which session."""
-
-    model: Raw = ABSENT
-    tools: Raw = ABSENT
-    functions: Raw = ABSENT
-    system: Raw = ABSENT
-    instructions: Raw = ABSENT
-    system_prompt: Raw = ABSENT
-    messages: Raw = ABSENT
-    input: Raw = ABSENT
-    input_prefix: Raw = ABSENT
-    input_suffix: Raw = ABSENT
-    input_extra: Raw = ABSENT
-    suffix: Raw = ABSENT
-    images: Raw = ABSENT
-    prompt: Raw = ABSENT
-    prompt_cache_key: Raw = ABSENT
-    metadata: Raw = ABSENT
-
-
-CONVERSING = msgspec.json.Decoder(Conversing)
-
-
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """What a request says about its conversation. `claimed` and `parent` are the session ids that it claims,
@@ -117,9 +91,8 @@ async def read_conversation(pieces: Sequence[Piece], model: str) -> Conversation
     await READING.next()
     with READING:
         body = b"".join(pieces)
-        try:
-            held = CONVERSING.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        held = fitting(BODY, body)
+        if held is None:
             return NO_CONVERSATION
         parts, tools, systems = _parts(held)
         agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))
@@ -143,13 +116,10 @@ def claims_of(head: RequestHead, conversation: Conversation) -> tuple[str, str]:
 
 
 def hashed(claim: bytes) -> str:
-    """Return what stands for a claimed id; "" for none."""
     return blake2b(claim, digest_size=8, key=_KEY).hexdigest() if claim else ""
 
 
 class _Chaining:
-    """Builds a chain, part by part."""
-
     def __init__(self, model: str) -> None:
         self._model = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=_KEY)
         self._part = self._model.copy()
@@ -182,7 +152,7 @@ class _Chaining:
         return Chain(tuple(self._hashes), tuple(self._characters), parts)
 
 
-def _parts(held: Conversing) -> tuple[list[Raw], int, int]:
+def _parts(held: RequestBody) -> tuple[list[Raw], int, int]:
     """Return what a server reads, in its order, and how many of these parts are tools and system text."""
     tools = _each(held.tools, held.functions)
     system = _each(held.system, held.instructions, held.system_prompt)
@@ -193,7 +163,6 @@ def _parts(held: Conversing) -> tuple[list[Raw], int, int]:
 
 
 def _each(*fields: Raw) -> list[Raw]:
-    """Return the entries of lists, and anything else as it is."""
     parts: list[Raw] = []
     for field in fields:
         listed = entries(field)
@@ -218,12 +187,12 @@ def _slices(parts: Sequence[Raw]) -> Iterator[list[tuple[bytes, bool]]]:
     yield taken
 
 
-def _claimed(held: Conversing) -> str:
+def _claimed(held: RequestBody) -> str:
     """Return the session that a body claims: of OpenAI's `prompt_cache_key` or Anthropic's `metadata`."""
     key = text(held.prompt_cache_key)
-    user = "" if key else text(object_in(held.metadata)["user_id"])
+    user = "" if key else text(nested(held.metadata).user_id)
     if user.startswith("{"):
-        key = text(object_in(Raw(user.encode()))["session_id"])
+        key = text(nested(Raw(user.encode())).session_id)
     elif found := USER_ID_SESSION.search(user):
         key = found[1]
     return hashed(key.encode("utf-8", "surrogatepass"))

@@ -52,7 +52,6 @@ def response(refusal: Refusal, content_type: bytes, body: bytes) -> tuple[Respon
 
 
 def error_object(refusal: Refusal, family: Family) -> dict[str, object]:
-    """Return what a dialect's clients read an error from."""
     status = refusal.status
     if family is Family.OLLAMA:
         return {"error": OLLAMA_BUSY if refusal.busy else refusal.message}

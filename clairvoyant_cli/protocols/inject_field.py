@@ -38,14 +38,7 @@ def opening_of(pieces: Sequence[Piece]) -> int:
     return 0 if found is None else found.end()
 
 
-def stamp_of(name: str, number: int, at: int) -> Stamp:
-    """Return a field that holds a whole number."""
-    return Stamp(b'"%b":%d,' % (name.encode(), number), at)
-
-
 class Stamping:
-    """Passes a body on with a stamp in it."""
-
     def __init__(self, sink: BodySink, stamp: Stamp) -> None:
         self._sink = sink
         self._stamp = stamp

@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
 from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.protocols.answer_events import EVENT_END, AnswerEvent, ndjson, sse
 from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 EVENT_STREAM = b"text/event-stream"
@@ -39,48 +40,34 @@ def filler_of(shape: Shape, model: str, request_id: str, *, streamed: bool) -> F
     if not streamed:
         return None if shape is Shape.OPAQUE else Filler(JSON, b"\n", b"\n")
     now = datetime.now(UTC)
+    empty = {"role": "assistant", "content": ""}
+    chunk: AnswerEvent = {"id": f"chatcmpl-{request_id}", "object": "chat.completion.chunk"}
+    chunk |= {"created": int(now.timestamp()), "model": model}
+    choice = {"index": 0, "finish_reason": None}
     if shape in OLLAMA_SHAPES:
-        text = {"response": ""} if shape is Shape.OLLAMA_GENERATE else {"message": EMPTY_MESSAGE}
+        text = {"response": ""} if shape is Shape.OLLAMA_GENERATE else {"message": empty}
         date = now.isoformat().replace("+00:00", "Z")
-        line = msgspec.json.encode({"model": model, "created_at": date} | text | {"done": False}) + b"\n"
+        line = ndjson({"model": model, "created_at": date} | text | {"done": False})
         return Filler(JSON_LINES, line, line)
-    if shape is Shape.MESSAGES:  # pings may come before `message_start`, which has the prompt's tokens
-        ping = b'event: ping\ndata: {"type": "ping"}\n\n'
-        return Filler(EVENT_STREAM, ping, ping)
     if shape is Shape.RESPONSES:
         said = _response(model, request_id, int(now.timestamp()))
-        created, going_on = _sse(OPENING[0], said, 0), _sse(OPENING[-1], said, 1)
+        created, going_on = _response_event(OPENING[0], said, 0), _response_event(OPENING[-1], said, 1)
         return Filler(EVENT_STREAM, created + going_on, going_on)
-    choice: dict[str, Any] = {"index": 0, "delta": EMPTY_MESSAGE, "finish_reason": None}
-    if shape in (Shape.LLAMACPP_COMPLETION, Shape.INFILL):
-        event: dict[str, Any] = {"index": 0, "content": "", "tokens": [], "stop": False}
+    if shape is Shape.MESSAGES:  # pings may come before `message_start`, which has the prompt's tokens
+        event = b'event: ping\ndata: {"type": "ping"}\n\n'
+    elif shape in (Shape.LLAMACPP_COMPLETION, Shape.INFILL):
+        event = sse({"index": 0, "content": "", "tokens": [], "stop": False})
     elif shape is Shape.CHAT:
-        event = _chunk("chatcmpl", "chat.completion.chunk", model, request_id, now, choice)
+        event = sse(chunk | {"choices": [choice | {"delta": empty}]})
     elif shape is Shape.COMPLETION:
-        choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
-        event = _chunk("cmpl", "text_completion", model, request_id, now, choice)
+        of_completion = {"id": f"cmpl-{request_id}", "object": "text_completion"}
+        event = sse(chunk | of_completion | {"choices": [choice | {"text": "", "logprobs": None}]})
     else:
         return None
-    data = b"data: " + msgspec.json.encode(event) + b"\n\n"
-    return Filler(EVENT_STREAM, data, data)
+    return Filler(EVENT_STREAM, event, event)
 
 
-EMPTY_MESSAGE = {"role": "assistant", "content": ""}
-
-
-def _chunk(
-    prefix: str, kind: str, model: str, request_id: str, now: datetime, choice: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "id": f"{prefix}-{request_id}",
-        "object": kind,
-        "created": int(now.timestamp()),
-        "model": model,
-        "choices": [choice],
-    }
-
-
-def _response(model: str, request_id: str, now_s: int) -> dict[str, Any]:
+def _response(model: str, request_id: str, now_s: int) -> AnswerEvent:
     return {
         "id": _response_id(request_id),
         "object": "response",
@@ -100,13 +87,12 @@ def _response_id(request_id: str) -> str:
     return f"resp_{request_id}"
 
 
-def _sse(kind: str, response: dict[str, Any], number: int) -> bytes:
+def _response_event(kind: str, response: AnswerEvent, number: int) -> bytes:
     event = {"type": kind, "sequence_number": number, "response": response}
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(event))
+    return b"event: %b\n%b" % (kind.encode(), sse(event))
 
 
 def error_event(body: bytes, shape: Shape, refusal: Refusal, request_id: str, *, streamed: bool) -> bytes:
-    """Return an error's `body` as the last event after a filler; unstreamed, as the answer."""
     if not streamed:
         return body
     if shape in OLLAMA_SHAPES:
@@ -116,7 +102,7 @@ def error_event(body: bytes, shape: Shape, refusal: Refusal, request_id: str, *,
     if shape is Shape.RESPONSES:
         code = "server_is_overloaded" if refusal.busy else "server_error"
         failed = {"status": "failed", "error": {"code": code, "message": refusal.message}}
-        return _sse("response.failed", _response("", request_id, 0) | failed, 2)
+        return _response_event("response.failed", _response("", request_id, 0) | failed, 2)
     return b"data: %b\n\n" % body
 
 
@@ -124,11 +110,9 @@ class Joint:
     """Joins a server's answer to what its client has got. Nothing to do if it answers as announced."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return what the client gets of a piece of the body."""
         return data
 
     def end(self) -> bytes:
-        """Return what the client gets at the end."""
         return b""
 
 
@@ -144,12 +128,11 @@ class ResponseJoined(Joint):
         self._is_opening = True
 
     def feed(self, data: bytes) -> bytes:
-        """Return the events that are whole, but for the opening."""
         self._held += data
         out = bytearray()
-        while (end := _event_end(self._held)) is not None:
-            event = bytes(self._held[:end])
-            del self._held[:end]
+        while (mark := EVENT_END.search(self._held)) is not None:
+            event = bytes(self._held[: mark.end()])
+            del self._held[: mark.end()]
             self._is_opening = self._is_opening and any(b'"%b"' % each.encode() in event for each in OPENING)
             if self._is_opening:
                 found = RESPONSE_ID.search(event)
@@ -159,7 +142,6 @@ class ResponseJoined(Joint):
         return bytes(out) if len(self._held) <= MAX_EVENT_BYTES else bytes(out) + self.end()
 
     def end(self) -> bytes:
-        """Return what is held back of an event without an end."""
         held, self._held = bytes(self._held), bytearray()
         return held
 
@@ -173,27 +155,16 @@ class ErrorInstead(Joint):
         self._held = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        """Hold the data back."""
         self._held += data[: MAX_ERROR_BYTES - len(self._held)]
         return b""
 
     def end(self) -> bytes:
         body, message = b"", bytes(self._held).decode("utf-8", "replace").strip()[:500]
-        try:
-            told = msgspec.json.decode(self._held)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            told = None
-        if isinstance(told, dict) and told.get("error"):
+        told = fitting(PLAIN_OBJECT, self._held)
+        if told is not None and told.get("error"):
             body, error = msgspec.json.encode(told), told["error"]
             message = str(error.get("message") if isinstance(error, dict) else error)
         return self._written(body, Refusal(self._status, message or f"the server answered {self._status}"))
-
-
-def _event_end(held: bytearray) -> int | None:
-    for mark in (b"\n\n", b"\r\n\r\n"):
-        if (at := held.find(mark)) >= 0:
-            return at + len(mark)
-    return None
 
 
 def joint_of(

@@ -5,7 +5,7 @@ may have a hundred thousand entries.
 Rule 2: a value of an unexpected type reads as nothing, and the other fields are unaffected.
 """
 
-from typing import TypedDict, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -17,16 +17,9 @@ LONGEST_NUMBER = 40
 """Characters of a number that is read. To decode one takes time that grows with the square of its length."""
 
 
-class AnObject(TypedDict, total=False):
-    """An object of which nothing is read."""
-
-
-class AList(msgspec.Struct, array_like=True, gc=False):
-    """A list of which nothing is read."""
-
-
-_SCALAR = msgspec.json.Decoder(str | int | float | bool | AList | AnObject | None)
+_SCALAR = msgspec.json.Decoder(str | int | float | bool | None)
 OBJECT = msgspec.json.Decoder(dict[str, Raw])
+PLAIN_OBJECT = msgspec.json.Decoder(dict[str, Any])  # decoded to the last value, of bounded texts
 _ENTRIES = msgspec.json.Decoder(list[Raw])
 _TEXT = msgspec.json.Decoder(str)
 _NUMBER = msgspec.json.Decoder(float)
@@ -37,8 +30,8 @@ _LONGEST_NOTHING = 5
 _TEXT_BEGINS, _LIST_BEGINS, _OBJECT_BEGINS = b'"[{'
 
 
-def fitting(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
-    """Return what a decoder makes of a field; None if it is of another type, or no JSON within."""
+def fitting(decoder: msgspec.json.Decoder[T], raw: Raw | bytes | bytearray | memoryview) -> T | None:
+    """Return what a decoder makes of a text or a field; None if it is of another type, or no JSON."""
     if raw is ABSENT:
         return None
     try:
@@ -56,7 +49,6 @@ class Object(dict[str, Raw]):
     """The members of an object, undecoded; one that is absent reads as `ABSENT`."""
 
     def __missing__(self, name: str) -> Raw:
-        """Return what a member holds that is not there."""
         return ABSENT
 
 
@@ -68,8 +60,9 @@ def object_in(raw: Raw) -> Object:
 
 def scalar(raw: Raw) -> str | int | float | bool | None:
     """Return a string, number or boolean; None for anything else, and for absurdly long numbers."""
-    held = None if raw is ABSENT or _is_long_number(raw) else fitting(_SCALAR, raw)
-    return None if isinstance(held, AList | dict) else held
+    if raw is ABSENT or is_list(raw) or is_object(raw) or _is_long_number(raw):
+        return None
+    return fitting(_SCALAR, raw)
 
 
 def text(raw: Raw) -> str:
@@ -83,7 +76,6 @@ def entries(raw: Raw) -> list[Raw] | None:
 
 
 def count(raw: Raw) -> int:
-    """Return the number of entries of a list; 0 if it is not one."""
     return 0 if raw is ABSENT else len(entries(raw) or ())
 
 
@@ -115,7 +107,6 @@ def number(raw: Raw) -> float | None:
 
 
 def measure(raw: Raw, most: float) -> float | None:
-    """Return a number above 0, up to `most`; None for anything else."""
     held = number(raw)
     return held if held is not None and 0 < held <= most else None
 

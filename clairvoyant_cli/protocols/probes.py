@@ -40,8 +40,7 @@ MAX_MODELS = 100
 MAX_LISTED_MODELS = 1000
 MAX_BYTES = 1 << 50
 MAX_CONTEXT = 1 << 31
-MAX_TASK = 1 << 53
-MAX_FILE_BYTES = 1 << 53
+MAX_TASK = MAX_FILE_BYTES = 1 << 53
 
 Told = TypeVar("Told")
 
@@ -69,7 +68,6 @@ class ProbeAnswer:
 
     @property
     def body(self) -> bytes | None:
-        """What can be read of an answer that is no error."""
         return self.text if self.status == 200 else None
 
 
@@ -115,7 +113,6 @@ def read_object(body: bytes | None) -> Object | None:
 
 
 def _members(body: bytes | None) -> Object:
-    """Return the members of an answer that is an object; none otherwise."""
     return read_object(body) or Object()
 
 
@@ -139,7 +136,6 @@ def rendered_prompt(body: bytes | None) -> str | None:
 
 
 def tokens_in(body: bytes | None) -> int | None:
-    """Return how many tokens a text has, as llama.cpp lists them; None if it does not."""
     tokens = _members(body)["tokens"]
     return count(tokens) if is_list(tokens) else None
 
@@ -201,7 +197,6 @@ def _offered(model: Object) -> OfferedModel:
 
 
 def model_name(model: Object) -> str:
-    """Return the name of a model in any list; "" if it has none."""
     return short_name(model["name"]) or short_name(model["id"])
 
 
@@ -238,29 +233,29 @@ def props_of(body: bytes | None) -> ServerProps | None:
 
 def busy_slots(body: bytes | None) -> BusySlots | None:
     """Return which of llama.cpp's slots (`/slots`) are busy, with their tasks; None if it does not tell."""
-    busy = _busy(body)
-    if busy is None:
+    slots = _slots(body)
+    if slots is None:
         return None
-    return frozenset((place, whole_number(slot["id_task"], MAX_TASK)) for place, slot in busy)
+    busy = ((place, slot["id_task"]) for place, slot in enumerate(slots) if is_given(slot["is_processing"]))
+    return frozenset((place, whole_number(task, MAX_TASK)) for place, task in busy)
 
 
 def slots_cap(body: bytes | None) -> int | None:
     """Return llama.cpp's own limit on answers, in tokens, from its busy slots: 0 if none, None if unknown."""
     caps: set[int] = set()
-    for _, slot in _busy(body) or ():
+    for slot in _slots(body) or ():
         told = object_in((entries(slot["next_token"]) or [slot["next_token"]])[0])  # newer builds: a list
         remain, decoded = number(told["n_remain"]), whole_number(told["n_decoded"], MAX_CONTEXT)
-        if decoded:  # before the first token it is not counted
+        if decoded and is_given(slot["is_processing"]):  # before the first token it is not counted
             caps.add(0 if remain is None or remain < 0 else int(remain) + decoded)
     return 0 if 0 in caps else min(caps) if len(caps) == 1 else None
 
 
 def idle_slots(body: bytes | None) -> dict[int, int] | None:
     """Return the tokens in each of llama.cpp's idle slots, by its id; None if it does not tell."""
-    listed = read_as(body, _SLOTS)
-    if listed is None:
+    slots = _slots(body)
+    if slots is None:
         return None
-    slots = [object_in(each) for each in listed[:MAX_SLOTS]]
     return {
         whole_number(slot["id"], MAX_SLOTS) or 0: whole_number(slot["n_prompt_tokens"], MAX_CONTEXT) or 0
         for slot in slots
@@ -276,12 +271,9 @@ def slot_file(body: bytes | None) -> tuple[int, int]:
     return next(filter(None, tokens), 0), next(filter(None, sizes), 0)
 
 
-def _busy(body: bytes | None) -> list[tuple[int, Object]] | None:
+def _slots(body: bytes | None) -> list[Object] | None:
     listed = read_as(body, _SLOTS)
-    if listed is None:
-        return None
-    slots = enumerate(object_in(each) for each in listed[:MAX_SLOTS])
-    return [(place, slot) for place, slot in slots if is_given(slot["is_processing"])]
+    return None if listed is None else [object_in(each) for each in listed[:MAX_SLOTS]]
 
 
 def _models(body: bytes | None, most: int) -> list[Object] | None:
@@ -320,15 +312,14 @@ def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineState | No
     found: dict[str, list[float]] = {name: [] for name in wanted}
     for name, labels, given in _LINE.findall(body):
         values = found.get(name.decode("ascii"))
-        value = None if values is None or _OF_A_PART.search(labels) else _number(given)
-        if values is not None and value is not None:
-            values.append(value)
+        if values is not None and not _OF_A_PART.search(labels):
+            value = _number(given)
+            values += [] if value is None else [value]
     if not any(found.values()):
         return None
-    running, waiting, preemptions, kv_used = found.values()
-    used = min(1.0, max(kv_used)) if kv_used else None
-    sums = [int(sum(values)) if values else None for values in (running, waiting, preemptions)]
-    return EngineState(sums[0], sums[1], sums[2], used)
+    *counts, kv_used = found.values()
+    running, waiting, preemptions = (int(sum(values)) if values else None for values in counts)
+    return EngineState(running, waiting, preemptions, min(1.0, max(kv_used)) if kv_used else None)
 
 
 def _number(text: bytes) -> float | None:
@@ -345,7 +336,4 @@ def read_as(body: bytes | None, decoder: msgspec.json.Decoder[Told]) -> Told | N
         return None
     if body.count(b"{") > ANSWER_OBJECTS or body.count(b",") > ANSWER_ENTRIES:
         return None
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    return fitting(decoder, body)

@@ -14,7 +14,6 @@ from msgspec import Raw
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     entries,
-    fields,
     fitting,
     is_given,
     is_list,
@@ -23,7 +22,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     text,
 )
 from clairvoyant_cli.protocols.printable import printable
-from clairvoyant_cli.protocols.request_bodies import Part, PlainPart, PromptObject
+from clairvoyant_cli.protocols.request_bodies import PlainPart, nested
 from clairvoyant_cli.protocols.shorten_json import uncut
 
 MAX_PARTS = 64  # parts of a message that are looked at
@@ -36,10 +35,8 @@ TOKEN_ID = "    "  # noqa: S105 - of a text, and no secret
 MAX_NAME_CHARS = 200  # the longest name, of a model say, that is known whole
 Entry = TypeVar("Entry")
 
-PART = msgspec.json.Decoder(Part)
 PLAIN_PARTS = msgspec.json.Decoder(list[PlainPart])
 Content = str | list[PlainPart]
-PROMPT_OBJECT = msgspec.json.Decoder(PromptObject)
 
 _NO_PLAIN_LIST = re.compile(rb"[\"\[{]")
 
@@ -68,7 +65,6 @@ class Text(NamedTuple):
 
     @property
     def characters(self) -> int:
-        """How long it is with what is missing."""
         return len(self.text) + self.cut
 
 
@@ -81,7 +77,6 @@ def short_name(raw: Raw) -> str:
 
 
 def text_of(raw: Raw) -> Text:
-    """Return a field that should be a text; nothing if it is anything else."""
     return Text(*uncut(text(raw)))
 
 
@@ -110,8 +105,7 @@ def prompt_text(prompt: Raw, allowance: Allowance, most: int = MAX_ENTRIES) -> T
     if is_text(prompt):
         return text_of(prompt)
     if is_object(prompt):
-        held = fields(PROMPT_OBJECT, prompt)
-        return NOTHING if held is None else text_of(held.prompt_string)
+        return text_of(nested(prompt).prompt_string)
     if not is_list(prompt):
         return Text(TOKEN_ID) if is_given(prompt) else NOTHING
     if _NO_PLAIN_LIST.search(prompt, 1) is None:
@@ -125,7 +119,6 @@ def prompt_text(prompt: Raw, allowance: Allowance, most: int = MAX_ENTRIES) -> T
 
 
 def _token_ids(how_many: int, most: int) -> Text:
-    """Return placeholder text for token ids, of which there may be a hundred thousand."""
     shown = min(how_many, most)
     return Text(TOKEN_ID * shown, len(TOKEN_ID) * (how_many - shown))
 
@@ -157,9 +150,7 @@ def _part_text(entry: PlainPart | Raw, allowance: Allowance, most: int) -> Text 
     elif is_text(entry):
         return text_of(entry)
     else:
-        part = fields(PART, entry)
-        if part is None:
-            return None
+        part = nested(entry)
         said = text(part.text) if is_text(part.text) else None
         kind, given, held = text(part.type), part.input, part.content
     if said is not None:

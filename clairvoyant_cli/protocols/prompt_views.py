@@ -12,6 +12,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     entries,
     fields,
     is_given,
+    is_object,
     is_text,
     number,
     scalar,
@@ -25,16 +26,7 @@ from clairvoyant_cli.protocols.prompt_text import (
     prompt_text,
     text_of,
 )
-from clairvoyant_cli.protocols.request_bodies import (
-    Message,
-    Options,
-    PlainMessage,
-    Reasoning,
-    RequestBody,
-    TemplateOptions,
-    TextFormat,
-    Typed,
-)
+from clairvoyant_cli.protocols.request_bodies import Nested, PlainMessage, RequestBody, nested
 from clairvoyant_cli.protocols.routes import Shape
 from predictor.record import NO_THINKING, PromptView, Task, Turn
 
@@ -50,21 +42,12 @@ HISTORY_PARTS = 16  # parts of a message that are looked at, of all but the last
 SAMPLED_PARTS = 4  # parts of a message in between that are looked at
 
 SYSTEM, USER = Raw(b'"system"'), Raw(b'"user"')  # roles, as a message has them
-SOFT_SWITCH = "/no_think"
-"""Qwen's switch in a prompt."""
-
+SOFT_SWITCH = "/no_think"  # Qwen's switch in a prompt
 OFF = (False, "none", "minimal", "false", "off", "disabled")
 ON = ("true", "on", "enabled", "adaptive")
 EFFORT_CHARS = 16  # of an effort that are kept: clients choose it
 
-BODY = msgspec.json.Decoder(RequestBody)
-MESSAGE = msgspec.json.Decoder(Message)
 PLAIN_MESSAGE = msgspec.json.Decoder(PlainMessage)
-OPTIONS = msgspec.json.Decoder(Options)
-TEMPLATE_OPTIONS = msgspec.json.Decoder(TemplateOptions)
-REASONING = msgspec.json.Decoder(Reasoning)
-TEXT_FORMAT = msgspec.json.Decoder(TextFormat)
-TYPED = msgspec.json.Decoder(Typed)
 
 
 def _ollama_chat(body: RequestBody, model: str, client: str) -> PromptView:
@@ -81,7 +64,7 @@ def _ollama_chat(body: RequestBody, model: str, client: str) -> PromptView:
 
 def _ollama_generate(body: RequestBody, model: str, client: str) -> PromptView:
     prompt, suffix = text_of(body.prompt), text_of(body.suffix)
-    whole = joined((prompt, suffix), "") if suffix.text else prompt
+    whole = joined((prompt, suffix), "")
     return PromptView(
         prompt=whole.text,
         cut=whole.cut,
@@ -97,12 +80,19 @@ def _ollama_generate(body: RequestBody, model: str, client: str) -> PromptView:
 
 
 def _chat(body: RequestBody, model: str, client: str) -> PromptView:
+    template = nested(body.chat_template_kwargs)
     return _conversation(
         _listed(body.messages),
         cap=_cap(body.max_completion_tokens, body.max_tokens, body.n_predict),
         json_mode=_is_json(body.response_format) or is_given(body.json_schema) or is_given(body.grammar),
         tools=body.tools if is_given(body.tools) else body.functions,
-        thinking=_thinking(*_template_switches(body), body.reasoning_effort, _effort(body), body.think),
+        thinking=_thinking(
+            template.enable_thinking,
+            template.thinking,
+            body.reasoning_effort,
+            nested(body.reasoning).effort,
+            body.think,
+        ),
         model=model,
         client=client,
     )
@@ -110,7 +100,7 @@ def _chat(body: RequestBody, model: str, client: str) -> PromptView:
 
 def _completion(body: RequestBody, model: str, client: str) -> PromptView:
     prompt, suffix = prompt_text(body.prompt, Allowance()), text_of(body.suffix)
-    whole = joined((prompt, suffix), "") if suffix.text else prompt
+    whole = joined((prompt, suffix), "")
     return PromptView(
         prompt=whole.text,
         cut=whole.cut,
@@ -136,13 +126,12 @@ def _infill(body: RequestBody, model: str, client: str) -> PromptView:
 
 
 def _responses(body: RequestBody, model: str, client: str) -> PromptView:
-    wanted = fields(TEXT_FORMAT, body.text)
     return _conversation(
         *_asked(body.instructions, body.input),
         cap=_cap(body.max_output_tokens),
-        json_mode=wanted is not None and _is_json(wanted.format),
+        json_mode=_is_json(nested(body.text).format),
         tools=body.tools,
-        thinking=_thinking(_effort(body)),
+        thinking=_thinking(nested(body.reasoning).effort),
         model=model,
         client=client,
     )
@@ -161,13 +150,12 @@ def _lmstudio_chat(body: RequestBody, model: str, client: str) -> PromptView:
 
 
 def _messages(body: RequestBody, model: str, client: str) -> PromptView:
-    switch = fields(TYPED, body.thinking)
     return _conversation(
         *_asked(body.system, body.messages),
         cap=_cap(body.max_tokens),
         json_mode=False,
         tools=body.tools,
-        thinking=None if switch is None else _thinking(switch.type),
+        thinking=_thinking(nested(body.thinking).type),
         model=model,
         client=client,
     )
@@ -193,11 +181,11 @@ VIEWS: dict[Shape, Callable[[RequestBody, str, str], PromptView]] = {
 }
 
 
-def _asked(system: Raw, given: Raw) -> tuple[list[Raw], tuple[Message, ...]]:
+def _asked(system: Raw, given: Raw) -> tuple[list[Raw], tuple[Nested, ...]]:
     """Return the messages of a request that has its system prompt beside them, and what comes before them."""
-    opening = Message(role=SYSTEM, content=system)
+    opening = Nested(role=SYSTEM, content=system)
     if is_text(given):
-        return [], (opening, Message(role=USER, content=given))
+        return [], (opening, Nested(role=USER, content=given))
     return _listed(given), (opening,)
 
 
@@ -210,7 +198,7 @@ def _listed(messages: Raw) -> list[Raw]:
 
 def _conversation(
     messages: list[Raw],
-    before: tuple[Message, ...] = (),
+    before: tuple[Nested, ...] = (),
     *,
     cap: int | None,
     json_mode: bool,
@@ -225,7 +213,7 @@ def _conversation(
     allowance = Allowance()
     between = messages[FIRST_MESSAGES:-LAST_MESSAGES]
     shown = [*messages[:FIRST_MESSAGES], *messages[-LAST_MESSAGES:]] if between else messages
-    looked_at: list[Raw | Message] = [*before, *shown]
+    looked_at: list[Raw | Nested] = [*before, *shown]
     # The last one is what is asked, and has an allowance of its own.
     told = [_said(message, allowance, HISTORY_PARTS) for message in looked_at[:-1]]
     told += [_said(message, Allowance(), MAX_PARTS) for message in looked_at[-1:]]
@@ -275,19 +263,17 @@ def _passed_over(between: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
     return (Turn("", "", characters // sum(map(len, sample))),)
 
 
-def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> ReadMessage | None:
-    """Parse a message; None if it is not one."""
-    if not isinstance(message, Message):
+def _said(message: Raw | Nested, allowance: Allowance, most_parts: int) -> ReadMessage | None:
+    if not isinstance(message, Nested):
         plain = fields(PLAIN_MESSAGE, message)
         if plain is not None:
             said, cut, images = content_text(plain.content, allowance, most_parts)
             if plain.tool_calls is not ABSENT:
                 cut += calls_length(plain.tool_calls)
             return ReadMessage(plain.role, said, cut, images + count(plain.images), plain.tool_calls)
-        held = fields(MESSAGE, message)
-        if held is None:
+        if not is_object(message):
             return None
-        message = held
+        message = nested(message)
     content = message.content if is_given(message.content) else message.output
     said, cut, images = content_text(content, allowance, most_parts)
     cut += calls_length(message.tool_calls) + (len(message.arguments) if is_given(message.arguments) else 0)
@@ -306,17 +292,11 @@ def _cap(*given: Raw) -> int | None:
 
 
 def _ollama_cap(body: RequestBody) -> int | None:
-    options = fields(OPTIONS, body.options)
-    return None if options is None else _cap(options.num_predict)
+    return _cap(nested(body.options).num_predict)
 
 
 def _is_json(response_format: Raw) -> bool:
-    return _type(response_format).startswith("json")
-
-
-def _type(raw: Raw) -> str:
-    typed = fields(TYPED, raw)
-    return "" if typed is None else text(typed.type)
+    return text(nested(response_format).type).startswith("json")
 
 
 def _thinking(*given: Raw) -> str | None:
@@ -330,13 +310,3 @@ def _thinking(*given: Raw) -> str | None:
 def _switched(thinking: str | None, *texts: str) -> str | None:
     """Return whether the model is to think once the switch in a prompt is considered."""
     return NO_THINKING if any(SOFT_SWITCH in each for each in texts) else thinking
-
-
-def _effort(body: RequestBody) -> Raw:
-    reasoning = fields(REASONING, body.reasoning)
-    return ABSENT if reasoning is None else reasoning.effort
-
-
-def _template_switches(body: RequestBody) -> tuple[Raw, ...]:
-    options = fields(TEMPLATE_OPTIONS, body.chat_template_kwargs)
-    return () if options is None else (options.enable_thinking, options.thinking)

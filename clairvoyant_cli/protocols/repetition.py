@@ -6,9 +6,7 @@ a line a thousand tokens long.
 
 import re
 
-LOOK_BYTES = 16 * 1024
-"""Of the stream that are looked at together: 0.1 ms for some 80 events."""
-
+LOOK_BYTES = 16 * 1024  # of the stream that are looked at together: 0.1 ms for some 80 events
 KEPT_BYTES = 8 * 1024
 PERIODS = 4  # that the end of the text has, at least
 LEAST_BYTES = 2048  # that these have, at least
@@ -32,7 +30,6 @@ class Repetition:
         self._repeated = 0
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the stream."""
         fresh = self._fresh
         fresh += data
         if len(fresh) < LOOK_BYTES:

@@ -8,7 +8,7 @@ Rule 3: what is kept of a request is bounded, except for its text, which is drop
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -17,10 +17,10 @@ from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, read_conversation
 from clairvoyant_cli.protocols.inject_field import opening_of
-from clairvoyant_cli.protocols.lenient_json import ABSENT, fields, is_given, scalar, text, whole_number
+from clairvoyant_cli.protocols.lenient_json import ABSENT, OBJECT, is_given, scalar, text, whole_number
 from clairvoyant_cli.protocols.prompt_text import short_name
-from clairvoyant_cli.protocols.prompt_views import BODY, OPTIONS, VIEWS
-from clairvoyant_cli.protocols.request_bodies import RequestBody
+from clairvoyant_cli.protocols.prompt_views import VIEWS
+from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, nested
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Route, Shape, Work
 from clairvoyant_cli.protocols.shorten_json import Condenser
 from predictor.record import PromptView, Task
@@ -35,8 +35,6 @@ MAX_CHOICES = 1024  # answers to one request that are believed; OpenAI allows 12
 DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_debug_render_only"})
 """Fields that decide whether a request waits."""
 
-NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
 SERVICE_TIERS = {"priority": -1, "flex": 1}
 
 
@@ -49,7 +47,7 @@ class Habits(Protocol):
         """Whether a model does not run on this server's hardware, and so takes no slot of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ParsedRequest:
     """What is known of a request. `bypass` says why it does not wait in the queue, "" if it does.
 
@@ -77,19 +75,18 @@ async def parse_request(
     """Parse a request's body, in pieces as it came; None means that it was too long to hold."""
     if pieces is None or route.shape is Shape.OPAQUE:
         return parse_body(None, route, habits, client)
+    body: Piece | None
     if len(pieces) <= MAX_PIECES and sum(map(len, pieces)) <= SMALL_BYTES:
-        await READING.next()
-        with READING:
-            parsed = parse_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, habits, client)
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     else:
-        condensed = await _condensed(pieces)
-        await READING.next()
-        with READING:
-            parsed = parse_body(condensed, route, habits, client)
-    conversation = NO_CONVERSATION
+        body = await _condensed(pieces)
+    await READING.next()
+    with READING:
+        parsed = parse_body(body, route, habits, client)
+    parsed.opening = opening_of(pieces)
     if parsed.view is not None and route.work is Work.GENERATE:
-        conversation = await read_conversation(pieces, parsed.model)
-    return replace(parsed, opening=opening_of(pieces), conversation=conversation)
+        parsed.conversation = await read_conversation(pieces, parsed.model)
+    return parsed
 
 
 def parse_body(body: Piece | None, route: Route, habits: Habits, client: str = "") -> ParsedRequest:
@@ -121,7 +118,6 @@ async def _condensed(pieces: Sequence[Piece]) -> bytes | None:
 
 
 def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Cut long pieces, and join small ones."""
     small: list[Piece] = []
     size = 0
     for piece in pieces:
@@ -182,7 +178,7 @@ def _is_plain(raw: Piece) -> bool:
     for an essay. Such a body counts as unknown.
     """
     bare = msgspec.json.format(bytes(raw), indent=-1)
-    named = NAMES.decode(bare)
+    named = OBJECT.decode(bare)
     if any(name not in DECIDING and name.casefold() in DECIDING for name in named):
         return False
     # Written out again it is shorter if a name was repeated, and differs if one was written with escapes.
@@ -190,9 +186,7 @@ def _is_plain(raw: Piece) -> bool:
 
 
 def _affinity(body: RequestBody, model: str) -> str:
-    options = fields(OPTIONS, body.options)
-    if options is None:
-        return model
+    options = nested(body.options)
     wanted = ((name, scalar(getattr(options, name))) for name in RUNNER_OPTIONS)
     # Numbers and switches; Ollama refuses anything else.
     sane = ((name, value) for name, value in wanted if isinstance(value, int | float))

@@ -57,7 +57,6 @@ class Route:
 
     @property
     def scheduled(self) -> bool:
-        """Whether its requests wait in the queue."""
         return self.work is not Work.PASS
 
 

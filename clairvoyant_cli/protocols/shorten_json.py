@@ -61,7 +61,6 @@ class Condenser:
         self._carried = b"" if self.given_up else text[done:]
 
     def condensed(self) -> bytes | None:
-        """Return what is left of the text, after its last piece."""
         if self.given_up or self._left_out is not None:
             return None
         return b"".join((*self._kept, self._carried))
@@ -83,7 +82,6 @@ class Condenser:
             self._left_out = 0
 
     def _keep(self, text: bytes, masked: bytes) -> None:
-        """Keep a stretch that begins and ends outside of strings."""
         parts = masked.split(_QUOTE)
         outside = b"".join(parts[::2])
         opened = outside.count(b"{") + outside.count(b"[")

@@ -18,14 +18,18 @@ import msgspec
 
 from clairvoyant_cli.protocols.answer_events import (
     CLOSES,
+    EVENT_END,
     EVENTS,
     NOTHING,
     STRANGE,
     AnswerEvent,
     Said,
+    ndjson,
+    sse,
     without_role,
 )
 from clairvoyant_cli.protocols.can_continue import Continuable
+from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.summed_totals import Earlier, openai_usage, summed
 
@@ -37,7 +41,6 @@ AN_ERROR = "the answer contains an error"
 TOO_LONG = "the answer is too long"
 
 DONE = b"[DONE]"
-EVENT_END = re.compile(rb"\r?\n\r?\n")
 LINE_END = re.compile(rb"\n")
 SAME = ("id", "model", "system_fingerprint")
 """Fields that are equal in all events of an OpenAI stream; llama.cpp and Ollama date each event."""
@@ -91,12 +94,10 @@ class Splice:
 
     @property
     def said(self) -> str:
-        """The text so far, as far as it was read."""
         return "".join(self.pieces)
 
     @property
     def tokens(self) -> int:
-        """How many events brought it."""
         return len(self.pieces)
 
     @property
@@ -115,11 +116,10 @@ class Splice:
         """An event like those of a streamed answer, without text: for its client while it waits to go on."""
         if self._like is None or not self.asked.streamed:
             return b""
-        return self._line % msgspec.json.encode(self._events.written(self._like, ""))
+        return self._line(self._events.written(self._like, ""))
 
-    @property
-    def _line(self) -> bytes:
-        return b"data: %b\n\n" if self._events.sse else b"%b\n"
+    def _line(self, event: AnswerEvent) -> bytes:
+        return sse(event) if self._events.sse else ndjson(event)
 
     def read(self) -> None:
         """Read what has passed so far."""
@@ -150,7 +150,6 @@ class Splice:
         return bytes(out)
 
     def _take(self, data: bytes, out: bytearray) -> None:
-        """Read what the server sent, and put what its client gets of it now into `out`."""
         for block in self._blocks(data):
             sent, self._sent_of_rest = self._sent_of_rest, 0
             event, said = self._read(block)
@@ -166,7 +165,6 @@ class Splice:
             self._wanted = False
 
     def _unsent(self) -> bytes:
-        """Return what is left of an event that did not come whole."""
         unsent = bytes(self._rest[self._sent_of_rest :])
         self._rest.clear()
         self._sent_of_rest = 0
@@ -200,7 +198,6 @@ class Splice:
         self._sent_of_rest = len(self._rest)
 
     def _blocks(self, data: bytes) -> Iterator[bytes]:
-        """Yield the events that are whole, each with what ends it."""
         end = EVENT_END if EVENTS[self._part].sse else LINE_END
         rest, begun = self._rest, 0
         looked_at = max(0, len(rest) - 3)  # the beginning of its end may have come before
@@ -213,7 +210,6 @@ class Splice:
         del rest[:begun]
 
     def _read(self, block: bytes) -> tuple[AnswerEvent, Said]:
-        """Return what an event holds, and what that brings."""
         held = block.strip()
         if EVENTS[self._part].sse:
             lines = [line for line in held.splitlines() if not line.startswith(b":")]
@@ -224,11 +220,8 @@ class Splice:
                 return {}, CLOSES
         if not held:
             return {}, NOTHING
-        try:
-            event = msgspec.json.decode(held)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return {}, STRANGE
-        return (event, EVENTS[self._part].read(event)) if isinstance(event, dict) else ({}, STRANGE)
+        event = fitting(PLAIN_OBJECT, held)
+        return ({}, STRANGE) if event is None else (event, EVENTS[self._part].read(event))
 
     def _note(self, event: AnswerEvent, said: Said) -> None:
         if not said.plain:
@@ -255,7 +248,6 @@ class Splice:
         self.why_not = self.why_not or why
 
     def _remember_end(self, event: AnswerEvent, said: Said) -> None:
-        """Keep what ends the answer, as its client reads it."""
         for each in [event] if self._first else self._as_ours(event, said):
             if self._events.read(each).reason is not None:
                 self._ended = each
@@ -279,7 +271,7 @@ class Splice:
             return b"" if was_closed else block
         if not event:  # a comment; in NDJSON an empty line, which some clients cannot read
             return block if self._events.sse else b""
-        return b"".join(self._line % msgspec.json.encode(each) for each in self._as_ours(event, said))
+        return b"".join(map(self._line, self._as_ours(event, said)))
 
     def _as_ours(self, event: AnswerEvent, said: Said) -> list[AnswerEvent]:
         like = self._like
@@ -324,7 +316,6 @@ class Splice:
 
 
 def _epoch_s(date: str) -> int | None:
-    """Return a date as Ollama writes it, with nanoseconds, as epoch seconds."""
     try:
         return int(datetime.fromisoformat(date[:19] + "+00:00").timestamp()) if date.endswith("Z") else None
     except ValueError:

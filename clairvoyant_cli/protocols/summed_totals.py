@@ -22,11 +22,6 @@ class Earlier:
     decode_s: float = 0.0
     reread: int = 0
 
-    def then(self, tokens: int, prefill_s: float, decode_s: float, reread: int | None = None) -> "Earlier":
-        """Return these and another part; `tokens` and `reread` count those of all."""
-        reread = tokens if reread is None else reread
-        return Earlier(tokens, self.prefill_s + prefill_s, self.decode_s + decode_s, reread)
-
 
 def summed(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
     """Return an event with the totals of the whole answer in place of those of its last part."""
@@ -55,7 +50,6 @@ def summed_totals(last: Totals, earlier: Earlier) -> Totals:
 
 
 def openai_usage(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
-    """Return OpenAI's count of what Ollama's last object counts."""
     prompt, completion = _number(event, "prompt_eval_count"), _number(event, "eval_count")
     told = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": 0}
     return _usage(told, earlier)

@@ -18,6 +18,7 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     Object,
+    fitting,
     is_given,
     measure,
     object_in,
@@ -26,12 +27,8 @@ from clairvoyant_cli.protocols.lenient_json import (
     whole_number,
 )
 
-TAIL_BYTES = 64 * 1024
-"""How much of a stream's end is kept: a Responses stream repeats the whole answer in its last event."""
-
-WHOLE_BYTES = 2 * 1024 * 1024
-"""The longest unstreamed answer that is read. Longer ones are embeddings, which have no tokens to count."""
-
+TAIL_BYTES = 64 * 1024  # kept of a stream's end: a Responses stream repeats the answer in its last event
+WHOLE_BYTES = 2 * 1024 * 1024  # the longest unstreamed answer that is read: longer ones are embeddings
 LAST_LINES = 64  # of a stream's tail that are read: totals come last
 FIRST_LINES = 8  # Anthropic counts the prompt in its first event
 
@@ -41,27 +38,23 @@ CALLS_TOOL = re.compile(
     rb'|"type"\s*:\s*"function_call"|"tool_calls"\s*:\s*\[\s*\{'
 )
 """What an answer contains that calls a tool. Inside its text the quotes are escaped."""
-
 BRINGS_TEXT = re.compile(
     rb'"(content|response|text|thinking|reasoning|reasoning_content|arguments|partial_json|delta)"'
     rb'\s*:\s*"[^"][^\n]*'
 )
 """The rest of an event that brings some of the answer: not its opening, its end or its totals."""
-
 THINKING = frozenset((b"thinking", b"reasoning", b"reasoning_content"))
 RESPONSES_THINKING = b'"type":"response.reasoning'
 END_OF_THINKING = re.compile(rb"(?:<|\\u003c)/think(?:>|\\u003e)")
 """The tag at the end of thinking that a server leaves in the text. Go escapes its brackets."""
 
-MAX_TOKENS = 1 << 31
-LONGEST_S = 7 * 86_400.0  # limits on believable totals
+MAX_TOKENS = 1 << 31  # limits on believable totals
+LONGEST_S = 7 * 86_400.0
 NS_PER_S = 1e9
 MS_PER_S = 1e3
 
 
 class UsageEvent(msgspec.Struct, gc=False):
-    """An event of a stream, or a whole answer; of each what is read."""
-
     type: Raw = ABSENT
     done: Raw = ABSENT
     stop: Raw = ABSENT
@@ -127,11 +120,9 @@ class UsageReader:
 
     @property
     def streaming(self) -> bool:
-        """Whether the answer comes token by token."""
         return self._sse or self._ndjson
 
     def feed(self, data: bytes) -> None:
-        """Watch a piece of the body."""
         if not self.readable:
             return
         tail = self._tail
@@ -150,7 +141,6 @@ class UsageReader:
             tail.clear()
 
     def _count(self, lines: bytes, brought: list[bytes]) -> None:
-        """Count the events in whole lines, by the names of what they brought."""
         self.events += len(brought)
         thought = sum(map(THINKING.__contains__, brought)) or lines.count(RESPONSES_THINKING)
         if thought:
@@ -162,32 +152,29 @@ class UsageReader:
             self.on_answer = None
 
     def holds(self, words: bytes) -> bool:
-        """Return whether the end of the answer has such words."""
         return words in self._tail
 
     def totals(self) -> Totals:
         """Return the totals after the end of the answer. Never raises."""
         if not self.readable or not self.is_answer:
             return Totals()
-        if not self.streaming:
-            totals = _merge(list(_decoded(self._tail)), True)
-            return replace(totals, calls_tool=CALLS_TOOL.search(self._tail) is not None)
-        events = list(self._last_events())
-        done = self._sse and b"[DONE]" in self._tail[-64:]
-        closed = done or (bool(events) and _closes(events[-1]))
-        totals = _merge(events, closed)
-        if totals.tokens is None and totals.complete:
-            totals = Totals(tokens=self.events or None, complete=True)  # the client did not ask for usage
-        return replace(totals, calls_tool=CALLS_TOOL.search(self._tail) is not None)
+        texts = self._last_lines() if self.streaming else [self._tail]
+        events = [event for each in texts if (event := fitting(EVENT, each)) is not None]
+        done = not self.streaming or (self._sse and b"[DONE]" in self._tail[-64:])
+        totals = _merge(events, done or (bool(events) and _closes(events[-1])))
+        tokens = totals.tokens
+        if tokens is None and totals.complete and self.streaming:
+            tokens = self.events or None  # the client did not ask for usage
+        return replace(totals, tokens=tokens, calls_tool=CALLS_TOOL.search(self._tail) is not None)
 
-    def _last_events(self) -> Iterator[UsageEvent]:
+    def _last_lines(self) -> Iterator[bytes]:
         before, *last = bytes(self._tail).rsplit(b"\n", LAST_LINES)
         first = before.split(b"\n", FIRST_LINES)[:FIRST_LINES]
         for line in (*first, *last):
             if self._ndjson:
-                yield from _decoded(line)
+                yield line
             elif line.startswith(b"data:"):
-                yield from _decoded(line[5:])
+                yield line[5:]
 
 
 def is_comment(data: bytes) -> bool:
@@ -197,14 +184,8 @@ def is_comment(data: bytes) -> bool:
 
 def told_by_line(line: bytes) -> Totals:
     """Return the totals in one event of a stream, mostly none."""
-    return _merge(list(_decoded(line)), False)
-
-
-def _decoded(line: bytes | bytearray) -> Iterator[UsageEvent]:
-    try:
-        yield EVENT.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
+    event = fitting(EVENT, line)
+    return _merge([] if event is None else [event], False)
 
 
 def _closes(event: UsageEvent) -> bool:
@@ -241,17 +222,32 @@ def _told_by(event: UsageEvent) -> dict[str, int | float | None]:
         usage or object_in(object_in(event.response)["usage"]) or object_in(object_in(event.message)["usage"])
     )
     timings = object_in(event.timings)
-    cached = _cached(event, usage, timings)
     stats = object_in(event.stats) or object_in(object_in(event.result)["stats"])
+    cached = (
+        timings["cache_n"],
+        object_in(usage["prompt_tokens_details"])["cached_tokens"],
+        object_in(usage["input_tokens_details"])["cached_tokens"],
+        usage["cache_read_input_tokens"],
+        event.prompt_eval_cached_count,
+    )
+    read = _tokens(event.prompt_eval_count)
     return {
-        "tokens": _tokens(stats["total_output_tokens"], stats["predicted_tokens_count"])
-        or _tokens(event.tokens_predicted, timings["predicted_n"], event.eval_count)
-        or _tokens(usage["completion_tokens"], usage["output_tokens"], usage["total_output_tokens"]),
-        "prompt_tokens": _tokens(event.tokens_evaluated, event.prompt_eval_count)
-        or _tokens(usage["prompt_tokens"])
-        or _anthropic_prompt(usage, cached),
-        CACHED: cached,
-        "prefilled_tokens": _tokens(timings["prompt_n"]) or _read_by_ollama(event),
+        "tokens": _tokens(
+            stats["total_output_tokens"],
+            stats["predicted_tokens_count"],
+            event.tokens_predicted,
+            timings["predicted_n"],
+            event.eval_count,
+            usage["completion_tokens"],
+            usage["output_tokens"],
+            usage["total_output_tokens"],
+        ),
+        "prompt_tokens": _tokens(event.tokens_evaluated, event.prompt_eval_count, usage["prompt_tokens"])
+        or _input_tokens(usage),
+        CACHED: next((tokens for each in cached if (tokens := _count(each)) is not None), None),
+        # Recent versions of Ollama count cached tokens as read, too.
+        "prefilled_tokens": _tokens(timings["prompt_n"])
+        or (read and max(1, read - (_count(event.prompt_eval_cached_count) or 0))),
         "decode_s": _seconds(timings["predicted_ms"], MS_PER_S) or _seconds(event.eval_duration, NS_PER_S),
         "prefill_s": _seconds(timings["prompt_ms"], MS_PER_S)
         or _seconds(event.prompt_eval_duration, NS_PER_S),
@@ -259,43 +255,19 @@ def _told_by(event: UsageEvent) -> dict[str, int | float | None]:
     }
 
 
-def _read_by_ollama(event: UsageEvent) -> int | None:
-    """Return the prompt tokens that Ollama evaluated: recent versions count cached ones too."""
-    count = _tokens(event.prompt_eval_count)
-    return count and max(1, count - (_tokens(event.prompt_eval_cached_count) or 0))
-
-
-def _cached(event: UsageEvent, usage: Object, timings: Object) -> int | None:
-    """Return the prompt tokens that came from the KV cache; None if not reported."""
-    for told in (
-        timings["cache_n"],
-        object_in(usage["prompt_tokens_details"])["cached_tokens"],
-        object_in(usage["input_tokens_details"])["cached_tokens"],
-        usage["cache_read_input_tokens"],
-        event.prompt_eval_cached_count,
-    ):
-        tokens = None if told is ABSENT else whole_number(told, MAX_TOKENS)
-        if tokens is not None:
-            return tokens
-    return None
-
-
-def _anthropic_prompt(usage: Object, cached: int | None) -> int | None:
+def _input_tokens(usage: Object) -> int | None:
     """Return all input tokens: Anthropic counts cached ones apart, Responses does not."""
-    given = _tokens(usage["input_tokens"])
-    if usage["cache_read_input_tokens"] is ABSENT and usage["cache_creation_input_tokens"] is ABSENT:
-        return given
-    return ((given or 0) + (cached or 0) + (_tokens(usage["cache_creation_input_tokens"]) or 0)) or None
+    apart = (usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"])
+    return sum(_count(each) or 0 for each in (usage["input_tokens"], *apart)) or None
+
+
+def _count(value: Raw) -> int | None:
+    return None if value is ABSENT else whole_number(value, MAX_TOKENS)
 
 
 def _tokens(*values: Raw) -> int | None:
-    """Return the first of the values that is a number of tokens, and not none."""
-    for value in values:
-        if value is not ABSENT:
-            tokens = whole_number(value, MAX_TOKENS)
-            if tokens:
-                return tokens
-    return None
+    """Return the first of the values that is a number of tokens above 0."""
+    return next(filter(None, map(_count, values)), None)
 
 
 def _seconds(value: Raw, unit: float) -> float | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from clairvoyant_cli.addresses import Address, is_loopback, joined, local_url
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.http.limits import Budget, ConnectionTable
+from clairvoyant_cli.http.limits import ConnectionTable
 from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.access.clients import Clients
@@ -35,12 +35,10 @@ from clairvoyant_cli.proxy.queue.exchange import DrainingError, Phase
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.admission import Admission
-from clairvoyant_cli.proxy.requests.admission_rules import AdmissionRules
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.gateway import Gateway
-from clairvoyant_cli.proxy.requests.keep_alive import KeepAlives
 from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals
@@ -184,7 +182,7 @@ async def running_daemon(
     table = ConnectionTable(
         client_timeout_s=config.client_timeout,
         most=max_connections(config.max_connections, raise_open_files()),
-        budget=Budget(config.body_budget_mib * 1024 * 1024),
+        body_budget_bytes=config.body_budget_mib * 1024 * 1024,
     )
     exposed = not all(is_loopback(host) for host, _ in config.addresses())
     clients_file = clients_file_of(config, exposed=exposed)
@@ -354,7 +352,11 @@ def _compose(
     preemption = Preemption(dispatcher, pool, operation, stats, spawn, enabled=not config.no_preempt)
     annotation = Annotation(pool, operation, journal.at, say)
     admission = Admission(
-        AdmissionRules(access, pool, operation, stats, refusals, level, checks),
+        access,
+        pool,
+        operation,
+        stats,
+        refusals,
         ExchangeFactory(
             access,
             predictor,
@@ -367,6 +369,8 @@ def _compose(
         ),
         annotation,
         config.body_limit_mib * 1024 * 1024,
+        level,
+        checks,
     )
     serving = Serving(
         access,
@@ -378,7 +382,7 @@ def _compose(
         annotation,
         engines,
         stats,
-        KeepAlives(refusals, config.silent_s),
+        config.silent_s,
         runaways,
         SlotKeeper(
             conversation_key=lambda job: job.session if scheduler.sessions.is_worth_saving(job) else "",

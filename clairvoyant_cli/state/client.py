@@ -122,16 +122,16 @@ class ControlClient:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 target = self._prefix + path
-                answer = await collect(self._upstream, target, self._headers, sent, MAX_ANSWER_BYTES)
+                head, text = await collect(self._upstream, target, self._headers, sent, MAX_ANSWER_BYTES)
         except TimeoutError:
             raise self._unreachable(f"nothing within {PATIENCE_S:.0f} s") from None
         except UpstreamError as error:
             raise self._unreachable(str(error)) from None
-        text = answer.text or b""
+        text = text or b""
         if len(text) > MAX_ANSWER_BYTES:
             raise self._too_long()
-        if answer.begun.status >= 400:
-            raise self._refused(answer.begun.status, text)
+        if head.status >= 400:
+            raise self._refused(head.status, text)
         return text
 
     def _read(self, answer: bytes, kind: type[Read]) -> Read:

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from clairvoyant_cli.http.fields import Fields, Header
-from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UnreachableError, UpstreamConnection, UpstreamError
@@ -23,10 +22,9 @@ from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
-from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.keep_alive import KeepAlives
+from clairvoyant_cli.proxy.requests.new_exchange import ReadBody
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.runaways import Runaways
 from clairvoyant_cli.proxy.requests.serving import Serving
@@ -91,7 +89,7 @@ class Client:
         self.head_sent = False
         self.gone = False
         self.peer = "ann"
-        self.table = SimpleNamespace(budget=SimpleNamespace(used_bytes=0, spent=False))
+        self.table = SimpleNamespace(body_bytes=0, body_budget_bytes=1)
 
     def send_head(self, head: ResponseHead, *extra: Header) -> None:
         """Take a head."""
@@ -205,19 +203,19 @@ class CaseRunner:
         worker.prober.asking = lambda url, prefix="": self.ask  # type: ignore[method-assign]
         worker.upstream.connect = self.connect  # type: ignore[method-assign]
         worker.watch.slots_settled = self.settled  # type: ignore[method-assign]
-        access, pool = Access(parts.admission.rules.access.clients), parts.pool
+        access, pool = Access(parts.admission.access.clients), parts.pool
         preemption = Preemption(parts.dispatcher, pool, parts.operation, parts.stats, cast(Any, None))
         self.serving = Serving(
             access,
             pool,
             parts.dispatcher,
-            refusals := Refusals(pool, parts.stats),
+            Refusals(pool, parts.stats),
             parts.rules,
             preemption,
             Annotation(pool, parts.operation, parts.stats.journal.at, parts.stats.journal.event),
             EngineQueues(parts.dispatcher, pool, parts.stats.journal.event),
             parts.stats,
-            KeepAlives(refusals, None),
+            None,
             Runaways(parts.stats.journal),
         )
 
@@ -286,7 +284,7 @@ class CaseRunner:
         self.parts = 0
         client = Client()
         body = json.dumps(case.body).encode()
-        head = request_head(
+        head = RequestHead(
             b"POST",
             self.dialect.path.encode(),
             Fields([(b"Host", b"x"), (b"Content-Length", b"%d" % len(body))]),

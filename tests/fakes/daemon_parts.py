@@ -11,7 +11,7 @@ from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.http.fields import Fields
-from clairvoyant_cli.http.framing import request_head
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
@@ -24,10 +24,9 @@ from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.requests.admission import Admission
-from clairvoyant_cli.proxy.requests.admission_rules import AdmissionRules, PassOn, ReadBody, Refused
+from clairvoyant_cli.proxy.requests.admission import Admission, PassOn, Refused
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
+from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory, ReadBody
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
 from clairvoyant_cli.proxy.requests.serving import carry_out
@@ -45,7 +44,7 @@ from tests.fakes.serving import ByFirstWord
 def asking(path: str = "/api/chat", method: bytes = b"POST", **headers: str) -> Request:
     """Return as much of a request as is looked at before it is sent."""
     given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    head = request_head(method, path.encode(), Fields([(b"Host", b"127.0.0.1"), *given]))
+    head = RequestHead(method, path.encode(), Fields([(b"Host", b"127.0.0.1"), *given]))
     return cast(Request, SimpleNamespace(head=head, connection=SimpleNamespace(peer="ann"), scheduled=True))
 
 
@@ -65,7 +64,7 @@ class DaemonParts:
 
     def ask(self, prompt: str, *, client: str = "ann", model: str = "m") -> Exchange | PassOn | Refused:
         """Have a chat with this prompt admitted; `0.9 ...` is predicted to be Long."""
-        door = self.admission.rules.judge_head(asking())
+        door = self.admission.judge_head(asking())
         assert isinstance(door, ReadBody)
         parsed = ParsedRequest(model=model, view=PromptView(prompt), prompt_tokens=4.0, affinity=model)
         return self.admission.enqueue(asking(), ReadBody(door.route, client), parsed)
@@ -138,7 +137,11 @@ def daemon_parts(
     urgency = UrgencyStats(clock, stats.journal.event, target_s=10.0)
     annotation = Annotation(pool, operation, stats.journal.at, stats.journal.event)
     admission = Admission(
-        AdmissionRules(access, pool, operation, stats, refusals),
+        access,
+        pool,
+        operation,
+        stats,
+        refusals,
         ExchangeFactory(
             access, predictor, times, UrgencyLevels(access), stats.journal, Resubmissions(stats.journal)
         ),

@@ -23,9 +23,8 @@ from clairvoyant_cli.http.framing import (
     ResponseWriter,
     chunk,
     last_chunk,
-    read_request_head,
 )
-from clairvoyant_cli.http.heads import RequestHead, ResponseHead
+from clairvoyant_cli.http.heads import RequestHead, ResponseHead, read_request_head
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from clairvoyant_cli.http.limits import Budget, ConnectionTable, Patience
+from clairvoyant_cli.http.limits import ConnectionTable, Patience
 from clairvoyant_cli.http.request import BLOCK_BYTES, SHORT_BYTES, WaitingBody
 
 
@@ -114,11 +114,3 @@ def test_a_short_body_costs_nothing_of_the_budget() -> None:
     body = WaitingBody()
     body.append(bytes(SHORT_BYTES))
     assert body.charged == 0
-
-
-def test_a_budget_is_spent_and_given_back() -> None:
-    budget = Budget(100)
-    budget.used_bytes += 100
-    assert budget.spent
-    budget.used_bytes -= 1
-    assert not budget.spent

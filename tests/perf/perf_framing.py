@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from clairvoyant_cli.http.framing import read_request_head  # noqa: E402
+from clairvoyant_cli.http.heads import read_request_head  # noqa: E402
 from tests.http.oracle import (  # noqa: E402
     Messages,
     complaint,

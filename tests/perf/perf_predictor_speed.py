@@ -14,7 +14,8 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 import predictor
-from clairvoyant_cli.protocols.prompt_views import BODY, VIEWS
+from clairvoyant_cli.protocols.prompt_views import VIEWS
+from clairvoyant_cli.protocols.request_bodies import BODY
 from clairvoyant_cli.protocols.routes import Shape
 from predictor.lexical.predictor import LexicalPredictor
 from predictor.paper.predictor import PaperPredictor

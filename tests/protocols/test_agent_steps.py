@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.protocols.prompt_views import BODY, VIEWS
+from clairvoyant_cli.protocols.prompt_views import VIEWS
+from clairvoyant_cli.protocols.request_bodies import BODY
 from clairvoyant_cli.protocols.routes import Shape
 from predictor.record import PromptView, Step
 

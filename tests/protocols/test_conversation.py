@@ -195,7 +195,7 @@ def claims(headers: dict[str, str], body: Any) -> tuple[str, str]:
     fields = Fields(
         [(b"host", b"here"), *((name.encode(), value.encode()) for name, value in headers.items())]
     )
-    head = RequestHead(b"POST", b"/v1/chat/completions", fields, length=None, keep_alive=True, http10=False)
+    head = RequestHead(b"POST", b"/v1/chat/completions", fields)
     return claims_of(head, read(body))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.request import Piece
-from clairvoyant_cli.protocols.inject_field import Stamping, opening_of, stamp_of
+from clairvoyant_cli.protocols.inject_field import Stamp, Stamping, opening_of
 from clairvoyant_cli.protocols.request_parsing import parse_body
 from clairvoyant_cli.protocols.routes import ROUTES
 
@@ -46,7 +46,7 @@ def test_the_object_has_one_field_more_and_every_other_byte_is_as_it_was(
     text = (blank + json.dumps(value, ensure_ascii=ascii_only)).encode(errors="surrogatepass")
     bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     pieces = [text[a:b] for a, b in pairwise(bounds)]
-    stamp, sink = stamp_of("priority", -17, opening_of(pieces)), Sink()
+    stamp, sink = Stamp(b'"priority":-17,', opening_of(pieces)), Sink()
     stamping = Stamping(sink, stamp)
     for piece in pieces:
         stamping.body(memoryview(piece))

@@ -128,7 +128,7 @@ def cut(splice: Splice, *pieces: bytes, then: Shape, tokens: int = 2) -> bytes:
     assert splice.want_cut()
     out += splice.feed(pieces[-1].replace(pieces[-1], chunk(" next")) if then is Shape.CHAT else b"")
     splice.is_cut = True
-    splice.continue_in(then, Earlier().then(tokens, 0.1, 0.5))
+    splice.continue_in(then, Earlier(tokens, 0.1, 0.5, tokens))
     return out
 
 
@@ -240,7 +240,7 @@ def test_a_generation_goes_on_as_a_chat_of_ollamas() -> None:
     fed(splice, message("One"))
     assert splice.want_cut()
     assert splice.feed(message(" two")) == b""
-    splice.continue_in(Shape.OLLAMA_GENERATE, Earlier().then(1, 0.1, 0.5))
+    splice.continue_in(Shape.OLLAMA_GENERATE, Earlier(1, 0.1, 0.5, 1))
     said, ended = map(json.loads, fed(splice, generated(" two"), generated("", **DONE)).splitlines())
     assert said["message"] == {"role": "assistant", "content": " two"}
     assert list(ended)[:3] == ["model", "created_at", "message"]
@@ -255,7 +255,7 @@ def test_unstreamed_answer_is_whole() -> None:
     assert splice.want_cut()
     splice.feed(chunk(" three"))
     assert splice.is_cut
-    splice.continue_in(Shape.CHAT, Earlier().then(2, 0.1, 0.5))
+    splice.continue_in(Shape.CHAT, Earlier(2, 0.1, 0.5, 2))
     assert fed(splice, chunk(" three"), chunk(None, "stop"), usage(12, 1), b"data: [DONE]\n\n") == b""
     whole = json.loads(splice.end())
     assert whole["object"] == "chat.completion"
@@ -277,7 +277,7 @@ def test_the_parts_are_counted_together() -> None:
     last = Totals(
         tokens=30, prompt_tokens=120, decode_s=1.0, prefill_s=0.1, prefilled_tokens=1, complete=True
     )
-    whole = summed_totals(last, Earlier().then(20, 0.2, 0.5))
+    whole = summed_totals(last, Earlier(20, 0.2, 0.5, 20))
     assert (whole.tokens, whole.prompt_tokens, whole.decode_s) == (50, 100, 1.5)
     assert whole.prefill_s is None
     assert whole.complete

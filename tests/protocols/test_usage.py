@@ -259,7 +259,7 @@ def test_of_an_endless_stream_the_end_is_held() -> None:
         assert len(watch._tail) <= 3 * TAIL_BYTES
     watch.feed(json.dumps(OLLAMA_END).encode() + b"\n")
     assert (watch.totals().tokens, watch.events) == (9, 2_000_000)
-    assert len(list(watch._last_events())) <= FIRST_LINES + LAST_LINES + 1
+    assert len(list(watch._last_lines())) <= FIRST_LINES + LAST_LINES + 1
 
 
 def test_speeds_are_in_seconds() -> None:

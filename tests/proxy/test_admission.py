@@ -5,8 +5,8 @@ import pytest
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.clients import ClientRules
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.requests.admission_rules import PassOn, ReadBody, Refused
-from clairvoyant_cli.proxy.requests.new_exchange import EMBEDDING, UNKNOWN
+from clairvoyant_cli.proxy.requests.admission import PassOn, Refused
+from clairvoyant_cli.proxy.requests.new_exchange import EMBEDDING, UNKNOWN, ReadBody
 from predictor.record import PromptView, Task
 from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts
 
@@ -17,7 +17,7 @@ def refused(verdict: object) -> tuple[int, str]:
 
 
 async def test_a_chat_is_read_a_list_is_passed_on_and_a_tunnel_refused() -> None:
-    door = daemon_parts().admission.rules.judge_head
+    door = daemon_parts().admission.judge_head
     assert isinstance(door(asking("/api/chat")), ReadBody)
     assert isinstance(door(asking("/api/tags", b"GET")), PassOn)
     assert refused(door(asking("127.0.0.1:443", b"CONNECT"))) == (
@@ -27,14 +27,14 @@ async def test_a_chat_is_read_a_list_is_passed_on_and_a_tunnel_refused() -> None
 
 
 async def test_without_keys_a_request_counts_for_its_address_and_is_shown_by_its_header() -> None:
-    door = daemon_parts().admission.rules.judge_head
+    door = daemon_parts().admission.judge_head
     names = [door(asking()), door(asking(x_clairvoyant_client="bob"))]
     shown = [(each.client, each.shown_name) for each in names if isinstance(each, ReadBody)]
     assert shown == [("ann", "ann"), ("ann", "bob")]
 
 
 async def test_a_page_of_another_site_is_kept_out() -> None:
-    status, said = refused(daemon_parts().admission.rules.judge_head(asking(origin="https://evil.example")))
+    status, said = refused(daemon_parts().admission.judge_head(asking(origin="https://evil.example")))
     assert status == 403
     assert "evil.example" in said
 
@@ -68,7 +68,7 @@ async def test_its_cost_is_the_time_that_the_fastest_worker_needs() -> None:
 
 async def test_what_cannot_be_read_or_only_embeds_is_not_predicted() -> None:
     parts = daemon_parts()
-    door = parts.admission.rules.judge_head(asking())
+    door = parts.admission.judge_head(asking())
     assert isinstance(door, ReadBody)
     unread = parts.admission.enqueue(asking(), door, ParsedRequest())
     embeds = parts.admission.enqueue(asking(), door, ParsedRequest(view=PromptView("x", task=Task.EMBEDDING)))
@@ -79,7 +79,7 @@ async def test_what_cannot_be_read_or_only_embeds_is_not_predicted() -> None:
 
 async def test_what_asks_for_nothing_needs_no_slot() -> None:
     parts = daemon_parts()
-    door = parts.admission.rules.judge_head(asking())
+    door = parts.admission.judge_head(asking())
     assert isinstance(door, ReadBody)
     request = asking()
     assert isinstance(parts.admission.enqueue(request, door, ParsedRequest(bypass="load")), PassOn)
@@ -112,7 +112,7 @@ async def test_a_client_has_no_more_waiting_than_it_may() -> None:
 
 async def test_more_than_can_wait_are_not_even_read() -> None:
     parts = daemon_parts(capacity=1)
-    asks = ReadBody(parts.admission.rules.judge_head(asking()).route, "ann")
+    asks = ReadBody(parts.admission.judge_head(asking()).route, "ann")
     with parts.admission.entering(asks) as first, parts.admission.entering(asks) as second:
         assert (first, second) == (None, None)
         with parts.admission.entering(asks) as third:
@@ -126,7 +126,7 @@ async def test_a_draining_daemon_takes_nothing_and_one_going_down_does_not_even_
     parts.operation.draining = True
     assert refused(parts.ask("x"))[1].startswith("clairvoyant is draining")
     parts.operation.go_down()
-    assert refused(parts.admission.rules.judge_head(asking()))[1].startswith("clairvoyant is shutting down")
+    assert refused(parts.admission.judge_head(asking()))[1].startswith("clairvoyant is shutting down")
 
 
 async def test_when_all_workers_are_given_up_a_request_is_told_at_once() -> None:
@@ -145,7 +145,7 @@ async def test_when_all_workers_are_given_up_a_request_is_told_at_once() -> None
 async def test_a_client_may_step_back_but_not_forward(asked: str, given: int) -> None:
     parts = daemon_parts()
     request = asking(x_clairvoyant_priority=asked)
-    door = parts.admission.rules.judge_head(request)
+    door = parts.admission.judge_head(request)
     assert isinstance(door, ReadBody)
     exchange = parts.admission.enqueue(request, door, ParsedRequest())
     assert isinstance(exchange, Exchange)

@@ -56,7 +56,7 @@ def half_closed(connection: object) -> bool:
 async def emptied(daemon: Daemon) -> None:
     """Return when no client is left, nor anything of one."""
     table = daemon.connections
-    await until(daemon, lambda _: not table.every and table.budget.used_bytes == 0)
+    await until(daemon, lambda _: not table.every and table.body_bytes == 0)
 
 
 # -- what cannot be read -----------------------------------------------------------------------------

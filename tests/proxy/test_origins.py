@@ -3,7 +3,6 @@
 import pytest
 
 from clairvoyant_cli.http.fields import Fields, Header
-from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.proxy.access.origins import AllowedOrigins, from_our_own_page, origin_patterns
 
@@ -15,7 +14,7 @@ WALLS = AllowedOrigins(
 def head(*headers: Header, method: bytes = b"POST", host: bytes | None = b"localhost:8080") -> RequestHead:
     """Return the head of a request."""
     fields = Fields([*headers, *([] if host is None else [(b"Host", host)])])
-    return request_head(method, b"/api/chat", fields, http10=host is None)
+    return RequestHead(method, b"/api/chat", fields, http10=host is None)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.proxy.queue.exchange import AttemptEnd, OutageError
-from clairvoyant_cli.proxy.requests.admission_rules import Refused
+from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.proxy.requests.serving_rules import Answered, BrokenOff, CutOff, NotTaken, WaitAgain
 from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
 from clairvoyant_cli.proxy.servers.matching import given_up

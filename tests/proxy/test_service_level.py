@@ -8,7 +8,7 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.queue.service_level import MIN_RECENT, ServiceLevel, objective_of
-from clairvoyant_cli.proxy.requests.admission_rules import Refused
+from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.scheduler.client_counts import MAX_CLIENTS
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts
 
@@ -36,7 +36,7 @@ def promising(text: str, *workers: str) -> tuple[DaemonParts, ServiceLevel, list
         said.append(f"{logging.getLevelName(level)} {line}")
 
     level = ServiceLevel(text, parts.dispatcher.scheduler, parts.stats.journal.clock, say)
-    parts.admission.rules.service_level = level
+    parts.admission.service_level = level
     parts.dispatcher.ended.append(level.ended)
     return parts, level, said
 

@@ -252,11 +252,11 @@ async def test_beyond_the_budget_a_request_is_queued_by_its_head_alone() -> None
                 await until(daemon, lambda s, n=count: s.counters.submitted == n)  # type: ignore[misc]
             sources = [waiting.predicted.source for waiting in daemon.snapshot().queue]
             assert sorted(sources) == ["first-word", "unknown"]
-            assert daemon.connections.budget.used_bytes < 2 * 2**20
+            assert daemon.connections.body_bytes < 2 * 2**20
             release.set()
             assert [(await each.response(b"POST")).status for each in asking] == [200] * 3
         assert sorted(seen) == sorted(body.split(b"\r\n\r\n", 1)[1] for body in bodies)
-        await until(daemon, lambda _: daemon.connections.budget.used_bytes == 0)
+        await until(daemon, lambda _: daemon.connections.body_bytes == 0)
 
 
 async def test_a_crowd_of_silent_connections_leaves_room_for_who_asks() -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.http.fields import Header
-from clairvoyant_cli.http.framing import read_request_head
-from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.heads import ResponseHead, read_request_head
 from clairvoyant_cli.http.upstream import ResponseSink, Upstream, UpstreamConnection, UpstreamError
 from tests.fakes.raw_http import PATIENCE_S, read_message
 from tests.fakes.scripted_upstream import answer

@@ -7,7 +7,7 @@ import pytest
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.fields import Fields
-from clairvoyant_cli.http.framing import request_head
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.printable import NAME_CHARS
 from clairvoyant_cli.proxy.access.clients import parse_clients, user_name
 from clairvoyant_cli.research.bench.asgi_server import serve_app
@@ -89,7 +89,7 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
     clients, names = parse_clients(FILE, "FILE"), set[str]()
     for user in ("a" * 80, "a" * 79 + "b"):
         fields = Fields([(b"Host", b"localhost"), (b"x-user", user.encode())])
-        head = request_head(b"POST", b"/api/chat", fields, http10=False)
+        head = RequestHead(b"POST", b"/api/chat", fields, http10=False)
         names.add(clients.user_of("webui", head))
     assert len(names) == 2
     assert {len(name) for name in names} == {NAME_CHARS}

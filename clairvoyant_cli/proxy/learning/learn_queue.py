@@ -40,6 +40,8 @@ class LearnQueue:
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Queue the answer of an ended request, if it is complete."""
         totals, prediction = exchange.totals, exchange.asked.prediction
+        if exchange.asked.parsed.choices > 1:
+            return  # the tokens are the sum of several answers, and a prediction is the length of one
         if totals.complete and totals.tokens is not None and prediction.memo is not None:
             self.add(prediction, totals.tokens)
             after = exchange.after_thinking

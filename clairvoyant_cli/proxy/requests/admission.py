@@ -4,41 +4,73 @@ Only the body is waited for, and nothing is sent: the gateway acts on the verdic
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from clairvoyant_cli.backends.prober import MARK_HEADER
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.inject_field import opening_of
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_request
 from clairvoyant_cli.protocols.routes import Route
+from clairvoyant_cli.proxy.access.keys import Access
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.requests.admission_rules import AdmissionRules, PassOn, ReadBody, Refused
+from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
-from clairvoyant_cli.proxy.servers.matching import able, speaker
+from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory, ReadBody
+from clairvoyant_cli.proxy.requests.refusals import DRAINING, IN_A_LOOP, NO_CONNECT, SHUTTING_DOWN, Refusals
+from clairvoyant_cli.proxy.servers.matching import able, given_up, speaker
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import ClientFullError, QueueFullError
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    route: Route
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class PassOn:
+    """The request needs no slot and goes straight to a server. `model` is the one it names, if known."""
+
+    route: Route
+    model: str = ""
+
+
+Check = Callable[[str, ParsedRequest, Sequence[Server]], Refusal | None]
+"""Returns why a client's request is refused that the given servers could serve; None if it is not."""
 
 
 @dataclass(slots=True)
 class Admission:
     """Decides what becomes of an incoming request. A body longer than `body_limit_bytes` is not parsed.
 
+    It refuses requests also by the operator's `checks`, and those that would miss the `service_level`.
     `admitted` listeners are called with each exchange that enters the queue.
     """
 
-    rules: AdmissionRules
+    access: Access
+    pool: ServerPool
+    operation: Operation
+    stats: RequestStats
+    refusals: Refusals
     factory: ExchangeFactory
     annotation: Annotation
     body_limit_bytes: int = 64 * 1024 * 1024
+    service_level: ServiceLevel | None = None
+    checks: Sequence[Check] = ()
     admitted: list[Callable[[Exchange], None]] = field(default_factory=list)
     _entering: Counter[str] = field(default_factory=Counter)
 
     async def admit(self, request: Request) -> Exchange | PassOn | Refused:
         """Judge a request by its head, and by its body if it needs a slot."""
-        verdict = self.rules.judge_head(request)
+        verdict = self.judge_head(request)
         if not isinstance(verdict, ReadBody):
             return verdict
         request.schedule()
@@ -46,12 +78,12 @@ class Admission:
         with self.entering(verdict) as refused:
             if refused is not None:
                 return refused
-            adapter = speaker(self.rules.pool, verdict.route.family).adapter
+            adapter = speaker(self.pool, verdict.route.family).adapter
             parsed = await parse_request(pieces, verdict.route, adapter, verdict.client)
             if pieces is None:
-                parsed = replace(parsed, opening=opening_of(request.arrived))
+                parsed.opening = opening_of(request.arrived)
             objection = self.annotation.objection(
-                parsed, verdict.route, verdict.client, self.rules.access.clients, whole=pieces is not None
+                parsed, verdict.route, verdict.client, self.access.clients, whole=pieces is not None
             )
             if objection is not None:
                 return self._rejected(verdict.route, objection)
@@ -59,12 +91,29 @@ class Admission:
         with READING:
             return self.enqueue(request, verdict, parsed)
 
+    def judge_head(self, request: Request) -> ReadBody | PassOn | Refused:
+        head, first = request.head, self.pool.first
+        route = first.adapter.route_of(head.method, head.path, first.prefix)
+        mark = head.get(MARK_HEADER)
+        if mark is not None and any(server.watch.came_back(mark) for server in self.pool):
+            return Refused(route, IN_A_LOOP)
+        client = self.access.admit(request)
+        if isinstance(client, Refusal):
+            return Refused(route, client)
+        if head.method == b"CONNECT":
+            return Refused(route, NO_CONNECT)
+        if self.operation.stopping:
+            return Refused(route, SHUTTING_DOWN)
+        if not route.scheduled:
+            return PassOn(route)
+        return ReadBody(route, client, self.access.shown_name(head, client))
+
     @contextmanager
     def entering(self, asks: ReadBody) -> Iterator[Refused | None]:
         """Count a request while its body is parsed; yield a refusal if more are than could wait or start."""
-        client, pool = asks.client, self.rules.pool
-        if self._entering[client] >= pool.queue.capacity + pool.slots:
-            yield self._rejected(asks.route, self.rules.refusals.full())
+        client = asks.client
+        if self._entering[client] >= self.pool.queue.capacity + self.pool.slots:
+            yield self._rejected(asks.route, self.refusals.full())
             return
         self._entering[client] += 1
         try:
@@ -76,32 +125,55 @@ class Admission:
 
     def enqueue(self, request: Request, asks: ReadBody, parsed: ParsedRequest) -> Exchange | PassOn | Refused:
         """Predict a request's length and submit it to the queue, or refuse it."""
-        rules = self.rules
-        if parsed.bypass or parsed.model in rules.pool.remote_models:
+        if parsed.bypass or parsed.model in self.pool.remote_models:
             request.scheduled = False
             return PassOn(asks.route, parsed.model)
-        servers = able(rules.pool, asks.route.family, parsed.model)
-        refusal = rules.objection(asks, parsed, servers)
+        servers = able(self.pool, asks.route.family, parsed.model)
+        refusal = self._objection(asks.client, parsed, servers)
         if refusal is None:
             exchange = self.factory.exchange(request, asks, parsed, servers)
-            refusal = rules.too_late(exchange) or self._submit(exchange)
-            if refusal is not None and rules.service_level is not None:
-                rules.service_level.forget(exchange)
+            refusal = self._too_late(exchange) or self._submit(exchange)
+            if refusal is not None and self.service_level is not None:
+                self.service_level.forget(exchange)
         if refusal is not None:
             return self._rejected(asks.route, refusal)
         for listener in self.admitted:
             listener(exchange)
         return exchange
 
+    def _objection(self, client: str, parsed: ParsedRequest, able: Sequence[Server]) -> Refusal | None:
+        """Return why a request is not accepted now; None if it is."""
+        if self.operation.draining:
+            return DRAINING
+        quota = self.access.clients.rules_of(client).tokens_per_day
+        if quota is not None and self.stats.today.spent(client) >= quota:
+            return self.stats.today.refusal(quota)
+        if all(server.leads_back for server in able):
+            return IN_A_LOOP
+        # If nothing is in flight, one request may find out whether a loading server serves by now.
+        if given_up(able) and not (self.pool.loading and not self.operation.dispatcher.live):
+            return self.refusals.away(able[0])
+        if all(server.draining for server in able):
+            return self.refusals.draining_alone(able)
+        return next(filter(None, (check(client, parsed, able) for check in self.checks)), None)
+
+    def _too_late(self, exchange: Exchange) -> Refusal | None:
+        """Return a refusal if a request's predicted TTFT exceeds the service level."""
+        level = self.service_level
+        retry_after_s = None if level is None else level.retry_after_s(exchange)
+        if level is None or retry_after_s is None:
+            return None
+        return self.refusals.too_late(level.text, retry_after_s)
+
     def _submit(self, exchange: Exchange) -> Refusal | None:
         try:
-            self.rules.operation.dispatcher.submit(exchange)
+            self.operation.dispatcher.submit(exchange)
         except ClientFullError:
-            return self.rules.refusals.client_full(exchange.job.client)
+            return self.refusals.client_full(exchange.job.client)
         except QueueFullError:
-            return self.rules.refusals.full()
+            return self.refusals.full()
         return None
 
     def _rejected(self, route: Route, refusal: Refusal) -> Refused:
-        self.rules.stats.rejected_at_the_door(route.name, refusal.status)
+        self.stats.rejected_at_the_door(route.name, refusal.status)
         return Refused(route, refusal)

@@ -24,7 +24,7 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.cut_prompts import learn_from, prefill_of, stop_reading
-from clairvoyant_cli.proxy.requests.side_effects import KEPT_RUNNING
+from clairvoyant_cli.proxy.requests.forwarding import KEPT_RUNNING
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import ProvenWay, Server
@@ -112,7 +112,6 @@ class Preemption:
             exchange.splice = Splice(asked)
 
     async def run(self) -> None:
-        """Look periodically while there is anything to decide."""
         while True:
             await self._undecided.wait()
             await asyncio.sleep(LOOK_EVERY_S)
@@ -326,10 +325,10 @@ def _is_too_early(exchange: Exchange) -> bool:
 
 
 def _earlier(exchange: Exchange, tokens: int, counted: int | None) -> Earlier:
-    """Return what the parts before took, as seen from here."""
-    earlier = Earlier()
+    prefill_s = decode_s = 0.0
     for part in exchange.parts:
         ended_s = part.ended_s or part.granted_s
         begun_s = part.first_byte_s or ended_s
-        earlier = earlier.then(tokens, begun_s - part.granted_s, ended_s - begun_s, counted)
-    return earlier
+        prefill_s += begun_s - part.granted_s
+        decode_s += ended_s - begun_s
+    return Earlier(tokens, prefill_s, decode_s, tokens if counted is None else counted)

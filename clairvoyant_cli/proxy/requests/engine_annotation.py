@@ -12,7 +12,7 @@ from math import inf
 
 from clairvoyant_cli.backends.priority import FIELD
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.inject_field import Stamp, stamp_of
+from clairvoyant_cli.protocols.inject_field import Stamp
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.clients import PRIORITIES, Clients
@@ -88,7 +88,7 @@ class Annotation:
         self._mean_s += (cost_s - self._mean_s) / min(self._stamped, MEAN_OVER)
         due = due_s(arrival_s, cost_s, self._mean_s, self._window_s())
         attempt.priority = priority.number(self.dated(due), level)
-        return stamp_of(FIELD, attempt.priority, parsed.opening)
+        return Stamp(b'"%b":%d,' % (FIELD.encode(), attempt.priority), parsed.opening)
 
     def _window_s(self) -> float | None:
         """Return how long a request may be overtaken, in seconds; None if no tau was chosen."""

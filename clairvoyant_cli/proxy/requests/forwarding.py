@@ -1,15 +1,20 @@
-"""A request's way to a server and its answer's way back, byte for byte, in the queue or past it."""
+"""Sends a request to a server, in the queue or past it; and says which requests may be sent again."""
 
 from clairvoyant_cli.http.fields import Fields, Header
-from clairvoyant_cli.http.framing import request_head
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UpstreamConnection
 from clairvoyant_cli.protocols.inject_field import OUTDATED, Stamp, Stamping
-from clairvoyant_cli.proxy.requests.relay import Relay
+from clairvoyant_cli.protocols.lenient_json import fitting, scalar
+from clairvoyant_cli.protocols.request_bodies import BODY
+from clairvoyant_cli.protocols.routes import Route, Shape, Work
 from clairvoyant_cli.proxy.servers.server import Server
 
 REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
 """Headers of a client's request that are replaced in a request made in its name."""
+
+KEPT_RUNNING = b"x-conversation-id"
+"""With it llama.cpp goes on with a stream whose client has left, and keeps it to be read again."""
 
 
 def forward(
@@ -46,7 +51,7 @@ def forward(
 def forward_continuation(
     request: Request,
     upstream: UpstreamConnection,
-    relay: Relay,
+    relay: ResponseSink,
     server: Server,
     body: bytes,
     path: str | None = None,
@@ -62,8 +67,20 @@ def forward_continuation(
         passing = [header for header in passing if header[0].lower() != b"authorization"]
         extra.append((b"Authorization", b"Bearer " + server.key))
     fields = Fields([(b"Host", host_header), *passing, *extra])
-    head = request_head(asked.method, target, fields)
+    head = RequestHead(asked.method, target, fields)
     upstream.throttle = request.connection
     upstream.begin(head, head.encode(host_header), relay)
     upstream.body(body)
     upstream.body_end([])
+
+
+def has_no_side_effects(request: Request, route: Route) -> bool:
+    """Whether a request may be repeated that a server has seen: not if the server stores the answer
+    (`store`), or keeps generating without its client (llama.cpp).
+    """
+    if route.work not in (Work.GENERATE, Work.EMBED) or request.head.get(KEPT_RUNNING) is not None:
+        return False
+    if route.shape not in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT):
+        return True
+    body = fitting(BODY, b"".join(request.arrived))
+    return body is not None and scalar(body.store) is False

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.requests.admission import Admission
-from clairvoyant_cli.proxy.requests.admission_rules import PassOn
+from clairvoyant_cli.proxy.requests.admission import Admission, PassOn
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.serving import Serving
 

@@ -1,13 +1,12 @@
 """Keeps clients from giving up while they wait: in the queue, while the server reads the prompt, after a cut.
 
-Clients leave after 60 s (gemini-cli), 120 s (qwen-code), 300 s (Node's fetch) or 600 s (SDKs in Python) in
-which nothing comes; after a head without a body sooner. So a client gets nothing for a while, in which a
-refusal can still have a status. After that it gets the head of its answer and an event of its protocol every
-few seconds. What fails then ends as an error event.
+Clients close the connection after 60 s (gemini-cli) to 600 s (SDKs in Python) in which nothing comes, and
+sooner after a head without a body. So a client gets nothing at first, while a refusal can still have a
+status. After that it gets the head of its answer and an empty event of its protocol every few seconds, and
+an error is sent as an event.
 """
 
 import asyncio
-from dataclasses import dataclass
 
 from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.request import Request
@@ -15,72 +14,58 @@ from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.keep_alive import Joint, error_event, filler_of, joint_of
 from clairvoyant_cli.protocols.routes import Shape, Work
 from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.requests.forwarding import has_no_side_effects
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.side_effects import has_no_side_effects
 
 EVERY_S = 10.0
 SUSPENDED_EVERY_S = 4.0
 """Interval of the events; after a cut it is shorter, as some clients allow 5 s between two pieces."""
 
-SHARE = 0.5
-"""Share of a client's announced time-out that passes at most without anything."""
-
+SHARE = 0.5  # share of a client's announced time-out that passes at most without anything
 TIMEOUT_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 """Headers in which OpenAI's and Anthropic's SDKs announce their time-outs, in seconds."""
 
 SHORTEST_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class KeepAlives:
-    """Makes them. `silent_s` is how long a client gets nothing; None: it is never kept waiting."""
-
-    refusals: Refusals
-    silent_s: float | None
-
-    def of(self, exchange: Exchange, request: Request) -> "KeepAlive":
-        """Return what keeps the client of a request, which starts now."""
-        each = KeepAlive(exchange, request, self.refusals)
-        asked = exchange.asked
-        readable = request.complete and asked.parsed.view is not None and asked.route.work is not Work.OPAQUE
-        if self.silent_s is not None and readable:
-            timeout_s = _announced_s(request)
-            each.wait(min(self.silent_s, SHARE * timeout_s), min(EVERY_S, SHARE * timeout_s))
-        return each
-
-
 class KeepAlive:
-    """Keeps one client. `request.opened` tells that it has got a head and nothing of its answer."""
+    """Keeps the client of one request, which starts now.
+
+    `silent_s` is how long the client gets nothing; None: no events before its answer. `request.opened` tells
+    that it has got a head and nothing of its answer.
+    """
 
     __slots__ = ("_every_s", "_exchange", "_refusals", "_request", "_timer")
 
-    def __init__(self, exchange: Exchange, request: Request, refusals: Refusals) -> None:
+    def __init__(
+        self, exchange: Exchange, request: Request, refusals: Refusals, silent_s: float | None
+    ) -> None:
         self._exchange = exchange
         self._request = request
         self._refusals = refusals
         self._every_s = EVERY_S
         self._timer: asyncio.TimerHandle | None = None
+        asked = exchange.asked
+        readable = request.complete and asked.parsed.view is not None and asked.route.work is not Work.OPAQUE
+        if silent_s is not None and readable:
+            timeout_s = _announced_s(request)
+            self._every_s = min(EVERY_S, SHARE * timeout_s)
+            self._timer = asyncio.get_running_loop().call_later(min(silent_s, SHARE * timeout_s), self._begin)
 
-    def wait(self, silent_s: float, every_s: float) -> None:
-        """Begin with the head after `silent_s`, and send an event every `every_s`."""
+    def _begin(self) -> None:
         asked = self._exchange.asked
+        if asked.route.shape is Shape.RESPONSES and not has_no_side_effects(self._request, asked.route):
+            return  # a server that stores the answer does so under its own id
         filler = filler_of(
             asked.route.shape, asked.parsed.model, self._exchange.id, streamed=asked.parsed.stream
         )
         if filler is None:
             return
-        self._every_s = every_s
+        self._request.opened = True
         head = ResponseHead(200, reason_of(200), [(b"Content-Type", filler.content_type)])
-
-        def begin() -> None:
-            if asked.route.shape is Shape.RESPONSES and not has_no_side_effects(self._request, asked.route):
-                return  # a server that stores the answer does so under its own id
-            self._request.opened = True
-            self._request.connection.send_head(head, *self._refusals.about(self._exchange))
-            self._request.connection.send_body(filler.first)
-            self._repeat(filler.again)
-
-        self._timer = asyncio.get_running_loop().call_later(silent_s, begin)
+        self._request.connection.send_head(head, *self._refusals.about(self._exchange))
+        self._request.connection.send_body(filler.first)
+        self._repeat(filler.again)
 
     def suspend(self, event: bytes) -> None:
         """Send an event again and again to the client of a streamed answer that was cut."""
@@ -95,7 +80,6 @@ class KeepAlive:
         self._repeat(event)
 
     def stop(self) -> None:
-        """The answer goes on, or has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

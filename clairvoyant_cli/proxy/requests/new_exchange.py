@@ -12,11 +12,11 @@ from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
 from clairvoyant_cli.protocols.printable import decoded
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest
+from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
-from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
 from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.matching import names
@@ -36,6 +36,17 @@ UNKNOWN = Prediction(1 / 3, 1 / 3, 1 / 3, 0.0, 400.0, 1200.0, "unknown")
 
 EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
 """Embeddings decode nothing: they count as the shortest jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBody:
+    """A request that needs a slot; its body tells for how long. It counts towards the share of `client`;
+    `shown_name` is what views and records call the client, "" for the same.
+    """
+
+    route: Route
+    client: str
+    shown_name: str = ""
 
 
 @dataclass(slots=True)
@@ -64,7 +75,8 @@ class ExchangeFactory:
         if parsed.view is not None:
             named, session = request.head.get(CHORE_HEADER), request.head.get(b"x-session-id")
             chore = chore_of(named, parsed.view, session)
-            parsed = replace(parsed, view=replace(parsed.view, chore=chore)) if chore else parsed
+            if chore is not None:
+                parsed.view = replace(parsed.view, chore=chore)
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self._predict(parsed)
         predicted_in_s = self.journal.clock() - now

@@ -7,16 +7,16 @@ the answer says which.
 import asyncio
 from dataclasses import dataclass
 
-import msgspec
-
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.own_requests import Collected
+from clairvoyant_cli.http.own_requests import OwnAnswer
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.lenient_json import fitting, text
 from clairvoyant_cli.protocols.model_lists import LISTS, merged
 from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.protocols.probes import ANSWER_BYTES
+from clairvoyant_cli.protocols.request_bodies import BODY
 from clairvoyant_cli.protocols.routes import Route, plainly_spelled, unescaped
 from clairvoyant_cli.proxy.access.keys import BACKEND_HEADER, Access
 from clairvoyant_cli.proxy.requests.forwarding import forward
@@ -34,17 +34,8 @@ ONE_MODEL = "/v1/models/"  # what follows is the name of the model that is asked
 READING = (b"GET", b"HEAD", b"OPTIONS")
 
 
-class _Shown(msgspec.Struct, gc=False):
-    """As much of a body of `/api/show` as is looked at: `name` is the model's older spelling."""
-
-    model: str = ""
-    name: str = ""
-
-
 @dataclass(slots=True)
 class Passthrough:
-    """Passes on what does not wait in the queue."""
-
     pool: ServerPool
     access: Access
     refusals: Refusals
@@ -79,7 +70,8 @@ class Passthrough:
             return pool.first
         if path == SHOW and head.method == b"POST":
             pieces = await request.read(SHOW_BYTES)
-            model = _model_in(b"".join(pieces or ()))
+            shown = fitting(BODY, b"".join(pieces or ()))
+            model = "" if shown is None else text(shown.model) or text(shown.name)
         elif head.method in READING and path.startswith(ONE_MODEL):
             model = unescaped(head.path, pool.first.prefix)[len(ONE_MODEL) :]
         if model:
@@ -112,20 +104,15 @@ class Passthrough:
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 upstream = await server.upstream.connect()
-                answer = Collected(upstream, ANSWER_BYTES)
-                try:
-                    drop = (*self.access.consumed_headers, b"accept-encoding")
-                    forward(request, upstream, answer, server, drop=drop)
-                    await answer.finished
-                except asyncio.CancelledError:
-                    upstream.abort()
-                    raise
+                answer = OwnAnswer(upstream)
+                drop = (*self.access.consumed_headers, b"accept-encoding")
+                forward(request, upstream, answer, server, drop=drop)
+                head, text = await answer.whole(ANSWER_BYTES)
         except (TimeoutError, UpstreamError):
             return None
-        return None if answer.text is None else (answer.begun, answer.text)
+        return None if text is None else (head, text)
 
     async def _forward(self, request: Request, route: Route, server: Server) -> None:
-        """Send a request to a server, and its answer back."""
         try:
             try:
                 await self._relay(request, server)
@@ -140,12 +127,11 @@ class Passthrough:
             refusals.send(request, route, say(server, str(error)))
 
     async def _relay(self, request: Request, server: Server, *, fresh: bool = False) -> None:
-        """Have a request answered; `fresh` on a new connection."""
         upstream: UpstreamConnection | None = None
         relay: Relay | None = None
         try:
             upstream = await server.upstream.connect(fresh=fresh)
-            relay = Relay(request, upstream, *self.refusals.by(server))
+            relay = Relay(request, upstream, self.refusals.by(server))
             forward(request, upstream, relay, server, drop=self.access.consumed_headers)
             await relay.finished
         except asyncio.CancelledError:
@@ -158,11 +144,3 @@ class Passthrough:
 
 def _one_that_is_there(servers: list[Server]) -> Server:
     return next((server for server in servers if not server.away), servers[0])
-
-
-def _model_in(body: bytes) -> str:
-    try:
-        shown = msgspec.json.decode(body, type=_Shown)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
-    return shown.model or shown.name

@@ -37,11 +37,9 @@ class Refusals:
     truncations: Truncations | None = None
 
     def full(self) -> Refusal:
-        """The queue is full."""
         return self._overload("clairvoyant: the queue is full")
 
     def client_full(self, client: str) -> Refusal:
-        """The client has reached its queue limit."""
         message = f"clairvoyant: {client} has reached its queue limit; try again when a request is answered"
         return self._overload(message, busy=False)
 
@@ -53,7 +51,6 @@ class Refusals:
         )
 
     def too_late(self, objective: str, retry_after_s: float) -> Refusal:
-        """Its predicted TTFT exceeds the service level."""
         message = f"clairvoyant: rejected: predicted TTFT exceeds the target ({objective}); try again later"
         return Refusal(self.overload_status, message, retry_after_s, busy=True)
 
@@ -66,7 +63,6 @@ class Refusals:
         return Refusal(self.overload_status, message, wait_s, busy=busy)
 
     def away(self, server: Server | None = None) -> Refusal:
-        """All servers have been away for longer than the outage grace."""
         server = server or self.pool.first
         why = server.detail or "no connection"
         return Refusal(503, f"{_place(server)} is not reachable ({why})", AWAY_RETRY_S)
@@ -80,7 +76,6 @@ class Refusals:
         return Refusal(503, message, AWAY_RETRY_S)
 
     def unreachable(self, server: Server, why: str) -> Refusal:
-        """No connection could be made."""
         return Refusal(503, f"{_place(server)} is not reachable ({why})", UNREACHABLE_RETRY_S)
 
     def broken_off(self, server: Server, why: str) -> Refusal:
@@ -101,7 +96,6 @@ class Refusals:
         request.connection.respond(head, body, *(() if exchange is None else self.about(exchange)))
 
     def rendered(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
-        """Return a refusal as a head and body in the route's dialect."""
         return speaker(self.pool, route.family).adapter.render(refusal, route)
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:

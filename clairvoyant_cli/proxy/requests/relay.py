@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
@@ -23,54 +24,47 @@ class EndedError(Exception):
     """The answer was ended for its client before the server had finished it."""
 
 
+def _future() -> "asyncio.Future[None]":
+    return asyncio.get_running_loop().create_future()
+
+
+@dataclass(eq=False)
 class Relay(ResponseSink):
     """Feeds a client from an upstream connection; `finished` resolves, or fails, when the answer ends.
 
     `whole` and `broken` say how it ended even if `finished` was cancelled by a client that left at that
     moment. With `may_wait`, a "loading" answer is kept from the client and `finished` fails with
     `NotReadyError`. With `holds_head` the head is sent with the first of the body: until then the request can
-    be repeated. `keep_alive` keeps the client waiting until then.
+    be repeated. `keep_alive` keeps the client waiting until then. `extra` are headers of the proxy's own.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        upstream: UpstreamConnection,
-        *extra: Header,
-        on_head: Callable[[ResponseHead], UsageReader | None] | None = None,
-        on_first_byte: Callable[[], None] | None = None,
-        may_wait: bool = False,
-        holds_head: bool = False,
-        keep_alive: KeepAlive | None = None,
-    ) -> None:
-        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.status = 0
-        self.whole = False
-        self.broken = False
-        self._request = request
-        self._client = request.connection
-        self._upstream = upstream
-        self._extra = extra
-        self._on_head = on_head
-        self._on_first_byte = on_first_byte
-        self._usage: UsageReader | None = None
-        self.may_wait = may_wait
-        self._held: tuple[ResponseHead, bytearray] | None = None
-        self._holds_head = holds_head
-        self._unsent_head: ResponseHead | None = None
-        self._keep_alive = keep_alive
-        self._joint: Joint | None = None
+    request: Request
+    upstream: UpstreamConnection
+    extra: tuple[Header, ...]
+    on_head: Callable[[ResponseHead], UsageReader] | None = None
+    on_first_byte: Callable[[], None] | None = None
+    may_wait: bool = False
+    holds_head: bool = False
+    keep_alive: KeepAlive | None = None
+    finished: "asyncio.Future[None]" = field(default_factory=_future)
+    status: int = 0
+    whole: bool = False
+    broken: bool = False
+    _usage: UsageReader | None = None
+    _held: tuple[ResponseHead, bytearray] | None = None
+    _unsent_head: ResponseHead | None = None
+    _joint: Joint | None = None
+
+    def __post_init__(self) -> None:
+        self._client = self.request.connection
 
     def hold(self) -> None:
-        """What came together leaves together."""
         self._client.cork()
 
     def flush(self) -> None:
-        """All that came together is here."""
         self._client.uncork()
 
     def informational(self, head: ResponseHead) -> None:
-        """Pass on a 1xx answer."""
         self._client.send_informational(head)
 
     def head(self, head: ResponseHead) -> None:
@@ -81,7 +75,6 @@ class Relay(ResponseSink):
             self._begin(head)
 
     def data(self, data: bytes) -> None:
-        """Pass on a piece of the body."""
         if self._held is not None:
             self._held[1].extend(data)
             if len(self._held[1]) > NOT_READY_BYTES:
@@ -103,79 +96,80 @@ class Relay(ResponseSink):
             self._pass_on_held()
         if self.broken:
             return
-        self._send_end(trailers)
+        self._send_head()
+        if self._joint is not None:
+            self._client.send_body(self._joint.end())
+        self._client.send_end(trailers)
         self._ended()
 
     def _ended(self) -> None:
-        """Note that the answer was passed on whole."""
         self.whole = True
         if not self.finished.done():
             self.finished.set_result(None)
 
     def cut(self) -> bool:
         """Drop the answer, so that `finished` fails with `CutError`; False if its head was passed on."""
-        if self._request.answered or self.finished.done():
+        if self.request.answered or self.finished.done():
             return False
-        self._upstream.let_go()
+        self.upstream.let_go()
         self._client.fed_by(None)
         self.finished.set_exception(CutError())
         return True
 
     def _end_early(self, ending: bytes) -> None:
         if ending and not self.finished.done():
-            self._upstream.let_go()
+            self.upstream.let_go()
             self._client.fed_by(None)
             self._client.send_body(ending)
             self._client.send_end([])
             self.finished.set_exception(EndedError())
 
     def failed(self, error: UpstreamError) -> None:
-        """The answer broke off."""
         self.broken = True
         if not self.finished.done():
             self.finished.set_exception(error)
 
     def _note_first_byte(self, data: bytes) -> None:
         """Tell that the answer begins, which a comment does not do."""
-        if self._on_first_byte is not None and not is_comment(data):
-            self._on_first_byte()
-            self._on_first_byte = None
+        if self.on_first_byte is not None and not is_comment(data):
+            self.on_first_byte()
+            self.on_first_byte = None
 
     def _begin(self, head: ResponseHead) -> None:
+        self._read_head(head)
+        self._pass_on(head)
+
+    def _read_head(self, head: ResponseHead) -> UsageReader | None:
         self.status = head.status
-        if self._on_head is not None:
-            self._usage = self._on_head(head)
-        self._client.fed_by(self._upstream)
+        if self.on_head is not None:
+            self._usage = self.on_head(head)
+        return self._usage
+
+    def _pass_on(self, head: ResponseHead) -> None:
+        self._client.fed_by(self.upstream)
         self._unsent_head = head
-        if not self._holds_head:
+        if not self.holds_head:
             self._send_head()
 
     def _send(self, data: bytes) -> None:
-        """Pass on a piece of the body, after the head."""
         self._send_head()
         self._client.send_body(data if self._joint is None else self._joint.feed(data))
 
-    def _send_end(self, trailers: list[Header]) -> None:
-        self._send_head()
-        if self._joint is not None:
-            self._client.send_body(self._joint.end())
-        self._client.send_end(trailers)
-
     def _send_head(self) -> None:
         head, self._unsent_head = self._unsent_head, None
-        if self._keep_alive is not None:
-            self._keep_alive.stop()
-            self._joint = None if head is None else self._keep_alive.join(head)
-            self._keep_alive = None
+        if self.keep_alive is not None:
+            self.keep_alive.stop()
+            self._joint = None if head is None else self.keep_alive.join(head)
+            self.keep_alive = None
         if head is None:
             return
-        self._request.sent()
-        if self._request.opened:
-            self._request.opened = False
+        self.request.sent()
+        if self.request.opened:
+            self.request.opened = False
             return
-        self._client.send_head(head, *self._extra)
+        self._client.send_head(head, *self.extra)
         if head.status == 101:
-            self._client.tunnel(self._upstream.write)
+            self._client.tunnel(self.upstream.write)
 
     def _pass_on_held(self) -> None:
         held, self._held = self._held, None

@@ -11,24 +11,21 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.scheduler.chain import Chain
 
-KEPT_S = 60.0
-"""How long a place is kept: clients send again after 0.3 to 31 s."""
-
+KEPT_S = 60.0  # how long a place is kept: clients send again after 0.3 to 31 s
 MAX_KEPT = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A request whose client has left: its id, when it arrived and ended, and how often it had been sent."""
+    """A request whose client has left: its id, and when it arrived and ended."""
 
     id: str
     arrival_s: float
     left_s: float
-    attempts: int
 
     @property
     def next_id(self) -> str:
-        return f"{self.id.partition('.')[0]}.{self.attempts + 1}"
+        return f"{self.id.partition('.')[0]}.{attempts_of(self.id) + 1}"
 
 
 @dataclass(slots=True)
@@ -42,14 +39,13 @@ class Resubmissions:
     _left: OrderedDict[tuple[str, str, int], Left] = field(default_factory=OrderedDict)
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Remember a request whose client left it."""
         job = exchange.job
         gave_up = end.outcome is Outcome.CLIENT_CANCELLED and exchange.first_byte_s is None
         if not (self.enabled and gave_up and job.prefix):
             return
         key = job.client, job.claimed, job.prefix.hashes[-1]
         self._left.pop(key, None)
-        self._left[key] = Left(exchange.id, job.arrival_s, end.at_s, attempts_of(exchange.id))
+        self._left[key] = Left(exchange.id, job.arrival_s, end.at_s)
         while len(self._left) > MAX_KEPT:
             self._left.popitem(last=False)
 
@@ -60,5 +56,4 @@ class Resubmissions:
 
 
 def attempts_of(request_id: str) -> int:
-    """Return how often a request has been sent, by its id."""
     return int(request_id.partition(".")[2] or 1)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.protocols.answer_events import ending
 from clairvoyant_cli.protocols.answer_text import AnswerText
-from clairvoyant_cli.protocols.endings import ending
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.repetition import Repetition
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
@@ -26,8 +26,7 @@ WITHIN_S = 60.0
 MAX_SESSIONS = 2000
 BLANK_LINES = (b"\n\n", b"\r\n\r\n")
 
-Prompt = tuple[str, int]
-"""A client, and the end of the chain of a prompt."""
+Prompt = tuple[str, int]  # a client, and the end of the chain of a prompt
 
 
 class WatchedReader(UsageReader):
@@ -70,8 +69,6 @@ class Runaways:
     _times: dict[Prompt, tuple[int, float]] = field(default_factory=dict)  # and when that ended
 
     def reader(self, exchange: Exchange, head: ResponseHead) -> UsageReader:
-        """Return the reader of an answer, which says when to end it."""
-
         def repeats(reader: WatchedReader) -> None:
             if not exchange.remark:
                 exchange.remark = "its answer repeats itself"

@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -33,8 +34,8 @@ from clairvoyant_cli.proxy.queue.exchange import (
 )
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation
-from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive, KeepAlives
+from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation, has_no_side_effects
+from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import CutError, EndedError, Relay
 from clairvoyant_cli.proxy.requests.runaways import Runaways
@@ -52,7 +53,6 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     ServingRules,
     WaitAgain,
 )
-from clairvoyant_cli.proxy.requests.side_effects import has_no_side_effects
 from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
 from clairvoyant_cli.proxy.requests.spliced_relay import SplicedRelay, UnfitError
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
@@ -68,8 +68,6 @@ HANG_UP_TIMEOUT_S = 5.0
 
 @dataclass(slots=True)
 class Serving:
-    """Serves what has been admitted."""
-
     access: Access
     pool: ServerPool
     dispatcher: Dispatcher
@@ -79,7 +77,7 @@ class Serving:
     annotation: Annotation
     engines: EngineQueues
     stats: RequestStats
-    keep_alives: KeepAlives
+    silent_s: float | None
     runaways: Runaways
     slot_keeper: SlotKeeper = field(default_factory=SlotKeeper)
     predictor: Predictor = field(default_factory=Predictor)
@@ -88,7 +86,7 @@ class Serving:
         """Serve an exchange to its end, in as many attempts as that takes."""
         dispatcher = self.dispatcher
         command: Command | None = None
-        keep_alive = self.keep_alives.of(exchange, request)
+        keep_alive = KeepAlive(exchange, request, self.refusals, self.silent_s)
         try:
             while command is None or isinstance(command, WaitAgain):
                 event = await self._wait(exchange) or await self._attempt(exchange, request, keep_alive)
@@ -111,7 +109,6 @@ class Serving:
             self.refusals.send(request, exchange.asked.route, command.refusal, exchange)
 
     async def _wait(self, exchange: Exchange) -> ServingEvent | None:
-        """Wait for a slot; return what happened instead, None if there is one."""
         try:
             if exchange.granted.done():
                 exchange.granted.result()
@@ -274,7 +271,6 @@ class Serving:
         return request.complete and has_no_side_effects(request, exchange.asked.route)
 
     def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
-        """The client has left, or the operator stopped the answer."""
         if relay is not None and relay.whole:
             # It left with the last byte. The connection may serve another request by now.
             return self._answered(exchange, attempt, relay.status)
@@ -284,7 +280,6 @@ class Serving:
         return ClientLeft(at_work=True, heard_all=self._has_heard_all(exchange, attempt), status=relay.status)
 
     def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
-        """The whole answer was passed on: read its totals."""
         if attempt.usage is not None:
             self._take_totals(exchange, attempt, attempt.usage.totals())
         residents = self.pool[attempt.worker].residents
@@ -353,23 +348,14 @@ class Serving:
                 self.preemption.goes_on(exchange, attempt)
             exchange.phase = Phase.DECODING
 
+        kind: Callable[..., Relay] = Relay
         if exchange.splice is not None:
-            return SplicedRelay(
-                request,
-                upstream,
-                *self.refusals.about(exchange),
-                splice=exchange.splice,
-                resumes=resumes,
-                content_type=server.adapter.json_type(exchange.splice.asked.shape) or b"",
-                on_head=on_head,
-                on_first_byte=on_first_byte,
-                may_wait=may_wait,
-                keep_alive=keep_alive,
-            )
-        return Relay(
+            content_type = server.adapter.json_type(exchange.splice.asked.shape) or b""
+            kind = partial(SplicedRelay, splice=exchange.splice, resumes=resumes, content_type=content_type)
+        return kind(
             request,
             upstream,
-            *self.refusals.about(exchange),
+            self.refusals.about(exchange),
             on_head=on_head,
             on_first_byte=on_first_byte,
             may_wait=may_wait,
@@ -378,7 +364,6 @@ class Serving:
         )
 
     def _may_wait(self, exchange: Exchange, server: Server, request: Request) -> bool:
-        """Whether a "not ready" answer is kept from the client, and the request sent again later."""
         if not request.complete or not server.adapter.REPORTS_LOADING or server.outage.over:
             return False
         # Others may have been served since: one model may be missing for good.
@@ -391,7 +376,7 @@ def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, rele
     match command:
         case WaitAgain(why, able):
             dispatcher.wait_again(exchange, why, able)
-        case Finish(outcome, status):
-            dispatcher.end(exchange, outcome, status)
         case Abandon(outcome, status):
             dispatcher.abandon(exchange, outcome, status, release)
+        case Finish(outcome, status):
+            dispatcher.end(exchange, outcome, status)

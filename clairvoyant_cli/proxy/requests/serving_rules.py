@@ -100,13 +100,8 @@ class Finish:
     refusal: Refusal | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Abandon:
-    """End it, and give back its slot when the server has stopped; `refusal` as for `Finish`."""
-
-    outcome: Outcome
-    status: int
-    refusal: Refusal | None = None
+class Abandon(Finish):
+    """As `Finish`, but give back its slot when the server has stopped."""
 
 
 Command = WaitAgain | Finish | Abandon
@@ -114,8 +109,6 @@ Command = WaitAgain | Finish | Abandon
 
 @dataclass(frozen=True, slots=True)
 class ServingRules:
-    """Decides."""
-
     pool: ServerPool
     operation: Operation
     refusals: Refusals
@@ -153,17 +146,13 @@ class ServingRules:
         elif isinstance(why, DrainingError):
             refusal = SHUTTING_DOWN
         elif isinstance(why, OutageError):
-            outcome, refusal = (
-                Outcome.UPSTREAM_ERROR,
-                self.refusals.away(next(iter(able_for(self.pool, exchange)), None)),
-            )
+            outcome = Outcome.UPSTREAM_ERROR
+            refusal = self.refusals.away(next(iter(able_for(self.pool, exchange)), None))
         elif isinstance(why, OperatorCancelledError):
             outcome, refusal = Outcome.OPERATOR_CANCELLED, STOPPED
         else:
-            outcome, refusal = (
-                Outcome.TIMEOUT,
-                self.refusals.waited_too_long(self.operation.max_wait_s or 0.0, exchange),
-            )
+            outcome = Outcome.TIMEOUT
+            refusal = self.refusals.waited_too_long(self.operation.max_wait_s or 0.0, exchange)
         return Finish(outcome, refusal.status, refusal)
 
     def _broken_off(self, exchange: Exchange, event: BrokenOff) -> WaitAgain | Finish:

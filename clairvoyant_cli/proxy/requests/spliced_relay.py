@@ -1,20 +1,16 @@
 """One part of an answer that may be cut and continued, on its way from the backend to the client."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.upstream import UpstreamConnection, UpstreamError
+from clairvoyant_cli.http.upstream import UpstreamError
 from clairvoyant_cli.protocols.splice import PartError, Splice
-from clairvoyant_cli.protocols.usage import UsageReader
-from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
 from clairvoyant_cli.proxy.requests.relay import CutError, Relay
 
 OF_THE_STREAM = frozenset(
-    (
-        b"content-type content-length transfer-encoding connection keep-alive cache-control x-accel-buffering"
-    ).split()
+    b"content-type content-length transfer-encoding connection keep-alive cache-control "
+    b"x-accel-buffering".split()
 )
 """Headers of a stream that an answer in one piece has otherwise, or not at all."""
 
@@ -23,6 +19,7 @@ class UnfitError(UpstreamError):
     """What the server sent is no part of the answer, and none of it was passed on."""
 
 
+@dataclass(eq=False, kw_only=True)
 class SplicedRelay(Relay):
     """Feeds a client from one upstream connection after another; `resumes` for all but the first.
 
@@ -31,34 +28,11 @@ class SplicedRelay(Relay):
     `CutError` at a cut. A client that does not stream gets its answer at the end, as `content_type`.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        upstream: UpstreamConnection,
-        *extra: Header,
-        splice: Splice,
-        resumes: bool,
-        content_type: bytes,
-        on_head: Callable[[ResponseHead], UsageReader],
-        on_first_byte: Callable[[], None],
-        may_wait: bool,
-        keep_alive: KeepAlive | None,
-    ) -> None:
-        super().__init__(
-            request,
-            upstream,
-            *extra,
-            on_first_byte=on_first_byte,
-            may_wait=may_wait,
-            holds_head=True,
-            keep_alive=keep_alive,
-        )
-        self._read_head = on_head
-        self._splice = splice
-        self._resumes = resumes
-        self._content_type = content_type
-        self._answer_head: ResponseHead | None = None
-        self._spliced = False
+    splice: Splice
+    resumes: bool
+    content_type: bytes
+    _answer_head: ResponseHead | None = None
+    _spliced: bool = False
 
     def data(self, data: bytes) -> None:
         """Pass on what the client gets of a piece of the body, up to a cut."""
@@ -68,7 +42,7 @@ class SplicedRelay(Relay):
         if self._usage is not None:
             self._usage.feed(data)
         try:
-            out = self._splice.feed(data)
+            out = self.splice.feed(data)
         except PartError as error:
             if error.before:
                 self._send(error.before)
@@ -77,33 +51,32 @@ class SplicedRelay(Relay):
         if out:
             self._send(out)
         self._note_first_byte(data)
-        if self._splice.is_cut and not self.finished.done():
-            self._upstream.let_go()
+        if self.splice.is_cut and not self.finished.done():
+            self.upstream.let_go()
             self._client.fed_by(None)
             self.finished.set_exception(CutError())
         elif self._usage is not None:
             self._end_early(self._usage.ending)
 
     def end(self, trailers: list[Header]) -> None:
-        """Pass on the end; to a client that does not stream, the answer."""
         if not self._spliced:
             super().end(trailers)
             return
         try:
-            last = self._splice.end()
+            last = self.splice.end()
         except PartError as error:
             self._unfit(str(error))
             return
         if self._answer_head is not None:
             stream = self._answer_head
             kept = [header for header in stream.headers if header[0].lower() not in OF_THE_STREAM]
-            head = ResponseHead(200, stream.reason, [(b"Content-Type", self._content_type), *kept])
-            if self._request.opened:
+            head = ResponseHead(200, stream.reason, [(b"Content-Type", self.content_type), *kept])
+            if self.request.opened:
                 self._unsent_head = head
                 self._send(last)
                 self._client.send_end([])
             else:
-                self._client.respond(head, last, *self._extra)
+                self._client.respond(head, last, *self.extra)
             self._ended()
             return
         if last:
@@ -112,21 +85,20 @@ class SplicedRelay(Relay):
 
     def _begin(self, head: ResponseHead) -> None:
         usage = self._read_head(head)
-        self._usage, self.status = usage, head.status
-        self._spliced = head.status == 200 and usage.streaming and usage.readable
-        if not self._spliced and (self._resumes or not self._splice.asked.streamed):
+        self._spliced = head.status == 200 and usage is not None and usage.streaming and usage.readable
+        if not self._spliced and (self.resumes or not self.splice.asked.streamed):
             self._unfit(f"HTTP {head.status} instead of a stream")
         elif not self._spliced:
-            self._splice.why_not = "the answer is not a stream"
-            super()._begin(head)
-        elif not self._splice.asked.streamed:
+            self.splice.why_not = "the answer is not a stream"
+            self._pass_on(head)
+        elif not self.splice.asked.streamed:
             self._answer_head = head
-        elif self._resumes:
-            self._client.fed_by(self._upstream)
+        elif self.resumes:
+            self._client.fed_by(self.upstream)
         else:
-            super()._begin(head)
+            self._pass_on(head)
 
     def _unfit(self, why: str) -> None:
         self._spliced = False
-        self._upstream.abort()
+        self.upstream.abort()
         self.failed(UnfitError(why))

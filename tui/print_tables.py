@@ -1,13 +1,10 @@
 """Prints the state once, as plain text that fits the width."""
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import cast
 
 from clairvoyant_cli.state.snapshot import Snapshot
-from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from tui.formatting import NOTHING, class_letter, count, duration, share
 from tui.panels.clients import CLIENTS
 from tui.panels.header import today, window
@@ -29,13 +26,6 @@ PLAIN_WIDTH = 80
 def output_width() -> int:
     """Return the width of tables on standard output, in cells."""
     return get_terminal_size((PIPE_WIDTH, 0)).columns
-
-
-async def first_snapshot(source: DaemonSource) -> Snapshot | Disconnected:
-    async with aclosing(cast(AsyncGenerator[Snapshot | Disconnected], source.stream())) as stream:
-        async for news in stream:
-            return news
-    return Disconnected("it sent no state")
 
 
 def state(snapshot: Snapshot, width: int) -> Iterator[str]:

@@ -73,7 +73,7 @@ async def _examine(
 
 async def _connections(config: ServeConfig, url: str | None, token_file: Path | None) -> list[Finding]:
     from clairvoyant_cli.doctor import backend, proxy
-    from clairvoyant_cli.state.client import admin_token, local_url, own_daemons
+    from clairvoyant_cli.state.client import admin_token, local_url, running_daemons
     from clairvoyant_cli.takeover.journal import read
 
     at, unread, token = local_url(url), [], None
@@ -83,7 +83,7 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
         unread.append(broken("files", str(error), "clairvoyant doctor --token-file FILE"))
     daemon, snapshot = await proxy.look_at_daemon(at, token)
     unsaid = config.backend is None and not config.backends and config.backend_key_file is None
-    if snapshot is not None and unsaid and at in own_daemons():
+    if snapshot is not None and unsaid and at in {each.url for each in running_daemons()}:
         # Check the servers of the running daemon, not whatever listens on the default ports.
         named = tuple(BackendConfig(name=each.name, url=each.url) for each in snapshot.backends)
         config = replace(config, backends=named)

@@ -20,7 +20,7 @@ from clairvoyant_cli.system import draws_few_glyphs, heed_signals
 
 if TYPE_CHECKING:
     from clairvoyant_cli.state.snapshot import Snapshot
-    from clairvoyant_cli.state.source import DaemonSource, Disconnected
+    from clairvoyant_cli.state.source import DaemonSource
     from tui.hardware.reading import Hardware
 
 _SCENARIOS = ("busy", "overloaded", "empty")
@@ -94,7 +94,7 @@ def command(
     if not once and os.environ.get("TERM") == "dumb":
         raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
     if once:
-        _print(asyncio.run(_first(opened)), as_json)
+        _print(asyncio.run(_snapshot(opened)), as_json)
         return
     bell = not demo if bell is None else bell
     asyncio.run(_watch(opened, readonly=readonly, badge="demo" * demo, plain=plain, bell=bell, price=price))
@@ -117,11 +117,9 @@ def _live(url: str | None, token_file: Path | None) -> Attachment:
     return DaemonSource(local_url(url), admin_token(token_file)), lambda: _this_machine()()
 
 
-async def _first(opened: AbstractAsyncContextManager[Attachment]) -> "Snapshot | Disconnected":
-    from tui.print_tables import first_snapshot
-
+async def _snapshot(opened: AbstractAsyncContextManager[Attachment]) -> "Snapshot":
     async with opened as (source, _):
-        return await first_snapshot(source)
+        return await source.snapshot()
 
 
 async def _watch(
@@ -175,15 +173,12 @@ def _this_machine() -> "Callable[[], Hardware]":
     return Machine()
 
 
-def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:
+def _print(snapshot: "Snapshot", as_json: bool) -> None:
     from clairvoyant_cli.state.encoding import without_prompts
-    from clairvoyant_cli.state.source import Disconnected
     from tui.print_tables import output_width, state
 
-    if isinstance(news, Disconnected):
-        raise ClairvoyantError(news.reason, ExitCode.UNREACHABLE)
     if as_json:
-        say_json(without_prompts(news))
+        say_json(without_prompts(snapshot))
         return
-    for line in state(news, output_width()):
+    for line in state(snapshot, output_width()):
         say(line)

@@ -95,6 +95,7 @@ class Daemon:
     snapshots: SnapshotBuilder
     recorder: StateRecorder
     control: ControlApi
+    metrics: Metrics
     connections: ConnectionTable
     preemption: Preemption
     second_opinions: SecondOpinions | None
@@ -219,7 +220,7 @@ async def running_daemon(
                 lambda: ClientConnection(daemon.gateway.handle, tasks.spawn, table), tasks.spawn, took
             )
             if traces is not None:
-                daemon.dispatcher.ended.append(traces.listener(daemon.pool, daemon.stats.journal))
+                daemon.metrics.traced = traces.listener(daemon.stats.journal)
             for server in daemon.pool:
                 daemon.lifecycle.start(server)
             if own is not None:
@@ -451,6 +452,7 @@ def _compose(
         snapshots=snapshots,
         recorder=recorder,
         control=control,
+        metrics=metrics,
         connections=table,
         preemption=preemption,
         second_opinions=opinions,

@@ -24,32 +24,17 @@ _SAME_S = 0.1
 
 
 class Host(Protocol):
-    """What a screen needs of the application."""
+    """What the screen needs of `tui.app.Top`."""
 
-    @property
-    def likes(self) -> Mapping[str, str]:
-        """The stored preferences."""
+    likes: Mapping[str, str]
 
-    def view(self) -> ViewState:
-        """Return what is to be drawn now."""
-
-    def draw(self) -> None:
-        """Redraw all panels."""
-
-    def ask(self, *actions: Action) -> None:
-        """Send actions to the daemon, one after the other, and show what they did."""
-
-    def expect(self, field: str, ident: str | None) -> Any:
-        """Return a field that actions change: as the last one left it, which the state may not show yet."""
-
-    def undo(self) -> None:
-        """Undo the last key that asked the daemon for something."""
-
-    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
-        """Ask when the queue would start under each policy, and show the answer."""
-
-    def remember(self, **liked: str) -> None:
-        """Store preferences."""
+    def view(self) -> ViewState: ...
+    def draw(self) -> None: ...
+    def ask(self, *actions: Action) -> None: ...
+    def expect(self, field: str, ident: str | None) -> Any: ...
+    def undo(self) -> None: ...
+    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None: ...
+    def remember(self, **liked: str) -> None: ...
 
 
 class OperatorScreen(Screen[None]):

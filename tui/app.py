@@ -120,10 +120,10 @@ class Top(App[None]):
         for theme in THEMES:
             self.register_theme(theme)
         self._memory = memory
-        self.likes = (_stored(memory) if memory else {}) | dict(likes or {})
+        self.likes: Mapping[str, str] = (_stored(memory) if memory else {}) | dict(likes or {})
         self._price_kwh = _price(self.likes.get("price", ""))
         liked = self.likes.get("theme", "")
-        self.theme = liked if liked in self.available_themes else THEMES[0].name
+        self.theme = liked if liked in [theme.name for theme in THEMES] else THEMES[0].name
         self.palette = Palette(self.get_css_variables(), colour=colour)
 
     def get_default_screen(self) -> Screen[Any]:

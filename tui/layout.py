@@ -99,7 +99,7 @@ def _large(body: Box, wish: SizeHint) -> dict[str, Box]:
     x = left.width + GUTTER
     running = 2 + min(8, max(2, wish.slots))
     boxes = _stack(left, _left(left.height, wish, running, recent=max(10, body.height // 4), graph=_HERO))
-    stats, tau, log = 14, 6, 8
+    stats, tau, log = 15, 6, 8
     models = min(1 + wish.models, 8)
     gpu = min(1 + wish.gpu, body.height // 2 - models)
     top = max(stats + tau, gpu + models)

@@ -15,7 +15,6 @@ from tui.panels.requests import (
     starts,
     tau_fraction,
     tau_tone,
-    tokens_now,
 )
 from tui.styled_text import Line, Tone, cell, wrap
 from tui.view_state import ViewState
@@ -140,8 +139,8 @@ def _labelled(label: str, text: str, width: int) -> list[Line]:
 
 def _running(request: RunningRequest, view: ViewState) -> list[Line]:
     slot = f"slot {request.slot}" if request.slot is not None else request.backend
-    line = _gauge("answer", progress(request, view), class_tone(request.predicted.length_class))
-    line.add(f"{' about' * request.estimated} {count(tokens_now(request, view))}", "strong")
+    line = _gauge("answer", progress(request), class_tone(request.predicted.length_class))
+    line.add(f"{' about' * request.estimated} {count(request.tokens)}", "strong")
     line.add(f" of ~{count(request.predicted.expected_tokens)}", "soft")
     return [
         _fact("running", duration(request.elapsed_s + view.drift_s), "strong", f"{request.state} in {slot}"),

@@ -6,11 +6,6 @@ from tui.formatting import change, class_letter, class_tone, clock, count, durat
 from tui.styled_text import Line, Tone, ends, flow
 from tui.view_state import LinkState, ViewState
 
-REGIME = (0.55, 0.80)
-"""Utilisation at which scheduling pays most (Clairvoyant, section 6)."""
-
-LIGHT = "light"
-
 _LEVEL: dict[str, tuple[str, Tone]] = {
     "good": ("● ", "good"),
     "note": ("‖ ", "badge"),
@@ -122,13 +117,6 @@ def _slots(snapshot: Snapshot) -> Line:
     if 0 < slots <= 8:
         line.add("■" * busy, "accent").add("□" * max(0, slots - busy), "faint").add(" ")
     return line.add(f"{busy}/{slots}")
-
-
-def regime(rho: float) -> str:
-    """Say what a utilisation means for scheduling."""
-    if rho < REGIME[0]:
-        return LIGHT
-    return "order matters" if rho <= REGIME[1] else "heavy"
 
 
 def worth(view: ViewState, width: int) -> Line:

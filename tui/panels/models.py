@@ -14,13 +14,6 @@ def facts(view: ViewState) -> Line:
     return Line(f" {swaps} swaps " if swaps != 1 else " 1 swap ", "soft") if swaps else Line()
 
 
-def of(view: ViewState) -> object:
-    """What the panel depends on; the second only if a model will expire."""
-    backends = view.state.backends
-    leaves = any(model.expires_at is not None for each in backends for model in each.models)
-    return backends, int(view.now) if leaves else 0
-
-
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     lines: list[Line] = []
     for backend in view.snapshot.backends if view.snapshot else ():

@@ -33,7 +33,6 @@ _NOW_S = 0.005
 _NEVER_S = 1e12
 ETA_WIDE = 14
 """From this width on, the time that is expected stands before the range."""
-_COAST_S = 0.5
 _BY: dict[str, tuple[str, Tone]] = {"tau": ("τ", "alert"), "promoted": ("▲", "accent")}
 LEVELS: tuple[tuple[str, Tone], ...] = (
     ("immediate", "alert"),
@@ -312,24 +311,17 @@ def _state_mark(row: RunningRequest, view: ViewState, width: int) -> Line:
 def _progress(row: RunningRequest, view: ViewState, width: int) -> Line:
     if row.state in ("connecting", "prefill", "releasing"):
         return Line(row.state, "faint")
-    return bar(progress(row, view), width, class_tone(row.predicted.length_class))
+    return bar(progress(row), width, class_tone(row.predicted.length_class))
 
 
-def tokens_now(row: RunningRequest, view: ViewState) -> float:
-    """Return the tokens so far, extrapolated since the last state at the speed it reported."""
-    since_s = min(view.drift_s, _COAST_S) if row.state == "decoding" else 0.0
-    return row.tokens + since_s * (row.tokens_per_s or 0.0)
-
-
-def progress(row: RunningRequest, view: ViewState) -> float:
+def progress(row: RunningRequest) -> float:
     """Return the share of the predicted tokens so far; it stays under one until the answer ends."""
-    return min(tokens_now(row, view) / max(row.predicted.expected_tokens, 1.0), 0.97)
+    return min(row.tokens / max(row.predicted.expected_tokens, 1.0), 0.97)
 
 
 def _tokens(row: RunningRequest, view: ViewState, width: int) -> Line:
-    tokens = tokens_now(row, view)
-    over = tokens > row.predicted.q90_tokens > 0
-    line = Line("~" if row.estimated else "", "faint").add(count(tokens), "warn" if over else "strong")
+    over = row.tokens > row.predicted.q90_tokens > 0
+    line = Line("~" if row.estimated else "", "faint").add(count(row.tokens), "warn" if over else "strong")
     return line.add("/", "faint").add(brief(row.predicted.expected_tokens), "soft")
 
 

@@ -19,18 +19,18 @@ def facts(view: ViewState) -> Line:
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """The blocks, side by side if the panel is wide and low."""
     snapshot = view.state
-    waits = _waits(snapshot)
-    load, predictor = _load(snapshot), _predictor(snapshot)
-    rest = [load, _counters(snapshot), *_promised(snapshot), *predictor]
+    wait, load, predictor = waits(snapshot), _load(snapshot), _predictor(snapshot)
+    ended = [_counters(snapshot), *_promised(snapshot)]
     sojourns = _block("total", [(each.length_class, each.sojourn) for each in snapshot.stats])
     if width >= 2 * _GRID - 10 and height < 12:
-        return columns([*waits, *rest[:2]], [*sojourns, *predictor], _GRID)
-    if height >= len(waits) + len(sojourns) + len(rest) + 1:
-        return [*waits, Line(), *sojourns, *rest]
-    return [*waits, *rest]
+        return columns([*wait, load, *predictor], [*sojourns, *ended], _GRID)
+    rest = [load, *ended, *predictor]
+    if height >= len(wait) + len(sojourns) + len(rest) + 1:
+        return [*wait, Line(), *sojourns, *rest]
+    return [*wait, *rest]
 
 
-def _waits(snapshot: Snapshot) -> list[Line]:
+def waits(snapshot: Snapshot) -> list[Line]:
     """Waits of the compared answers and the medians in order of arrival; of all if none is compared."""
     pairs = [*zip(snapshot.stats_paired, snapshot.stats_fcfs, strict=False)]
     if not any(ours.wait.n for ours, _ in pairs):

@@ -98,7 +98,6 @@ class History:
         self.ended += len(ended)
 
     def take_hardware(self, hardware: Hardware) -> None:
-        """Add a reading of the machine."""
         if hardware.host.cpu is not None:
             self.cpu.append(hardware.host.cpu)
         passed_s = hardware.at_s - self._read_at if self._read_at else 0.0
@@ -122,7 +121,6 @@ class History:
             points[-1] = max(points[-1], had.get(name, 0))
 
     def last(self, seconds: float) -> list[Sample]:
-        """Return the samples of the last seconds, the oldest first."""
         since = self.samples[-1].at - seconds if self.samples else 0.0
         return [*takewhile(lambda each: each.at >= since, reversed(self.samples))][::-1]
 

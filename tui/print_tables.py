@@ -69,7 +69,6 @@ def summary(snapshot: Snapshot) -> Iterator[str]:
 
 
 def requests(snapshot: Snapshot, width: int) -> Iterator[str]:
-    """Yield a table for each kind of request there is, and the clients if any has rules."""
     if snapshot.running:
         yield from _table("running", RUNNING, snapshot, width)
     if snapshot.queue:

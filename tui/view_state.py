@@ -16,8 +16,6 @@ FLASH_S = 3.0
 
 
 class LinkState(StrEnum):
-    """Whether the daemon is connected."""
-
     CONNECTING = "connecting"
     LIVE = "live"
     LOST = "lost"

@@ -34,12 +34,10 @@ AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
 
 
 def find(snapshot: Snapshot, ident: str) -> AnyRequest | None:
-    """Return the request of this id; None if it is no longer kept."""
     return next((each for each in (*snapshot.alive, *snapshot.recent) if each.id == ident), None)
 
 
 def detail(view: ViewState, ident: str, width: int) -> list[Line]:
-    """Return the page of a request, wherever it is."""
     snapshot = view.state
     request = find(snapshot, ident)
     if request is None:
@@ -132,7 +130,6 @@ def _level(request: QueuedRequest | RunningRequest) -> list[Line]:
 
 
 def _labelled(label: str, text: str, width: int) -> list[Line]:
-    """Wrap a text beside its label."""
     lines = wrap(text, max(20, width - _LABEL))
     return [Line(cell(label if y == 0 else "", _LABEL), "faint").add(line) for y, line in enumerate(lines)]
 

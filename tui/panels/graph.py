@@ -21,7 +21,6 @@ def of(view: ViewState) -> object:
 
 
 def facts(view: ViewState) -> Line:
-    """What the axes say."""
     return Line(" last 10 min ", "soft")
 
 

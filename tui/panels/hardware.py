@@ -17,7 +17,6 @@ _LEAST_GRAPH = 4
 
 
 def facts(view: ViewState) -> Line:
-    """Whose machine it is, and how old the reading."""
     line = Line()
     hardware = view.hardware
     if view.hardware_age_s > _STALE_S:
@@ -28,7 +27,6 @@ def facts(view: ViewState) -> Line:
 
 
 def rows(view: ViewState) -> int:
-    """How many lines the whole panel takes."""
     return len(view.history.picture("gpu", view.hardware, lambda: body(view, _NARROW, _NO_END)))
 
 

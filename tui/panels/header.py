@@ -21,7 +21,6 @@ _FULL = 0.9
 
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
-    """Return up to three lines: the state, policy and load, the gain."""
     verdict = _verdict(view)
     lines = [ends(verdict, _right(view, width, width - verdict.width), width)]
     if height > 1:
@@ -71,7 +70,6 @@ def _right(view: ViewState, width: int, room: int) -> Line:
 
 
 def _state(view: ViewState, width: int) -> Line:
-    """Policy, tau, slots, queue and load."""
     snapshot = view.snapshot
     if snapshot is None:
         return Line()
@@ -92,7 +90,6 @@ def _state(view: ViewState, width: int) -> Line:
 
 
 def window(snapshot: Snapshot) -> str:
-    """The time over which the load is the mean."""
     over_s = snapshot.utilisation_s
     return f"{over_s / 60:.0f} min" if over_s >= 60 else f"{over_s:.0f} s"
 

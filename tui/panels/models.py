@@ -9,7 +9,6 @@ _STATE: dict[str, tuple[str, Tone]] = {"up": ("●", "good"), "loading": ("◐",
 
 
 def facts(view: ViewState) -> Line:
-    """How often a model replaced another."""
     swaps = sum(backend.swaps_total for backend in view.state.backends)
     return Line(f" {swaps} swaps " if swaps != 1 else " 1 swap ", "soft") if swaps else Line()
 
@@ -45,7 +44,6 @@ def _backend(backend: BackendState, width: int) -> Line:
 
 
 def _engine(engine: EngineState, width: int) -> Line:
-    """What an engine reports of its own queue."""
     line = Line("  ").add(count(engine.running)).add(" run, ", "faint")
     line.add(count(engine.waiting)).add(" wait inside", "faint")
     if engine.preemptions:

@@ -12,7 +12,6 @@ _ORDER_MATTERS = (0.55, 0.80)
 
 
 def facts(view: ViewState) -> Line:
-    """The number of completed requests."""
     return Line(f" by real length, {count(view.state.counters.completed)} done ", "soft")
 
 

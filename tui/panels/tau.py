@@ -8,7 +8,6 @@ _WINDOW_S = 600.0
 
 
 def facts(view: ViewState) -> Line:
-    """Promotions in the last minute."""
     firings = view.state.tau.firings_last_minute
     tone: Tone = "siren" if view.tau_lit else "alert" if firings else "soft"
     return Line(f" {firings}/min ", tone)

@@ -24,32 +24,17 @@ _SAME_S = 0.1
 
 
 class Host(Protocol):
-    """What a screen needs of the application."""
+    """What the screen needs of `tui.app.Top`."""
 
-    @property
-    def likes(self) -> Mapping[str, str]:
-        """The stored preferences."""
+    likes: Mapping[str, str]
 
-    def view(self) -> ViewState:
-        """Return what is to be drawn now."""
-
-    def draw(self) -> None:
-        """Redraw all panels."""
-
-    def ask(self, *actions: Action) -> None:
-        """Send actions to the daemon, one after the other, and show what they did."""
-
-    def expect(self, field: str, ident: str | None) -> Any:
-        """Return a field that actions change: as the last one left it, which the state may not show yet."""
-
-    def undo(self) -> None:
-        """Undo the last key that asked the daemon for something."""
-
-    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
-        """Ask when the queue would start under each policy, and show the answer."""
-
-    def remember(self, **liked: str) -> None:
-        """Store preferences."""
+    def view(self) -> ViewState: ...
+    def draw(self) -> None: ...
+    def ask(self, *actions: Action) -> None: ...
+    def expect(self, field: str, ident: str | None) -> Any: ...
+    def undo(self) -> None: ...
+    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None: ...
+    def remember(self, **liked: str) -> None: ...
 
 
 class OperatorScreen(Screen[None]):
@@ -68,7 +53,6 @@ class OperatorScreen(Screen[None]):
     # -- requests ---------------------------------------------------------------------------------------
 
     def action_cancel(self) -> None:
-        """Cancel the chosen requests after asking."""
         self.action_cancel_now(asks=True)
 
     def action_cancel_now(self, *, asks: bool = False) -> None:
@@ -76,22 +60,18 @@ class OperatorScreen(Screen[None]):
         self._each([Action(Verb.CANCEL, row.id) for row in rows], asks=asks)
 
     def action_promote(self) -> None:
-        """Move the chosen queued requests to the front."""
         self._each([Action(Verb.PROMOTE, row.id) for row in self._queued()])
 
     def action_hold(self) -> None:
-        """Hold the chosen queued requests; release those that are held."""
         verbs = {True: Verb.RELEASE, False: Verb.HOLD}
         held = [(row.id, bool(self.host.expect("held", row.id))) for row in self._queued()]
         self._each([Action(verbs[is_held], ident) for ident, is_held in held])
 
     def action_priority(self, step: int) -> None:
-        """Change the priority of the chosen queued requests; lower runs sooner."""
         was = {row.id: self.host.expect("priority", row.id) or 0 for row in self._queued()}
         self._each([Action(Verb.PRIORITY, ident, priority + step) for ident, priority in was.items()])
 
     def action_urgency(self) -> None:
-        """Offer the urgency levels for the chosen requests."""
         rows = self._alive("cannot set a level: it has ended")
         snapshot = self._steerable() if rows else None
         if snapshot is None:
@@ -113,12 +93,10 @@ class OperatorScreen(Screen[None]):
         self._each([Action(Verb.RESUME if self.host.expect("mode", None) == "paused" else Verb.PAUSE)])
 
     def action_drain(self) -> None:
-        """Drain after asking, or resume."""
         draining = self.host.expect("mode", None) == "draining"
         self._each([Action(Verb.RESUME if draining else Verb.DRAIN)], asks=not draining)
 
     def action_policy(self) -> None:
-        """Offer the daemon's policies."""
         snapshot = self._steerable()
         if snapshot is not None:
             question = "Policy, and when the median Short and Long would start"
@@ -127,13 +105,11 @@ class OperatorScreen(Screen[None]):
             self.host.outlook(lambda coming: dialog.foresee(_policies(snapshot, coming)))
 
     def action_tau(self) -> None:
-        """Open the command line on tau."""
         snapshot = self._steerable()
         if snapshot is not None:
             self.action_command(f"tau {snapshot.tau.tau_s:g}" if snapshot.tau.tau_s else "tau off")
 
     def action_servers(self) -> None:
-        """Open the command line on servers."""
         if self._allowed():
             self.action_command("backend ")
 
@@ -172,13 +148,11 @@ class OperatorScreen(Screen[None]):
         return ""
 
     def complete(self, text: str) -> list[str]:
-        """Return what the last word may be."""
         *before, last = text.split(" ")
         words = self.words_after(*before)
         return [each for each in words if each.startswith(last)] or [each for each in words if last in each]
 
     def words_after(self, *before: str) -> Sequence[str]:
-        """Return what may be typed after these words."""
         if not before:
             return [*COMMANDS]
         snapshot = self.host.view().state
@@ -201,8 +175,6 @@ class OperatorScreen(Screen[None]):
     # -- whether, and how -------------------------------------------------------------------------------
 
     def _ask(self, dialog: Dialog[AnswerT], actions: Callable[[AnswerT], list[Action]]) -> None:
-        """Open a dialog, and send the actions for its answer, if there is one."""
-
         def answer(given: AnswerT | None) -> None:
             if given:
                 self.host.ask(*actions(given))

@@ -67,7 +67,6 @@ def _title(news: Snapshot | Disconnected) -> str:
 
 @contextmanager
 def title_kept(terminal: TextIO) -> Iterator[None]:
-    """Restore the title of a terminal at the end."""
     terminal.write("\x1b[22;0t")
     terminal.flush()
     try:

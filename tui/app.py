@@ -120,10 +120,10 @@ class Top(App[None]):
         for theme in THEMES:
             self.register_theme(theme)
         self._memory = memory
-        self.likes = (_stored(memory) if memory else {}) | dict(likes or {})
+        self.likes: Mapping[str, str] = (_stored(memory) if memory else {}) | dict(likes or {})
         self._price_kwh = _price(self.likes.get("price", ""))
         liked = self.likes.get("theme", "")
-        self.theme = liked if liked in self.available_themes else THEMES[0].name
+        self.theme = liked if liked in [theme.name for theme in THEMES] else THEMES[0].name
         self.palette = Palette(self.get_css_variables(), colour=colour)
 
     def get_default_screen(self) -> Screen[Any]:
@@ -190,12 +190,10 @@ class Top(App[None]):
             self._left.wait(_HARDWARE_EVERY_S)
 
     def take_hardware(self, hardware: Hardware) -> None:
-        """Take a reading of the machine; the next frame draws it."""
         self._hardware, self._read_at = hardware, self._clock()
         self._history.take_hardware(hardware)
 
     def take(self, news: Snapshot | Disconnected) -> None:
-        """Take a state, or the news that the daemon is lost, and draw it."""
         now, link = self._clock(), self._link
         if isinstance(news, Disconnected):
             self._done.clear()  # another daemon may come back
@@ -219,7 +217,6 @@ class Top(App[None]):
             self.draw()
 
     def view(self) -> ViewState:
-        """Return what is to be drawn now."""
         now = self._clock()
         shown: dict[str, Any] = {
             "prompts": self._prompts,
@@ -247,7 +244,6 @@ class Top(App[None]):
         )
 
     def draw(self) -> None:
-        """Redraw all visible panels."""
         if not self.is_running:
             return
         self._drawn_at = self._clock()
@@ -266,15 +262,12 @@ class Top(App[None]):
                 self._memory.write_text(json.dumps(_stored(self._memory) | liked), encoding="utf-8")
 
     def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
-        """Ask when the queue would start under each policy, and show the answer."""
-
         async def ask() -> None:
             show(await self._source.outlook())
 
         self.run_worker(ask(), group="outlook", exclusive=True)
 
     def ask(self, *actions: Action) -> None:
-        """Send actions to the daemon, one after the other, and show what they did."""
         state = self._snapshot
         if state is not None:
             self._perform([deed(action, state) for action in actions])
@@ -330,14 +323,12 @@ class Top(App[None]):
     # -- the view as a whole ----------------------------------------------------------------------------
 
     def action_freeze(self) -> None:
-        """Freeze the display, or let it go on."""
         view = self.view()
         unfrozen = self._frozen is None
         self._frozen = replace(view, frozen=True, history=deepcopy(view.history)) if unfrozen else None
         self.draw()
 
     def action_scrub(self, seconds: float) -> None:
-        """Go back, or forward, in the last hour."""
         if self._snapshot is None:
             return
         shown = self._frozen.snapshot if self._frozen is not None else None
@@ -382,13 +373,11 @@ class Top(App[None]):
         self.draw()
 
     def action_interval(self) -> None:
-        """Take the next refresh interval."""
         self._every_s = INTERVALS_S[(INTERVALS_S.index(self._every_s) + 1) % len(INTERVALS_S)]
         self._source.pace(self._every_s)
         self.notify(f"refresh every {duration(self._every_s)}", timeout=2)
 
     def action_prompts(self) -> None:
-        """Show prompts, if the daemon sends them."""
         rows = self._snapshot.alive if self._snapshot else ()
         if not self._prompts and all(each.prompt is None for each in rows):
             self.notify("The daemon does not send prompts.", severity="warning")
@@ -399,7 +388,6 @@ class Top(App[None]):
         self.draw()
 
     def action_ghost(self) -> None:
-        """Compare each place in the queue with first-come-first-served, or stop doing so."""
         self._ghost = not self._ghost
         self.notify("compared with first-come-first-served" if self._ghost else "not compared")
         self.draw()
@@ -409,7 +397,6 @@ class Top(App[None]):
         self.screen.refresh(layout=True)
 
     def action_command(self) -> None:
-        """Open the command line, on the board."""
         while self.screen is not self.board:
             self.pop_screen()
         self.board.action_command()

@@ -37,18 +37,15 @@ class Dots:
             self.dot(x, row, tone)
 
     def dash(self, y: float, tone: Tone) -> None:
-        """Draw a dashed line across at the fraction `y`."""
         for x in range(0, self.width * 2, 6):
             self.dot(x, self._down(y), tone)
 
     def diagonal(self, tone: Tone) -> None:
-        """Draw a dotted line from the bottom left to the top right."""
         steps = max(self.width * 2, self.height * 4)
         for step in range(0, steps, 2):
             self.mark(step / (steps - 1 or 1), step / (steps - 1 or 1), tone)
 
     def lines(self) -> list[Line]:
-        """Return the picture, the top row first."""
         return [
             gathered((_CELLS[bit], tone) for bit, tone in zip(bits, tones, strict=True))
             for bits, tones in zip(self._bits, self._tones, strict=True)

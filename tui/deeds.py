@@ -41,7 +41,6 @@ def _row(ident: str, snapshot: Snapshot) -> QueuedRequest | RunningRequest | Bac
 
 
 def deed(action: Action, snapshot: Snapshot) -> Deed:
-    """Return what an action does in this state."""
     row = _row(action.id, snapshot) if action.id else None
     if "id" in COMMANDS[action.verb].fields:
         return _on_request(action, row)

@@ -34,7 +34,6 @@ class Sample:
     at: float
     waiting: int
     completed: int
-    firings: int = 0
     tokens_per_s: float = 0.0
     busy: int = 0
     slots: int = 0
@@ -50,7 +49,6 @@ class Sample:
             state.uptime_s,
             state.waits,
             state.counters.completed,
-            state.tau.firings_total,
             sum(each.tokens_per_s or 0.0 for each in state.running),
             busy,
             slots,
@@ -70,12 +68,10 @@ class History:
         self.gpus: dict[int, deque[Gpu]] = {}
         self.cpu: deque[float] = deque(maxlen=SAMPLES)
         self.energy_j = 0.0
-        self.tau_fired_at: float | None = None
         self.ended = 0
         self.pictures: dict[str, tuple[object, list[Line]]] = {}
         self._known: dict[str, None] = {}
         self._recent: tuple[FinishedRequest, ...] = ()
-        self._firings: int | None = None
         self._pid = 0
         self._read_at = 0.0
 
@@ -86,10 +82,6 @@ class History:
             self.__init__()  # type: ignore[misc]  # all but the machine starts over
             self._pid = snapshot.pid
             self.gpus, self.cpu, self.energy_j, self._read_at = machine
-        total = snapshot.tau.firings_total
-        if self._firings is not None and total > self._firings:
-            self.tau_fired_at = snapshot.taken_at
-        self._firings = total
         self._take_finished(snapshot.recent)
         if not self.samples or int(snapshot.uptime_s) != int(self.samples[-1].at):
             self.samples.append(Sample.of(snapshot, self.energy_j))
@@ -106,7 +98,6 @@ class History:
         self.ended += len(ended)
 
     def take_hardware(self, hardware: Hardware) -> None:
-        """Add a reading of the machine."""
         if hardware.host.cpu is not None:
             self.cpu.append(hardware.host.cpu)
         passed_s = hardware.at_s - self._read_at if self._read_at else 0.0
@@ -130,7 +121,6 @@ class History:
             points[-1] = max(points[-1], had.get(name, 0))
 
     def last(self, seconds: float) -> list[Sample]:
-        """Return the samples of the last seconds, the oldest first."""
         since = self.samples[-1].at - seconds if self.samples else 0.0
         return [*takewhile(lambda each: each.at >= since, reversed(self.samples))][::-1]
 

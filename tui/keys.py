@@ -26,12 +26,10 @@ class Key:
 
     @property
     def label(self) -> str:
-        """The key as it is written on screen."""
         return self.shown or self.keys.split(",")[0]
 
     @property
     def name(self) -> str:
-        """The name of the action, as it is typed."""
         return self.action.partition("(")[0].removeprefix("app.")
 
     @property

@@ -22,8 +22,6 @@ _MOST_DECK = 8
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle of cells."""
-
     x: int
     y: int
     width: int
@@ -44,12 +42,10 @@ class SizeHint:
 
     @property
     def in_deck(self) -> tuple[str, ...]:
-        """The panels that are in the deck now."""
         return DECK if self.sessions else DECK[:-1]
 
 
 def plan(width: int, height: int, wish: SizeHint) -> dict[str, Box]:
-    """Return a box for each panel that is shown."""
     head = 3 if height >= 24 else 2 if height >= 16 else 1
     boxes = {"header": Box(0, 0, width, head), "footer": Box(0, height - 1, width, 1)}
     body = Box(0, head, width, max(1, height - head - 1))
@@ -63,7 +59,6 @@ def plan(width: int, height: int, wish: SizeHint) -> dict[str, Box]:
 
 
 def has_deck(width: int, height: int) -> bool:
-    """Whether a terminal of this size shows the small shape."""
     return width < 108 or height < 34
 
 
@@ -99,7 +94,7 @@ def _large(body: Box, wish: SizeHint) -> dict[str, Box]:
     x = left.width + GUTTER
     running = 2 + min(8, max(2, wish.slots))
     boxes = _stack(left, _left(left.height, wish, running, recent=max(10, body.height // 4), graph=_HERO))
-    stats, tau, log = 14, 6, 8
+    stats, tau, log = 15, 6, 8
     models = min(1 + wish.models, 8)
     gpu = min(1 + wish.gpu, body.height // 2 - models)
     top = max(stats + tau, gpu + models)

@@ -33,6 +33,11 @@ _COLOURS = (
 _OWN = ("strong", "soft", "faint", "track", "short", "medium", "long", "alert", "cursor")
 """Colours that Textual has no name for."""
 
+_VARIABLES = {"ink": "foreground", "accent": "accent", "good": "accent", "warn": "tone-medium"} | {
+    tone: f"tone-{tone}" for tone in _OWN
+}
+"""The theme's variable for each tone."""
+
 
 def _theme(name: str, colour: dict[str, str]) -> Theme:
     return Theme(
@@ -62,39 +67,21 @@ class Palette:
     """Rich styles: of each tone, of the row under the cursor, and of an outdated state."""
 
     def __init__(self, variables: Mapping[str, str], *, colour: bool = True) -> None:
-        """Read the colours of the current theme, which may be one of Textual's."""
+        """Read the colours of the current theme, one of `THEMES`."""
         self.cursor = Style(reverse=True)
         self.styles: dict[Tone, Style] = _MONOCHROME
         self.stale: dict[Tone, Style] = {tone: style + Style(dim=True) for tone, style in _MONOCHROME.items()}
         if not colour:
             return
-        ink = Color.parse(variables["foreground"])
-        ground = Color.parse(variables["background"])
-        accent = Color.parse(variables["accent"])
-        lent = {
-            "strong": ink,
-            "soft": ink.blend(ground, 0.2),
-            "faint": ink.blend(ground, 0.3),
-            "track": ink.blend(ground, 0.8),
-            "short": Color.parse(variables["primary"]),
-            "medium": Color.parse(variables["warning"]),
-            "long": Color.parse(variables["secondary"]),
-            "alert": Color.parse(variables["error"]),
-            "cursor": ink.blend(ground, 0.85),
-        }
-        own = {
-            name: Color.parse(variables[f"tone-{name}"]) if f"tone-{name}" in variables else colour_lent
-            for name, colour_lent in lent.items()
-        }
-        own |= {"ink": ink, "accent": accent, "good": accent, "warn": own["medium"]}
-        self.styles = {tone: Style(color=own[tone].rich_color) for tone in get_args(Tone) if tone in own}
+        own = {tone: Color.parse(variables[name]).rich_color for tone, name in _VARIABLES.items()}
+        ground = Color.parse(variables["background"]).rich_color
+        self.styles = {tone: Style(color=own[tone]) for tone in get_args(Tone) if tone in own}
         self.styles["strong"] += Style(bold=True)
-        self.styles["badge"] = Style(color=ground.rich_color, bgcolor=accent.rich_color, bold=True)
-        self.styles["siren"] = Style(color=ground.rich_color, bgcolor=own["alert"].rich_color, bold=True)
-        self.cursor = Style(bgcolor=own["cursor"].rich_color)
+        self.styles["badge"] = Style(color=ground, bgcolor=own["accent"], bold=True)
+        self.styles["siren"] = Style(color=ground, bgcolor=own["alert"], bold=True)
+        self.cursor = Style(bgcolor=own["cursor"])
         grey: dict[Tone, Style] = {tone: self.styles["faint"] for tone in get_args(Tone) if tone in own}
-        grey["track"] = self.styles["track"]
-        self.stale = self.styles | grey
+        self.stale = self.styles | grey | {"track": self.styles["track"]}
 
 
 _MONOCHROME: dict[Tone, Style] = dict.fromkeys(get_args(Tone), Style()) | {

@@ -1,19 +1,17 @@
 """Prints the state once, as plain text that fits the width."""
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import cast
 
 from clairvoyant_cli.state.snapshot import Snapshot
-from clairvoyant_cli.state.source import DaemonSource, Disconnected
-from tui.formatting import NOTHING, class_letter, count, duration, share
+from tui.formatting import count, duration, share
+from tui.panels import stats
 from tui.panels.clients import CLIENTS
 from tui.panels.header import today, window
 from tui.panels.requests import QUEUE, RUNNING
 from tui.panels.sessions import SESSIONS
-from tui.styled_text import cell, clip
+from tui.styled_text import clip
 from tui.table_layout import Fitted, Grid, Order, RowT
 from tui.view_state import Link, LinkState, ViewState
 
@@ -31,19 +29,12 @@ def output_width() -> int:
     return get_terminal_size((PIPE_WIDTH, 0)).columns
 
 
-async def first_snapshot(source: DaemonSource) -> Snapshot | Disconnected:
-    async with aclosing(cast(AsyncGenerator[Snapshot | Disconnected], source.stream())) as stream:
-        async for news in stream:
-            return news
-    return Disconnected("it sent no state")
-
-
 def state(snapshot: Snapshot, width: int) -> Iterator[str]:
     """Yield the lines of all there is, at most `width` cells wide."""
     yield from summary(snapshot)
     yield from requests(snapshot, width)
     if snapshot.stats:
-        yield from _stats(snapshot)
+        yield from ("", "waits, by real length", *(line.plain for line in stats.waits(snapshot)))
 
 
 def summary(snapshot: Snapshot) -> Iterator[str]:
@@ -78,7 +69,6 @@ def summary(snapshot: Snapshot) -> Iterator[str]:
 
 
 def requests(snapshot: Snapshot, width: int) -> Iterator[str]:
-    """Yield a table for each kind of request there is, and the clients if any has rules."""
     if snapshot.running:
         yield from _table("running", RUNNING, snapshot, width)
     if snapshot.queue:
@@ -103,21 +93,3 @@ def _table(title: str, grid: Grid[RowT], snapshot: Snapshot, width: int) -> Iter
     yield fitted.heading(Order()).plain.rstrip()
     for row in grid.rows(view)[:_MAX_ROWS]:
         yield fitted.draw(row, view).fit(width).plain.rstrip()
-
-
-def _stats(snapshot: Snapshot) -> Iterator[str]:
-    pairs = {
-        ours.length_class: f"{duration(ours.wait.p50)} / {duration(other.wait.p50)} ({count(ours.wait.n)})"
-        for ours, other in zip(snapshot.stats_paired, snapshot.stats_fcfs, strict=False)
-        if ours.wait.n
-    }
-    yield ""
-    yield "waits, by real length"
-    titles = "".join(cell(title, 9, right=True) for title in ("n", "p50", "p95", "p99"))
-    yield f"  {titles}{cell('p50 ours / in order', 24, right=True)}"
-    for each in snapshot.stats:
-        wait = each.wait
-        figures = [count(wait.n), *(duration(value) for value in (wait.p50, wait.p95, wait.p99))]
-        line = "".join(cell(figure, 9, right=True) for figure in figures)
-        in_order = cell(pairs.get(each.length_class, NOTHING), 24, right=True)
-        yield f"{class_letter(each.length_class)} {line}{in_order}"

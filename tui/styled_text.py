@@ -54,7 +54,6 @@ class Line:
 
     @property
     def plain(self) -> str:
-        """The text alone."""
         return "".join(text for text, _ in self.spans)
 
     def add(self, text: str, tone: Tone = "ink") -> Self:
@@ -131,7 +130,6 @@ def _common(one: list[tuple[str, Tone]], other: list[tuple[str, Tone]]) -> int:
 
 
 def cells(text: str) -> int:
-    """Return how many cells a printable text takes."""
     return len(text) if text.isascii() else cell_len(text)
 
 
@@ -166,7 +164,6 @@ def ends(left: Line, right: Line, width: int) -> Line:
 
 
 def columns(left: list[Line], right: list[Line], left_width: int, gap: int = 2) -> list[Line]:
-    """Lay two blocks of lines side by side."""
     return [
         Line().join(a.fit(left_width)).pad(left_width + gap).join(b)
         for a, b in zip_longest(left, right, fillvalue=Line())

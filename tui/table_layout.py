@@ -74,7 +74,6 @@ class Grid(Generic[RowT]):
 
 
 def heeded(view: ViewState) -> bool:
-    """Whether the policy orders by urgency level."""
     return view.state.urgency.heeded
 
 
@@ -190,7 +189,6 @@ class Fitted(Generic[RowT]):
         return line.add(" " * (blank - 1))
 
     def column_at(self, x: int) -> Column[RowT] | None:
-        """Return the column under the cell `x`."""
         left = 0
         for column, width in self.columns:
             if left <= x <= left + width:

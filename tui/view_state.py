@@ -16,8 +16,6 @@ FLASH_S = 3.0
 
 
 class LinkState(StrEnum):
-    """Whether the daemon is connected."""
-
     CONNECTING = "connecting"
     LIVE = "live"
     LOST = "lost"
@@ -82,6 +80,5 @@ class ViewState:
     @property
     def tau_lit(self) -> bool:
         """Whether tau has just promoted a request."""
-        fired_at = self.history.tau_fired_at
-        live = self.link.state is LinkState.LIVE
-        return live and fired_at is not None and 0 <= self.now - fired_at < FLASH_S
+        recent, live = self.state.tau.recent, self.link.state is LinkState.LIVE
+        return live and bool(recent) and 0 <= self.now - recent[-1] < FLASH_S

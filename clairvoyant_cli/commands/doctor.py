@@ -72,7 +72,7 @@ async def _examine(
 
 async def _connections(config: ServeConfig, url: str | None, token_file: Path | None) -> list[Finding]:
     from clairvoyant_cli.doctor import backend, proxy
-    from clairvoyant_cli.state.client import admin_token, daemon_url, own_daemons
+    from clairvoyant_cli.state.client import admin_token, daemon_url, running_daemons
 
     at, token, findings = daemon_url(url), None, []
     try:
@@ -81,7 +81,7 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
         findings.append(broken("files", str(error), "clairvoyant doctor --token-file FILE"))
     daemon, snapshot = await proxy.look_at_daemon(at, token)
     named = config.backend is not None or config.backends or config.backend_key_file is not None
-    if snapshot is not None and not named and at in own_daemons():
+    if snapshot is not None and not named and at in {each.url for each in running_daemons()}:
         # Check the servers of the running daemon, not whatever listens on the default ports.
         own = tuple(BackendConfig(name=each.name, url=each.url) for each in snapshot.backends)
         config = replace(config, backends=own)

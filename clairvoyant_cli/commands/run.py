@@ -18,7 +18,7 @@ from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.commands.serve import WHILE_WATCHED
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.printable import plural
-from clairvoyant_cli.state.client import ControlClient, admin_token, daemon_url, own_daemons, state_dir
+from clairvoyant_cli.state.client import ControlClient, admin_token, daemon_url, running_daemons, state_dir
 from clairvoyant_cli.system import background, exit_like, run_in_front
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ async def _proxy(stack: AsyncExitStack, url: str | None) -> ControlClient:
 
 
 async def _watched(stack: AsyncExitStack, url: str) -> ControlClient:
-    token = None if url in own_daemons() else admin_token(None)  # own ones have theirs in a file
+    own = url in [daemon.url for daemon in running_daemons()]  # its token is in a file
+    token = None if own else admin_token(None)
     proxy = await stack.enter_async_context(ControlClient(url, token))
     if await proxy.mode() == "draining":
         raise ClairvoyantError(f"the daemon at {url} is draining; wait for its end", ExitCode.UNREACHABLE)

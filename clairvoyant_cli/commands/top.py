@@ -16,11 +16,11 @@ import click
 from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.config import load_top_config
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode, InputError
+from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.state.client import admin_token, daemon_url, state_dir
 from clairvoyant_cli.state.encoding import without_prompts
 from clairvoyant_cli.state.snapshot import Snapshot
-from clairvoyant_cli.state.source import DaemonSource, Disconnected
+from clairvoyant_cli.state.source import DaemonSource
 from clairvoyant_cli.system import draws_few_glyphs, heed_signals
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def command(
         return
     opened = _demo() if demo else nullcontext(_live(url, token_file))
     if once or as_json:
-        _print(asyncio.run(_first(opened)), as_json)
+        _print(asyncio.run(_snapshot(opened)), as_json)
         return
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if "TEXTUAL_DRIVER" not in os.environ and not all(each.isatty() for each in streams):
@@ -112,11 +112,9 @@ def _live(url: str | None, token_file: Path | None) -> Attachment:
     return DaemonSource(daemon_url(url), admin_token(token_file)), lambda: machine()()
 
 
-async def _first(opened: AbstractAsyncContextManager[Attachment]) -> Snapshot | Disconnected:
-    from tui.print_tables import first_snapshot
-
+async def _snapshot(opened: AbstractAsyncContextManager[Attachment]) -> Snapshot:
     async with opened as (source, _):
-        return await first_snapshot(source)
+        return await source.snapshot()
 
 
 async def _watch(
@@ -160,13 +158,11 @@ async def _watch(
             sys.exit(app.return_code)
 
 
-def _print(news: Snapshot | Disconnected, as_json: bool) -> None:
+def _print(snapshot: Snapshot, as_json: bool) -> None:
     from tui.print_tables import output_width, state
 
-    if isinstance(news, Disconnected):
-        raise ClairvoyantError(news.reason, ExitCode.UNREACHABLE)
     if as_json:
-        say_json(without_prompts(news))
+        say_json(without_prompts(snapshot))
     else:
-        for line in state(news, output_width()):
+        for line in state(snapshot, output_width()):
             say(line)

@@ -12,7 +12,7 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.printable import plural
-from clairvoyant_cli.state.client import ControlClient, own_daemons
+from clairvoyant_cli.state.client import ControlClient, running_daemons
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import CURL, REDIRECT, claim_alone
 
@@ -104,7 +104,7 @@ def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:
             probe.bind((host, port))
             yield ok("port", f"{config.listen} is free")
         except OSError as error:
-            if any(url.endswith(f":{port}") for url in own_daemons()):
+            if any(each.url.endswith(f":{port}") for each in running_daemons()):
                 yield ok("port", f"{config.listen} is used by another daemon of this account")
                 return
             other = f"{host}:{port + 1}"

@@ -92,6 +92,7 @@ class Daemon:
     snapshots: SnapshotBuilder
     recorder: StateRecorder
     control: ControlApi
+    metrics: Metrics
     connections: ConnectionTable
     preemption: Preemption
     second_opinions: SecondOpinions | None
@@ -216,7 +217,7 @@ async def running_daemon(
                 lambda: ClientConnection(daemon.gateway.handle, tasks.spawn, table), tasks.spawn, took
             )
             if traces is not None:
-                daemon.dispatcher.ended.append(traces.listener(daemon.pool, daemon.stats.journal))
+                daemon.metrics.traced = traces.listener(daemon.stats.journal)
             for server in daemon.pool:
                 daemon.lifecycle.start(server)
             if own is not None:
@@ -454,6 +455,7 @@ def _compose(
         snapshots=snapshots,
         recorder=recorder,
         control=control,
+        metrics=metrics,
         connections=table,
         preemption=preemption,
         second_opinions=opinions,

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,8 +25,9 @@ PREFIX = "/_clairvoyant"
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 TOKEN_VARIABLE = "CLAIRVOYANT_ADMIN_TOKEN"  # noqa: S105 - the variable's name
 
-PATIENCE_S = 30.0
-"""Timeout of a request to the daemon."""
+READ_TIMEOUT_S, ACTION_TIMEOUT_S = 5.0, 30.0
+QUIET_S = 2.0
+"""After this long without an answer, commands say what they wait for."""
 
 MAX_ANSWER_BYTES = 16 << 20
 """A state has at most 1,024 rows of the queue: a few megabytes."""
@@ -34,9 +36,9 @@ Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What a running daemon writes for other commands, into a file that only its account can read. `token` is
-    the admin token made for this run; None if the operator gave one.
+class RunningDaemon:
+    """What a daemon writes for other commands, into a file that only its account can read. `token` is the
+    admin token made for this run; None if the operator gave one.
     """
 
     url: str
@@ -118,13 +120,18 @@ class ControlClient:
         return self._read(answer, dict[str, Any])
 
     async def _ask(self, path: str, body: dict[str, Any] | None = None) -> bytes:
+        timeout_s = READ_TIMEOUT_S if body is None else ACTION_TIMEOUT_S
         sent = None if body is None else encode(body)
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(timeout_s):
                 target = self._prefix + path
                 head, text = await collect(self._upstream, target, self._headers, sent, MAX_ANSWER_BYTES)
         except TimeoutError:
-            raise self._unreachable(f"nothing within {PATIENCE_S:.0f} s") from None
+            raise ClairvoyantError(
+                f"the daemon at {self.url} has not answered for {timeout_s:.0f} s; it may be stopped or "
+                "overloaded",
+                ExitCode.UNREACHABLE,
+            ) from None
         except UpstreamError as error:
             raise self._unreachable(str(error)) from None
         text = text or b""
@@ -166,11 +173,16 @@ class ControlClient:
 def ask_daemon(
     url: str | None, token_file: Path | None, ask: Callable[[ControlClient], Awaitable[Read]]
 ) -> Read:
-    """Run one question to the daemon that a command's options name."""
+    """Ask the daemon that a command's options name; say on stderr that it does not answer yet."""
 
     async def run() -> Read:
         async with ControlClient(daemon_url(url), admin_token(token_file)) as client:
-            return await ask(client)
+            told = f"waiting for an answer of the daemon at {client.url}\n"
+            late = asyncio.get_running_loop().call_later(QUIET_S, sys.stderr.write, told)
+            try:
+                return await ask(client)
+            finally:
+                late.cancel()
 
     return asyncio.run(run())
 
@@ -180,35 +192,30 @@ def daemon_url(named: str | None) -> str:
     if named is not None:
         check_url(named, DEFAULT_URL)
         return named if "://" in named else f"http://{named}"
-    return next((word.url for word in running_daemons()), DEFAULT_URL)
+    return next((daemon.url for daemon in running_daemons()), DEFAULT_URL)
 
 
-def own_daemons() -> list[str]:
-    """Return the URLs of the daemons that this account runs, the newest first."""
-    return [word.url for word in running_daemons()]
-
-
-def running_daemons() -> list[Word]:
-    """Return the files of the daemons that this account runs, the newest first."""
-    found: list[Word] = []
+def running_daemons() -> list[RunningDaemon]:
+    """Return the daemons that this account runs, the newest first."""
+    found: list[RunningDaemon] = []
     with suppress(OSError):
         paths = sorted(state_dir().glob("daemon-*.json"), key=lambda path: path.stat().st_mtime)
         for path in reversed(paths):
             # A killed daemon leaves its file behind.
             with suppress(OSError, ValueError, OverflowError, RecursionError):
-                word = msgspec.json.decode(path.read_bytes(), type=Word)
-                if is_alive(word.pid):
-                    found.append(word)
+                daemon = msgspec.json.decode(path.read_bytes(), type=RunningDaemon)
+                if is_alive(daemon.pid):
+                    found.append(daemon)
     return found
 
 
 def as_its_owner(url: str) -> tuple[str, str | None]:
     """Return a daemon's URL and its token for this run, if this account runs it."""
     place = _place(url)
-    for word in running_daemons():
-        if word.token is not None and place is not None and place == _place(word.url):
+    for daemon in running_daemons():
+        if daemon.token is not None and place is not None and place == _place(daemon.url):
             # Under another name of the address somebody else might get the token.
-            return word.url, word.token
+            return daemon.url, daemon.token
     return url, None
 
 

@@ -10,7 +10,7 @@ from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.state.actions import Action
 from clairvoyant_cli.state.client import DEFAULT_URL, ControlClient
-from clairvoyant_cli.state.encoding import StateReader
+from clairvoyant_cli.state.encoding import decode
 from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 
 EVERY_S = 0.25
@@ -44,7 +44,6 @@ class DaemonSource:
         self.local = is_loopback(parts.hostname)
         self._token = token
         self._every_s = EVERY_S
-        self._states = StateReader()
         self._news: asyncio.Queue[bytes | str] = asyncio.Queue()
         self._reader: asyncio.Task[None] | None = None
 
@@ -56,7 +55,7 @@ class DaemonSource:
             self._reader = asyncio.create_task(self._read(self._news))
             try:
                 while isinstance(event := await asyncio.wait_for(self._news.get(), _SILENCE_S), bytes):
-                    yield self._states.read(event)
+                    yield decode(event)
                     retry_s = _FIRST_RETRY_S
                 reason = event
             except TimeoutError:
@@ -69,6 +68,11 @@ class DaemonSource:
             yield Disconnected(reason)
             await asyncio.sleep(retry_s)
             retry_s = min(_LAST_RETRY_S, retry_s * 2)
+
+    async def snapshot(self) -> Snapshot:
+        """Return the state now; ClairvoyantError if the daemon does not answer."""
+        async with self._client() as client:
+            return await client.snapshot()
 
     def pace(self, every_s: float) -> None:
         """Set the least interval between two states, in seconds."""

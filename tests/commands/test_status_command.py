@@ -4,9 +4,12 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli.commands.status import command
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.state import client as state_client
 from tests.fakes.raw_http import post
 from tests.fakes.scripted_upstream import Conversation
 from tests.fakes.serving import between, until
@@ -51,3 +54,26 @@ async def test_clients_without_rules_are_not(tmp_path: Path) -> None:
     assert "weight" not in text
     assert "1 running" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+async def test_a_stopped_daemon_is_reported_first_as_late_and_then_as_unreachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state_client, "QUIET_S", 0.0)
+    monkeypatch.setattr(state_client, "READ_TIMEOUT_S", 0.2)
+    left = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        left.set()
+
+    listening = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async with listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        done = await asyncio.to_thread(CliRunner().invoke, command, ["--url", url])
+        await left.wait()
+    assert isinstance(done.exception, ClairvoyantError)
+    assert done.exception.exit_code is ExitCode.UNREACHABLE
+    assert "has not answered" in str(done.exception)
+    assert done.stderr == f"waiting for an answer of the daemon at {url}\n"

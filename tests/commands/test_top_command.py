@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -14,10 +13,10 @@ from clairvoyant_cli.commands.top import command
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.client import ControlClient
-from clairvoyant_cli.state.encoding import StateReader, encode
-from clairvoyant_cli.state.snapshot import GainState, Snapshot
+from clairvoyant_cli.state.encoding import encode
+from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
-from tests.tui.board import busy, stage
+from tests.tui.board import busy
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -162,23 +161,6 @@ async def test_a_server_that_will_not_do_is_told_apart(answer: Answer, words: st
         news = await first(DaemonSource(f"http://127.0.0.1:{port}"))
         assert isinstance(news, Disconnected)
         assert words in news.reason
-
-
-def test_what_two_states_share_is_read_once() -> None:
-    states = StateReader()
-    first, later = stage(), stage()
-    later.advance(2.0)
-    before, after = first.snapshot(), later.snapshot()
-    read = [states.read(encode(each)) for each in (before, after, after)]
-    assert read == [before, after, after]
-    known = {row.id: row for row in read[0].recent}
-    again = [row for row in read[1].recent if row.id in known]
-    assert len(again) > 20
-    assert all(row is known[row.id] for row in again)
-    assert read[2].queue is read[1].queue
-    fields = msgspec.json.decode(encode(after))
-    del fields["gain"]
-    assert states.read(msgspec.json.encode(fields | {"unheard_of": [1]})).gain == GainState()
 
 
 async def test_the_newest_state_wins() -> None:

@@ -10,11 +10,10 @@ from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import SCHEMA_VERSION, Counters
-from clairvoyant_cli.state.source import Disconnected
-from tests.tui.board import Script, busy, stage
+from tests.tui.board import busy, stage
 from tests.tui.scene import SCENARIOS
 from tests.tui.test_tui_changes import in_turns
-from tui.print_tables import first_snapshot, state
+from tui.print_tables import state
 
 
 def test_an_older_daemon_is_read_and_a_newer_field_is_ignored() -> None:
@@ -87,12 +86,6 @@ def test_once_prints_the_sessions_of_agents(width: int) -> None:
     ]
     assert lines[at + 5].startswith(" s9"), "a subagent"
     assert max(map(len, lines)) <= width
-
-
-async def test_once_takes_the_first_word() -> None:
-    assert await first_snapshot(Script([busy()])) == busy()
-    assert await first_snapshot(Script([Disconnected("gone")])) == Disconnected("gone")
-    assert isinstance(await first_snapshot(Script()), Disconnected)
 
 
 async def test_actions_have_the_bodies_the_daemon_expects() -> None:

@@ -46,21 +46,17 @@ def read_amd(drm: Path = DRM) -> tuple[Gpu, ...]:
 
 
 def _amd_gpu(index: int, device: Path) -> Gpu:
-    busy = _number(device / "gpu_busy_percent")
     sensors = next(iter(sorted((device / "hwmon").glob("hwmon*"))), device)
-    heat = _number(sensors / "temp1_input")
-    power = _number(sensors / "power1_average")
-    power = power if power is not None else _number(sensors / "power1_input")
-    cap = _number(sensors / "power1_cap")
+    power_w = _number(sensors / "power1_average", 1e6)
     return Gpu(
         index=index,
         name=_text(device / "product_name") or "AMD GPU",
-        utilisation=busy / 100.0 if busy is not None else None,
-        memory_used_bytes=_number(device / "mem_info_vram_used"),
-        memory_total_bytes=_number(device / "mem_info_vram_total"),
-        temperature_c=heat / 1000.0 if heat is not None else None,
-        power_w=power / 1e6 if power is not None else None,
-        power_limit_w=cap / 1e6 if cap is not None else None,
+        utilisation=_number(device / "gpu_busy_percent", 100.0),
+        memory_used_bytes=_bytes(device / "mem_info_vram_used"),
+        memory_total_bytes=_bytes(device / "mem_info_vram_total"),
+        temperature_c=_number(sensors / "temp1_input", 1000.0),
+        power_w=_number(sensors / "power1_input", 1e6) if power_w is None else power_w,
+        power_limit_w=_number(sensors / "power1_cap", 1e6),
     )
 
 
@@ -71,11 +67,15 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _number(path: Path) -> int | None:
-    try:
+def _bytes(path: Path) -> int | None:
+    with suppress(ValueError):
         return int(_text(path))
-    except ValueError:
-        return None
+    return None
+
+
+def _number(path: Path, per_unit: float) -> float | None:
+    value = _bytes(path)
+    return None if value is None else value / per_unit
 
 
 def read_apple(host: Host, run: Callable[[], bytes] | None = None) -> tuple[Gpu, ...]:
@@ -89,10 +89,13 @@ def read_apple(host: Host, run: Callable[[], bytes] | None = None) -> tuple[Gpu,
     )
 
 
+def _ioreg() -> bytes:
+    return subprocess.run(_IOREG, capture_output=True, check=True, timeout=_IOREG_TIMEOUT_S).stdout
+
+
 def _apple_gpu(index: int, entry: dict[str, Any], host: Host) -> Gpu:
     told = entry.get("PerformanceStatistics", {})
-    use = told.get("Device Utilization %")
-    held = told.get("In use system memory")
+    use, held = told.get("Device Utilization %"), told.get("In use system memory")
     return Gpu(
         index=index,
         name=str(entry.get("model", "Apple GPU")),
@@ -101,10 +104,6 @@ def _apple_gpu(index: int, entry: dict[str, Any], host: Host) -> Gpu:
         memory_total_bytes=host.memory_total_bytes,
         unified=True,
     )
-
-
-def _ioreg() -> bytes:
-    return subprocess.run(_IOREG, capture_output=True, check=True, timeout=_IOREG_TIMEOUT_S).stdout
 
 
 class Machine:

@@ -33,7 +33,7 @@ _MESSAGES = {
 
 
 class NvidiaGone(Exception):  # noqa: N818 - a state more than an error
-    """NVML is not available; the message says why, in one line."""
+    """NVML is not available; the message says why."""
 
 
 class Nvidia:
@@ -55,44 +55,28 @@ class Nvidia:
             self._skip -= 1
             raise NvidiaGone(self._gone)
         try:
-            nvml = self._started()
+            nvml: Any = self._nvml or self._load()
+        except ImportError:
+            raise self._failed("no GPU: the nvidia-ml-py package is not installed") from None
+        try:
+            if self._nvml is None:
+                nvml.nvmlInit()
+                self._nvml = nvml
             return tuple(self._gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-        except NvidiaGone as gone:
-            self._forget(str(gone))
-            raise
-        except self._nvml.NVMLError as error:
-            self._forget(_words(self._nvml, error))
-            raise NvidiaGone(self._gone) from error
+        except nvml.NVMLError as error:
+            raise self._failed(_message(nvml, error)) from error
 
-    def close(self) -> None:
-        """Shut NVML down."""
+    def _failed(self, why: str) -> NvidiaGone:
         if self._nvml is not None:
             self._try(self._nvml, self._nvml.nvmlShutdown)
-            self._nvml = None
-
-    def _started(self) -> Any:
-        if self._nvml is None:
-            try:
-                nvml: Any = self._load()
-            except ImportError as error:
-                raise NvidiaGone("no GPU: the nvidia-ml-py package is not installed") from error
-            try:
-                nvml.nvmlInit()
-            except nvml.NVMLError as error:
-                raise NvidiaGone(_words(nvml, error)) from error
-            self._nvml = nvml
-        return self._nvml
-
-    def _forget(self, why: str) -> None:
-        self.close()
-        self._gone = why
-        self._skip = _RETRY_AFTER - 1
+        self._nvml, self._gone, self._skip = None, why, _RETRY_AFTER - 1
+        return NvidiaGone(why)
 
     def _gpu(self, nvml: Any, index: int) -> Gpu:
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
         except nvml.NVMLError as error:
-            return Gpu(index, "GPU", fault=_words(nvml, error))
+            return Gpu(index, "GPU", fault=_message(nvml, error))
         name = self._try(nvml, nvml.nvmlDeviceGetName, handle)
         name = name.decode(errors="replace") if isinstance(name, bytes) else name or "GPU"
         name = name.removeprefix("NVIDIA ")
@@ -100,7 +84,7 @@ class Nvidia:
             nvml.nvmlDeviceGetPciInfo(handle)
         except nvml.NVMLError as error:
             if getattr(error, "value", None) in [getattr(nvml, each, None) for each in _FATAL]:
-                return Gpu(index, name, fault=_words(nvml, error))
+                return Gpu(index, name, fault=_message(nvml, error))
         ask = partial(self._try, nvml)
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
         rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
@@ -147,8 +131,7 @@ def process_name(pid: int) -> str:
         return f"pid {pid}"
 
 
-def _words(nvml: Any, error: Exception) -> str:
-    """Return what NVML's error means for the reader."""
+def _message(nvml: Any, error: Exception) -> str:
     value = getattr(error, "value", None)
-    known = (words for name, words in _MESSAGES.items() if getattr(nvml, name, object()) == value)
+    known = (text for name, text in _MESSAGES.items() if getattr(nvml, name, object()) == value)
     return next(known, f"NVML: {error}")

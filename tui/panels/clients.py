@@ -11,7 +11,6 @@ _NEARLY = 0.75
 
 
 def body(view: ViewState, width: int) -> list[Line]:
-    """A row per client, the busiest first."""
     clients = CLIENTS.rows(view)
     if not clients:
         return [Line(CLIENTS.empty(view), "soft")]
@@ -20,7 +19,6 @@ def body(view: ViewState, width: int) -> list[Line]:
 
 
 def own_tau(client: ClientState) -> str:
-    """The client's own starvation timeout; a dash if it has none."""
     return "none" if client.tau_s == 0 else duration(client.tau_s)
 
 

@@ -15,7 +15,6 @@ from tui.panels.requests import (
     starts,
     tau_fraction,
     tau_tone,
-    tokens_now,
 )
 from tui.styled_text import Line, Tone, cell, wrap
 from tui.view_state import ViewState
@@ -35,12 +34,10 @@ AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
 
 
 def find(snapshot: Snapshot, ident: str) -> AnyRequest | None:
-    """Return the request of this id; None if it is no longer kept."""
     return next((each for each in (*snapshot.alive, *snapshot.recent) if each.id == ident), None)
 
 
 def detail(view: ViewState, ident: str, width: int) -> list[Line]:
-    """Return the page of a request, wherever it is."""
     snapshot = view.state
     request = find(snapshot, ident)
     if request is None:
@@ -133,15 +130,14 @@ def _level(request: QueuedRequest | RunningRequest) -> list[Line]:
 
 
 def _labelled(label: str, text: str, width: int) -> list[Line]:
-    """Wrap a text beside its label."""
     lines = wrap(text, max(20, width - _LABEL))
     return [Line(cell(label if y == 0 else "", _LABEL), "faint").add(line) for y, line in enumerate(lines)]
 
 
 def _running(request: RunningRequest, view: ViewState) -> list[Line]:
     slot = f"slot {request.slot}" if request.slot is not None else request.backend
-    line = _gauge("answer", progress(request, view), class_tone(request.predicted.length_class))
-    line.add(f"{' about' * request.estimated} {count(tokens_now(request, view))}", "strong")
+    line = _gauge("answer", progress(request), class_tone(request.predicted.length_class))
+    line.add(f"{' about' * request.estimated} {count(request.tokens)}", "strong")
     line.add(f" of ~{count(request.predicted.expected_tokens)}", "soft")
     return [
         _fact("running", duration(request.elapsed_s + view.drift_s), "strong", f"{request.state} in {slot}"),

@@ -12,7 +12,6 @@ _FIRST = ("quit", "help", "command", "choose")
 
 
 def footer(view: ViewState, width: int, height: int) -> list[Line]:
-    """The message or the hints, and the state of a lost connection."""
     trouble = _trouble(view)
     if view.message:
         return [ends(Line(" ").add(view.message, view.message_tone), trouble, width)]
@@ -22,7 +21,6 @@ def footer(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def key_at(view: ViewState, x: int) -> Key | None:
-    """Return the key whose hint is at the cell `x`."""
     left = 1
     for key in () if view.message else _hints(view):
         width = _piece(key).width
@@ -33,7 +31,6 @@ def key_at(view: ViewState, x: int) -> Key | None:
 
 
 def _hints(view: ViewState) -> list[Key]:
-    """Return the keys that would do something now."""
     hints = []
     for key in KEYS:
         hint = _hint(key, view)
@@ -43,7 +40,6 @@ def _hints(view: ViewState) -> list[Key]:
 
 
 def _hint(key: Key, view: ViewState) -> str:
-    """Return what a key does now, in a word."""
     mode = view.state.mode
     if (key.action, mode) in (("pause", "paused"), ("drain", "draining")):
         return "resume"

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from tui.braille import Dots
 from tui.formatting import count, spark
 from tui.history import SAMPLES, Sample
+from tui.panels import tau
 from tui.panels.plots import with_axis
-from tui.styled_text import Line, Tone, ends, gathered
+from tui.styled_text import Line, Tone, ends
 from tui.view_state import ViewState
 
 AXIS, _TREND = 6, 12
@@ -20,7 +21,6 @@ def of(view: ViewState) -> object:
 
 
 def facts(view: ViewState) -> Line:
-    """What the axes say."""
     return Line(" last 10 min ", "soft")
 
 
@@ -30,14 +30,8 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     dots = _by_time(view.history.samples, 2 * cells)
     waiting = _queue(dots)
     speed = _filled(sum(each.tokens_per_s for each in part) / len(part) if part else None for part in dots)
-    fired = [0] * cells
-    for at, part in enumerate(dots):
-        before = dots[at - 1] if at else []
-        fired[at // 2] += part[-1].firings - (before or part)[-1].firings if part else 0
-    label = f"{'tau':>{AXIS - 1}} "
-    strip = gathered(("◆", "alert") if each else ("·", "track") for each in fired)
     below = [
-        Line(label, "faint").join(strip),
+        Line(f"{'tau':>{AXIS - 1}} ", "faint").join(tau.strip(view, cells)),
         ends(Line(" " * AXIS).add("10 min ago", "faint"), Line("now", "faint"), width),
     ]
     if height >= _TWO_GRAPHS:

@@ -17,7 +17,6 @@ _LEAST_GRAPH = 4
 
 
 def facts(view: ViewState) -> Line:
-    """Whose machine it is, and how old the reading."""
     line = Line()
     hardware = view.hardware
     if view.hardware_age_s > _STALE_S:
@@ -27,13 +26,7 @@ def facts(view: ViewState) -> Line:
     return line if view.link.local else line.add(" this machine, not the daemon's ", "warn")
 
 
-def of(view: ViewState) -> object:
-    late_s = view.hardware_age_s if view.hardware_age_s > _STALE_S else 0.0
-    return view.hardware, view.link.local, duration(late_s)
-
-
 def rows(view: ViewState) -> int:
-    """How many lines the whole panel takes."""
     return len(view.history.picture("gpu", view.hardware, lambda: body(view, _NARROW, _NO_END)))
 
 

@@ -6,11 +6,6 @@ from tui.formatting import change, class_letter, class_tone, clock, count, durat
 from tui.styled_text import Line, Tone, ends, flow
 from tui.view_state import LinkState, ViewState
 
-REGIME = (0.55, 0.80)
-"""Utilisation at which scheduling pays most (Clairvoyant, section 6)."""
-
-LIGHT = "light"
-
 _LEVEL: dict[str, tuple[str, Tone]] = {
     "good": ("● ", "good"),
     "note": ("‖ ", "badge"),
@@ -26,7 +21,6 @@ _FULL = 0.9
 
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
-    """Return up to three lines: the state, policy and load, the gain."""
     verdict = _verdict(view)
     lines = [ends(verdict, _right(view, width, width - verdict.width), width)]
     if height > 1:
@@ -76,7 +70,6 @@ def _right(view: ViewState, width: int, room: int) -> Line:
 
 
 def _state(view: ViewState, width: int) -> Line:
-    """Policy, tau, slots, queue and load."""
     snapshot = view.snapshot
     if snapshot is None:
         return Line()
@@ -97,7 +90,6 @@ def _state(view: ViewState, width: int) -> Line:
 
 
 def window(snapshot: Snapshot) -> str:
-    """The time over which the load is the mean."""
     over_s = snapshot.utilisation_s
     return f"{over_s / 60:.0f} min" if over_s >= 60 else f"{over_s:.0f} s"
 
@@ -122,13 +114,6 @@ def _slots(snapshot: Snapshot) -> Line:
     if 0 < slots <= 8:
         line.add("■" * busy, "accent").add("□" * max(0, slots - busy), "faint").add(" ")
     return line.add(f"{busy}/{slots}")
-
-
-def regime(rho: float) -> str:
-    """Say what a utilisation means for scheduling."""
-    if rho < REGIME[0]:
-        return LIGHT
-    return "order matters" if rho <= REGIME[1] else "heavy"
 
 
 def worth(view: ViewState, width: int) -> Line:

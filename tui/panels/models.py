@@ -9,16 +9,8 @@ _STATE: dict[str, tuple[str, Tone]] = {"up": ("●", "good"), "loading": ("◐",
 
 
 def facts(view: ViewState) -> Line:
-    """How often a model replaced another."""
     swaps = sum(backend.swaps_total for backend in view.state.backends)
     return Line(f" {swaps} swaps " if swaps != 1 else " 1 swap ", "soft") if swaps else Line()
-
-
-def of(view: ViewState) -> object:
-    """What the panel depends on; the second only if a model will expire."""
-    backends = view.state.backends
-    leaves = any(model.expires_at is not None for each in backends for model in each.models)
-    return backends, int(view.now) if leaves else 0
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
@@ -52,7 +44,6 @@ def _backend(backend: BackendState, width: int) -> Line:
 
 
 def _engine(engine: EngineState, width: int) -> Line:
-    """What an engine reports of its own queue."""
     line = Line("  ").add(count(engine.running)).add(" run, ", "faint")
     line.add(count(engine.waiting)).add(" wait inside", "faint")
     if engine.preemptions:

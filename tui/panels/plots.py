@@ -16,7 +16,6 @@ _MIDDLE = {"short": 28.0, "medium": 400.0, "long": 2800.0}
 
 
 def of(view: ViewState) -> object:
-    """What the plots depend on."""
     state = view.state
     runs = tuple((row.id, row.backend, row.slot) for row in state.running)
     slots = tuple((each.name, each.slots) for each in state.backends)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from clairvoyant_cli.state.snapshot import FinishedRequest, PredictionState, QueuedRequest, RunningRequest
+from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, RunningRequest
 from tui.formatting import (
     bar,
     brief,
@@ -33,7 +33,6 @@ _NOW_S = 0.005
 _NEVER_S = 1e12
 ETA_WIDE = 14
 """From this width on, the time that is expected stands before the range."""
-_COAST_S = 0.5
 _BY: dict[str, tuple[str, Tone]] = {"tau": ("τ", "alert"), "promoted": ("▲", "accent")}
 LEVELS: tuple[tuple[str, Tone], ...] = (
     ("immediate", "alert"),
@@ -59,7 +58,6 @@ _OUTCOME: dict[str, tuple[str, Tone]] = {
 
 
 def level_tone(level: int) -> tuple[str, Tone]:
-    """Return what an urgency level means, and its tone."""
     return LEVELS[min(level, len(LEVELS) - 1)]
 
 
@@ -74,7 +72,6 @@ def tau_tone(row: QueuedRequest) -> Tone:
 
 
 def compared(row: QueuedRequest) -> Line:
-    """Compare a request's place with first-come-first-served."""
     if row.rank_fcfs is None or row.held:
         return Line()
     places = row.rank_fcfs - row.rank
@@ -88,48 +85,45 @@ def compared(row: QueuedRequest) -> Line:
 
 # -- columns that several tables have ---------------------------------------------------------------------
 
-Row = TypeVar("Row", bound=QueuedRequest | RunningRequest | FinishedRequest)
+AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
 
 
-def _id() -> Column[Row]:
-    """The end of an id tells more than its beginning."""
-
-    def draw(row: Row, view: ViewState, width: int) -> Line:
-        return Line(row.id if len(row.id) <= width else f"…{row.id[1 - width :]}")
-
-    def holds(view: ViewState) -> Iterable[str]:
-        return (row.id[-9:] for row in _all(view))
-
-    return Column("id", "id", 4, 5, draw, lambda r: r.id, holds=holds)
-
-
-def class_mark(prediction: PredictionState) -> Line:
-    """The letter of the predicted class, in its tone."""
-    return Line(class_letter(prediction.length_class), class_tone(prediction.length_class))
-
-
-def _both_classes(row: Row, view: ViewState, width: int) -> Line:
-    """The predicted class, and the real one if the answer fell into another."""
-    real = row.real_class if isinstance(row, FinishedRequest) else ""
-    if not real or real == row.predicted.length_class:
-        return Line(" ").join(class_mark(row.predicted))
-    return class_mark(row.predicted).add("→", "faint").add(class_letter(real), class_tone(real))
-
-
-def _class() -> Column[Row]:
-    return Column(
-        "class", "cls", 3, 8, _both_classes, lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3)
-    )
-
-
-def _all(view: ViewState) -> Iterable[Any]:
+def _all(view: ViewState) -> Iterable[AnyRequest]:
     """All requests: names are as wide in each table, and stay so when rows come and go."""
     return (*view.state.queue, *view.state.running, *view.state.recent)
 
 
-def _names() -> tuple[Column[Row], ...]:
-    model: Column[Row] = words("model", "model", 8, 6, lambda r: r.model, _all)
-    return model, words("client", "client", 6, 6, lambda r: r.client, _all)
+def _id(row: AnyRequest, view: ViewState, width: int) -> Line:
+    """The end of an id tells more than its beginning."""
+    return Line(row.id if len(row.id) <= width else f"…{row.id[1 - width :]}")
+
+
+def _class(row: AnyRequest, view: ViewState, width: int) -> Line:
+    """The predicted class, and the real one if the answer fell into another."""
+    name, real = row.predicted.length_class, row.real_class if isinstance(row, FinishedRequest) else ""
+    if not real or real == name:
+        return Line(" ").add(class_letter(name), class_tone(name))
+    line = Line(class_letter(name), class_tone(name)).add("→", "faint")
+    return line.add(class_letter(real), class_tone(real))
+
+
+def _level(row: AnyRequest, view: ViewState, width: int) -> Line:
+    if row.urgency is None:
+        return Line("·", "track")
+    return Line(str(row.urgency), level_tone(row.urgency)[1])
+
+
+def _level_order(row: AnyRequest) -> int:
+    return _UNSAID_LEVEL if row.urgency is None else row.urgency
+
+
+def _prompt(row: QueuedRequest | RunningRequest, view: ViewState, width: int) -> Line:
+    """The beginning of the prompt, as much as there is room for."""
+    return Line(" ".join((row.prompt or "")[: 2 * width].split()), "soft")
+
+
+def _no_ghost(view: ViewState) -> bool:
+    return not view.ghost
 
 
 def _server_name(name: str, view: ViewState) -> str:
@@ -138,29 +132,18 @@ def _server_name(name: str, view: ViewState) -> str:
     return "" if len(names) < 2 else ", ".join(names.get(each, each) for each in name.split(", "))
 
 
-def _level() -> Column[Row]:
-    def draw(row: Row, view: ViewState, width: int) -> Line:
-        if row.urgency is None:
-            return Line("·", "track")
-        return Line(str(row.urgency), level_tone(row.urgency)[1])
-
-    def sort(row: Row) -> float:
-        return _UNSAID_LEVEL if row.urgency is None else row.urgency
-
-    return Column("level", "lvl", 3, 7, draw, sort, right=True, when=heeded)
-
-
-def _no_ghost(view: ViewState) -> bool:
-    return not view.ghost
-
-
-def _prompt(row: QueuedRequest | RunningRequest, view: ViewState, width: int) -> Line:
-    """The beginning of the prompt, as much as there is room for."""
-    return Line(" ".join((row.prompt or "")[: 2 * width].split()), "soft")
-
-
-def _prompts_shown(view: ViewState) -> bool:
-    return view.prompts
+_ID: Column[Any] = Column(
+    "id", "id", 4, 5, _id, lambda r: r.id, holds=lambda view: (row.id[-9:] for row in _all(view))
+)
+_CLASS: Column[Any] = Column(
+    "class", "cls", 3, 8, _class, lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3)
+)
+_LEVEL: Column[Any] = Column("level", "lvl", 3, 7, _level, _level_order, right=True, when=heeded)
+_MODEL: Column[Any] = words("model", "model", 8, 6, lambda r: r.model, _all)
+_CLIENT: Column[Any] = words("client", "client", 6, 6, lambda r: r.client, _all)
+_PROMPT: Column[Any] = Column(
+    "prompt", "prompt", 16, 7, _prompt, flex=True, most=200, when=lambda view: view.prompts
+)
 
 
 # -- the queue --------------------------------------------------------------------------------------------
@@ -178,7 +161,6 @@ _CAUSE: dict[str, Tone] = {
 
 
 def starts(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    """When a request starts, or what it has instead of a time."""
     if row.refused_in_s is not None:
         return Line("refused ", "soft").add(duration(row.refused_in_s - view.drift_s), "alert")
     if row.held or row.cause == "session":
@@ -274,9 +256,9 @@ def _queue_empty(view: ViewState) -> str:
 QUEUE: Grid[QueuedRequest] = Grid(
     columns=(
         replace(number("rank", "#", 2, 9, lambda r: r.rank, str, "faint"), holds=_longest_rank),
-        _id(),
-        _class(),
-        _level(),
+        _ID,
+        _CLASS,
+        _LEVEL,
         words("why", "why", 5, 8, lambda r: r.cause, _queued, tone=lambda cause: _CAUSE.get(cause, "soft")),
         Column("p_long", "P(L)", 4, 1, _p_long, lambda r: r.predicted.p_long, right=True, when=_no_ghost),
         Column("tokens", "tokens", 6, 4, _queue_tokens, _expected, right=True, when=_no_ghost),
@@ -287,11 +269,12 @@ QUEUE: Grid[QueuedRequest] = Grid(
         Column("ghost", "by arrival", 20, 8, lambda r, s, w: compared(r), _places, when=lambda s: s.ghost),
         words("only", "only on", 4, 5, lambda r: ", ".join(r.backends), _queued, _server_name),
         Column("priority", "pri", 3, 5, _priority, lambda r: r.priority, right=True, when=_any_priority),
-        *_names(),
+        _MODEL,
+        _CLIENT,
         words(
             "endpoint", "endpoint", 8, 0, lambda r: r.endpoint, _queued, lambda text, view: path_name(text)
         ),
-        Column("prompt", "prompt", 16, 7, _prompt, flex=True, most=200, when=_prompts_shown),
+        _PROMPT,
     ),
     rows=_queued,
     id=lambda row: row.id,
@@ -312,29 +295,21 @@ def _state_mark(row: RunningRequest, view: ViewState, width: int) -> Line:
 def _progress(row: RunningRequest, view: ViewState, width: int) -> Line:
     if row.state in ("connecting", "prefill", "releasing"):
         return Line(row.state, "faint")
-    return bar(progress(row, view), width, class_tone(row.predicted.length_class))
+    return bar(progress(row), width, class_tone(row.predicted.length_class))
 
 
-def tokens_now(row: RunningRequest, view: ViewState) -> float:
-    """Return the tokens so far, extrapolated since the last state at the speed it reported."""
-    since_s = min(view.drift_s, _COAST_S) if row.state == "decoding" else 0.0
-    return row.tokens + since_s * (row.tokens_per_s or 0.0)
-
-
-def progress(row: RunningRequest, view: ViewState) -> float:
+def progress(row: RunningRequest) -> float:
     """Return the share of the predicted tokens so far; it stays under one until the answer ends."""
-    return min(tokens_now(row, view) / max(row.predicted.expected_tokens, 1.0), 0.97)
+    return min(row.tokens / max(row.predicted.expected_tokens, 1.0), 0.97)
 
 
 def _tokens(row: RunningRequest, view: ViewState, width: int) -> Line:
-    tokens = tokens_now(row, view)
-    over = tokens > row.predicted.q90_tokens > 0
-    line = Line("~" if row.estimated else "", "faint").add(count(tokens), "warn" if over else "strong")
+    over = row.tokens > row.predicted.q90_tokens > 0
+    line = Line("~" if row.estimated else "", "faint").add(count(row.tokens), "warn" if over else "strong")
     return line.add("/", "faint").add(brief(row.predicted.expected_tokens), "soft")
 
 
 def ends(row: RunningRequest, view: ViewState, width: int) -> Line:
-    """When an answer ends."""
     return _in(row, view, width, Line("soon", "soft"))  # longer than predicted
 
 
@@ -352,9 +327,9 @@ RUNNING: Grid[RunningRequest] = Grid(
     columns=(
         number("slot", "slot", 4, 4, lambda r: r.slot, count, "faint"),
         Column("state", "", 2, 8, _state_mark, right=True),
-        _id(),
-        _class(),
-        _level(),
+        _ID,
+        _CLASS,
+        _LEVEL,
         Column("tokens", "tokens", 10, 5, _tokens, lambda r: r.tokens, right=True),
         Column("progress", "", 8, 4, _progress, flex=True),
         Column("eta", "ETA", 7, 9, ends, _start_s, right=True, most=ETA_WIDE),
@@ -363,8 +338,9 @@ RUNNING: Grid[RunningRequest] = Grid(
         number("ttft", "TTFT", 5, 1, lambda r: r.ttft_s, tone="soft"),
         number("waited", "waited", 6, 1, lambda r: r.waited_s, tone="soft"),
         words("server", "server", 6, 6, lambda r: r.backend, lambda view: view.state.running, _server_name),
-        *_names(),
-        Column("prompt", "prompt", 16, 7, _prompt, flex=True, most=200, when=_prompts_shown),
+        _MODEL,
+        _CLIENT,
+        _PROMPT,
     ),
     rows=lambda view: view.state.running,
     id=lambda row: row.id,
@@ -398,14 +374,15 @@ RECENT: Grid[FinishedRequest] = Grid(
         Column(
             "at", "at", 8, 4, lambda r, s, w: Line(clock(r.finished_at), "faint"), lambda r: -r.finished_at
         ),
-        _id(),
+        _ID,
         Column("outcome", "outcome", 9, 9, _outcome, lambda r: r.outcome),
-        _class(),
+        _CLASS,
         Column("tokens", "predicted→real", 14, 5, _real_tokens, lambda r: r.tokens or 0, right=True),
         number("waited", "waited", 6, 7, lambda r: r.waited_s),
         number("sojourn", "total", 6, 8, lambda r: r.sojourn_s),
         Column("by", "by", 2, 3, _by, lambda r: r.dispatched_by),
-        *_names(),
+        _MODEL,
+        _CLIENT,
         number("status", "code", 4, 0, lambda r: r.status, lambda code: str(code or "–"), "faint"),
     ),
     rows=lambda view: sorted(view.state.recent, key=lambda row: row.finished_at, reverse=True),

@@ -55,7 +55,6 @@ def _hit_share(row: SessionState, view: ViewState, width: int) -> Line:
 
 
 def _saved(row: SessionState, view: ViewState, width: int) -> Line:
-    """How long reading what came from the cache would have taken."""
     return Line(duration(row.saved_s), "good" if row.saved_s else "faint")
 
 

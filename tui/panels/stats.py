@@ -1,42 +1,35 @@
 """Draws waits by class, compared with order of arrival, and the quality of predictions."""
 
-from dataclasses import replace
-
 from clairvoyant_cli.state.snapshot import Percentiles, Snapshot
 from tui.formatting import bar, brief, change, class_letter, class_tone, count, duration, ratio, share
-from tui.panels.header import LIGHT, regime
 from tui.styled_text import Line, cell, columns
 from tui.view_state import ViewState
 
 _GRID = 43
 _FULL = 0.95
+_ORDER_MATTERS = (0.55, 0.80)
+"""Utilisation at which scheduling pays most (Clairvoyant, section 6)."""
 
 
 def facts(view: ViewState) -> Line:
-    """The number of completed requests."""
     return Line(f" by real length, {count(view.state.counters.completed)} done ", "soft")
-
-
-def of(view: ViewState) -> object:
-    state = view.state
-    told = (state.stats, state.stats_paired, state.stats_fcfs, state.predictor, state.service_level)
-    return told, replace(state.counters, submitted=0), ratio(state.utilisation)
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """The blocks, side by side if the panel is wide and low."""
     snapshot = view.state
-    waits = _waits(snapshot)
-    rest = [_regime(snapshot), _predictor(snapshot), _counters(snapshot), *_promised(snapshot)]
+    wait, load, predictor = waits(snapshot), _load(snapshot), _predictor(snapshot)
+    ended = [_counters(snapshot), *_promised(snapshot)]
     sojourns = _block("total", [(each.length_class, each.sojourn) for each in snapshot.stats])
     if width >= 2 * _GRID - 10 and height < 12:
-        return columns([*waits, rest[0], rest[2]], [*sojourns, rest[1]], _GRID)
-    if height >= len(waits) + len(sojourns) + len(rest) + 1:
-        return [*waits, Line(), *sojourns, *rest]
-    return [*waits, *rest]
+        return columns([*wait, load, *predictor], [*sojourns, *ended], _GRID)
+    rest = [load, *ended, *predictor]
+    if height >= len(wait) + len(sojourns) + len(rest) + 1:
+        return [*wait, Line(), *sojourns, *rest]
+    return [*wait, *rest]
 
 
-def _waits(snapshot: Snapshot) -> list[Line]:
+def waits(snapshot: Snapshot) -> list[Line]:
     """Waits of the compared answers and the medians in order of arrival; of all if none is compared."""
     pairs = [*zip(snapshot.stats_paired, snapshot.stats_fcfs, strict=False)]
     if not any(ours.wait.n for ours, _ in pairs):
@@ -65,24 +58,26 @@ def _block(name: str, rows: list[tuple[str, Percentiles]]) -> list[Line]:
     return lines
 
 
-def _regime(snapshot: Snapshot) -> Line:
+def _load(snapshot: Snapshot) -> Line:
+    """The utilisation, and what it means for scheduling."""
     rho = snapshot.utilisation
     if rho is None:
-        return Line("ρ not known yet", "faint")
+        return Line("load not known yet", "faint")
     line = Line("load  ", "faint").join(bar(rho, 13, "accent" if rho < _FULL else "alert"))
     line.add(f" {ratio(rho)} ", "strong")
-    crowded = snapshot.waits > snapshot.slots[1]
-    word = regime(rho)
-    return line.add("" if crowded and word == LIGHT else word, "soft")
+    if rho < _ORDER_MATTERS[0]:
+        return line.add("light" if snapshot.waits <= snapshot.slots[1] else "", "soft")
+    return line.add("order matters" if rho <= _ORDER_MATTERS[1] else "heavy", "soft")
 
 
-def _predictor(snapshot: Snapshot) -> Line:
+def _predictor(snapshot: Snapshot) -> list[Line]:
+    """How many (Short, Long) pairs were ranked correctly, and how many answers were not too long."""
     predictor = snapshot.predictor
-    line = Line("rank  ", "faint").add(ratio(predictor.ranking_accuracy), "strong")
-    line.add(f" of {count(predictor.judged)} judged", "soft")
-    if predictor.q90_coverage is not None:
-        line.add("  q90 holds ", "faint").add(share(predictor.q90_coverage))
-    return line
+    pairs = Line("pairs ", "faint").add(share(predictor.ranking_accuracy), "strong")
+    answers = f"{count(predictor.judged)} answer{'' if predictor.judged == 1 else 's'}"
+    pairs.add(f" ranked right, of {answers}", "soft")
+    below = Line("q90   ", "faint").add(share(predictor.q90_coverage), "strong")
+    return [pairs, below.add(" below predicted 90% quantile", "soft")]
 
 
 def _promised(snapshot: Snapshot) -> list[Line]:

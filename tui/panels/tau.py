@@ -8,16 +8,9 @@ _WINDOW_S = 600.0
 
 
 def facts(view: ViewState) -> Line:
-    """Promotions in the last minute."""
     firings = view.state.tau.firings_last_minute
     tone: Tone = "siren" if view.tau_lit else "alert" if firings else "soft"
     return Line(f" {firings}/min ", tone)
-
-
-def of(view: ViewState) -> object:
-    """What the panel depends on; the second only once tau has promoted a request."""
-    tau = view.state.tau
-    return tau, view.tau_lit, int(view.now) if tau.recent else 0
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
@@ -35,7 +28,7 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     lines = [
         ends(flow([limit, mean, basis], width - source.width - 1), source, width),
         firings,
-        _strip(tau.recent, view.now, width),
+        strip(view, width),
         ends(Line("10 min ago", "faint"), Line("now", "faint"), width),
     ]
     earlier = tau.recent[-2::-1][: max(0, height - len(lines))]
@@ -44,12 +37,9 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     return lines
 
 
-def _strip(recent: tuple[float, ...], now: float, width: int) -> Line:
+def strip(view: ViewState, width: int) -> Line:
+    """Draw the promotions of the last ten minutes, `width` cells wide."""
     step_s = _WINDOW_S / width
-    now = (now // step_s + 1) * step_s
-    hits = [0] * width
-    for at in recent:
-        age = int((now - at) / step_s)
-        if 0 <= age < width:
-            hits[width - 1 - age] += 1
-    return gathered(("◆", "alert") if hit else ("·", "track") for hit in hits)
+    now = (view.now // step_s + 1) * step_s
+    hits = {width - 1 - int((now - at) / step_s) for at in view.state.tau.recent}
+    return gathered(("◆", "alert") if x in hits else ("·", "track") for x in range(width))

@@ -67,7 +67,6 @@ def _lanes(view: ViewState, snapshot: Snapshot) -> dict[tuple[str, int], list[Sp
 def _spans(
     request: FinishedRequest | RunningRequest, view: ViewState
 ) -> Iterator[tuple[tuple[str, int], Span]]:
-    """Yield the slots that a request had, and when."""
     now, real = view.now, request.real_class if isinstance(request, FinishedRequest) else ""
     kind = real or request.predicted.length_class
     for part in request.parts:
@@ -110,7 +109,6 @@ def _solid(spans: list[Span], cells: int) -> Line:
 
 
 def _signs(spans: list[Span], cells: int) -> Line:
-    """Draw predicted ends, promotions by tau, and cuts."""
     drawn: list[tuple[str, Tone]] = [(" ", "ink")] * cells
     for span in spans:
         if span.ends_at is not None and not span.runs and 0 <= _x(span.ends_at, cells) < cells:

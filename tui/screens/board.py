@@ -76,8 +76,6 @@ class Footer(Canvas):
 
 
 class BoardScreen(OperatorScreen):
-    """The main screen; pages and questions open over it."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         *(key.binding for key in KEYS if key.action),
         *(Binding(key_of(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
@@ -96,10 +94,10 @@ class BoardScreen(OperatorScreen):
             Canvas(header.header, name="header"),
             Table("running", RUNNING, _running_facts),
             Table("queue", QUEUE, _queue_facts),
-            Panel("tau", tau.body, tau.facts, waits=True, of=tau.of),
-            Panel("gpu", hardware.body, hardware.facts, fades=False, of=hardware.of),
-            Panel("models", models.body, models.facts, of=models.of),
-            Panel("stats", stats.body, stats.facts, waits=True, of=stats.of),
+            Panel("tau", tau.body, tau.facts, waits=True),
+            Panel("gpu", hardware.body, hardware.facts, fades=False),
+            Panel("models", models.body, models.facts),
+            Panel("stats", stats.body, stats.facts, waits=True),
             Table("sessions", SESSIONS, sessions.facts),
             Table("recent", RECENT),
             Panel("plots", plots.body, of=plots.of),
@@ -132,7 +130,6 @@ class BoardScreen(OperatorScreen):
         self.query_one(Footer).show(replace(view or self.host.view(), offers=self._offers()))
 
     def _offers(self) -> frozenset[str]:
-        """Return what keys find chosen."""
         table = self.table
         rows = table.chosen if table is not None else []
         offers = {"rows"} if table is not None else set()
@@ -175,7 +172,6 @@ class BoardScreen(OperatorScreen):
     # -- looking around ---------------------------------------------------------------------------------
 
     def _rows(self) -> Table[Any] | None:
-        """Return the table; if there is none, say so."""
         if self.table is None:
             self.notify(NO_ROWS, severity="warning", timeout=3)
         return self.table
@@ -186,7 +182,6 @@ class BoardScreen(OperatorScreen):
             self._hint()
 
     def action_go(self, name: str) -> None:
-        """Go to a panel; on a small terminal bring it into the deck."""
         if name == "sessions" and not self._wish.sessions:
             self.notify("no session of an agent yet", timeout=3)
             return
@@ -199,17 +194,14 @@ class BoardScreen(OperatorScreen):
         self._focus(name)
 
     def action_deck(self, step: int) -> None:
-        """Show the next panel of the deck."""
         deck = self._wish.in_deck
         at = deck.index(self._wish.deck) if self._wish.deck in deck else 0
         self.action_go(deck[(at + step) % len(deck)])
 
     def on_panel_chosen(self, event: Panel.Chosen) -> None:
-        """Show the panel whose name was clicked."""
         self.action_go(event.panel)
 
     def action_maximise(self) -> None:
-        """Maximise the focused panel, or restore it."""
         focused = self.focused
         name = focused.panel if isinstance(focused, Panel) else "queue"
         self._arrange(replace(self._wish, maximised="" if self._wish.maximised else name))
@@ -265,7 +257,6 @@ class BoardScreen(OperatorScreen):
         self.host.remember(**liked)
 
     def _recall(self) -> None:
-        """Restore the preferences of tables and deck."""
         liked = self.host.likes
         for table in self.query(Table):
             names = {column.name for column in table.grid.columns}
@@ -277,13 +268,11 @@ class BoardScreen(OperatorScreen):
             self._wish = replace(self._wish, deck=liked["deck"])
 
     def action_mark(self) -> None:
-        """Mark the request under the cursor."""
         if (table := self._rows()) is not None:
             table.mark()
             self._hint()
 
     def action_copy(self) -> None:
-        """Copy the id under the cursor."""
         table = self._rows()
         if table is not None and table.current is not None:
             self.app.copy_to_clipboard(table.grid.id(table.current))
@@ -337,7 +326,6 @@ class BoardScreen(OperatorScreen):
         return ""
 
     def words_after(self, *before: str) -> Sequence[str]:
-        """Return what may be typed after these words."""
         if before in (("go",), ("theme",)):
             return PANELS if before == ("go",) else _THEMES
         own = () if before else ("go", "theme", *_NAMED)

@@ -170,7 +170,6 @@ class Prompt(Dialog[str]):
             field.cursor_position = len(field.value)
 
     def action_recall(self, step: int) -> None:
-        """Show an earlier line, or a later one."""
         self._at = max(0, min(self._at + step, len(self._past)))
         field = self.query_one(Input)
         field.value = ([*self._past, ""])[self._at]

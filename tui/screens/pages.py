@@ -74,7 +74,6 @@ class PageScreen(ModalScreen[None]):
             yield Page(self._painter)
 
     def show(self, view: ViewState) -> None:
-        """Draw the page."""
         self.query_one(Page).show(view)
 
     def action_move(self, step: float, unit: str = "row") -> None:
@@ -84,8 +83,6 @@ class PageScreen(ModalScreen[None]):
 
 
 class Clients(PageScreen):
-    """The clients: their requests and limits."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,c", "dismiss", "Close")]
 
     def __init__(self) -> None:
@@ -105,8 +102,6 @@ class Detail(PageScreen):
 
 
 class Help(PageScreen):
-    """Keys and signs."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1", "dismiss", "Close")]
 
     def __init__(self) -> None:
@@ -114,7 +109,6 @@ class Help(PageScreen):
 
 
 def help_lines(width: int) -> list[Line]:
-    """Return the help, in two columns if there is room."""
     half = (width - 4) // 2 if width >= 100 else width
     blocks = [
         _block(name, ((key.label, "accent", key.help) for key in keys if key.help), half)

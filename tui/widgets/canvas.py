@@ -43,7 +43,6 @@ class Canvas(Widget):
         self._paints: dict[tuple[bool, bool], Paint] = {}
 
     def show(self, view: ViewState) -> None:
-        """Draw a view."""
         self.view = view
         stale = view.link.state is LinkState.LOST
         self._stale, turned = stale, stale is not self._stale
@@ -56,11 +55,9 @@ class Canvas(Widget):
         return self._painter(view, width, height) if self._painter else []
 
     def lit_rows(self) -> frozenset[int]:
-        """Return the lines under a cursor, from the top."""
         return frozenset()
 
     def redraw(self, *, entirely: bool = False) -> None:
-        """Paint again, and refresh what differs."""
         if self.view is None or not self.display or not self.size.area:
             return
         width, height = self.size
@@ -134,7 +131,6 @@ class Canvas(Widget):
 
 
 def strip(line: Line, paint: Paint, width: int) -> Strip:
-    """Colour a line, and fill it to `width` cells."""
     ground, styles = paint
     segments = [Segment(text, styles[tone]) for text, tone in line.spans]
     if line.width < width:

@@ -48,17 +48,14 @@ class Panel(Canvas):
         self._facts = facts
 
     def paint(self, view: ViewState, width: int, height: int) -> list[Line]:
-        """Return the rule, then the body."""
         inner = width - 2 * MARGIN
         body = self.body(view, inner, height - 1)
         return [self.rule(view, width), *(Line(" " * MARGIN).join(line.fit(inner)) for line in body)]
 
     def body(self, view: ViewState, width: int, height: int) -> list[Line]:
-        """Return what stands under the rule."""
         return super().paint(view, width, height) if view.snapshot or not self._waits else []
 
     def facts(self, view: ViewState) -> Line:
-        """Return what stands at the right end of the rule."""
         return self._facts(view) if self._facts and (view.snapshot or not self._waits) else Line()
 
     def rule(self, view: ViewState, width: int) -> Line:

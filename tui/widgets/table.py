@@ -60,7 +60,6 @@ class Table(Panel, Generic[RowT]):
         self._follow()
 
     def _follow(self) -> None:
-        """Move the cursor with its request, if it has one."""
         ident, at = self.grid.id, self._cursor
         if self._cursor_id and not (at < len(self.rows) and ident(self.rows[at]) == self._cursor_id):
             found = next((i for i, row in enumerate(self.rows) if ident(row) == self._cursor_id), None)
@@ -77,7 +76,6 @@ class Table(Panel, Generic[RowT]):
             self.marks.clear()
 
     def body(self, view: ViewState, width: int, height: int) -> list[Line]:
-        """Return the titles and the visible rows."""
         fitted = Fitted.of(self.grid, width, view, self.hidden)
         if self._heading is None or (fitted, self.order) != (self._fitted, self._heading[0]):
             self._fitted, self._heading = fitted, (self.order, fitted.heading(self.order))
@@ -103,7 +101,6 @@ class Table(Panel, Generic[RowT]):
         self._top = max(0, min(self._top, len(self.rows) - room))
 
     def lit_rows(self) -> frozenset[int]:
-        """The cursor's line, when the table has the focus."""
         if not self._is_on_row or not self.has_focus:
             return frozenset()
         return frozenset({_HEADING + self._cursor - self._top})
@@ -166,7 +163,6 @@ class Table(Panel, Generic[RowT]):
         self.move(1)
 
     def reorder(self, order: Order) -> None:
-        """Sort and filter differently."""
         self.order = order
         if self.view is not None:
             self._arrange(self.view)

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.state.client import Word, state_dir
+from clairvoyant_cli.state.client import RunningDaemon, state_dir
 from clairvoyant_cli.system import create_for_owner, remove
 
 
@@ -21,7 +21,7 @@ def announced(base_url: str, port: int, access: Access) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         remove(path)
         with os.fdopen(create_for_owner(path), "wb") as file:
-            file.write(msgspec.json.encode(Word(base_url, os.getpid(), token)))
+            file.write(msgspec.json.encode(RunningDaemon(base_url, os.getpid(), token)))
     except OSError as error:  # a read-only home must not stop the service
         if token is not None and access.clients.keys:
             logging.getLogger("clairvoyant").warning(

@@ -5,7 +5,7 @@ Gauges are read from the state at each scrape; histograms and requests by outcom
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -135,6 +135,7 @@ class Metrics(Collector):
         self._models: set[str] = set()
         self._requests: Counter[tuple[str, str, str]] = Counter()
         self._answered: Counter[tuple[str, str]] = Counter()
+        self.traced: Callable[[Exchange, RequestEnd, dict[str, str]], None] | None = None
         self._histograms = {
             "urgency_queue_time_seconds": Histogram("Time in the queue", SECONDS, "level"),
             "request_queue_time_seconds": Histogram("Time in the queue", SECONDS, "class"),
@@ -154,7 +155,7 @@ class Metrics(Collector):
         }
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Count a finished request."""
+        """Count a finished request, and pass it with its GenAI attributes to `traced`."""
         asked, now, outcome = exchange.asked, end.at_s, end.outcome.value
         model, prediction = self._model(asked.parsed.model), asked.prediction
         waited_s, sojourn_s = exchange.waited_s(now), exchange.sojourn_s(now)
@@ -162,8 +163,11 @@ class Metrics(Collector):
         def observe(name: str, value: float, label: str = "") -> None:
             self._histograms[name].observe(value, label)
 
-        told = genai.attributes(exchange, end, self._pool) | {"gen_ai.request.model": model}
-        labels = tuple(told.get(name, "") for name in genai.LABELS)
+        attributes = genai.attributes(exchange, end, self._pool)
+        if self.traced is not None:
+            self.traced(exchange, end, attributes)
+        bounded = attributes | {"gen_ai.request.model": model}
+        labels = tuple(bounded.get(name, "") for name in genai.LABELS)
         for name, value in genai.values(exchange, end):
             self._genai[name].observe(value, labels)
         code = str(end.status) if end.status in CODES else "other"

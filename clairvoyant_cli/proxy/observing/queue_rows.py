@@ -44,8 +44,12 @@ class WaitingRows:
         self.standings = Standings(dispatcher.scheduler, self.now, work_s, slots, self.ranges)
         self.exchanges = [dispatcher.live[entry.job.id] for entry in self.standings.entries]
 
-    def summed(self) -> WaitingState:
+    def totals(self) -> WaitingState:
+        """Return the totals of the whole queue; those stranded if a server is away."""
         entries = self.standings.entries
+        away = any(server.outage.left_s is not None for server in self.pool)
+        ends_s = [self._refused_in_s(each) for each in self.exchanges] if away else []
+        refused_s = [each for each in ends_s if each is not None]
         classes = Counter([each.prediction_state.length_class for each in self.exchanges])
         return WaitingState(
             total=len(entries),
@@ -55,7 +59,12 @@ class WaitingRows:
             medium=classes["medium"],
             long=classes["long"],
             clear_s=self.standings.work_s / max(1, self.pool.at_once),
+            stranded=len(refused_s),
+            refused_in_s=min(refused_s, default=None),
         )
+
+    def _refused_in_s(self, exchange: Exchange) -> float | None:
+        return refused_in_s(self.pool, exchange, self.operation.patience_s(exchange))
 
     def state(self, number: int) -> tuple[QueuedRequest, ...]:
         return tuple(map(self._row, self.exchanges[:number], self.standings[:number]))
@@ -72,9 +81,7 @@ class WaitingRows:
             eta_low_s=low_s,
             eta_high_s=high_s,
             ahead=standing.ahead,
-            refused_in_s=None
-            if standing.start is not None
-            else refused_in_s(self.pool, exchange, self.operation.patience_s(exchange)),
+            refused_in_s=self._refused_in_s(exchange) if standing.start is None else None,
             tau_s=standing.tau_s,
             held=entry.held,
             promoted=entry.promoted,

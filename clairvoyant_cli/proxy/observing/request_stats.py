@@ -2,14 +2,14 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from clairvoyant_cli.protocols import printable as plain
 from clairvoyant_cli.proxy.access.daily_quota import DailyTokens
 from clairvoyant_cli.proxy.journal import Journal
-from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder, Compared
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.state.snapshot import (
@@ -29,17 +29,12 @@ WINDOW = 1000
 STATS_EVERY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(NamedTuple):
     """Wait, sojourn time and time to first token of a request."""
 
     wait_s: float
     sojourn_s: float
     ttft_s: float | None
-
-
-def _windows() -> dict[LengthClass, deque[Times]]:
-    return {each: deque(maxlen=WINDOW) for each in LengthClass}
 
 
 @dataclass(slots=True)
@@ -57,7 +52,9 @@ class RequestStats:
     recomputed_tokens: int = 0
     repeats: int = 0
     recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
-    times: dict[LengthClass, deque[Times]] = field(default_factory=_windows)
+    times: dict[LengthClass, deque[Times]] = field(
+        default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
+    )
     books: ArrivalOrder = field(default_factory=ArrivalOrder)
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -85,10 +82,9 @@ class RequestStats:
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record an ended request, and log it."""
-        now, asked = end.at_s, exchange.asked
+        now, asked, attempt = end.at_s, exchange.asked, exchange.attempt
         self.counts[end.outcome] += 1
         self.today.ended(exchange.job.client, round(exchange.job.tokens), exchange.generated(now))
-        attempt = exchange.attempt
         backend = attempt.worker if attempt else ""
         waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
         tokens = exchange.totals.tokens if exchange.totals.complete else None
@@ -141,7 +137,11 @@ class RequestStats:
 
     def common(self, exchange: Exchange) -> dict[str, Any]:
         """Return what the states of queued, running and ended requests have in common."""
-        slots = exchange.held_slots if exchange.cuts else ()
+        at, parts = self.journal.at, []
+        for part in exchange.held_slots if exchange.cuts else ():
+            ended_s = part.ended_s or exchange.ended_s
+            ended_at = None if ended_s is None else at(ended_s)
+            parts.append(AnswerPart(at(part.granted_s), ended_at, part.tokens, part.worker, part.slot))
         return {
             "id": exchange.id,
             "endpoint": exchange.asked.route.name,
@@ -149,14 +149,10 @@ class RequestStats:
             "client": exchange.client,
             "predicted": exchange.prediction_state,
             "cuts": len(exchange.cuts),
-            "parts": tuple(self._part(each, each.ended_s or exchange.ended_s) for each in slots),
+            "parts": tuple(parts),
             "urgency": exchange.job.urgency,
             "urgency_by": exchange.job.urgency_by,
         }
-
-    def _part(self, of: Attempt, ended_s: float | None) -> AnswerPart:
-        ended_at = None if ended_s is None else self.journal.at(ended_s)
-        return AnswerPart(self.journal.at(of.granted_s), ended_at, of.tokens, of.worker, of.slot)
 
     def compare(self) -> None:
         """Compare the waits that have become known with those in order of arrival."""
@@ -180,7 +176,8 @@ class RequestStats:
         """Return percentiles by class of the answer, at most 1 s old."""
         now = self.journal.clock()
         if self._stats is None or now - self._stats[0] > STATS_EVERY_S:
-            self._stats = (now, class_stats(self.times))
+            stats = tuple(ClassStats(each.value, *_percentiles(of)) for each, of in self.times.items())
+            self._stats = now, stats
         return self._stats[1]
 
     def mu_short_s(self) -> float | None:
@@ -202,16 +199,9 @@ class RequestStats:
         return min(1.0, work_s / (over_s * max(1, slots)))
 
 
-def class_stats(times: Mapping[LengthClass, Iterable[Times]]) -> tuple[ClassStats, ...]:
-    return tuple(
-        ClassStats(
-            length_class=each.value,
-            wait=percentiles([t.wait_s for t in of_class]),
-            sojourn=percentiles([t.sojourn_s for t in of_class]),
-            ttft=percentiles([t.ttft_s for t in of_class if t.ttft_s is not None]),
-        )
-        for each, of_class in times.items()
-    )
+def _percentiles(times: Iterable[Times]) -> list[Percentiles]:
+    columns = [*zip(*times, strict=True)] or [(), (), ()]
+    return [percentiles([value for value in column if value is not None]) for column in columns]
 
 
 def _counts(exchange: Exchange) -> bool:

@@ -25,7 +25,6 @@ from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
-from clairvoyant_cli.proxy.servers.matching import refused_in_s
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
@@ -44,7 +43,6 @@ from clairvoyant_cli.state.snapshot import (
     Snapshot,
     TauState,
     UrgencyState,
-    WaitingState,
 )
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from predictor.record import Predictor
@@ -139,7 +137,7 @@ class SnapshotBuilder:
             log=tuple(stats.journal.events),
             service_level=None if self.service_level is None else self.service_level.state(),
             urgency=self._urgency(now),
-            waiting=self._with_refusals(replace(waiting.summed(), backlog_s=self.backlog.stands_for_s)),
+            waiting=replace(waiting.totals(), backlog_s=self.backlog.stands_for_s),
             gain=gain,
             sessions=self._sessions(waiting.standings.entries, now),
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
@@ -174,15 +172,6 @@ class SnapshotBuilder:
             kept_for_s=worker.outage.left_s,
             self_test=worker.self_test,
         )
-
-    def _with_refusals(self, waiting: WaitingState) -> WaitingState:
-        """Add how many requests wait for servers that are away, and when the first of them is refused."""
-        if all(server.outage.left_s is None for server in self.pool):
-            return waiting
-        idle = [each for each in self.operation.dispatcher.live.values() if each.attempt is None]
-        ends_s = [refused_in_s(self.pool, each, self.operation.patience_s(each)) for each in idle]
-        known_s = [each for each in ends_s if each is not None]
-        return replace(waiting, stranded=len(known_s), refused_in_s=min(known_s, default=None))
 
     def _tau(self, now: float) -> TauState:
         operation = self.operation
@@ -314,14 +303,14 @@ class SnapshotBuilder:
         for exchange, _ in running[:EXPLAINED] if explains else ():
             self._explain(exchange, now)
         inside_s = self.engines.ends_in_s(now)
-        states = [self._one_running(*each, inside_s.get(each[0].id), now) for each in running]
-        for number, (exchange, _) in enumerate(running[:ANSWERS_SHOWN] if explains else ()):
-            if exchange.answer is not None:
-                states[number] = replace(states[number], answer=exchange.answer.read())
-        return states
+        shown = ANSWERS_SHOWN if explains else 0
+        return [
+            self._one_running(*each, inside_s.get(each[0].id), now, shows_answer=number < shown)
+            for number, each in enumerate(running)
+        ]
 
     def _one_running(
-        self, exchange: Exchange, attempt: Attempt, inside_s: float | None, now: float
+        self, exchange: Exchange, attempt: Attempt, inside_s: float | None, now: float, *, shows_answer: bool
     ) -> RunningRequest:
         tokens, first_byte_s = attempt.tokens, attempt.first_byte_s  # of the part that runs
         decoding_s = 0.0 if first_byte_s is None else now - first_byte_s
@@ -353,6 +342,7 @@ class SnapshotBuilder:
             uncut=exchange.uncut_because,
             estimated=estimated,
             remark=exchange.remark,
+            answer=exchange.answer.read() if shows_answer and exchange.answer is not None else None,
         )
 
     def _unseen_tokens(self, exchange: Exchange, attempt: Attempt, now: float) -> int:

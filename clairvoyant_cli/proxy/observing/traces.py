@@ -4,14 +4,12 @@ import asyncio
 import logging
 import os
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.journal import Journal
-from clairvoyant_cli.proxy.observing import genai
-from clairvoyant_cli.proxy.queue.dispatcher import Ended
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
-from clairvoyant_cli.proxy.servers.pool import ServerPool
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -53,20 +51,19 @@ class Traces:
     def __init__(self, provider: "TracerProvider") -> None:
         self._provider = provider
 
-    def listener(self, pool: ServerPool, journal: Journal) -> Ended:
-        """Return the listener that makes the spans of a request that has ended."""
+    def listener(self, journal: Journal) -> Callable[[Exchange, RequestEnd, dict[str, str]], None]:
+        """Return what makes the spans of an ended request, given its GenAI attributes."""
         from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         tracer, propagator = self._provider.get_tracer("clairvoyant"), TraceContextTextMapPropagator()
 
-        def ended(exchange: Exchange, end: RequestEnd) -> None:
+        def ended(exchange: Exchange, end: RequestEnd, told: dict[str, str]) -> None:
             epoch_s, asked, total = journal.at(0.0), exchange.asked, exchange.totals
 
             def ns(clock_s: float) -> int:
                 return int((epoch_s + clock_s) * 1e9)
 
-            told = genai.attributes(exchange, end, pool)
             name = f"{told['gen_ai.operation.name']} {asked.parsed.model}".rstrip()
             parent = propagator.extract({"traceparent": asked.traceparent})
             span = tracer.start_span(name, parent, SpanKind.SERVER, start_time=ns(exchange.job.arrival_s))

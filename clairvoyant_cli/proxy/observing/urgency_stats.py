@@ -53,16 +53,12 @@ class UrgencyStats:
 
     def levels(self, live: list[Exchange]) -> tuple[LevelState, ...]:
         """Return the state of each level, given all live requests."""
-        now = self.clock()
-        ages: list[list[float]] = [[] for _ in range(LEVELS)]
-        running = [0] * LEVELS
+        levels, now = [], self.clock()
+        by_level: list[list[Exchange]] = [[] for _ in range(LEVELS)]
         for exchange in live:
-            level = level_of(exchange.job)
-            if exchange.attempt is None:
-                ages[level].append(now - exchange.job.arrival_s)
-            else:
-                running[level] += 1
-        return tuple(
-            LevelState(level, len(aged), running[level], max(aged, default=0.0), percentiles(list(waits_s)))
-            for level, (aged, waits_s) in enumerate(zip(ages, self._waits_s, strict=True))
-        )
+            by_level[level_of(exchange.job)].append(exchange)
+        for level, (here, waits_s) in enumerate(zip(by_level, self._waits_s, strict=True)):
+            ages_s = [now - each.job.arrival_s for each in here if each.attempt is None]
+            running, longest_s = len(here) - len(ages_s), max(ages_s, default=0.0)
+            levels.append(LevelState(level, len(ages_s), running, longest_s, percentiles(list(waits_s))))
+        return tuple(levels)

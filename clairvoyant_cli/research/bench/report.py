@@ -8,9 +8,8 @@ from typing import Any
 
 from clairvoyant_cli.confidence import Estimate
 from clairvoyant_cli.research.bench.arms import ORACLE, Arm
-from clairvoyant_cli.research.bench.results import Cell
 from clairvoyant_cli.research.bench.setup import REPLAY, Settings
-from clairvoyant_cli.research.bench.summary import ALL, Key, Summary
+from clairvoyant_cli.research.bench.summary import ALL, Cell, Key, Summary
 from clairvoyant_cli.research.report import Cell as Figure
 from clairvoyant_cli.research.report import Report, Table, figures
 from clairvoyant_cli.research.svg import Curve, Plot, Point
@@ -107,7 +106,7 @@ def notes_of(
         )
     if settings.prompts is None:
         yield "The prompts are the project's own; no predictor was trained on them."
-    failed = Counter(answer.error for cell in cells for answer in cell.answers if answer.error is not None)
+    failed = Counter(call.error for cell in cells for call in cell.calls if call.error is not None)
     if failed:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in failed.most_common())
         yield f"Requests failed: {reasons}. They are counted as failed and are in no other figure."
@@ -210,8 +209,8 @@ def _distributions(findings: Findings, load: str, kind: str, figure: str) -> Ite
     """Yield each arm's cumulative distribution, in percent of the answers."""
     for arm in dict.fromkeys(summary.arm for summary in findings.summaries if summary.load == load):
         cells = [cell for cell in findings.cells if (cell.load, cell.arm) == (load, arm)]
-        answers = (answer for cell in cells for answer in cell.answers if answer.kind == kind)
-        values = sorted(value for a in answers if (value := getattr(a, figure)) is not None)
+        calls = (call for cell in cells for call in cell.calls if call.question.length_class == kind)
+        values = sorted(value for call in calls if (value := getattr(call, figure)) is not None)
         if values:
             kept = sorted({*range(0, len(values), max(1, len(values) // CURVE_POINTS)), len(values) - 1})
             points = tuple(Point(values[i], 100 * (i + 1) / len(values)) for i in kept)

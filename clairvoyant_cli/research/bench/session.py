@@ -1,21 +1,20 @@
 """Runs a bench: every arm gets the same questions at the same times, run by run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.arms import Arm, Knowledge
 from clairvoyant_cli.research.bench.client import Call, send_at
 from clairvoyant_cli.research.bench.plan import Load
-from clairvoyant_cli.research.bench.results import Answer, Cell
 from clairvoyant_cli.research.bench.setup import Bench
+from clairvoyant_cli.research.bench.summary import Cell
 
 CUTS = ("cuts", "resumes", "tokens read again")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A cell to measure."""
 
     load: Load
@@ -40,25 +39,24 @@ async def run_steps(
 
 
 async def _measure(bench: Bench, step: Step, on_answer: Callable[[float], None]) -> Cell:
-    clock, speedup = bench.asker.clock, bench.settings.speedup
-    client = bench.take(step.arm)
-    calls = [Call(arrival.question, arrival.at_s) for arrival in step.load.plan(step.run)]
+    load, run, arm = step
+    client = bench.take(arm)
+    plan = load.plan(run)
+    calls = [Call(arrival.question) for arrival in plan]
     answered = count(1)
-    before, begun_s = bench.counted(), clock()
-    due_s = [call.at_s / speedup for call in calls]
-    await send_at(client, bench.asker, calls, due_s, lambda: on_answer(next(answered) / len(calls)))
-    took_s = clock() - begun_s
+    before = bench.counted()
+    at_s = [arrival.at_s for arrival in plan]
+    await send_at(client, bench.asker, calls, at_s, lambda: on_answer(next(answered) / len(calls)))
     counts = {name: value - before[name] for name, value in bench.counted().items()}
-    if not step.arm.interrupts:
+    if not arm.interrupts:
         counts = {name: value for name, value in counts.items() if name not in CUTS}
-    if step.arm.policy is None:
+    if arm.policy is None:
         counts.pop("busy", None)
     errors = [call.error for call in calls if call.error is not None]
     if len(errors) == len(calls):
-        raise ClairvoyantError(f"all {len(calls)} requests of {step.arm.name} failed: {errors[0]}")
+        raise ClairvoyantError(f"all {len(calls)} requests of {arm.name} failed: {errors[0]}")
     bench.learn({call.question.prompt: call.tokens for call in calls if call.error is None})
-    answers = tuple(Answer.of(call, speedup) for call in calls)
-    return Cell(step.load.name, step.run, step.arm.name, took_s, answers, counts)
+    return Cell(load.name, run, arm.name, tuple(calls), counts)
 
 
 def steps_of(

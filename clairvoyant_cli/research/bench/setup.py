@@ -84,12 +84,13 @@ class Settings:
     set_lengths: bool = False
     virtual_time: bool = False
 
-    @property
-    def clock(self) -> Clock:
-        return asyncio.get_running_loop().time if self.virtual_time else time.monotonic
-
     def random(self, name: str, run: int) -> Random:
         return Random(f"{self.seed}:{name}:{run}")  # noqa: S311 - repeatable, keeps no secret
+
+
+def clock_of(virtual_time: bool) -> Clock:
+    """Return the clock of the running loop if that is virtual, else the system's."""
+    return asyncio.get_running_loop().time if virtual_time else time.monotonic
 
 
 StoredProfiles = Callable[[Found], list[Profile]]
@@ -212,20 +213,18 @@ async def set_up(
     """Start the backend, if it is simulated, and the daemon, and stop them when the block ends."""
     pools = load_prompts(Path(settings.prompts) if settings.prompts else SHIPPED)
     key = read_backend_key(backend_key_file)
+    engine: Engine | None = None
+    if settings.backend == REPLAY:
+        engine = Engine(
+            slots=settings.slots or 1,
+            speed=Speed(inf, PaperAnswers({}).tokens_per_s * settings.speedup),
+            stride=VIRTUAL_STRIDE if settings.virtual_time else 1,
+            answer_tokens=unlimited,
+            resume_s=RESUME_S / settings.speedup,
+        )
+    clock = clock_of(settings.virtual_time)
     async with AsyncExitStack() as stack:
-        engine: Engine | None = None
-        if settings.backend == REPLAY:
-            engine = Engine(
-                slots=settings.slots or 1,
-                speed=Speed(inf, PaperAnswers({}).tokens_per_s * settings.speedup),
-                stride=VIRTUAL_STRIDE if settings.virtual_time else 1,
-                answer_tokens=lambda prompt, rng: 1_000_000,  # the request's limit sets the length
-                resume_s=RESUME_S / settings.speedup,
-            )
-            url = await stack.enter_async_context(serve_app(Replay(engine).app))
-            found = Found(REPLAYED, url, slots=engine.slots)
-        else:
-            found = await find(settings.backend, key)
+        found = await stack.enter_async_context(backend(settings.backend, key, engine))
         if settings.set_lengths and engine is None and not found.adapter.SETS_LENGTH:
             raise ClairvoyantError(
                 f"{found.adapter.title} cannot set the length of an answer; "
@@ -234,7 +233,14 @@ async def set_up(
             )
         direct = await stack.enter_async_context(client_for(found.url, key))
         model = settings.model or await first_model(found, key)
-        asker = Asker(model, found.adapter, settings.set_lengths, found.prefix, settings.clock)
+        asker = Asker(
+            model,
+            found.adapter,
+            settings.set_lengths,
+            found.prefix,
+            clock,
+            speedup=settings.speedup,
+        )
         classes = {question.prompt: kind for kind, pool in pools.items() for question in pool}
         oracle = OraclePredictor(predictor, classes, _typical_tokens(pools, drawn=engine is not None))
         config = ServeConfig(
@@ -244,7 +250,7 @@ async def set_up(
             queue_capacity=100_000,
             backend_key_file=str(backend_key_file) if backend_key_file else None,
         )
-        daemon = await stack.enter_async_context(running_daemon(config, oracle, clock=settings.clock))
+        daemon = await stack.enter_async_context(running_daemon(config, oracle, clock=clock))
         proxied = await stack.enter_async_context(client_for(daemon.base_url))
         bench = Bench(settings, daemon, oracle, proxied, direct, asker, pools, engine)
         worker = daemon.pool.first
@@ -271,17 +277,29 @@ def _typical_tokens(pools: Mapping[LengthClass, list[Question]], *, drawn: bool)
     return {kind: mean_s * paper.tokens_per_s for kind, mean_s in zip(BOTH, means_s, strict=True)}
 
 
-async def find(backend: str | None, key: str | None) -> Found:
-    """Return the server of that name or address; ClairvoyantError if it does not answer."""
+def unlimited(prompt: str, rng: Random) -> int:
+    """Return an answer's length beyond any request's limit, which then sets it."""
+    return 1_000_000
+
+
+@asynccontextmanager
+async def backend(wanted: str | None, key: str | None, engine: Engine | None) -> AsyncIterator[Found]:
+    """Serve the simulated engine, or find the server of that name or address; ClairvoyantError if it does not
+    answer.
+    """
+    if engine is not None:
+        async with serve_app(Replay(engine).app) as url:
+            yield Found(REPLAYED, url, slots=engine.slots)
+        return
     async with Prober(key) as prober:
-        found, answering = await find_backend(backend, prober)
+        found, answering = await find_backend(wanted, prober)
     if not answering:
         raise ClairvoyantError(
             f"no {found.adapter.name} answers at {found.url}; start it, name another with --backend, "
             "or try --backend replay",
             ExitCode.UNREACHABLE,
         )
-    return found
+    yield found
 
 
 async def first_model(found: Found, key: str | None) -> str:

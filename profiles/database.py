@@ -14,23 +14,17 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-SCHEMA_VERSION = 13
-"""The number of migrations; a file has its own in SQLite's user_version."""
-
+SCHEMA_VERSION = 13  # the number of migrations; a file has its own in SQLite's user_version
 VARIABLE = "CLAIRVOYANT_DB"
 BUSY_TIMEOUT_S = 5.0
 
-SHAPING_TIMEOUT_S = 60.0
-"""How long another process may take to migrate a large file."""
-
+SHAPING_TIMEOUT_S = 60.0  # how long another process may take to migrate a large file
 RETRY_S = 0.005
 
 MARKS = (b"profiles_and_their_samples", b"profiles_fit ON profiles (host, backend, place")
 """The name of the first migration and part of the schema: in the first pages of each of our databases."""
 
-FIRST_BYTES = 1 << 18
-"""Where `MARKS` are found: SQLite stores the schema first."""
-
+FIRST_BYTES = 1 << 18  # where `MARKS` are found: SQLite stores the schema first
 MAGIC = b"SQLite format 3\0"
 
 

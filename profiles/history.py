@@ -22,12 +22,8 @@ from profiles.writer import CLIENT, COLUMNS
 
 log = logging.getLogger("clairvoyant")
 
-NEWEST = 10_000
-"""Percentiles are over this many newest answers of a class."""
-
-PAIRED = 2_000
-"""Ranking accuracy is over this many newest answers of a class."""
-
+NEWEST = 10_000  # percentiles are over this many newest answers of a class
+PAIRED = 2_000  # ranking accuracy is over this many newest answers of a class
 CHECKPOINT_TRIES = 20
 SOUND = (
     "typeof(model) = 'text' AND typeof(outcome) = 'text' AND typeof(length_class) = 'text' "

@@ -11,9 +11,7 @@ from hashlib import sha256
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-MAX_SLOTS = 1024
-"""Above any server's concurrency."""
-
+MAX_SLOTS = 1024  # above any server's concurrency
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

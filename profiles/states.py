@@ -8,12 +8,8 @@ from dataclasses import dataclass
 
 from profiles.database import ProfilesError
 
-FORGETTING = "forgetting"
-"""Name of the state that records erasures; never erased itself."""
-
-UNKNOWN = -1
-"""Generation if the record of erasures is unreadable."""
-
+FORGETTING = "forgetting"  # name of the state that records erasures; never erased itself
+UNKNOWN = -1  # generation if the record of erasures is unreadable
 SALT_BYTES = range(16, hashlib.blake2b.MAX_KEY_SIZE + 1)
 
 

@@ -14,17 +14,12 @@ from profiles.records import MAX_SLOTS, Profile, Sample
 
 log = logging.getLogger("clairvoyant")
 
-LATEST = 1e12
-"""Latest valid date of a profile, epoch seconds."""
-
-UNREADABLE = (msgspec.DecodeError, ValueError, TypeError)
-"""Errors of decoding, besides RecursionError."""
-
+LATEST = 1e12  # latest valid date of a profile, epoch seconds
+UNREADABLE = (msgspec.DecodeError, ValueError, TypeError)  # errors of decoding, besides RecursionError
 Record = TypeVar("Record")
 
 
-MAX_DOUBT = 0.5
-"""A mu_short with a wider relative confidence interval counts as uncertain."""
+MAX_DOUBT = 0.5  # a mu_short with a wider relative confidence interval counts as uncertain
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,19 +27,11 @@ from profiles.store import fingerprint
 
 log = logging.getLogger("clairvoyant")
 
-BATCH_S = 0.25
-"""Records of this time share a transaction."""
-
-WAITING_ROWS = 20_000
-"""Maximum records in memory while the disk refuses: about 10 MB."""
-
+BATCH_S = 0.25  # records of this time share a transaction
+WAITING_ROWS = 20_000  # maximum records in memory while the disk refuses: about 10 MB
 PRUNE_EVERY_ROWS = 1000
-PRUNE_ROWS = 5000
-"""Maximum old rows deleted at a time, so that no write takes long."""
-
-LARGEST = 1e12
-"""Bound of all numbers in a record: sums over a million rows stay within 64 bits."""
-
+PRUNE_ROWS = 5000  # maximum old rows deleted at a time, so that no write takes long
+LARGEST = 1e12  # bound of all numbers in a record: sums over a million rows stay within 64 bits
 UNWRITABLE = (
     ArithmeticError,
     AttributeError,

@@ -20,9 +20,7 @@ BACKLOG = 2048
 TAKEN = "the port is taken (clairvoyant status shows whether by another clairvoyant)"
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 1.0
-PAUSE_GROWTH = 1.0005
-"""So 10 ms after 10 s, 50 ms after 90 s, and a second after half an hour."""
-
+PAUSE_GROWTH = 1.0005  # so 10 ms after 10 s, 50 ms after 90 s, and a second after half an hour
 OWN_DESCRIPTORS = 100
 """Kept for the listener, the database, probes, spare and resting connections to the backend."""
 

@@ -22,9 +22,7 @@ from clairvoyant_cli.scheduler.fairness import Tenant, rules_for
 from clairvoyant_cli.scheduler.urgency import LEVELS, UNSAID_URGENCY
 from clairvoyant_cli.settings import Check, did_you_mean, one_word, setting, settings_of
 
-PRIORITIES = range(-100, 101)
-"""Valid priorities; lower is sooner."""
-
+PRIORITIES = range(-100, 101)  # valid priorities; lower is sooner
 OWN_PRIORITIES = (0, 100)
 """Default range of a client's priorities: it may yield to others, not go before them."""
 
@@ -34,9 +32,7 @@ OWN_LEVELS = (UNSAID_URGENCY, LEVELS - 1)
 HEADER = re.compile(r"[A-Za-z0-9-]+")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 UUID_CHARS = 8
-MAX_USER_CHARS = 320
-"""The longest e-mail address (RFC 3696, erratum 1690)."""
-
+MAX_USER_CHARS = 320  # the longest e-mail address (RFC 3696, erratum 1690)
 MIN_KEY_CHARS = 6
 GOOD_KEY_CHARS = 16
 """16 of 62 letters and digits have 95 bits; six could be guessed in days over a fast network."""
@@ -133,8 +129,7 @@ class ClientRules:
         return max(soonest, min(latest, priority))
 
 
-EVERYBODY = ClientRules()
-"""The limits of clients without rules."""
+EVERYBODY = ClientRules()  # the limits of clients without rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.scheduler.client_counts import trimmed
 
-Earlier = Callable[[str], int]
-"""Returns a client's tokens of today before this daemon started."""
+Earlier = Callable[[str], int]  # returns a client's tokens of today before this daemon started
 
 
 @dataclass(slots=True)
@@ -77,8 +76,7 @@ class DailyTokens:
             self._until = midnight_after(now)
 
 
-LONGEST_DAY_S = 25 * 3600.0
-"""The day when clocks are set back."""
+LONGEST_DAY_S = 25 * 3600.0  # the day when clocks are set back
 
 
 def midnight_before(now: float) -> float:

@@ -26,8 +26,7 @@ APP_SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-fil
 """As Ollama's own (envconfig/config.go, AllowedOrigins)."""
 
 
-LONGEST_ADDRESS = 100
-"""Characters; an IPv6 address has 45, and a zone."""
+LONGEST_ADDRESS = 100  # characters; an IPv6 address has 45, and a zone
 
 
 @dataclass(frozen=True, slots=True)

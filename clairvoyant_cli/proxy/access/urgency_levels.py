@@ -16,8 +16,7 @@ if TYPE_CHECKING:  # numpy comes with it
 
 log = logging.getLogger("clairvoyant")
 
-Level = tuple[int | None, Said]
-"""A level, None if unset, and its source."""
+Level = tuple[int | None, Said]  # a level, None if unset, and its source
 
 
 @dataclass(slots=True)

@@ -14,9 +14,7 @@ from predictor.record import Prediction, Predictor
 
 log = logging.getLogger("clairvoyant")
 
-REST_S = 0.025
-"""Pause between two answers: learning takes at most 2 % of the daemon's time."""
-
+REST_S = 0.025  # pause between two answers: learning takes at most 2 % of the daemon's time
 MAX_WAITING = 500
 
 

@@ -23,9 +23,7 @@ from predictor.record import LengthClass
 from profiles.percentiles import percentile
 from profiles.records import Profile
 
-WEIGHT = 0.02
-"""Weight of one Short answer in the running mean, which follows about the last fifty."""
-
+WEIGHT = 0.02  # weight of one Short answer in the running mean, which follows about the last fifty
 QUEUED_S = 0.05
 MIN_TOKENS = 16
 MIN_QUEUED = 20
@@ -33,14 +31,10 @@ MAX_FROM_PROFILE = 2.0
 MAX_FROM_DEFAULT = 8.0
 MAX_BY_SPEED = 4.0
 MAX_MODELS = 50
-WORTH_SAYING = 0.1
-"""Relative change of a speed that the source of tau mentions, and of tau that is logged."""
-
+WORTH_SAYING = 0.1  # relative change of a speed that the source of tau mentions, and of tau that is logged
 JUDGED = 400
 MIN_JUDGED = 50
-DRIFT_P99 = 2.0
-"""P99 of short answers relative to the profile's, above which drift is reported."""
-
+DRIFT_P99 = 2.0  # P99 of short answers relative to the profile's, above which drift is reported
 DRIFT_ACCURACY = 0.10
 
 

@@ -7,9 +7,7 @@ read again if its host cache is on. Others may never stop, or start again from n
 from collections.abc import Callable
 from dataclasses import dataclass
 
-HALF_BATCH_TOKENS = 1024.0
-"""Until the first cut: a server is taken to go on for half of llama.cpp's batch."""
-
+HALF_BATCH_TOKENS = 1024.0  # until the first cut: a server is taken to go on for half of llama.cpp's batch
 ASSUMED_KEPT = 0.5
 LATEST_WEIGHT = 0.5  # cuts are few, and each costs time where the guess is wrong
 MAX_GAP_S = 6.0  # from a cut to the next request in the slot, the time until the server hangs up included

@@ -41,12 +41,8 @@ from profiles.percentiles import percentile
 
 SESSION_HEADER = "X-Session-Id"
 TASK = "Find out why the last test fails, and correct the program."
-GROWTH_TOKENS = (60, 150)
-"""Limits of a tool result's length."""
-
-GAP_S = (0.25, 0.75)
-"""Limits of the time from the end of a turn to the next turn."""
-
+GROWTH_TOKENS = (60, 150)  # limits of a tool result's length
+GAP_S = (0.25, 0.75)  # limits of the time from the end of a turn to the next turn
 CHAT_TOKENS = 24
 REPLAY_SPEED = Speed(prefill_tokens_per_s=100.0, decode_tokens_per_s=60.0)
 """SmolLM2 on one thread of a small machine."""
@@ -247,8 +243,7 @@ class _Sessions:
                 await self.asker.ask(client, run.chats[-1])
 
 
-Measured = dict[str, list[dict[Key, float]]]
-"""The figures of each run, by arm."""
+Measured = dict[str, list[dict[Key, float]]]  # the figures of each run, by arm
 
 
 async def measure_agents(

@@ -9,18 +9,11 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 from predictor.record import LengthClass, Prediction, Predictor, PromptView
 
-DIRECT = "direct"
-"""The arm that bypasses the proxy."""
-
-CLAIRVOYANT = "clairvoyant"
-SERIAL = "serial"
+DIRECT = "direct"  # bypasses the proxy
+ORACLE = "oracle"  # orders by the real lengths: an upper bound for any prediction
+CLAIRVOYANT = "clairvoyant"  # sessions of agents, through a default Clairvoyant
+SERIAL = "serial"  # one session after the other, direct
 AGENT_ARMS = (DIRECT, CLAIRVOYANT, SERIAL, *SERVABLE)
-"""Sessions of agents: all at once, the same through a default Clairvoyant, or one after the other, direct; or
-through Clairvoyant with a policy.
-"""
-
-ORACLE = "oracle"
-"""The arm that orders by the real lengths: an upper bound for any prediction."""
 
 
 class Knowledge(StrEnum):

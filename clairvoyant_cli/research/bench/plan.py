@@ -32,7 +32,6 @@ class Load:
 
 
 Draw = Callable[[LengthClass, Random], Question]
-"""Draws a question of a class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,6 @@ class PaperAnswers:
     tokens_per_s: float = 50.0
 
     def __call__(self, kind: LengthClass, rng: Random) -> Question:
-        """Draw a prompt of the class, and the length of its answer."""
         times = self.service
         short = kind is LengthClass.SHORT
         mean_s = times.short_mean_s if short else times.long_mean_s
@@ -58,11 +56,7 @@ class PaperAnswers:
 
 def as_written(pools: Pools) -> Draw:
     """Return a draw of the prompts with their own lengths."""
-
-    def draw(kind: LengthClass, rng: Random) -> Question:
-        return rng.choice(pools[kind])
-
-    return draw
+    return lambda kind, rng: rng.choice(pools[kind])
 
 
 def without_repeats(draw: Draw, pools: Pools) -> Draw:

@@ -21,7 +21,6 @@ SHORT_P50 = ("short", "sojourn p50")
 MEDIAN = "sojourn p50"
 COUNTS = ("tau firings", "answered", "failed", "cuts", "resumes", "tokens read again")
 CURVE_POINTS = 200
-
 UNPROVEN = (
     "Nothing proves that this server can resume a cut answer, so nothing is cut; prove it first: "
     "clairvoyant calibrate"
@@ -42,16 +41,16 @@ class Findings:
 
     @property
     def loads(self) -> list[str]:
-        """The loads, in the order they were measured."""
         return list(dict.fromkeys(summary.load for summary in self.summaries))
 
 
 def report_of(findings: Findings) -> Report:
     about = Table("Measured on", ("",), tuple(findings.about.items()))
-    tables: list[Table] = []
-    for load in findings.loads:
-        measured = tables_of([each for each in findings.summaries if each.load == load])
-        tables += [replace(table, section=load) for table in measured]
+    tables = [
+        replace(table, section=load)
+        for load in findings.loads
+        for table in tables_of([each for each in findings.summaries if each.load == load])
+    ]
     return Report(
         findings.title,
         tables=(about, *tables),
@@ -240,17 +239,16 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "about": dict(findings.about),
         "settings": dict(findings.settings),
         "notes": list(findings.notes),
-        "arms": [_plain(summary) for summary in findings.summaries],
-    }
-
-
-def _plain(summary: Summary) -> dict[str, Any]:
-    return {
-        "load": summary.load,
-        "arm": summary.arm,
-        "baseline": summary.baseline,
-        "figures": _nested(summary.figures),
-        "changes": _nested(summary.changes),
+        "arms": [
+            {
+                "load": summary.load,
+                "arm": summary.arm,
+                "baseline": summary.baseline,
+                "figures": _nested(summary.figures),
+                "changes": _nested(summary.changes),
+            }
+            for summary in findings.summaries
+        ],
     }
 
 

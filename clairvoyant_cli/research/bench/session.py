@@ -55,7 +55,8 @@ async def _measure(bench: Bench, step: Step, on_answer: Callable[[float], None])
     errors = [call.error for call in calls if call.error is not None]
     if len(errors) == len(calls):
         raise ClairvoyantError(f"all {len(calls)} requests of {arm.name} failed: {errors[0]}")
-    bench.learn({call.question.prompt: call.tokens for call in calls if call.error is None})
+    if not bench.asker.sets_length:  # for the arms that may know real lengths
+        bench.oracle.lengths |= {call.question.prompt: call.tokens for call in calls if call.error is None}
     return Cell(load.name, run, arm.name, tuple(calls), counts)
 
 

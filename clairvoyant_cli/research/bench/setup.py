@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from random import Random
@@ -42,24 +43,12 @@ from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from predictor.record import LengthClass, Predictor
 from profiles.records import Profile, Served
 
-REPLAY = "replay"
-"""The name of the simulated backend."""
-
-GAP_S = 0.001
-"""Seconds between two questions of a burst on the wire."""
-
-VIRTUAL_STRIDE = 100
-"""Tokens that the simulated backend sends at once in virtual time; the first and last keep their times."""
-
-CUTTING_STRIDE = 5
-"""The same where answers are cut, as unsent tokens are lost: a tenth of a second at the paper's speed."""
-
-RESUME_S = 0.01
-"""Seconds the simulated backend takes to resume an answer, as llama.cpp and Ollama do from their cache."""
-
-ALONE = 3
-"""Questions of each class that are asked alone to measure service times."""
-
+REPLAY = "replay"  # the name of the simulated backend
+GAP_S = 0.001  # between two questions of a burst on the wire
+VIRTUAL_STRIDE = 100  # tokens that it sends at once in virtual time; the first and last keep their times
+CUTTING_STRIDE = 5  # the same where answers are cut, as unsent tokens are lost: 0.1 s at the paper's speed
+RESUME_S = 0.01  # that it takes to resume an answer, as llama.cpp and Ollama do from their cache
+ALONE = 3  # questions of each class that are asked alone to measure service times
 BOTH = (LengthClass.SHORT, LengthClass.LONG)
 
 
@@ -83,9 +72,6 @@ class Settings:
     speedup: float = 1.0
     set_lengths: bool = False
     virtual_time: bool = False
-
-    def random(self, name: str, run: int) -> Random:
-        return Random(f"{self.seed}:{name}:{run}")  # noqa: S311 - repeatable, keeps no secret
 
 
 def clock_of(virtual_time: bool) -> Clock:
@@ -129,16 +115,6 @@ class Bench:
     def draw(self) -> Draw:
         """Draws a question: with the paper's service times on the simulated backend, else as written."""
         return as_written(self.pools) if self.engine is None else PaperAnswers(self.pools)
-
-    @property
-    def slots(self) -> int:
-        """The answers that the backend gives at once."""
-        return self.daemon.pool.at_once
-
-    def learn(self, lengths: Mapping[str, int]) -> None:
-        """Record real lengths for the arms that may know them."""
-        if not self.asker.sets_length:
-            self.oracle.lengths.update(lengths)
 
     def take(self, arm: Arm) -> httpx.AsyncClient:
         """Set the daemon to the arm, and return the client to send its questions with."""
@@ -190,20 +166,16 @@ class Bench:
         """Return the loads; `service_s` is the mean service time of a question."""
         settings = self.settings
 
-        def load(name: str, plan: Callable[[Draw, Random], Plan]) -> Load:
-            def of_run(run: int) -> Plan:
-                return plan(without_repeats(self.draw, self.pools), settings.random(settings.kind, run))
-
-            return Load(name, of_run)
-
-        def poisson_at(rho: float) -> Load:
-            rate_per_s = rho * self.slots / service_s
-            return load(f"rho {rho:g}", lambda draw, rng: poisson(settings.requests, rate_per_s, draw, rng))
+        def plan_of(run: int, rho: float | None) -> Plan:
+            rng = Random(f"{settings.seed}:{settings.kind}:{run}")  # noqa: S311 - repeatable, keeps no secret
+            draw = without_repeats(self.draw, self.pools)
+            if rho is None:
+                return burst(settings.requests, GAP_S * settings.speedup, draw, rng)
+            return poisson(settings.requests, rho * self.daemon.pool.at_once / service_s, draw, rng)
 
         if settings.kind == "burst":
-            gap_s = GAP_S * settings.speedup
-            return [load("burst", lambda draw, rng: burst(settings.requests, gap_s, draw, rng))]
-        return [poisson_at(rho) for rho in settings.rhos]
+            return [Load("burst", partial(plan_of, rho=None))]
+        return [Load(f"rho {rho:g}", partial(plan_of, rho=rho)) for rho in settings.rhos]
 
 
 @asynccontextmanager
@@ -263,7 +235,7 @@ async def set_up(
         bench.about = {
             "backend": title if engine is None else f"simulated, the paper's service times, {pace}",
             "model": model,
-            "slots": str(bench.slots),
+            "slots": str(daemon.pool.at_once),
             "predictor": daemon.snapshot().predictor.name,
         }
         yield bench

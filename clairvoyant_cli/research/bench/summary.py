@@ -14,9 +14,7 @@ from profiles.percentiles import percentile
 
 ALL = "all"
 
-Key = tuple[str, str]
-"""A length class, or `ALL`, and the name of a figure."""
-
+Key = tuple[str, str]  # a length class, or `ALL`, and the name of a figure
 PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 

@@ -25,7 +25,6 @@ class Forgetting:
 
 
 def save_state(connection: sqlite3.Connection, name: str, state: bytes) -> None:
-    """Store a state under its name, replacing the previous one."""
     connection.execute(
         "INSERT INTO states VALUES (?, ?, ?) "
         "ON CONFLICT (name) DO UPDATE SET saved_at = excluded.saved_at, state = excluded.state",
@@ -34,13 +33,11 @@ def save_state(connection: sqlite3.Connection, name: str, state: bytes) -> None:
 
 
 def load_state(connection: sqlite3.Connection, name: str) -> bytes | None:
-    """Return the state stored under a name; None if there is none or it is unreadable."""
     row = connection.execute("SELECT state FROM states WHERE name = ?", (name,)).fetchone()
     return row[0] if row is not None and isinstance(row[0], bytes) else None
 
 
 def drop_states(connection: sqlite3.Connection) -> None:
-    """Erase all states except the record of erasures."""
     connection.execute("DELETE FROM states WHERE name != ?", (FORGETTING,))
 
 

@@ -72,15 +72,12 @@ class LlamaCpp(Adapter):
             server.slots = props.slots
 
     async def busy_slots(self, ask: Ask) -> BusySlots | None:
-        """Return the slots at work; None if it does not tell (`--no-slots`)."""
         return probes.busy_slots((await ask("/slots", SLOTS_TIMEOUT_S)).body)
 
     def json_type(self, shape: Shape) -> bytes | None:
-        """Return that of all its answers."""
         return b"application/json; charset=utf-8"
 
     async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
-        """Read them from its properties and its list of models, and see how it renders a chat."""
         props, models, *rendered = await asyncio.gather(
             ask("/props"),
             ask(self.models_path),
@@ -144,11 +141,9 @@ class LlamaCpp(Adapter):
         return _own(super().family_of(path))
 
     def render(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
-        """Return a refusal in its own shape on OpenAI's routes, too."""
         return super().render(refusal, replace(route, family=_own(route.family)))
 
     def keeps_prompts(self, port: int | None) -> bool:
-        """See it on the command line."""
         return port is not None and caches_prompts(words_of(("llama",), port))
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:

@@ -58,7 +58,6 @@ class Ollama(Adapter):
     chat_path = "/api/chat"
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        """Know it by its version's route."""
         version = probes.version_of((await ask("/api/version")).body)
         return None if version is None else Found(self, url, prefix, version)
 
@@ -92,7 +91,6 @@ class Ollama(Adapter):
         return b"application/json; charset=utf-8" if shape in OLLAMA_SHAPES else b"application/json"
 
     async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
-        """Read them from its Modelfile."""
         shown, running = await asyncio.gather(ask("/api/show", body={"model": model}), ask("/api/ps"))
         if not shown.status or shown.status >= 500:
             return None
@@ -135,17 +133,14 @@ class Ollama(Adapter):
         return super().family_of(path) if path.startswith("/v1/") else Family.OLLAMA
 
     def known_as(self, model: str) -> str:
-        """Return a model's name as it is listed."""
         return full_name(model)
 
     def runs_elsewhere(self, model: str) -> bool:
-        """Whether a model's name says that it runs in Ollama's cloud."""
         return model.endswith((":cloud", "-cloud"))
 
     def chat_body(
         self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False
     ) -> Body:
-        """Return the body of a chat in its own dialect, whose answers include timings."""
         options = ({"temperature": 0} if greedy else {}) | ({} if tokens is None else {"num_predict": tokens})
         return {"model": model, "messages": [{"role": "user", "content": prompt}], "options": options}
 
@@ -160,7 +155,6 @@ class Ollama(Adapter):
         return bool(found) and all("--no-webui" in words and caches_prompts(words) for words in found)
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
-        """Return the models it has, and which of them are loaded."""
         offered = probes.ollama_models((await ask(self.models_path)).body)
         if offered is None:
             return None
@@ -168,7 +162,6 @@ class Ollama(Adapter):
         return tuple(replace(model, loaded=model.name in loaded) for model in offered)
 
     def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
-        """Return a generation of nothing, which loads, or after which the model is not kept."""
         return "/api/generate", {"model": model} | ({} if loaded else {"keep_alive": 0})
 
 

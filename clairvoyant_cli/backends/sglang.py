@@ -40,14 +40,12 @@ class SgLang(Adapter):
     KNOWN_BY_PORT = False
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        """Identify it by its server info."""
         if (await ask(self.models_path)).status not in LISTED_OR_LOCKED:
             return None
         version = await self.version(ask)
         return None if version is None else Found(self, url, prefix, version)
 
     async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
-        """Read it from its server info."""
         for path in reversed(INFO_PATHS):
             queue = probes.sglang_queue((await ask(path)).body)
             if queue is None:

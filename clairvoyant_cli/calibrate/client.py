@@ -50,7 +50,6 @@ class TimedAnswer:
     capped: bool = False
 
     def note(self, piece: Piece) -> None:
-        """Record what a line reports of the whole answer."""
         told = piece.totals
         self.capped = self.capped or piece.capped
         self.told_tokens = told.tokens or self.told_tokens
@@ -67,7 +66,6 @@ class TimedAnswer:
 
     @property
     def sojourn_s(self) -> float:
-        """Seconds from sending to the last byte."""
         return self.ended_s - self.sent_s
 
     @property

@@ -122,7 +122,6 @@ class Prover:
 
     @property
     def trial_s(self) -> float:
-        """About how long a trial takes, in seconds."""
         return (TRIAL_ANSWERS * self.tokens + 2 * OTHER_TOKENS) / self.rate
 
     @property
@@ -183,7 +182,6 @@ class Prover:
 
     @property
     def continuations(self) -> tuple[Continuation, ...]:
-        """What the trials say of each way."""
         tried = self.tried
         return tuple(
             _summed_up(way, trials, tried.fingerprint) for way, trials in tried.trials.items() if trials
@@ -191,7 +189,6 @@ class Prover:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks for the user."""
         tried, notes = self.tried, list[str]()
         if why_not := tried.why_not or ("" if self.continuations else self.cutter.why_not):
             notes.append(f"no answer can be cut and continued: {why_not}")
@@ -251,7 +248,6 @@ class Part:
 
     @property
     def tokens(self) -> int:
-        """The tokens that the answer reports, 0 if none."""
         pieces = (read_line(line) for line in self.read.split(b"\n"))
         return max((piece.totals.tokens or 0 for piece in pieces if piece is not None), default=0)
 
@@ -267,7 +263,6 @@ class Cutter:
         self.why_not = ""
 
     def asked(self, question: Question) -> Continuable:
-        """Return the request for a question's answer."""
         body = self._client.body(question, question.cap, greedy=True)
         route = self.adapter.routes[self.adapter.chat_path]
         raw = msgspec.json.encode(body | dict(self.adapter.READ_ANEW))

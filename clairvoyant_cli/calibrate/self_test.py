@@ -50,19 +50,11 @@ REREAD_S = 0.5
 
 
 class Storage(Protocol):
-    """Where progress and results are kept."""
+    """Where progress and profiles are kept, such as `profiles.ledger.Ledger`."""
 
-    def load(self, name: str) -> bytes | None:
-        """Return a stored state, None if there is none."""
-        ...
-
-    def save(self, name: str, state: bytes) -> None:
-        """Store a state."""
-        ...
-
-    def keep(self, profile: Profile) -> None:
-        """Store a profile, or replace the one of its name."""
-        ...
+    def load(self, name: str) -> bytes | None: ...
+    def save(self, name: str, state: bytes) -> None: ...
+    def keep(self, profile: Profile) -> None: ...
 
 
 @dataclass(slots=True)
@@ -104,7 +96,6 @@ class SelfTest:
     _busy_s: float = -inf
 
     async def run(self) -> None:
-        """Test until cancelled."""
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
         self.daemon.dispatcher.changed.append(self._yield)
         self.daemon.dispatcher.ended.append(self._ended)

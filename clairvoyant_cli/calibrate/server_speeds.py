@@ -149,7 +149,6 @@ def _affordable(session: Session, question: Question) -> int | None:
 
 
 def _left_s(session: Session, services: Sequence[ServiceTime], ahead: Sequence[Question]) -> float | None:
-    """Estimate the seconds to the end of the run."""
     if not services:
         return session.remaining_s
     short_s, longer_s = _means(services)
@@ -179,7 +178,6 @@ def times_of(services: Sequence[ServiceTime], *, short: bool) -> list[float]:
 
 
 def queue_phase_s(services: Sequence[ServiceTime], count: int, slots: int) -> float:
-    """Return how long a number of requests of the mix will take, in seconds."""
     short_s, longer_s = _means(services)
     return count * (SHORTS_PER_LONG * short_s + longer_s) / (SHORTS_PER_LONG + 1) / slots
 

@@ -119,12 +119,10 @@ class Session:
 
     @property
     def samples(self) -> list[Sample]:
-        """All answers that were timed."""
         return [service.sample for service in self.services] + self.queued
 
     @property
     def took_s(self) -> float:
-        """Seconds since the beginning."""
         return self.client.clock() - self.begun_s
 
     @property
@@ -140,7 +138,6 @@ class Session:
         return answer
 
     def sample(self, phase: str, question: Question, answer: TimedAnswer, *, counted: bool = True) -> Sample:
-        """Make a sample of an answer."""
         return Sample(
             phase=phase,
             question=question.name,
@@ -159,7 +156,6 @@ class Session:
 
 
 def is_short(sample: Sample) -> bool:
-    """Whether the answer was Short, by its measured length."""
     return LengthClass.of(sample.tokens) is LengthClass.SHORT
 
 

@@ -62,7 +62,6 @@ class Shared:
         self._turn = asyncio.Lock()
 
     async def next(self) -> bytes:
-        """Return the next answer."""
         loop = asyncio.get_running_loop()
         if self._coming is None:
             self._coming = loop.create_future()
@@ -90,12 +89,10 @@ class Changes:
         self._next = asyncio.Event()
 
     def note(self) -> None:
-        """Wake the listeners: something has changed."""
         self._next.set()
         self._next = asyncio.Event()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return at the next change, or after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._next.wait()
@@ -113,7 +110,6 @@ class Actions:
     reload: Callable[[], str]
 
     async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Carry out an action by name."""
         verb = Verb(action)
         if "id" in COMMANDS[verb].fields:
             result = self._on_request(verb, arguments)
@@ -244,7 +240,6 @@ class ControlApi:
         )
 
     def stop(self) -> None:
-        """End the event streams."""
         if not self._stopped.is_set():
             self._stopped.set()
             self._changes.note()
@@ -303,7 +298,6 @@ class ControlApi:
             self.end_if_unwatched()
 
     def end_if_unwatched(self) -> None:
-        """Call `unwatched` if nobody reads an event stream."""
         if not self.watchers:
             self.unwatched()
 

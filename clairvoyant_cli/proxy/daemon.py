@@ -109,12 +109,10 @@ class Daemon:
 
     @property
     def pool(self) -> ServerPool:
-        """The servers."""
         return self.lifecycle.pool
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """The queue."""
         return self.operation.dispatcher
 
     def snapshot(self) -> Snapshot:
@@ -137,7 +135,6 @@ class Daemon:
         self._asked.set()
 
     def stop_now(self) -> None:
-        """Shut down at once, whatever runs."""
         self._stopped.set()
         self._asked.set()
 

@@ -90,12 +90,10 @@ class Listeners:
                 spawn(begin_late(address))
 
     def stop(self) -> None:
-        """Accept no more clients."""
         for stop in self._stopping:
             stop()
 
     def close(self) -> None:
-        """Close the sockets."""
         for listener in self._sockets:
             listener.close()
 

@@ -63,7 +63,6 @@ class Table:
 
     @property
     def heading(self) -> str:
-        """The title with the units of its figures."""
         units = ", ".join(sorted({cell.unit for cell in self.cells} - {"1", "count"}))
         return f"{self.title} ({units})" if units else self.title
 
@@ -149,7 +148,6 @@ def _record(cell: Cell) -> dict[str, Any]:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print a report: conclusions, setting, tables, notes."""
     for conclusion in report.conclusions:
         console.print(conclusion, style="bold", highlight=False)
     if report.setting:

@@ -124,7 +124,6 @@ class ClientRules:
         return Tenant(tau_s, self.weight, self.max_running, self.max_waiting)
 
     def clamped(self, priority: int) -> int:
-        """Return the nearest priority that the client may set."""
         soonest, latest = self.priority
         return max(soonest, min(latest, priority))
 
@@ -162,12 +161,10 @@ class Clients:
         return tuple(sorted(name for name in named if not is_address(name)))
 
     def owner_of(self, key: bytes) -> str | None:
-        """Return the client of a key, None if it is unknown."""
         return self.keys.get(digest(key))
 
     @property
     def tenants(self) -> dict[str, Tenant]:
-        """The limits that the scheduler enforces, by client."""
         return {name: rules.tenant for name, rules in self.rules.items()}
 
 
@@ -185,7 +182,6 @@ def _short(name: str) -> str:
 
 
 def digest(key: bytes) -> bytes:
-    """Return the SHA-256 of a key."""
     return hashlib.sha256(key).digest()
 
 

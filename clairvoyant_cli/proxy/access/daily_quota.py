@@ -24,11 +24,9 @@ class DailyTokens:
         self._until = midnight_after(self.clock())
 
     def take_up(self, earlier: Earlier) -> None:
-        """Include the tokens from before this daemon started."""
         self._earlier = earlier
 
     def had(self, client: str) -> int:
-        """Return a client's answer tokens since midnight."""
         self._turn_over()
         had = self._had.get(client)
         if had is None:
@@ -40,11 +38,9 @@ class DailyTokens:
         return self.had(client) + self._under_way.get(client, 0)
 
     def begun(self, client: str, expected: int) -> None:
-        """Record a request that has joined the queue, with its predicted tokens."""
         self._under_way[client] = self._under_way.get(client, 0) + expected
 
     def ended(self, client: str, expected: int, tokens: int) -> None:
-        """Record the end of a request, with its predicted and real tokens."""
         left = self._under_way.pop(client, 0) - expected
         if left > 0:
             self._under_way[client] = left
@@ -60,7 +56,6 @@ class DailyTokens:
         return frozenset(self._had)
 
     def refusal(self, quota: int) -> Refusal:
-        """Return the refusal for a client that has used its quota."""
         wait_s = self._until - self.clock()
         message = (
             f"clairvoyant: this client has used its {quota:,} answer tokens for today; "

@@ -70,7 +70,6 @@ class Access:
         return THIS_MACHINE if is_loopback(peer) else peer
 
     def shown_name(self, head: RequestHead, client: str) -> str:
-        """Return the displayed name of a client. Without keys it is self-chosen."""
         named = None if self.clients.keys else head.get(CLIENT_HEADER)
         return printable(decoded(named)) if named else client
 
@@ -84,7 +83,6 @@ class Access:
         return self.clients.rules_of(client).clamped(priority)
 
     def stands_back(self, client: str) -> int:
-        """Return the priority levels that a client's background requests wait behind others."""
         return self.clients.rules_of(client).background
 
     def admin_objection(self, head: RequestHead) -> str | None:
@@ -125,12 +123,10 @@ def read_secret(path: Path, what: str) -> str:
 
 
 def read_backend_key(path: Path | str | None) -> str | None:
-    """Read the API key of a backend from a file; None without a file."""
     return None if path is None else read_secret(Path(path), "backend key")
 
 
 def read_keys(path: Path) -> Clients:
-    """Read API keys, one per line as `name:key` or `key`."""
     text, mode = _read(path, "API key")
     _demand_owner_alone(path, "API key", mode)
     return parse_key_file(text, f"the API key file {path}")
@@ -155,7 +151,6 @@ def read_key_of(path: Path, client: str) -> str:
 
 
 def _read(path: Path, what: str) -> tuple[str, int]:
-    """Return a file's text and mode."""
     what = f"the {what} file"
     with opened(path, what) as file:
         mode = os.fstat(file.fileno()).st_mode

@@ -139,7 +139,6 @@ def _sent_by_page(head: RequestHead, sites: tuple[str, ...]) -> bool:
 
 
 def _origins(head: RequestHead) -> list[str]:
-    """Return all Origin fields; a browser sends one."""
     if head.get(b"origin") is None:
         return []
     fields = zip(head.fields.keys, head.fields.items, strict=True)

@@ -61,12 +61,10 @@ class UrgencyLevels:
         return sum(each.of(client) for each in (self.asked, self.capped, refused))
 
     def totals(self, refused: Tally) -> tuple[tuple[str, int], ...]:
-        """Return the total numbers of reductions by cause."""
         return ("range", self.asked.total), ("cap", self.capped.total), ("share", refused.total)
 
 
 def _wish(given: bytes | None) -> int | None:
-    """Return the level in a header, None if there is none."""
     try:
         level = int(given or b"")
     except ValueError:

@@ -36,7 +36,6 @@ class LearnQueue:
             self._next = asyncio.get_running_loop().call_later(REST_S, self._one)
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Queue the answer of an ended request, if it is complete."""
         totals, prediction = exchange.totals, exchange.asked.prediction
         if totals.complete and totals.tokens is not None and prediction.memo is not None:
             self.add(prediction, totals.tokens)
@@ -46,7 +45,6 @@ class LearnQueue:
                 self.add(after, max(1, round(share * totals.tokens)))
 
     def clear(self) -> None:
-        """Drop the queue: its requests are to be forgotten."""
         self._waiting.clear()
 
     def flush(self) -> None:

@@ -81,7 +81,6 @@ class ToldTau:
 
 
 def state_name(backend: str, url: str) -> str:
-    """Return the name of the stored state of a server."""
     return f"learned {backend} {url}"
 
 
@@ -102,15 +101,11 @@ class Learner:
         for profile in profiles:
             for name in (profile.served.model, profile.served.model.rsplit("/", 1)[-1]):
                 self._by_model.setdefault(name, profile)
-        self._learned = learned
+        self.learned = learned
         self._sojourns: deque[float] = deque(maxlen=JUDGED)
         self._scores: dict[LengthClass, deque[float]] = {each: deque(maxlen=JUDGED) for each in LengthClass}
         self._drifting: tuple[bool, bool] = (False, False)
         self.judged = 0
-
-    def learned(self) -> Learned:
-        """Return the state to store."""
-        return self._learned
 
     def prefer(self, model: str) -> Profile | None:
         """Make a model's own profile the default; return it, None if there is none."""
@@ -120,11 +115,9 @@ class Learner:
         return profile
 
     def profile_of(self, model: str) -> Profile | None:
-        """Return the profile for a model: its own, or the default."""
         return self._by_model.get(self._full_name(model)) or self._first
 
     def learn_speed(self, model: str, tokens: int, decode_tokens_per_s: float) -> None:
-        """Learn from the decoding speed of an answer."""
         known = self._known(model)
         if known is not None and tokens >= MIN_TOKENS:
             before = known.decode_tokens_per_s
@@ -195,7 +188,7 @@ class Learner:
 
     def _known(self, model: str) -> LearnedModel | None:
         """Return what was learned of a model, None beyond MAX_MODELS, as clients choose the names."""
-        name, models = self._full_name(model), self._learned.models
+        name, models = self._full_name(model), self.learned.models
         if name not in models and len(models) >= MAX_MODELS:
             return None
         if self._learned_of(model) is None:
@@ -205,7 +198,7 @@ class Learner:
     def _learned_of(self, model: str) -> LearnedModel | None:
         """Return what was learned since the model's profile was measured, None if nothing."""
         name = self._full_name(model)
-        known = self._learned.models.get(name)
+        known = self.learned.models.get(name)
         return known if known is not None and known.since == self._measured_at(name) else None
 
     def _measured_at(self, name: str) -> float:

@@ -33,11 +33,9 @@ class Health:
 
     @property
     def rests(self) -> bool:
-        """Whether it is left alone for now."""
         return self._rest is not None
 
     def came_back(self) -> None:
-        """It was away and is up again."""
         self.slots = 1
 
     def began(self) -> None:
@@ -47,7 +45,6 @@ class Health:
             self.changed()
 
     def answered(self) -> None:
-        """A request has succeeded."""
         self.failures = 0
 
     def failed(self) -> None:
@@ -63,7 +60,6 @@ class Health:
         self.changed()
 
     def forget(self) -> None:
-        """Reset to full trust."""
         if self._rest is not None:
             self._rest.cancel()
         self._rest, self.failures, self.slots = None, 0, MAX_SLOTS
@@ -99,7 +95,6 @@ class Outage:
         return max(0.0, self._ends.when() - asyncio.get_running_loop().time())
 
     def note(self, *, away: bool) -> None:
-        """Record whether the server is away now."""
         if away and self._ends is None and not self.over:
             self._ends = asyncio.get_running_loop().call_later(self.grace_s, self._expire)
         elif not away:

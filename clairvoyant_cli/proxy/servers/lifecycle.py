@@ -108,7 +108,6 @@ class ServerLifecycle:
         scheduler.set_speed(server.name, server.speeds)
 
     def start(self, server: Server) -> None:
-        """Begin to watch a server."""
         self._watching[server.name] = self.spawn(server.watch.run())
         server.upstream.keep_spare(self.spawn)
 

@@ -89,7 +89,6 @@ class OwnServer:
         log.info("started %s (pid %d)", self.program, self._process.pid)
 
     async def run(self) -> None:
-        """Restart it whenever it dies."""
         pause_s = FIRST_PAUSE_S
         while True:
             begun_s = time.monotonic()

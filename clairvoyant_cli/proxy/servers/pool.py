@@ -26,7 +26,6 @@ class ServerPool:
         return len(self._servers)
 
     def get(self, name: str) -> Server | None:
-        """Return a server by its name; None if it has left."""
         return self._servers.get(name)
 
     def add(self, server: Server) -> None:
@@ -34,7 +33,6 @@ class ServerPool:
         self._servers[server.name] = server
 
     def discard(self, server: Server) -> None:
-        """Remove a server that has nothing left to do."""
         del self._servers[server.name]
 
     @property
@@ -59,7 +57,6 @@ class ServerPool:
 
     @property
     def described(self) -> str:
-        """All names, each with its URL."""
         return " and ".join(f"{server.name} {server.upstream.url}" for server in self)
 
     @property
@@ -80,12 +77,10 @@ class ServerPool:
 
     @property
     def slots(self) -> int:
-        """Requests that all servers together are sent at once."""
         return sum(server.room for server in self)
 
     @property
     def loading(self) -> bool:
-        """Whether a server says that it is loading its model."""
         return any(server.state == "loading" for server in self)
 
     @property

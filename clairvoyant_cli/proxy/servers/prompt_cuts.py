@@ -31,7 +31,6 @@ class PromptCuts:
         return min(read_s(HALF_BATCH_TOKENS) if self.stop_s is None else self.stop_s, rest_s)
 
     def cut(self, now: float, rest_s: float) -> None:
-        """Record a cut."""
         self.closed_s, self.rest_s = now, rest_s
 
     def followed(self, granted_s: float) -> float | None:
@@ -47,7 +46,6 @@ class PromptCuts:
             self.stop_s += LATEST_WEIGHT * (took_s - self.stop_s)
 
     def found(self, share: float) -> None:
-        """Learn which share of what was read was found again."""
         self.kept += LATEST_WEIGHT * (min(max(share, 0.0), 1.0) - self.kept)
 
 

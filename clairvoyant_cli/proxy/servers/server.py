@@ -77,7 +77,6 @@ class Server(ObservedServer):
 
     @property
     def ask(self) -> Ask:
-        """The function that asks it about itself."""
         return self.prober.asking(self.upstream.url, self.prefix)
 
     @property
@@ -100,11 +99,9 @@ class Server(ObservedServer):
         return self.models[0].name if len(self.models) == 1 else ""
 
     def service_s(self, prompt_tokens: float, tokens: float) -> float:
-        """Return the estimated service time of a prompt and an answer of that many tokens, in seconds."""
         return self.speeds.seconds(prompt_tokens, tokens)
 
     def read_s(self, tokens: float) -> float:
-        """Return the estimated prefill time of that many tokens, in seconds."""
         return self.speeds.seconds(tokens, 0.0)
 
     async def close(self) -> None:
@@ -144,11 +141,9 @@ class Server(ObservedServer):
         return ours is not None and theirs is not None and ours.proof.fingerprint == theirs.proof.fingerprint
 
     def settings_of(self, model: str) -> ModelSettings | None:
-        """Return what decides a model's answers, as last reported; None if unknown."""
         return self.settings.get(self._key_of(model))
 
     async def see_settings(self, ask: Ask | None = None) -> None:
-        """Ask for the settings of the models for which there is a proof."""
         for model in {self._key_of(model) for model in self.proofs}:
             found = await self.adapter.settings(ask or self.ask, model, self.version)
             if found is not None:

@@ -78,7 +78,6 @@ class ServerWatch:
         self._announced: tuple[object, ...] = ()
 
     def look_now(self) -> None:
-        """Look at once, as something went wrong."""
         self._look.set()
 
     def lost(self, why: str) -> None:
@@ -106,7 +105,6 @@ class ServerWatch:
             self._announce()
 
     async def run(self) -> None:
-        """Look until cancelled."""
         while True:
             await self._refresh()
             self._announce()

@@ -168,7 +168,6 @@ class Run:
         return found
 
     def _first_seen(self) -> float:
-        """Return the prompt tokens that a server which forgets nothing would read."""
         seen = float(sum(call.prompt_tokens or 0 for call in self.chats)) - self.shared_tokens
         for calls in self.sessions:
             before = 0

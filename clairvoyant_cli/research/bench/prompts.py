@@ -35,7 +35,6 @@ class Question:
 
     @property
     def length_class(self) -> LengthClass:
-        """The class of the answer."""
         return self.known_class or LengthClass.of(self.tokens)
 
 

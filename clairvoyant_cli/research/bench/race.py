@@ -87,8 +87,8 @@ class Lane:
         waiting = sorted(snapshot.queue, key=lambda request: request.rank)
         running = [request.prompt for request in snapshot.running]
         in_order = [*running, *(request.prompt for request in waiting)]
-        for each in (*snapshot.running, *waiting):
-            self._predicted[each.prompt] = each.predicted.expected_tokens
+        self._predicted |= {each.prompt: each.predicted.expected_tokens for each in snapshot.running}
+        self._predicted |= {each.prompt: each.predicted.expected_tokens for each in waiting}
 
         def position(call: Call) -> tuple[int, float]:
             if call.ended_s is not None:

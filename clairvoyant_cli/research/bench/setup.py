@@ -75,7 +75,6 @@ class Settings:
 
 
 def clock_of(virtual_time: bool) -> Clock:
-    """Return the clock of the running loop if that is virtual, else the system's."""
     return asyncio.get_running_loop().time if virtual_time else time.monotonic
 
 

@@ -82,7 +82,7 @@ class Ledger:
         return lambda client: had.get(client_hash(key, client), 0) if had else 0
 
     def load(self, name: str) -> bytes | None:
-        """Return the state stored under a name."""
+        """Return the state stored under a name; None if there is none."""
         with self._surviving(), reading(self.path) as connection:
             return load_state(connection, name)
         return None

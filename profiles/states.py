@@ -74,9 +74,8 @@ def salt(connection: sqlite3.Connection) -> bytes:
 def kept_salt(connection: sqlite3.Connection) -> bytes | None:
     """Return the key of the client hashes; None if it is lost."""
     row = connection.execute("SELECT salt FROM salt").fetchone()
-    if row is None or not isinstance(row[0], bytes) or len(row[0]) not in SALT_BYTES:
-        return None
-    return row[0]
+    is_sound = row is not None and isinstance(row[0], bytes) and len(row[0]) in SALT_BYTES
+    return row[0] if is_sound else None
 
 
 def client_hash(salt: bytes, client: str) -> bytes:

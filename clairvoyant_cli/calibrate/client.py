@@ -166,17 +166,10 @@ class Client:
     async def get(
         self, path: str, timeout_s: float | None = None, body: dict[str, Any] | None = None
     ) -> probes.ProbeAnswer:
-        """Ask the server about itself; ClairvoyantError unless it answers."""
+        """Ask the server about itself, by POST if there is a body; ClairvoyantError unless it answers."""
         method = "GET" if body is None else "POST"
-        return probes.ProbeAnswer(200, await self._send(method, path, timeout_s or self.silence_s, body))
-
-    async def post(self, path: str, body: dict[str, Any]) -> None:
-        """Have the server do something, and wait until it has; ClairvoyantError if it will not."""
-        await self._send("POST", path, LOAD_S, body)
-
-    async def _send(self, method: str, path: str, timeout_s: float, body: dict[str, Any] | None) -> bytes:
-        async with self._within(timeout_s), self._reply(method, path, body) as response:
-            return await self._whole(response)
+        async with self._within(timeout_s or self.silence_s), self._reply(method, path, body) as response:
+            return probes.ProbeAnswer(200, await self._whole(response))
 
     @asynccontextmanager
     async def _reply(
@@ -225,7 +218,12 @@ class Client:
         return bytes(body)
 
     def _refused(self, status: int, body: bytes) -> ClairvoyantError:
-        said = _message(body) or f"HTTP {status}"
+        try:
+            decoded = msgspec.json.decode(body)
+            said = error_text(decoded)[:200] if isinstance(decoded, dict) else ""
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            said = body.decode(errors="replace").strip()[:200]
+        said = said or f"HTTP {status}"
         if status in (401, 403):
             return self._error(f"requires an API key: give it with --backend-key-file ({said})")
         if status == 404:
@@ -251,11 +249,3 @@ class Client:
 
     def _error(self, what: str, code: ExitCode = ExitCode.FAILURE) -> ClairvoyantError:
         return ClairvoyantError(f"{self.found.adapter.title} at {self.found.url} {what}", code)
-
-
-def _message(body: bytes) -> str:
-    try:
-        said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body.decode(errors="replace").strip()[:200]
-    return error_text(said)[:200] if isinstance(said, dict) else ""

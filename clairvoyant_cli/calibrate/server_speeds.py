@@ -8,7 +8,7 @@ from math import inf
 from secrets import randbits
 from statistics import fmean, median
 
-from clairvoyant_cli.calibrate.client import Client, TimedAnswer
+from clairvoyant_cli.calibrate.client import LOAD_S, Client, TimedAnswer
 from clairvoyant_cli.calibrate.questions import LONG_CAP, READING_TOKENS, Question, reading
 from clairvoyant_cli.calibrate.session import (
     SHORTS_PER_LONG,
@@ -101,10 +101,11 @@ async def load_model(client: Client, *, unload_first: bool) -> float | None:
     adapter = client.found.adapter
     if not adapter.UNLOADS_MODELS:
         return None
-    if unload_first:
-        await client.post(*adapter.keep_request(client.model, loaded=False))
-    begun_s = client.clock()
-    await client.post(*adapter.keep_request(client.model, loaded=True))
+    begun_s = 0.0
+    for loaded in (False, True) if unload_first else (True,):
+        begun_s = client.clock()
+        path, body = adapter.keep_request(client.model, loaded=loaded)
+        await client.get(path, LOAD_S, body)
     return client.clock() - begun_s
 
 

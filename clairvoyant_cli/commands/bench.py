@@ -311,8 +311,7 @@ def _bench(
 async def _measure(settings: "Settings", arms: list[Arm], backend_key_file: Path | None) -> "Findings":
     from clairvoyant_cli.commands.setup import load_predictor
     from clairvoyant_cli.research.bench.report import UNPROVEN, Findings, notes_of
-    from clairvoyant_cli.research.bench.session import run_steps, steps_of
-    from clairvoyant_cli.research.bench.setup import set_up
+    from clairvoyant_cli.research.bench.setup import run_steps, set_up, steps_of
     from clairvoyant_cli.research.bench.summary import summarise
 
     predictor = load_predictor(settings.predictor)

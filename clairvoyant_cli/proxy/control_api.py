@@ -119,7 +119,10 @@ class Actions:
             result = await self.backends.keep_model(arguments)
         else:
             result = self._on_daemon(verb, arguments)
-        self.stats.journal.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
+        shown = (each for each in arguments.items() if each[0] not in SECRETS)
+        given = [f"{key}={value}" for key, value in shown if isinstance(value, str | int | float)]
+        news = f"operator: {action} {printable(' '.join(given), 120)}"
+        self.stats.journal.event(logging.INFO, news.rstrip())
         self.operation.dispatcher.moved()
         return result
 
@@ -182,17 +185,6 @@ def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> fl
     if not low <= value <= high:
         raise InvalidError(f"{name} must be between {low:g} and {high:g}")
     return value
-
-
-def _is_json(content_type: bytes) -> bool:
-    # The type itself: `text/plain; x=json` is one that a page may send to any site.
-    return content_type.split(b";", 1)[0].strip().lower() == b"application/json"
-
-
-def _plain(arguments: dict[str, Any]) -> str:
-    shown = (each for each in arguments.items() if each[0] not in SECRETS)
-    given = (f"{key}={value}" for key, value in shown if isinstance(value, str | int | float))
-    return printable(" ".join(given), 120)
 
 
 def _answer_of(name: str, shared: Shared) -> Callable[[WebRequest], Awaitable[Response]]:
@@ -262,10 +254,11 @@ class ControlApi:
             return 403, "requests from other sites' pages are refused"
         if head.path == f"{PREFIX}/health":
             return None
-        not_admin = self._access.admin_objection(head)
-        if not_admin is not None:
+        if (not_admin := self._access.admin_objection(head)) is not None:
             return 401, not_admin
-        if head.method == b"POST" and not _is_json(head.get(b"content-type") or b""):
+        # The type itself: `text/plain; x=json` is one that a page may send to any site.
+        content_type = (head.get(b"content-type") or b"").split(b";", 1)[0].strip().lower()
+        if head.method == b"POST" and content_type != b"application/json":
             return 400, "actions take a JSON body with Content-Type: application/json"
         return None
 
@@ -315,8 +308,7 @@ class ControlApi:
             return JSONResponse({"error": f"unknown action; there are {', '.join(COMMANDS)}"}, 404)
         if action == Verb.BACKEND:
             token = bearer_of(request.headers.get("authorization", "").encode("latin-1"))
-            not_operator = self._access.operator_objection(token)
-            if not_operator is not None:
+            if (not_operator := self._access.operator_objection(token)) is not None:
                 return JSONResponse({"error": not_operator}, 401)
         try:
             arguments = msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])

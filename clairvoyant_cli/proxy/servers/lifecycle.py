@@ -54,13 +54,13 @@ class ServerLifecycle:
     async def add(self, wanted: BackendConfig, key: str | None = None) -> Server:
         """Let a server join while the pool runs; ClairvoyantError if it cannot, or is in the pool already."""
         wanted = replace(wanted, name=wanted.name or name_for(wanted.url or ""))
-        self._demand_new(wanted.name or "")
+        if self.pool.get(wanted.name or "") is not None:
+            raise ClairvoyantError(f"a backend is called {wanted.name} already; give this one another name")
         server = await find_server(self.config, wanted, self.own, key=key, several=True)
-        try:
-            self._demand_new(server.name, server)
-        except ClairvoyantError:
-            await server.close()
-            raise
+        for each in self.pool:
+            if each.name == server.name or each.place == server.place:
+                await server.close()
+                raise ClairvoyantError(f"{server.base_url} is there already, as {each.name}")
         self.let_in(server)
         for listener in self.joined:
             listener(server)
@@ -69,13 +69,6 @@ class ServerLifecycle:
             each.watch.look_now()  # with several servers it matters which models each has
         self.changed(server)
         return server
-
-    def _demand_new(self, name: str, found: Server | None = None) -> None:
-        for server in self.pool:
-            if server.name == name:
-                raise ClairvoyantError(f"a backend is called {name} already; give this one another name")
-            if found is not None and server.place == found.place:
-                raise ClairvoyantError(f"{found.base_url} is there already, as {server.name}")
 
     def let_in(self, server: Server) -> None:
         """Add a server to the pool and open its slots."""
@@ -91,18 +84,13 @@ class ServerLifecycle:
             clock=self.journal.clock,
         )
         if self.config.slot_save_path is not None:
-            server.saved_slots = SavedSlots(
-                server,
-                server.ask,
-                Path(self.config.slot_save_path),
-                self.config.slot_budget * (1 << 30),
-                self.journal.event,
-                self.journal.clock,
-            )
+            folder, budget = Path(self.config.slot_save_path), self.config.slot_budget * (1 << 30)
+            journal = self.journal
+            server.saved_slots = SavedSlots(server, server.ask, folder, budget, journal.event, journal.clock)
         server.outage.grace_s = self.config.outage_grace
         server.outage.give_up = partial(self.outlasted, server)
         server.health.changed = self.share_out
-        self.pool.add(server)
+        self.pool.servers[server.name] = server
         self._note_whether_it_swaps(server)
         scheduler.set_slots(server.name, server.room, weight=server.weight)
         scheduler.set_speed(server.name, server.speeds)
@@ -270,7 +258,7 @@ class ServerLifecycle:
             self._forget(server)
 
     def _forget(self, server: Server) -> None:
-        self.pool.discard(server)
+        del self.pool.servers[server.name]
         self.dispatcher.scheduler.remove_worker(server.name)
         server.outage.note(away=False)
         server.health.forget()

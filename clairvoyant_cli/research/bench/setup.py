@@ -1,15 +1,20 @@
-"""Sets up a bench: a backend, one daemon before it, and the loads."""
+"""Sets up a bench (a backend, one daemon before it, the loads) and runs it.
+
+Every arm gets the same questions at the same times, run by run.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean
+from typing import NamedTuple
 
 import httpx
 
@@ -24,7 +29,7 @@ from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.research.bench.arms import Arm, Knowledge, OraclePredictor
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.client import REPLAYED, Asker, ask_alone
+from clairvoyant_cli.research.bench.client import REPLAYED, Asker, Call, ask_alone, send_at
 from clairvoyant_cli.research.bench.plan import (
     Draw,
     Load,
@@ -36,6 +41,7 @@ from clairvoyant_cli.research.bench.plan import (
     without_repeats,
 )
 from clairvoyant_cli.research.bench.prompts import SHIPPED, Question, load_prompts
+from clairvoyant_cli.research.bench.summary import Cell
 from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.research.replay.proof import proven
 from clairvoyant_cli.scheduler.policy import POLICIES
@@ -49,6 +55,7 @@ VIRTUAL_STRIDE = 100  # tokens that it sends at once in virtual time; the first 
 CUTTING_STRIDE = 5  # the same where answers are cut, as unsent tokens are lost: 0.1 s at the paper's speed
 RESUME_S = 0.01  # that it takes to resume an answer, as llama.cpp and Ollama do from their cache
 ALONE = 3  # questions of each class that are asked alone to measure service times
+CUTS = ("cuts", "resumes", "tokens read again")
 BOTH = (LengthClass.SHORT, LengthClass.LONG)
 
 
@@ -292,3 +299,68 @@ async def _profile(bench: Bench, engine: Engine, found: Found) -> Profile:
     served = Served(found.adapter.name, model, version=version, digest=digest)
     fingerprint = "" if settings is None else settings.fingerprint
     return proven(served, engine.resume_s or 0.0, engine.slots, fingerprint)
+
+
+# -- running it ---------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A cell to measure."""
+
+    load: Load
+    run: int
+    arm: Arm
+
+
+async def run_steps(
+    bench: Bench, steps: Sequence[Step], on_progress: Callable[[float, str], None]
+) -> list[Cell]:
+    """Measure the steps; `on_progress` gets the steps done and a description."""
+    cells = []
+    for done, step in enumerate(steps):
+        name = f"run {step.run + 1}, {step.load.name}, {step.arm.name}"
+        on_progress(done, name)
+
+        def on_answer(share: float, done: int = done, name: str = name) -> None:
+            on_progress(done + share, name)
+
+        cells.append(await _measure(bench, step, on_answer))
+    return cells
+
+
+async def _measure(bench: Bench, step: Step, on_answer: Callable[[float], None]) -> Cell:
+    load, run, arm = step
+    client = bench.take(arm)
+    plan = load.plan(run)
+    calls = [Call(arrival.question) for arrival in plan]
+    answered = count(1)
+    before = bench.counted()
+    at_s = [arrival.at_s for arrival in plan]
+    await send_at(client, bench.asker, calls, at_s, lambda: on_answer(next(answered) / len(calls)))
+    counts = {name: value - before[name] for name, value in bench.counted().items()}
+    if not arm.interrupts:
+        counts = {name: value for name, value in counts.items() if name not in CUTS}
+    if arm.policy is None:
+        counts.pop("busy", None)
+    errors = [call.error for call in calls if call.error is not None]
+    if len(errors) == len(calls):
+        raise ClairvoyantError(f"all {len(calls)} requests of {arm.name} failed: {errors[0]}")
+    if not bench.asker.sets_length:  # for the arms that may know real lengths
+        bench.oracle.lengths |= {call.question.prompt: call.tokens for call in calls if call.error is None}
+    return Cell(load.name, run, arm.name, tuple(calls), counts)
+
+
+def steps_of(
+    loads: Sequence[Load], arms: Sequence[Arm], runs: int, *, lengths_last: bool
+) -> tuple[Step, ...]:
+    """Return the cells in an order that favours no arm: each run begins with another one.
+
+    With `lengths_last`, arms that know real lengths come last in a run: the others measure the lengths.
+    """
+    steps = []
+    for run in range(runs):
+        turned = [*arms[run % len(arms) :], *arms[: run % len(arms)]]
+        if lengths_last:
+            turned.sort(key=lambda arm: arm.knowledge is Knowledge.LENGTHS)
+        steps += [Step(load, run, arm) for load in loads for arm in turned]
+    return tuple(steps)

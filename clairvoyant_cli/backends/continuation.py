@@ -54,7 +54,6 @@ class Raw:
     name: str = "raw"
 
     async def onward(self, ask: Ask, asked: Continuable, said: str, said_tokens: int) -> Onward | None:
-        """Have the prompt rendered, which asks no model, and return the request."""
         rendered = await _rendered(ask, asked)
         if rendered is None:
             return None

@@ -78,9 +78,9 @@ async def recognise(prober: Prober, server: ObservedServer) -> bool:
         there = await identify(prober, url, prefix)
     except ClairvoyantError:
         return False
-    if there is None:
-        return False
-    if there.adapter is OTHER and (await prober.asking(url, prefix)(OTHER.models_path)).status != 200:
+    if there is None or (
+        there.adapter is OTHER and (await prober.asking(url, prefix)(OTHER.models_path)).status != 200
+    ):
         return False
     server.guessed = False
     server.adapter, server.version = there.adapter, there.version
@@ -109,9 +109,8 @@ def split_prefix(url: str) -> tuple[str, str]:
 async def _find_named(
     adapter: Adapter, prober: Prober, own_ports: Collection[int]
 ) -> tuple[Found, list[Found]]:
-    urls = _urls(adapter, own_ports)
     free = []
-    for url in urls:
+    for url in _urls(adapter, own_ports):
         try:
             there = await identify(prober, url)
         except ClairvoyantError:

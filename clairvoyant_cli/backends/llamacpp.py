@@ -26,11 +26,8 @@ from clairvoyant_cli.protocols.probes import BusySlots, OfferedModel, ProbeAnswe
 from clairvoyant_cli.protocols.routes import Family, Route, Shape
 
 SLOTS_TIMEOUT_S = 10.0  # it answers between two batches of a prompt
-SAMPLE_CHATS = (
-    [{"role": "user", "content": "A"}],
-    [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}],
-)
-"""One to answer, and one whose answer has begun."""
+QUESTION = {"role": "user", "content": "A"}
+SAMPLE_CHATS = [QUESTION], [QUESTION, {"role": "assistant", "content": "B"}]
 
 
 class LlamaCpp(Adapter):

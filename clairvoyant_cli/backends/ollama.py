@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -23,16 +23,12 @@ from clairvoyant_cli.protocols.request_parsing import RUNNER_OPTIONS
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, ROUTES, Family, Shape, Work
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
-
 OWN_PLACES = ("registry.ollama.ai/", "library/")  # what it leaves out of a name when it lists its models
-PARALLEL = "OLLAMA_NUM_PARALLEL"
-PARALLEL_FLAGS = ("-np", "--parallel")
-"""How Ollama learns how many answers to give at once, and how it passes that on to its runner."""
-
+# How Ollama learns how many answers to give at once, and how it passes that on to its runner.
+PARALLEL, PARALLEL_FLAGS = "OLLAMA_NUM_PARALLEL", ("-np", "--parallel")
 SHORTEST_TEXT = "x"  # one token in any vocabulary
 TEMPLATE_STOPS = "<["  # what the stop strings of chat templates begin with
 READ_TIMEOUT_S = 30.0
-
 MOST_CONTEXTS = 10  # limit on an answer without a cap, as a multiple of the context (llm/server.go)
 
 
@@ -79,7 +75,9 @@ class Ollama(Adapter):
         """Read it from the environment of the server's process, or the command line of its runner."""
         for process in listening(("ollama",), port):
             try:
-                told = [process.environ().get(PARALLEL, ""), *_runners_parallel(process)]
+                told = [process.environ().get(PARALLEL, "")]
+                for runner in process.children():
+                    told += values_of(runner.cmdline(), *PARALLEL_FLAGS)
             except (psutil.Error, OSError):
                 continue
             known = [int(each) for each in told if re.fullmatch("[0-9]{1,6}", each)]
@@ -191,9 +189,3 @@ def full_name(model: str) -> str:
 def larger_context(tokens: float) -> str:
     """Return the setting that gives a prompt of so many tokens and its answer enough context."""
     return f"OLLAMA_CONTEXT_LENGTH={1 << int(tokens * 1.1).bit_length()} (or num_ctx in the request)"
-
-
-def _runners_parallel(server: psutil.Process) -> Iterator[str]:
-    """Yield the parallelism on the command lines of the server's runners."""
-    for runner in server.children():
-        yield from values_of(runner.cmdline(), *PARALLEL_FLAGS)

@@ -9,7 +9,6 @@ from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.probes import EngineMetrics
-from clairvoyant_cli.protocols.routes import Shape
 
 INFO_PATHS = ("/get_server_info", "/server_info")  # the second is its newer name
 
@@ -24,7 +23,6 @@ class SgLang(Adapter):
     CONTINUES = (GO_ON,)
     PRIORITY: ClassVar[Priority | None] = Priority(
         "--enable-priority-scheduling",
-        frozenset({Shape.CHAT, Shape.COMPLETION, Shape.RESPONSES, Shape.EMBEDDING}),
         EngineMetrics(
             "sglang:num_running_reqs",
             "sglang:num_queue_reqs",

@@ -188,11 +188,15 @@ class Client:
         except TimeoutError:
             if not piece.expired():
                 raise
-            raise self._unreachable(f"needs more than {self.piece_s:g} s for a short answer") from None
+            raise self._error(
+                f"needs more than {self.piece_s:g} s for a short answer", ExitCode.UNREACHABLE
+            ) from None
         except httpx.ReadTimeout:
             raise self._silent(silence_s or 0.0) from None
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise self._unreachable("does not answer; start it, or name another with --backend") from None
+            raise self._error(
+                "does not answer; start it, or name another with --backend", ExitCode.UNREACHABLE
+            ) from None
         except httpx.HTTPError as error:
             raise self._broke_off(f" ({type(error).__name__})") from None
 
@@ -229,23 +233,25 @@ class Client:
         if status == 404:
             return self._error(f"has no model {self.model!r} ({said}); name one with --model")
         if status == 503:
-            return self._unreachable(f"is loading or overloaded ({said}); try again when it is ready")
+            return self._error(
+                f"is loading or overloaded ({said}); try again when it is ready", ExitCode.UNREACHABLE
+            )
         return self._error(f"refused a question: {said}")
 
     def _broke_off(self, how: str = "") -> ClairvoyantError:
-        return self._unreachable(f"broke off an answer{how}; look at its log and calibrate again")
+        return self._error(
+            f"broke off an answer{how}; look at its log and calibrate again", ExitCode.UNREACHABLE
+        )
 
     def _silent(self, seconds: float) -> ClairvoyantError:
-        return self._unreachable(
+        return self._error(
             f"has sent nothing for {seconds:.0f} s; look at its log, make sure that nobody else uses it, and "
-            "calibrate again (without --quick if it is slow)"
+            "calibrate again (without --quick if it is slow)",
+            ExitCode.UNREACHABLE,
         )
 
     def _endless(self) -> ClairvoyantError:
         return self._error("sends an answer without end; look at its log")
-
-    def _unreachable(self, what: str) -> ClairvoyantError:
-        return self._error(what, ExitCode.UNREACHABLE)
 
     def _error(self, what: str, code: ExitCode = ExitCode.FAILURE) -> ClairvoyantError:
         return ClairvoyantError(f"{self.found.adapter.title} at {self.found.url} {what}", code)

@@ -44,7 +44,6 @@ HOPELESS = 4
 
 MOST_QUESTIONS = 60
 OTHER_TOKENS = 8
-
 OTHERS = ("Name three colours.", "What is twelve times twelve?", "Which month comes after May?")
 MAX_OTHERS = 16
 LOOKUP_TIMEOUT_S = 60.0
@@ -216,9 +215,6 @@ def _summed_up(way: str, trials: Sequence[Trial], fingerprint: str) -> Continuat
     )
 
 
-# -- answers that are cut ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Whole:
     """An answer as its client reads it: its text, the tokens that it reports (0 if none), its events."""
@@ -284,13 +280,11 @@ class Cutter:
         self, way: Way, asked: Continuable, after: int, *, repeated: bool = False
     ) -> Continued | None:
         """Cut an answer after this many events and continue it; None if it ended or the way is missing."""
-        cut = await self._cut(asked, after)
-        if cut is None:
+        if (cut := await self._cut(asked, after)) is None:
             return None
-        said = cut.splice.said
-        warm_s = None
+        said, warm_s = cut.splice.said, None
         if not repeated:
-            copy = Cut(deepcopy(cut.splice), cut.tokens, cut.earlier)
+            copy = replace(cut, splice=deepcopy(cut.splice))
             begun_s, part = await self._resume(way, copy, first_only=True)
             warm_s = None if part is None or part.first_s is None else part.first_s - begun_s
         # Other chats pass through all slots.
@@ -317,9 +311,8 @@ class Cutter:
         splice = Splice(asked)
         await self._warm_up(asked)
         part = await self._part(splice, self.adapter.chat_path, asked.body, cut_after=after)
-        if not splice.is_cut:
-            return None
-        if await self.adapter.reads_as_written(self.ask, asked, splice.pieces) is False:
+        reads_as_written = self.adapter.reads_as_written
+        if not splice.is_cut or await reads_as_written(self.ask, asked, splice.pieces) is False:
             return None
         told = await self.adapter.said_tokens(self.ask, asked, splice.said)
         tokens = max(splice.tokens, told or 0)
@@ -335,10 +328,8 @@ class Cutter:
         With `look_up` the server first looks for it in its cache; with `read_anew` it reads all again.
         """
         begun_s = self._client.clock()
-        lookup = self.adapter.cache_lookup(cut.splice.asked) if look_up else None
-        if lookup is not None:
-            path, body = lookup
-            await self.ask(path, LOOKUP_TIMEOUT_S, body)
+        if look_up and (lookup := self.adapter.cache_lookup(cut.splice.asked)) is not None:
+            await self.ask(lookup[0], LOOKUP_TIMEOUT_S, lookup[1])
         onward: Onward | None = await way.onward(self.ask, cut.splice.asked, cut.splice.said, cut.tokens)
         if onward is None:
             return begun_s, None

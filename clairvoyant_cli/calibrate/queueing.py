@@ -17,17 +17,15 @@ from clairvoyant_cli.confidence import student_t
 from predictor.record import SHORT_BELOW_TOKENS
 from profiles.records import Estimate, Sample
 
+# With fewer short answers for each slot in the queue, mu_short is computed from service times instead: they
+# would all have waited for the same few jobs.
 MIN_SHORTS = 8
-"""With fewer short answers for each slot in the queue, mu_short is computed from service times instead: they
-would all have waited for the same few jobs."""
-
 BLOCKS = 400  # of four short jobs and a long one: enough that their order does not matter
 NUDGE = 0.01
 
+# Standard deviations of lengths anywhere between a class's bounds.
 SHORT_SPREAD_TOKENS = SHORT_BELOW_TOKENS / sqrt(12)
 LONGER_SPREAD_TOKENS = (LONG_CAP - SHORT_BELOW_TOKENS) / sqrt(12)
-"""Standard deviations of lengths anywhere between a class's bounds."""
-
 WEIGHT = 4  # answers' worth of evidence of those spreads
 
 
@@ -128,9 +126,6 @@ def _mean(services: Sequence[ServiceTime], spread_s: float) -> tuple[float, floa
     return mean_s, squares / freedom / n + assumed / n**2, freedom
 
 
-# -- estimates ---------------------------------------------------------------------------------------------
-
-
 def estimate(values: Sequence[float], batch: int = 1) -> Estimate | None:
     """Return the mean and its 95 % interval by overlapping batch means; None without values.
 
@@ -165,8 +160,7 @@ def pk_wait_s(rho: float, mean_s: float, cs2: float) -> float:
 def sojourns(services_s: Sequence[float], in_flight: int, slots: int) -> list[float]:
     """Return the sojourn times of jobs served first come first served, `in_flight` at a time."""
     free_at = [0.0] * slots
-    ended: list[float] = []
-    times: list[float] = []
+    ended, times = list[float](), list[float]()
     for number, service_s in enumerate(services_s):
         sent = heapq.heappop(ended) if number >= in_flight else 0.0
         end = max(sent, free_at[0]) + service_s

@@ -14,10 +14,7 @@ from profiles.records import MIN_TRIALS, Sample
 T = TypeVar("T")
 
 TRIALS = 24  # answers that are cut and continued in one way
-
-SHORTS_PER_LONG = 4
-"""Four short questions to one long: what M1 numbers of the paper need for its 40 s (see `IN_FLIGHT`)."""
-
+SHORTS_PER_LONG = 4  # what the M1 numbers of the paper need for its 40 s (see `IN_FLIGHT`)
 IN_FLIGHT = 5
 """Requests in flight for each slot while mu_short is measured.
 

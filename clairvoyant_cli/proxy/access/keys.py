@@ -13,6 +13,7 @@ run for the account that runs the daemon.
 import hmac
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,8 +64,7 @@ class Access:
             key = bearer(head) or head.get(b"x-api-key")
             client = self.clients.owner_of(key) if key else None
             return NO_KEY if client is None else self.clients.user_of(client, head)
-        objection = self.origins.objection(head)
-        if objection is not None:
+        if (objection := self.origins.objection(head)) is not None:
             return Refusal(403, f"clairvoyant: {objection}")
         peer = request.connection.peer
         return THIS_MACHINE if is_loopback(peer) else peer
@@ -75,11 +75,9 @@ class Access:
 
     def priority_of(self, request: Request, client: str, default: int) -> int:
         """Return the priority that the client set, within its range; invalid numbers are ignored."""
-        given = request.head.get(PRIORITY_HEADER)
-        try:
-            priority = default if given is None else int(given)
-        except ValueError:
-            priority = default
+        priority = default
+        with suppress(ValueError):
+            priority = int(request.head.get(PRIORITY_HEADER) or default)
         return self.clients.rules_of(client).clamped(priority)
 
     def stands_back(self, client: str) -> int:
@@ -144,8 +142,7 @@ def read_clients(path: Path) -> Clients:
 def read_key_of(path: Path, client: str) -> str:
     """Return the key of a client from a clients file or an API key file."""
     text, _ = _read(path, "clients")
-    key = find_key(text, client)
-    if key is None:
+    if (key := find_key(text, client)) is None:
         raise InputError(f"{path} has no key of a client {client!r}")
     return key
 

@@ -24,8 +24,6 @@ ORIGIN = re.compile(r"\*|null|[a-z*][a-z0-9+.*-]*://[^/\s]+", re.IGNORECASE)
 LOCAL_SUFFIXES = (".localhost", ".test", ".local", ".internal", ".home.arpa")
 APP_SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
 """As Ollama's own (envconfig/config.go, AllowedOrigins)."""
-
-
 LONGEST_ADDRESS = 100  # characters; an IPv6 address has 45, and a zone
 
 

@@ -169,22 +169,17 @@ class Learner:
         profile = self._first
         if profile is None or len(self._sojourns) < MIN_JUDGED:
             return
-        p99_s = percentile(sorted(self._sojourns), 0.99)
-        slow = bool(profile.short_p99_s) and p99_s > DRIFT_P99 * (profile.short_p99_s or 0.0)
+        p99_s, before_s = percentile(sorted(self._sojourns), 0.99), profile.short_p99_s
+        slow = bool(before_s) and p99_s > DRIFT_P99 * (before_s or 0.0)
         accuracy = self.ranking_accuracy if len(self._scores[LengthClass.LONG]) >= MIN_JUDGED else None
-        wrong = (
-            accuracy is not None
-            and profile.ranking_accuracy is not None
-            and accuracy < profile.ranking_accuracy - DRIFT_ACCURACY
-        )
+        known = accuracy is not None and profile.ranking_accuracy is not None
+        wrong = known and (accuracy or 0.0) < (profile.ranking_accuracy or 0.0) - DRIFT_ACCURACY
         before, self._drifting = self._drifting, (slow, wrong)
         if slow and not before[0]:
             yield f"short answers' P99 is {p99_s:.3g} s, {profile.short_p99_s:.3g} s in {profile.name}"
         if wrong and not before[1]:
-            yield (
-                f"ranking accuracy is {accuracy:.2f}, {profile.ranking_accuracy:.2f} in {profile.name}; "
-                f"train on this traffic, or calibrate again"
-            )
+            news = f"ranking accuracy is {accuracy:.2f}, {profile.ranking_accuracy:.2f} in {profile.name}"
+            yield f"{news}; train on this traffic, or calibrate again"
 
     def _known(self, model: str) -> LearnedModel | None:
         """Return what was learned of a model, None beyond MAX_MODELS, as clients choose the names."""

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 from clairvoyant_cli.config import MAX_SLOTS
 
-TROUBLE_AFTER = 3
-"""Failures in a row. One may be the request's own fault, two those of a client that retries."""
-
+TROUBLE_AFTER = 3  # failures in a row; one may be the request's own fault, two those of a client that retries
 FIRST_REST_S = 1.0
 MAX_REST_S = 60.0
 
@@ -100,8 +98,7 @@ class Outage:
         elif not away:
             if self._ends is not None:
                 self._ends.cancel()
-            self._ends = None
-            self.over = False
+            self._ends, self.over = None, False
 
     def _expire(self) -> None:
         self._ends = None

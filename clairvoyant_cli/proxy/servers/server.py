@@ -21,12 +21,8 @@ from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.kv_cache import KvCache
 from profiles.records import Continuation, Profile
 
-MAX_ASKED_BEFORE = 10_000
-"""Questions that are remembered per server, as hashes, to tell whether one is asked again."""
-
-LOOK_TIMEOUT_S = 0.5
-"""Limit on asking for a server's settings before a cut; after it, the last known settings are used."""
-
+MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to tell whether one is asked again
+LOOK_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last known ones are used
 CHANGED = "the server is not the one that was measured"
 
 
@@ -156,11 +152,10 @@ class Server(ObservedServer):
             settings = self.settings_of(model)
             if settings is None or self.continuation_of(model) is not None:
                 continue
-            if proof.fingerprint:
-                other = " and ".join(changed_parts(proof.fingerprint, settings.fingerprint))
-                changes.append(f"{model} is not what was measured (another {other})")
-            else:
-                changes.append(f"the settings with which {model} was measured are not known")
+            other = " and ".join(changed_parts(proof.fingerprint, settings.fingerprint))
+            news = f"{model} is not what was measured (another {other})"
+            unknown = f"the settings with which {model} was measured are not known"
+            changes.append(news if proof.fingerprint else unknown)
         return changes
 
     async def bounded(self, model: str, asked: Continuable, pieces: Sequence[str]) -> Continuable | str:
@@ -170,8 +165,7 @@ class Server(ObservedServer):
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_TIMEOUT_S):
                 await self.see_settings()
-        found = self.continuation_of(model)
-        if found is None:
+        if (found := self.continuation_of(model)) is None:
             return CHANGED
         return await self.adapter.bounded(self.ask, asked, pieces, found.settings)
 

@@ -17,25 +17,20 @@ log = logging.getLogger("clairvoyant")
 UP_EVERY_S = 5.0
 ENGINE_EVERY_S = 1.0  # for an engine with its own queue, while it has requests
 DOWN_EVERY_S = 1.0
+# A server that is away is asked every second, and less often the longer it is: its return is noticed within
+# a tenth of its absence.
 AWAY_SHARE = 0.1
 MAX_DOWN_EVERY_S = 15.0
-"""A server that is away is asked every second, and less often the longer it is: its return is noticed within
-a tenth of its absence."""
-
+# Pause between questions to llama.cpp's /slots. Each restarts the 1 s timer by which it notices that an
+# unstreamed client has left, so it must exceed a second.
 SLOTS_EVERY_S = 1.25
-"""Pause between questions to llama.cpp's /slots. Each restarts the 1 s timer by which it notices that an
-unstreamed client has left, so it must exceed a second."""
-
 FIRST_LOOK_AFTER_S = 0.005  # pause before the second look, doubled each time: a stream ends at its next token
-MAX_STOP_S = 3.0
-"""How long an abandoned answer may occupy its slot: llama.cpp ends a prompt at the end of its batch."""
-
+MAX_STOP_S = 3.0  # that an abandoned answer may occupy its slot: llama.cpp ends the batch of a prompt first
+# A stream ends at its next token. It may take four times as long as recent ones, each of which counts a
+# fifth less than the next.
 LEAST_STOP_S = 1.0
 STOP_MARGIN = 4.0
 STOP_KEPT = 0.8
-"""A stream ends at its next token. It may take four times as long as recent ones, each of which counts a
-fifth less than the next."""
-
 SHARED = "another program seems to use it: more of its slots are busy than this proxy uses"
 SILENT = "its /slots timed out"
 

@@ -44,9 +44,8 @@ READ_S = 0.2  # how long reading the longest prompt may take: a server may finis
 LEAST_TOKENS, MAX_TOKENS = 32, 400  # of that prompt; a server that is slower is only asked a short one
 ANSWER_TOKENS = 16
 
-REST_S = 1800.0
-REREAD_S = 0.5
-"""A conversation that was used within `REST_S`, and takes longer than `REREAD_S` to read, is not evicted."""
+# A conversation that was used within `REST_S`, and takes longer than `REREAD_S` to read, is not evicted.
+REST_S, REREAD_S = 1800.0, 0.5
 
 
 class Storage(Protocol):
@@ -282,6 +281,8 @@ class SelfTest:
                 measured_by=__version__,
             )
         await asyncio.to_thread(self.storage.keep, replace(profile, continuations=found))
+        if self.daemon.state_saver is not None:  # the next answer may be cut
+            await self.daemon.state_saver.take_over()
         self._say(f"{server.name}: answers of {model} can be cut: {best.exact} of {best.trials} equal")
 
     def _say(self, news: str) -> None:

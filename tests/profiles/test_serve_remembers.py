@@ -15,7 +15,7 @@ import predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay import Engine, Replay
+from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.research.replay.kv_cache import KvCache
 from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.frozen import FrozenPredictor
@@ -30,6 +30,7 @@ from profiles.savings import group as group_by
 from profiles.states import load_state
 from profiles.store import choose
 from tests.fakes.calibrating import replay
+from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.remembered import PROFILE, keep, recorded
 from tests.fakes.serving import until
@@ -417,3 +418,19 @@ async def test_a_pause_under_first_come_first_served_costs_and_saves_nothing(tmp
         state = await until(daemon, lambda state: state.gain.answers_today == 6)
     # Handing a slot over takes a moment; the pause and the waiting are far longer.
     assert abs(state.gain.saved_today_s) < 0.05 * sum(each.waited_s for each in state.recent)
+
+
+async def test_a_server_that_starts_later_gets_the_name_and_the_profile_of_its_kind(tmp_path: Path) -> None:
+    path = keep(tmp_path / "c.db", (), replace(PROFILE, host=this_host()))
+    port = free_port()
+    async with daemon_on(path, f"http://127.0.0.1:{port}") as daemon:
+        assert [shown.name for shown in daemon.snapshot().backends] == ["other"]
+        async with serve_app(Replay(Engine(speed=Speed(1e5, 2000.0))).app, port) as url:
+            await until(daemon, lambda state: [shown.name for shown in state.backends] == ["ollama"])
+            async with httpx.AsyncClient(base_url=daemon.base_url, trust_env=False) as http:
+                await ask(http, "Hello")
+            await until(daemon, lambda state: state.counters.completed == 1)
+            assert daemon.pool.first.base_url == url
+            assert [known.name for known in daemon.pool.first.profiles] == [PROFILE.name]
+    with reading(path) as connection:
+        assert [found.backend for found in each(connection, Span())] == ["ollama"]

@@ -122,7 +122,7 @@ class StateSaver:
             self._take_up(memory)
         today = self.stats.today
         midnight = midnight_before(today.clock())
-        today.take_up(self.persistence.answered_since(midnight))
+        today.earlier = self.persistence.answered_since(midnight)
         for at, kind, waited_s, saved_s, tokens in self.persistence.compared_since(midnight):
             self.gain.enter(LengthClass(kind), Waits(at, waited_s, saved_s), tokens)
         self._unlearned = self.predictor.export_state()
@@ -141,7 +141,10 @@ class StateSaver:
     def _remember(self, worker: Server) -> WorkerMemory:
         worker.profiles = profiles = self._profiles_of(worker)
         learned = learned_of(self.persistence.load(state_name(worker.adapter.name, worker.base_url)))
-        memory = self._memories[worker.name] = WorkerMemory(worker, profiles, Learner(profiles, learned))
+        # A server that was only guessed had another name.
+        others = {name: each for name, each in self._memories.items() if each.worker is not worker}
+        memory = WorkerMemory(worker, profiles, Learner(profiles, learned))
+        self._memories = others | {worker.name: memory}
         return memory
 
     def _take_up(self, memory: WorkerMemory) -> None:
@@ -174,6 +177,7 @@ class StateSaver:
             if list(profiles) == list(memory.profiles):
                 continue
             memory.take(profiles)
+            await self.lifecycle.see_settings(worker)  # a proof holds for known settings only
             first = self._loaded_profile(memory) or next(iter(profiles), None)
             if first is None:
                 memory.used = None
@@ -218,7 +222,8 @@ class StateSaver:
         totals, model = exchange.totals, exchange.asked.parsed.model
         if end.outcome is not Outcome.COMPLETED or not totals.complete or not totals.tokens:
             return
-        memory = self._memories[_worker_of(exchange)]
+        if (memory := self._memories.get(_worker_of(exchange))) is None:
+            return
         learner = memory.learner
         if not exchange.job.stands_back:  # a background job's wait is no drift
             learner.judge(totals.tokens, exchange.sojourn_s(end.at_s), exchange.asked.prediction.p_long)
@@ -238,7 +243,9 @@ class StateSaver:
         if self.freeze or ended_s < self._forgot_s:  # compared late: what it teaches was erased
             return
         if LengthClass.of(exchange.totals.tokens or 0) is LengthClass.SHORT:
-            memory, model = self._memories[_worker_of(exchange)], exchange.asked.parsed.model
+            memory, model = self._memories.get(_worker_of(exchange)), exchange.asked.parsed.model
+            if memory is None:
+                return
             sojourn_s = pair.wait_s + exchange.service_s(ended_s)
             memory.learner.learn_short(model, pair.wait_s, sojourn_s)
             self._set_tau(memory, model)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from clairvoyant_cli.addresses import Address
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError
@@ -72,7 +73,6 @@ class ServerLifecycle:
 
     def let_in(self, server: Server) -> None:
         """Add a server to the pool and open its slots."""
-        scheduler = self.dispatcher.scheduler
         server.watch = ServerWatch(
             server,
             server.prober,
@@ -91,9 +91,31 @@ class ServerLifecycle:
         server.outage.give_up = partial(self.outlasted, server)
         server.health.changed = self.share_out
         self.pool.servers[server.name] = server
+        self._enter(server)
+
+    def _enter(self, server: Server) -> None:
+        """Make a server known to the scheduler."""
+        scheduler = self.dispatcher.scheduler
         self._note_whether_it_swaps(server)
         scheduler.set_slots(server.name, server.room, weight=server.weight)
         scheduler.set_speed(server.name, server.speeds)
+
+    def _is_named_by_guess(self, server: Server) -> bool:
+        """Whether the only server, given as a bare URL, was taken for another kind until it answered."""
+        named_by_kind = not self.config.backends and adapter_of(server.name).name == server.name
+        is_alone = len(self.pool) == 1 and not self.dispatcher.attempts_on(server.name)
+        return named_by_kind and server.name != server.adapter.name and is_alone
+
+    def _name_by_kind(self, server: Server) -> None:
+        scheduler, guessed = self.dispatcher.scheduler, server.name
+        server.name = server.adapter.name
+        self.pool.servers = {server.name: server}
+        self._watching[server.name] = self._watching.pop(guessed)
+        scheduler.remove_worker(guessed)
+        scheduler.residency.fixed.discard(guessed)
+        self._enter(server)
+        for listener in self.joined:  # its profiles are those of its kind
+            listener(server)
 
     def start(self, server: Server) -> None:
         self._watching[server.name] = self.spawn(server.watch.run())
@@ -108,6 +130,8 @@ class ServerLifecycle:
 
     def changed(self, server: Server) -> None:
         """Have the queue follow a change of a server's state, slots or models."""
+        if self._is_named_by_guess(server):
+            self._name_by_kind(server)
         if not server.away and (server.outage.lasts or server.outage.over):
             server.health.came_back()
         server.outage.note(away=server.away)

@@ -58,7 +58,6 @@ def explained(path: Path) -> Iterator[None]:
 
 def is_damage(error: Exception) -> bool:
     """Return whether an error means that the file is damaged, not a temporary problem such as a full disk.
-
     UnicodeDecodeError: SQLite quotes a damaged schema in its messages.
     """
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -99,9 +98,8 @@ def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open an existing database for reading, during the block; SQLite errors in it become ProfilesError.
-
-    A file of an older version is copied into memory and migrated there.
+    """Open an existing database for reading, during the block; SQLite errors in it become ProfilesError. A
+    file of an older version is copied into memory and migrated there.
     """
     with _found(path, create=False):
         connection = _connect(path, "ro")
@@ -181,9 +179,8 @@ def _place(found: os.stat_result) -> tuple[int, int]:
 
 
 def _may_be_ours(path: Path) -> bool:
-    """Return whether a file is our database, sound or damaged, or has no tables.
-
-    Judged by its bytes: opening it would create SQLite's files beside another application's database.
+    """Return whether a file is our database, sound or damaged, or has no tables. Judged by its bytes:
+    opening it would create SQLite's files beside another application's database.
     """
     # The log first: SQLite moves pages from the log into the file.
     log, file = (_first_bytes(Path(f"{path}{end}")) for end in ("-wal", ""))

@@ -15,9 +15,8 @@ SALT_BYTES = range(16, hashlib.blake2b.MAX_KEY_SIZE + 1)
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """The last erasure: `generation` counts erasures of learned state, `at` is epoch seconds.
-
-    State learned in an earlier generation must not be written any more, nor requests that ended before `at`.
+    """The last erasure: `generation` counts erasures of learned state, `at` is epoch seconds. State learned
+    in an earlier generation must not be written any more, nor requests that ended before `at`.
     """
 
     generation: int = 0

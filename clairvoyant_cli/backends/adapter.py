@@ -267,9 +267,8 @@ class Adapter:
     def chat_body(
         self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False
     ) -> Body:
-        """Return the body of a streamed chat of one message, with at most, or `exact`ly, `tokens` of answer.
-
-        `greedy` sets temperature 0.
+        """Return the body of a streamed chat of one message, with at most, or `exact`ly, `tokens` of
+        answer. `greedy` sets temperature 0.
         """
         body: Body = {
             "messages": [{"role": "user", "content": prompt}],

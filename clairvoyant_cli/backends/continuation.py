@@ -27,7 +27,6 @@ class Onward:
 @dataclass(frozen=True, slots=True)
 class Prefill:
     """The same request, with the answer so far as a last assistant message, or appended to the prompt.
-
     `extra` keeps the server from starting another turn.
     """
 

@@ -17,7 +17,6 @@ async def find_backend(
     wanted: str | None, prober: Prober, *, own_ports: Collection[int] = ()
 ) -> tuple[Found, list[Found]]:
     """Return the backend to use and all that were found; a named one is used although it is down.
-
     `own_ports`, where the proxy listens, are not searched.
     """
     if wanted is None:
@@ -69,9 +68,8 @@ async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
 
 
 async def recognise(prober: Prober, server: ObservedServer) -> bool:
-    """Identify a server that did not answer when it was looked for; False if it still cannot be.
-
-    A gateway that answers in its place is not mistaken for it: an unknown server must list its models.
+    """Identify a server that did not answer when it was looked for; False if it still cannot be. A gateway
+    that answers in its place is not mistaken for it: an unknown server must list its models.
     """
     url, prefix = server.upstream.url, server.prefix
     try:

@@ -35,7 +35,6 @@ class Priority:
 @dataclass(frozen=True, slots=True)
 class Heeding:
     """Whether an engine orders by priority: `priority` is None if not, `known` False if it cannot be told.
-
     `why` says what was seen.
     """
 

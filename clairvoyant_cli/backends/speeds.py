@@ -15,10 +15,8 @@ MAX_AT_ONCE = 4.0
 
 @dataclass(slots=True)
 class Speeds:
-    """Running means of a server's speeds; None until measured.
-
-    `measured` are those of its profile: learning stays within a factor of four of them. `frozen` ones do not
-    learn.
+    """Running means of a server's speeds; None until measured. `measured` are those of its profile:
+    learning stays within a factor of four of them. `frozen` ones do not learn.
     """
 
     decode_tokens_per_s: float | None = None

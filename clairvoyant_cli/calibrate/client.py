@@ -92,7 +92,6 @@ class TimedAnswer:
 
 class Client:
     """Asks one model of one server, as an async context manager; gives up after `silence_s` of silence.
-
     `options` are sent with every question. No request takes longer than `piece_s`, None: without limit.
     """
 

@@ -78,7 +78,6 @@ class Continued:
 @dataclass(slots=True)
 class Tried:
     """The trials so far of each way by its name, and how many questions they took. Kept over a restart.
-
     `fingerprint` is that of the model and its settings. `why_not`: why nothing can be tried, "" if it can.
     """
 
@@ -154,9 +153,8 @@ class Prover:
             self.tried = Tried(settings.fingerprint)
 
     async def step(self) -> None:
-        """Ask the next question, which makes two trials at most; nothing if all is known.
-
-        ClairvoyantError if the server stops answering.
+        """Ask the next question, which makes two trials at most; nothing if all is known. ClairvoyantError
+        if the server stops answering.
         """
         if self.is_complete or (way := self._way) is None:
             return
@@ -323,9 +321,8 @@ class Cutter:
     async def _resume(
         self, way: Way, cut: Cut, *, first_only: bool = False, look_up: bool = False, read_anew: bool = False
     ) -> tuple[float, Part | None]:
-        """Continue an answer; return when that began, and what came: None if the way is not available.
-
-        With `look_up` the server first looks for it in its cache; with `read_anew` it reads all again.
+        """Continue an answer; return when that began, and what came: None if the way is not available. With
+        `look_up` the server first looks for it in its cache; with `read_anew` it reads all again.
         """
         begun_s = self._client.clock()
         if look_up and (lookup := self.adapter.cache_lookup(cut.splice.asked)) is not None:

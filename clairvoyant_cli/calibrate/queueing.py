@@ -93,9 +93,8 @@ def simulated_sojourns(
 def computed_mu_short(
     services: Sequence[ServiceTime], in_flight: int, slots: int, token_s: float
 ) -> Estimate:
-    """Return mu_short and its 95 % interval by simulation; `token_s` is the time that a token takes.
-
-    The uncertainties of both means add up with the degrees of freedom of Welch and Satterthwaite.
+    """Return mu_short and its 95 % interval by simulation; `token_s` is the time that a token takes. The
+    uncertainties of both means add up with the degrees of freedom of Welch and Satterthwaite.
     """
     mu_short_s = fmean(simulated_sojourns(services, in_flight, slots))
     least_s = min(service.seconds for service in services)

@@ -90,9 +90,8 @@ Tell = Callable[[Step], None]
 
 @dataclass(slots=True)
 class Session:
-    """One calibration under way; `say` prints a line, `score` returns P(Long) of a prompt.
-
-    `services` were asked alone, `queued` in a full queue.
+    """One calibration under way; `say` prints a line, `score` returns P(Long) of a prompt. `services` were
+    asked alone, `queued` in a full queue.
     """
 
     client: Client

@@ -45,9 +45,8 @@ MAX_REST_S = 5.0
 
 
 class Shared:
-    """Builds an answer once for all who wait for it, and rests in proportion to what that took.
-
-    An answer is built after it was asked for, so an operator who has acted sees the effect.
+    """Builds an answer once for all who wait for it, and rests in proportion to what that took. An answer
+    is built after it was asked for, so an operator who has acted sees the effect.
     """
 
     def __init__(

@@ -16,10 +16,8 @@ from clairvoyant_cli.research.svg import Plot, svg
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A measured figure, and the paper's where it states one.
-
-    Unit "%" is a change and "% of requests" a share; both are stored as fractions and shown times 100. Unit
-    "count" is a number of things.
+    """A measured figure, and the paper's where it states one. Unit "%" is a change and "% of requests" a
+    share; both are stored as fractions and shown times 100. Unit "count" is a number of things.
     """
 
     row: str

@@ -47,9 +47,8 @@ class ClientsFile:
         return clients
 
     def read_again(self, before: Clients, take: Callable[[Clients], None], journal: Journal) -> str:
-        """Reload the file, pass the clients to `take` and return a message.
-
-        `before` are the clients in force. ClairvoyantError if the file cannot be used; nothing changes then.
+        """Reload the file, pass the clients to `take` and return a message. `before` are the clients in
+        force. ClairvoyantError if the file cannot be used; nothing changes then.
         """
         try:
             clients = self._read_again(before)

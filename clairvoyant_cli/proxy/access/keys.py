@@ -1,8 +1,7 @@
 """Authorization: API keys for requests, an admin token for the control API, and checks of web origins.
 
 Rule 1: a secret is never logged. It is compared as received: by its hash, or in constant time.
-Rule 2: without keys, requests are accepted by their origin only: see `origins`. A web page has no key that
-its visitor did not give it.
+Rule 2: without keys, requests are accepted by their origin only: see `origins`.
 Rule 3: a web page must not reach the control API. The Host must name this daemon (DNS rebinding), a browser's
 Origin must be this daemon's, nothing may come from another page without one, and a change needs a JSON
 content type, which a page cannot send across sites unasked.
@@ -42,7 +41,6 @@ NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
 @dataclass(slots=True)
 class Access:
     """The daemon's keys and allowed origins. `clients` is replaced as a whole when their file is reloaded.
-
     `admin_token` is set by the operator. Without one, `run_token` is required as long as there are keys.
     """
 

@@ -1,7 +1,6 @@
 """Feeds answers to the predictor's online learning, outside the path of requests.
 
-Learning from an answer takes under half a millisecond. Answers are learned one at a time with a pause between
-them; if they arrive faster than that for long, some are skipped.
+Each takes under half a millisecond, with a pause after it; if they arrive faster for long, some are skipped.
 """
 
 import asyncio

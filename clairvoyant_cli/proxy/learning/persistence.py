@@ -234,7 +234,6 @@ class StateSaver:
 
     def compared(self, exchange: Exchange, pair: Compared) -> None:
         """Record what a request gained, and learn mu_short from its sojourn time in order of arrival.
-
         Profiles are measured that way; under shortest-first, short requests hardly queue.
         """
         ended_s = exchange.ended_s or 0.0

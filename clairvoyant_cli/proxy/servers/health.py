@@ -19,9 +19,8 @@ MAX_REST_S = 60.0
 
 @dataclass(slots=True)
 class Health:
-    """A server may be sent `slots` requests at once, none while it `rests`.
-
-    `changed` is called when that changes.
+    """A server may be sent `slots` requests at once, none while it `rests`. `changed` is called when that
+    changes.
     """
 
     changed: Callable[[], None] = lambda: None
@@ -69,10 +68,8 @@ class Health:
 
 @dataclass(slots=True)
 class Outage:
-    """How long a server has been away. `give_up` is called once, when that exceeds `grace_s`.
-
-    A server that restarts is back in seconds, and requests that wait for it keep their places, as in
-    HAProxy's queues.
+    """How long a server has been away. `give_up` is called once, when that exceeds `grace_s`. A server that
+    restarts is back in seconds, and requests that wait for it keep their places, as in HAProxy's queues.
     """
 
     grace_s: float = 0.0

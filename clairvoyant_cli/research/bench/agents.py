@@ -79,11 +79,6 @@ class AgentLoad:
     headers: bool = True
     seed: int = 0
 
-    @property
-    def shared_tokens(self) -> float:
-        """The tokens that all sessions but the first have in common with it, about."""
-        return (self.sessions - 1) * self.common * self.context
-
     def conversations(self, run: int, nonce: str) -> list[Conversation]:
         """Return what the sessions of a run send; `nonce` begins every text that is read first."""
         return [self._conversation(run, nonce, number) for number in range(self.sessions)]
@@ -134,9 +129,8 @@ class Run:
     chats: list[Call] = field(default_factory=list)
 
     def figures(self) -> dict[Key, float]:
-        """Return the figures of the run; ClairvoyantError if no turn was answered.
-
-        A figure is missing where the server does not report what it is made of.
+        """Return the figures of the run; ClairvoyantError if no turn was answered. A figure is missing
+        where the server does not report what it is made of.
         """
         turns = [call for calls in self.sessions for call in calls]
         calls = [*turns, *self.chats]
@@ -197,7 +191,9 @@ class _Sessions:
         await ask_alone(client, asker, [load.question(number, nonce[::-1], 0)])  # loads the model
         conversations = load.conversations(number, nonce)
         done = asyncio.Event()
-        run = Run(asker.now(), load.shared_tokens, self.replayed)
+        # About the tokens that all sessions but the first have in common with it.
+        shared_tokens = (load.sessions - 1) * load.common * load.context
+        run = Run(asker.now(), shared_tokens, self.replayed)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._chat(client, number, nonce, run, done))
             if arm == SERIAL:

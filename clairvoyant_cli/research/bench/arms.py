@@ -26,9 +26,8 @@ class Knowledge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to serve the questions. `policy` None bypasses the proxy.
-
-    `tau_s` 0 is no guard, None the daemon's own timeout. Classes are right with probability `accuracy`.
+    """One way to serve the questions. `policy` None bypasses the proxy. `tau_s` 0 is no guard, None the
+    daemon's own timeout. Classes are right with probability `accuracy`.
     """
 
     name: str
@@ -44,9 +43,8 @@ class Arm:
 
 
 def parse_arm(text: str) -> Arm:
-    """Parse `direct`, `oracle`, or POLICY[@classes|@N%|@lengths][:TAU_S]; ClairvoyantError otherwise.
-
-    `@N%` tells short from long and is right N times in a hundred.
+    """Parse `direct`, `oracle`, or POLICY[@classes|@N%|@lengths][:TAU_S]; ClairvoyantError otherwise. `@N%`
+    tells short from long and is right N times in a hundred.
     """
 
     def refusal(why: str) -> ClairvoyantError:

@@ -123,9 +123,8 @@ async def send_at(
     at_s: Sequence[float],
     ended: Callable[[], None] = lambda: None,
 ) -> None:
-    """Send each call at its time, in ascending seconds from now, and wait for all answers.
-
-    `ended` is called as each answer ends.
+    """Send each call at its time, in ascending seconds from now, and wait for all answers. `ended` is
+    called as each answer ends.
     """
 
     async def ask(call: Call) -> None:

@@ -36,9 +36,8 @@ Draw = Callable[[LengthClass, Random], Question]
 
 @dataclass(frozen=True, slots=True)
 class PaperAnswers:
-    """Draws service times of the paper (section 5.5), as answers of a backend with this decode rate.
-
-    The classes are the paper's, whatever the length.
+    """Draws service times of the paper (section 5.5), as answers of a backend with this decode rate. The
+    classes are the paper's, whatever the length.
     """
 
     pools: Pools
@@ -75,9 +74,8 @@ def without_repeats(draw: Draw, pools: Pools) -> Draw:
 
 
 def burst(count: int, gap_s: float, draw: Draw, rng: Random) -> Plan:
-    """Return `count` questions, half short and half long (an odd one short), in random order.
-
-    They arrive `gap_s` apart; above 0, all arms get them in the same order.
+    """Return `count` questions, half short and half long (an odd one short), in random order. They arrive
+    `gap_s` apart; above 0, all arms get them in the same order.
     """
     longs = count // 2
     kinds = [LengthClass.SHORT] * (count - longs) + [LengthClass.LONG] * longs

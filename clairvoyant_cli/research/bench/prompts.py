@@ -21,10 +21,8 @@ FORMAT = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt, a short title, and the length of its answer in tokens.
-
-    `known_class` overrides the class of that length. `max_tokens` is the limit of the request where the bench
-    does not set the length.
+    """A prompt, a short title, and the length of its answer in tokens. `known_class` overrides the class of
+    that length. `max_tokens` is the limit of the request where the bench does not set the length.
     """
 
     title: str

@@ -91,10 +91,8 @@ StoredProfiles = Callable[[Found], list[Profile]]
 
 @dataclass(slots=True)
 class Bench:
-    """A bench that is ready to run.
-
-    `about` describes the backend. `resume_s` is what the server takes to resume a cut answer, in seconds of
-    the model's time; None if nothing proves that it can.
+    """A bench that is ready to run. `about` describes the backend. `resume_s` is what the server takes to
+    resume a cut answer, in seconds of the model's time; None if nothing proves that it can.
     """
 
     settings: Settings
@@ -353,9 +351,8 @@ async def _measure(bench: Bench, step: Step, on_answer: Callable[[float], None])
 def steps_of(
     loads: Sequence[Load], arms: Sequence[Arm], runs: int, *, lengths_last: bool
 ) -> tuple[Step, ...]:
-    """Return the cells in an order that favours no arm: each run begins with another one.
-
-    With `lengths_last`, arms that know real lengths come last in a run: the others measure the lengths.
+    """Return the cells in an order that favours no arm: each run begins with another one. With
+    `lengths_last`, arms that know real lengths come last in a run: the others measure the lengths.
     """
     steps = []
     for run in range(runs):

@@ -36,7 +36,6 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """An arm under a load: the mean of every figure over the runs, and its change against the baseline.
-
     Changes are fractions: -0.5 is half. Without a baseline there are none.
     """
 

@@ -14,23 +14,17 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-SCHEMA_VERSION = 13
-"""The number of migrations; a file has its own in SQLite's user_version."""
-
+SCHEMA_VERSION = 13  # the number of migrations; a file has its own in SQLite's user_version
 VARIABLE = "CLAIRVOYANT_DB"
 BUSY_TIMEOUT_S = 5.0
 
-SHAPING_TIMEOUT_S = 60.0
-"""How long another process may take to migrate a large file."""
-
+SHAPING_TIMEOUT_S = 60.0  # how long another process may take to migrate a large file
 RETRY_S = 0.005
 
 MARKS = (b"profiles_and_their_samples", b"profiles_fit ON profiles (host, backend, place")
 """The name of the first migration and part of the schema: in the first pages of each of our databases."""
 
-FIRST_BYTES = 1 << 18
-"""Where `MARKS` are found: SQLite stores the schema first."""
-
+FIRST_BYTES = 1 << 18  # where `MARKS` are found: SQLite stores the schema first
 MAGIC = b"SQLite format 3\0"
 
 
@@ -64,7 +58,6 @@ def explained(path: Path) -> Iterator[None]:
 
 def is_damage(error: Exception) -> bool:
     """Return whether an error means that the file is damaged, not a temporary problem such as a full disk.
-
     UnicodeDecodeError: SQLite quotes a damaged schema in its messages.
     """
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -105,9 +98,8 @@ def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open an existing database for reading, during the block; SQLite errors in it become ProfilesError.
-
-    A file of an older version is copied into memory and migrated there.
+    """Open an existing database for reading, during the block; SQLite errors in it become ProfilesError. A
+    file of an older version is copied into memory and migrated there.
     """
     with _found(path, create=False):
         connection = _connect(path, "ro")
@@ -187,9 +179,8 @@ def _place(found: os.stat_result) -> tuple[int, int]:
 
 
 def _may_be_ours(path: Path) -> bool:
-    """Return whether a file is our database, sound or damaged, or has no tables.
-
-    Judged by its bytes: opening it would create SQLite's files beside another application's database.
+    """Return whether a file is our database, sound or damaged, or has no tables. Judged by its bytes:
+    opening it would create SQLite's files beside another application's database.
     """
     # The log first: SQLite moves pages from the log into the file.
     log, file = (_first_bytes(Path(f"{path}{end}")) for end in ("-wal", ""))

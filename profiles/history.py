@@ -22,12 +22,8 @@ from profiles.writer import CLIENT, COLUMNS
 
 log = logging.getLogger("clairvoyant")
 
-NEWEST = 10_000
-"""Percentiles are over this many newest answers of a class."""
-
-PAIRED = 2_000
-"""Ranking accuracy is over this many newest answers of a class."""
-
+NEWEST = 10_000  # percentiles are over this many newest answers of a class
+PAIRED = 2_000  # ranking accuracy is over this many newest answers of a class
 CHECKPOINT_TRIES = 20
 SOUND = (
     "typeof(model) = 'text' AND typeof(outcome) = 'text' AND typeof(length_class) = 'text' "
@@ -39,8 +35,6 @@ SOUND = (
 """Condition that skips damaged rows in sums: SQLite stores any type in any column."""
 
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM history"  # noqa: S608 - column names of our own
-
-
 ALWAYS, FOREVER = -1e12, 1e12
 """Epoch seconds before and after all recorded times; a wrong clock can give times before 1970."""
 
@@ -162,16 +156,11 @@ def spread(connection: sqlite3.Connection, length_class: str, span: Span) -> Spr
 def p_long_by_class(connection: sqlite3.Connection, span: Span) -> tuple[list[float], list[float]]:
     """Return the predicted P(Long) of the newest Short answers and of the newest Long ones."""
     where, values = where_of(connection, span)
-
-    def newest_of(length_class: str) -> list[float]:
-        rows = connection.execute(
-            f"SELECT p_long FROM history WHERE length_class = ? AND {where} "  # noqa: S608 - names of our own
-            "ORDER BY finished_at DESC LIMIT ?",
-            (length_class, *values, PAIRED),
-        )
-        return [p_long for (p_long,) in rows if isinstance(p_long, float)]
-
-    return newest_of("short"), newest_of("long")
+    select = f"SELECT p_long FROM history WHERE length_class = ? AND {where} "  # noqa: S608 - names of our own
+    select += "ORDER BY finished_at DESC LIMIT ?"
+    rows = (connection.execute(select, (each, *values, PAIRED)) for each in ("short", "long"))
+    short, long = ([p_long for (p_long,) in found if isinstance(p_long, float)] for found in rows)
+    return short, long
 
 
 def newest(connection: sqlite3.Connection, span: Span, limit: int) -> list[Finished]:
@@ -256,13 +245,8 @@ def forget(path: Path, span: Span, *, states: bool) -> Erased:
 
 def _erase(connection: sqlite3.Connection, span: Span, states: bool) -> Erased:
     connection.execute("BEGIN IMMEDIATE")
-    narrowed, by = _narrowed(connection, span)
-    # Rows with a damaged time belong to every span.
-    where = (
-        "(finished_at >= ? AND finished_at < ? OR typeof(finished_at) != 'real' OR abs(finished_at) >= 1e12)"
-        + narrowed
-    )
-    values = (span.since, span.until, *by)
+    damaged = " OR typeof(finished_at) != 'real' OR abs(finished_at) >= 1e12"  # belongs to every span
+    where, values = where_of(connection, span, damaged)
     erased = Erased(
         *connection.execute(
             # Adding a number converts a damaged row's text.
@@ -290,19 +274,17 @@ def _empty_log(connection: sqlite3.Connection, path: Path) -> None:
     )
 
 
-def where_of(connection: sqlite3.Connection, span: Span) -> tuple[str, tuple[object, ...]]:
-    """Return the SQL condition of a span, and its values."""
-    narrowed, by = _narrowed(connection, span)
-    return f"finished_at >= ? AND finished_at < ?{narrowed}", (span.since, span.until, *by)
-
-
-def _narrowed(connection: sqlite3.Connection, span: Span) -> tuple[str, list[object]]:
-    wanted: dict[str, object] = {}
+def where_of(connection: sqlite3.Connection, span: Span, more: str = "") -> tuple[str, tuple[object, ...]]:
+    """Return the SQL condition of a span, and its values; rows at other times may fit `more`."""
+    where = f"(finished_at >= ? AND finished_at < ?{more})"
+    values: list[object] = [span.since, span.until]
     if span.client is not None:
-        wanted["client"] = client_hash(salt(connection), span.client)
+        where += " AND client = ?"
+        values.append(client_hash(salt(connection), span.client))
     if span.model is not None:
-        wanted["model"] = span.model
-    return "".join(f" AND {column} = ?" for column in wanted), list(wanted.values())
+        where += " AND model = ?"
+        values.append(span.model)
+    return where, tuple(values)
 
 
 def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[Finished]:

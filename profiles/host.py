@@ -56,8 +56,8 @@ def _gpus() -> tuple[tuple[str, ...], str]:
         return _drm_gpus(), ""
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        names = tuple(_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
-        return names, _text(pynvml.nvmlSystemGetDriverVersion())
+        names = tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
+        return names, str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError:
         return (), ""
     finally:
@@ -71,7 +71,3 @@ def _drm_gpus() -> tuple[str, ...]:
         with suppress(OSError):
             cards.append(product.read_text(encoding="utf-8").strip())
     return tuple(filter(None, cards))
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -82,7 +82,7 @@ class Ledger:
         return lambda client: had.get(client_hash(key, client), 0) if had else 0
 
     def load(self, name: str) -> bytes | None:
-        """Return the state stored under a name."""
+        """Return the state stored under a name; None if there is none."""
         with self._surviving(), reading(self.path) as connection:
             return load_state(connection, name)
         return None
@@ -102,18 +102,16 @@ class Ledger:
             self._named = profile
 
     def forgotten(self) -> bool:
-        """Return whether another process has erased learned state since the last call, seconds late at most.
-
-        If so, the caller must start learning from scratch.
+        """Return whether another process has erased learned state since the last call, seconds late at
+        most. If so, the caller must start learning from scratch.
         """
         self._writer.look()
         before, self._generation = self._generation, self._writer.generation
         return self._generation != before
 
     def profiles_changed(self) -> bool:
-        """Return whether another process has changed profiles since the last call.
-
-        Call `forgotten` too: it updates the answer.
+        """Return whether another process has changed profiles since the last call. Call `forgotten` too: it
+        updates the answer.
         """
         before, self._profiles = self._profiles, self._writer.profiles
         return self._profiles != before

@@ -11,9 +11,7 @@ from hashlib import sha256
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-MAX_SLOTS = 1024
-"""Above any server's concurrency."""
-
+MAX_SLOTS = 1024  # above any server's concurrency
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -94,10 +92,8 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request of a calibration.
-
-    `phase` is service (one at a time) or load (queued). `counted` is False for requests that only fill the
-    queue. `p_long` is None without a prediction.
+    """One request of a calibration. `phase` is service (one at a time) or load (queued). `counted` is False
+    for requests that only fill the queue. `p_long` is None without a prediction.
     """
 
     phase: str
@@ -154,10 +150,8 @@ the same tokens with different last bits."""
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The result of one calibration.
-
-    `plan` names the plan. `method` is how mu_short was obtained: measured in the queue, or computed from
-    service times if a queue would take too long.
+    """The result of one calibration. `plan` names the plan. `method` is how mu_short was obtained: measured
+    in the queue, or computed from service times if a queue would take too long.
     """
 
     name: str

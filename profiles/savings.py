@@ -43,19 +43,12 @@ def group(rows: Sequence[Finished], of: Callable[[Finished], str]) -> list[Group
     groups: dict[str, list[Finished]] = defaultdict(list)
     for each in rows:
         groups[of(each)].append(each)
-    return sorted((_group(name, found) for name, found in groups.items()), key=lambda each: -each.saved_s)
-
-
-def _group(name: str, found: Sequence[Finished]) -> Group:
-    taken = sorted(each.sojourn_s for each in found)
-    in_order = sorted(each.sojourn_s + (each.saved_s or 0.0) for each in found)
-    return Group(
-        name,
-        len(found),
-        fmean(taken),
-        fmean(in_order),
-        percentile(taken, 0.95),
-        percentile(in_order, 0.95),
-        sum(each.saved_s or 0.0 for each in found),
-        sum(each.spared_tokens or 0.0 for each in found),
-    )
+    made = []
+    for name, found in groups.items():
+        taken = sorted(each.sojourn_s for each in found)
+        in_order = sorted(each.sojourn_s + (each.saved_s or 0.0) for each in found)
+        p95_s = percentile(taken, 0.95), percentile(in_order, 0.95)
+        saved_s = sum(each.saved_s or 0.0 for each in found)
+        spared_tokens = sum(each.spared_tokens or 0.0 for each in found)
+        made.append(Group(name, len(found), fmean(taken), fmean(in_order), *p95_s, saved_s, spared_tokens))
+    return sorted(made, key=lambda each: -each.saved_s)

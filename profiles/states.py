@@ -8,20 +8,15 @@ from dataclasses import dataclass
 
 from profiles.database import ProfilesError
 
-FORGETTING = "forgetting"
-"""Name of the state that records erasures; never erased itself."""
-
-UNKNOWN = -1
-"""Generation if the record of erasures is unreadable."""
-
+FORGETTING = "forgetting"  # name of the state that records erasures; never erased itself
+UNKNOWN = -1  # generation if the record of erasures is unreadable
 SALT_BYTES = range(16, hashlib.blake2b.MAX_KEY_SIZE + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """The last erasure: `generation` counts erasures of learned state, `at` is epoch seconds.
-
-    State learned in an earlier generation must not be written any more, nor requests that ended before `at`.
+    """The last erasure: `generation` counts erasures of learned state, `at` is epoch seconds. State learned
+    in an earlier generation must not be written any more, nor requests that ended before `at`.
     """
 
     generation: int = 0
@@ -29,7 +24,6 @@ class Forgetting:
 
 
 def save_state(connection: sqlite3.Connection, name: str, state: bytes) -> None:
-    """Store a state under its name, replacing the previous one."""
     connection.execute(
         "INSERT INTO states VALUES (?, ?, ?) "
         "ON CONFLICT (name) DO UPDATE SET saved_at = excluded.saved_at, state = excluded.state",
@@ -38,13 +32,11 @@ def save_state(connection: sqlite3.Connection, name: str, state: bytes) -> None:
 
 
 def load_state(connection: sqlite3.Connection, name: str) -> bytes | None:
-    """Return the state stored under a name; None if there is none or it is unreadable."""
     row = connection.execute("SELECT state FROM states WHERE name = ?", (name,)).fetchone()
     return row[0] if row is not None and isinstance(row[0], bytes) else None
 
 
 def drop_states(connection: sqlite3.Connection) -> None:
-    """Erase all states except the record of erasures."""
     connection.execute("DELETE FROM states WHERE name != ?", (FORGETTING,))
 
 
@@ -81,9 +73,8 @@ def salt(connection: sqlite3.Connection) -> bytes:
 def kept_salt(connection: sqlite3.Connection) -> bytes | None:
     """Return the key of the client hashes; None if it is lost."""
     row = connection.execute("SELECT salt FROM salt").fetchone()
-    if row is None or not isinstance(row[0], bytes) or len(row[0]) not in SALT_BYTES:
-        return None
-    return row[0]
+    is_sound = row is not None and isinstance(row[0], bytes) and len(row[0]) in SALT_BYTES
+    return row[0] if is_sound else None
 
 
 def client_hash(salt: bytes, client: str) -> bytes:

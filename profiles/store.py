@@ -14,17 +14,9 @@ from profiles.records import MAX_SLOTS, Profile, Sample
 
 log = logging.getLogger("clairvoyant")
 
-LATEST = 1e12
-"""Latest valid date of a profile, epoch seconds."""
-
-UNREADABLE = (msgspec.DecodeError, ValueError, TypeError)
-"""Errors of decoding, besides RecursionError."""
-
+LATEST = 1e12  # latest valid date of a profile, epoch seconds
 Record = TypeVar("Record")
-
-
-MAX_DOUBT = 0.5
-"""A mu_short with a wider relative confidence interval counts as uncertain."""
+MAX_DOUBT = 0.5  # a mu_short with a wider relative confidence interval counts as uncertain
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +79,8 @@ def fingerprint(connection: sqlite3.Connection) -> tuple[object, ...]:
 def newest_profile(
     connection: sqlite3.Connection, model: str | None = None, *, now_s: float | None = None
 ) -> Profile | None:
-    """Return the newest readable profile, optionally of a model; None if there is none.
-
-    Dates after `now_s`, epoch seconds, come from a wrong clock and sort last.
+    """Return the newest readable profile, optionally of a model; None if there is none. Dates after `now_s`,
+    epoch seconds, come from a wrong clock and sort last.
     """
     rows = connection.execute(
         "SELECT name, record, chosen_at FROM profiles WHERE ? IS NULL OR model = ? "
@@ -127,16 +118,14 @@ def _surer_first(newest_first: list[Profile]) -> list[Profile]:
     """Move each uncertain profile behind the newest of its model that is at least twice as certain."""
     ordered = list(newest_first)
     for number, doubtful in reversed(list(enumerate(newest_first))):
-        doubt = _doubt(doubtful)
-        surer = [
-            each
-            for each in newest_first[number + 1 :]
-            if each.served.model == doubtful.served.model and each.served.place == doubtful.served.place
-            if _doubt(each) <= doubt / 2
-        ]
-        if doubt > MAX_DOUBT and surer:
+        doubt, place = _doubt(doubtful), (doubtful.served.model, doubtful.served.place)
+        older = (
+            each for each in newest_first[number + 1 :] if (each.served.model, each.served.place) == place
+        )
+        surer = next((each for each in older if _doubt(each) <= doubt / 2), None)
+        if doubt > MAX_DOUBT and surer is not None:
             ordered.remove(doubtful)
-            ordered.insert(ordered.index(surer[0]) + 1, doubtful)
+            ordered.insert(ordered.index(surer) + 1, doubtful)
     return ordered
 
 
@@ -213,11 +202,10 @@ def _decoded(data: Any, kind: type[Record]) -> Record:
     """Decode untrusted JSON; ValueError, in one line, if it is invalid."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8 text") from None
-    except UNREADABLE as error:
+    except (RecursionError, UnicodeDecodeError) as error:
+        what = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "nested too deeply"
+        raise ValueError(what) from None
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise ValueError(str(error)) from None
 
 

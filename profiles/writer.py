@@ -27,19 +27,11 @@ from profiles.store import fingerprint
 
 log = logging.getLogger("clairvoyant")
 
-BATCH_S = 0.25
-"""Records of this time share a transaction."""
-
-WAITING_ROWS = 20_000
-"""Maximum records in memory while the disk refuses: about 10 MB."""
-
+BATCH_S = 0.25  # records of this time share a transaction
+WAITING_ROWS = 20_000  # maximum records in memory while the disk refuses: about 10 MB
 PRUNE_EVERY_ROWS = 1000
-PRUNE_ROWS = 5000
-"""Maximum old rows deleted at a time, so that no write takes long."""
-
-LARGEST = 1e12
-"""Bound of all numbers in a record: sums over a million rows stay within 64 bits."""
-
+PRUNE_ROWS = 5000  # maximum old rows deleted at a time, so that no write takes long
+LARGEST = 1e12  # bound of all numbers in a record: sums over a million rows stay within 64 bits
 UNWRITABLE = (
     ArithmeticError,
     AttributeError,
@@ -92,7 +84,9 @@ class _State(NamedTuple):
 
 
 class Writer:
-    """Writes records and states in batches until `close`. `unwritable` counts records with invalid values."""
+    """Writes records and states in batches until `close`. `unwritable` counts records with invalid values,
+    `profiles` is the last known `fingerprint` of the profiles.
+    """
 
     def __init__(self, path: Path, bounds: Bounds | None = None) -> None:
         """Open the database, replacing a damaged one, and start the thread; may raise ProfilesError."""
@@ -100,9 +94,8 @@ class Writer:
         self.unwritable = 0
         self._bounds = bounds or Bounds()
         self._open()
-        self._queue: SimpleQueue[_Record | Comparison | _State | None] = (
-            SimpleQueue()
-        )  # None only wakes the thread
+        # None only wakes the thread.
+        self._queue: SimpleQueue[_Record | Comparison | _State | None] = SimpleQueue()
         self._rows: deque[_Record] = deque(maxlen=WAITING_ROWS)
         self._compared: deque[Comparison] = deque(maxlen=WAITING_ROWS)
         self._states: dict[str, _State] = {}
@@ -135,7 +128,7 @@ class Writer:
                 replace_lost_salt(connection)
                 self._salt = salt(connection)
                 self._forgetting = forgetting(connection)
-                self._profiles = fingerprint(connection)
+                self.profiles = fingerprint(connection)
         except BaseException:
             connection.close()
             raise
@@ -156,11 +149,6 @@ class Writer:
     def generation(self) -> int:
         """The last known generation of learned states."""
         return self._forgetting.generation
-
-    @property
-    def profiles(self) -> tuple[object, ...]:
-        """The last known `fingerprint` of the profiles."""
-        return self._profiles
 
     def look(self) -> None:
         """Update `generation` and `profiles` soon; returns at once."""
@@ -189,9 +177,7 @@ class Writer:
                 self._failed(error)
             except Exception:
                 log.exception("history: internal error; please report it")
-                self._rows.clear()
-                self._compared.clear()
-                self._states.clear()
+                self._clear()
 
     def _gather(self) -> bool:
         """Wait for an item, then for the rest of the batch; return whether to stop."""
@@ -217,7 +203,7 @@ class Writer:
     def _write(self) -> None:
         connection = self._connection
         self._looking = False
-        self._profiles = fingerprint(connection)
+        self.profiles = fingerprint(connection)
         if not (self._rows or self._compared or self._states):
             self._forgetting = forgetting(connection)
             return
@@ -228,10 +214,18 @@ class Writer:
         except BaseException:
             connection.rollback()
             raise
-        self._rows.clear()
-        self._compared.clear()
-        self._states.clear()
-        self._log_result(refused)
+        self._clear()
+        if self._failing:
+            self._failing = False
+            log.info("history is written to %s again", self.path)
+        if refused and not self.unwritable:
+            # Log the type of the error only: its text may quote the request.
+            log.warning("history: a request with invalid values is skipped (%s); logged once", refused[0])
+        self.unwritable += len(refused)
+
+    def _clear(self) -> None:
+        for queued in (self._rows, self._compared, self._states):
+            queued.clear()
 
     def _write_batch(self) -> list[str]:
         """Write records and states; return the error type of each invalid record."""
@@ -270,15 +264,6 @@ class Writer:
         self._states = {
             name: state for name, state in self._states.items() if state.generation == erased.generation
         }
-
-    def _log_result(self, refused: list[str]) -> None:
-        if self._failing:
-            self._failing = False
-            log.info("history is written to %s again", self.path)
-        if refused and not self.unwritable:
-            # Log the type of the error only: its text may quote the request.
-            log.warning("history: a request with invalid values is skipped (%s); logged once", refused[0])
-        self.unwritable += len(refused)
 
     def _failed(self, error: Exception) -> None:
         if not self._failing:

@@ -25,20 +25,16 @@ from clairvoyant_cli.protocols.probes import BusySlots, OfferedModel, ProbeAnswe
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Route, Shape, Work, plainly_spelled, unescaped
 from clairvoyant_cli.state.snapshot import EngineState, LoadedModel
 
-LISTED_OR_LOCKED = (200, 401)
-"""What an OpenAI-compatible server answers who asks for its models: those, or that a key is wanted."""
-
+LISTED_OR_LOCKED = (200, 401)  # statuses of a list of models, or of a server that wants a key
 METRICS_PATH = "/metrics"
-
 LOADING = "loading its model"
 NO_CAP = "the server does not tell its limit on answers"
 FULL = "the server's context may be full soon"
-
+# Another server than it was taken for, or a new version: it answers, so requests may go on.
+NOT_UNDERSTOOD = "its answers cannot be parsed"
 UNTOLD_CONTEXT = 2048  # tokens for prompt and answer at a server that does not tell: Ollama's least default
 CONTEXT_MARGIN = 128  # tokens that may come until a cut takes effect, and that a template adds
 BYTES_A_TOKEN = 2  # of text, fewer only in numbers and in what is no text
-NOT_UNDERSTOOD = "its answers cannot be parsed"
-"""Another server than it was taken for, or a new version: it answers, so requests may go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,32 +169,23 @@ class Adapter:
     start_command: ClassVar[str] = "clairvoyant serve --backend http://HOST:PORT"
     get_model_command: ClassVar[str] = "load a model in the server"
 
+    # Whose routes it answers.
     SPEAKS: ClassVar[frozenset[Family]] = frozenset((Family.OPENAI, Family.ANTHROPIC))
-    """Whose routes it answers."""
-
+    # The ways in which it may continue an answer that was cut off, the likeliest to be exact first.
     CONTINUES: ClassVar[tuple[Way, ...]] = (Prefill(),)
-    """The ways in which it may take up an answer that was cut off, the likeliest to be exact first."""
-
     CAPS: ClassVar[tuple[str, ...]] = CAPS  # the fields that bound an answer's length there
+    # Fields of a request that have its prompt read in one go, though it may be in the cache.
     READ_ANEW: ClassVar[Mapping[str, Any]] = {}
-    """Fields of a request that have its prompt read in one go, though it may be in the cache."""
-
-    PRIORITY: ClassVar[Priority | None] = None
-    """How its own queue is ordered by a request's `priority`, if it was started so."""
-
+    PRIORITY: ClassVar[Priority | None] = None  # how its queue is ordered by `priority`, if it was started so
     REPORTS_SLOTS: ClassVar[bool] = False  # tells how many slots it has, and which are at work
     REPORTS_LOADING: ClassVar[bool] = True  # may answer 503 while its model loads, instead of waiting
-    SWAPS_MODELS: ClassVar[bool] = False
-    """Loads a model on demand, throws another out for it, and lists those that are loaded."""
-
+    SWAPS_MODELS: ClassVar[bool] = False  # loads models on demand, unloads others, and lists those loaded
     UNLOADS_MODELS: ClassVar[bool] = False  # loads and unloads a model on request
-    ANSWERS_ANY_MODEL: ClassVar[bool] = False
-    """Answers with the one model it has, whatever name a request gives."""
-
+    ANSWERS_ANY_MODEL: ClassVar[bool] = False  # has one model, whatever name a request gives
     SETS_LENGTH: ClassVar[bool] = False  # can write an answer of an exact number of tokens (`ignore_eos`)
     OBEYS_COMPLETION_CAP: ClassVar[bool] = True  # heeds `max_completion_tokens`
+    # Cannot always be identified, so a server at its usual port is assumed to be this kind.
     KNOWN_BY_PORT: ClassVar[bool] = True
-    """Cannot always be identified, so a server at its usual port is assumed to be this kind."""
 
     routes: ClassVar[Mapping[str, Route]] = ROUTES  # path of a POST -> what it is
     health_path: ClassVar[str] = "/v1/models"
@@ -223,8 +210,7 @@ class Adapter:
             await self.inspect(ask, server, answer, was_up=was_up)
 
     async def list_models(self, ask: Ask, server: ObservedServer) -> None:
-        offered = await self.offered_models(ask)
-        if offered is not None:
+        if (offered := await self.offered_models(ask)) is not None:
             server.offered = frozenset(self.known_as(model.name) for model in offered if model.name)
             server.remote_models = frozenset(model.name for model in offered if model.remote)
 
@@ -236,8 +222,7 @@ class Adapter:
             if self.PRIORITY is not None:
                 server.heeding = await self.heeding(ask, server.local_port)
         if server.stamps is not None:
-            metrics = (await ask(METRICS_PATH)).body
-            server.engine = engine_state(metrics, server.stamps.metrics)
+            server.engine = engine_state((await ask(METRICS_PATH)).body, server.stamps.metrics)
             server.note_load()
 
     async def version(self, ask: Ask) -> str | None:
@@ -276,16 +261,14 @@ class Adapter:
 
     def render(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
         """Return a refusal as a response's head and body, in the shape that the route's clients read."""
-        return response(
-            refusal, b"application/json", msgspec.json.encode(error_object(refusal, route.family))
-        )
+        body = msgspec.json.encode(error_object(refusal, route.family))
+        return response(refusal, b"application/json", body)
 
     def chat_body(
         self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False
     ) -> Body:
-        """Return the body of a streamed chat of one message, with at most, or `exact`ly, `tokens` of answer.
-
-        `greedy` sets temperature 0.
+        """Return the body of a streamed chat of one message, with at most, or `exact`ly, `tokens` of
+        answer. `greedy` sets temperature 0.
         """
         body: Body = {
             "messages": [{"role": "user", "content": prompt}],

@@ -12,11 +12,8 @@ from clairvoyant_cli.protocols.usage import Totals, told_by_line
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 1 << 20
-
-Clock = Callable[[], float]
-"""Seconds from whenever, which never go back: `time.monotonic`, or the time of a loop that simulates it."""
-
-
+TEXT_FIELDS = ("content", "thinking", "reasoning_content", "reasoning")
+Clock = Callable[[], float]  # monotonic seconds: `time.monotonic`, or the time of a loop that simulates it
 NOTHING = Totals()
 
 
@@ -52,9 +49,11 @@ def read_line(line: bytes) -> Piece | None:
     if said.get("done") is True:
         reasons.append(said.get("done_reason"))
     parts = [said.get("message"), *(each.get("delta") for each in choices)]
+    parts = [part for part in parts if isinstance(part, dict)]
+    words = [part.get("content") for part in parts]
     return Piece(
-        text=any(map(_has_text, parts)),
-        words="".join(map(_words, parts)),
+        text=any(part.get(name) for part in parts for name in TEXT_FIELDS),
+        words="".join(each for each in words if isinstance(each, str)),
         whole=bool(reasons),
         capped="length" in reasons,
         totals=told_by_line(held),
@@ -65,17 +64,6 @@ def error_text(said: dict[str, Any]) -> str:
     """Return the words of an error object, as OpenAI's servers and Ollama write it."""
     error = said.get("error")
     return str(error.get("message", error)) if isinstance(error, dict) else str(error)
-
-
-def _has_text(part: Any) -> bool:
-    return isinstance(part, dict) and any(
-        part.get(name) for name in ("content", "thinking", "reasoning_content", "reasoning")
-    )
-
-
-def _words(part: Any) -> str:
-    words = part.get("content") if isinstance(part, dict) else None
-    return words if isinstance(words, str) else ""
 
 
 def client_for(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:

@@ -27,7 +27,6 @@ class Onward:
 @dataclass(frozen=True, slots=True)
 class Prefill:
     """The same request, with the answer so far as a last assistant message, or appended to the prompt.
-
     `extra` keeps the server from starting another turn.
     """
 
@@ -54,7 +53,6 @@ class Raw:
     name: str = "raw"
 
     async def onward(self, ask: Ask, asked: Continuable, said: str, said_tokens: int) -> Onward | None:
-        """Have the prompt rendered, which asks no model, and return the request."""
         rendered = await _rendered(ask, asked)
         if rendered is None:
             return None

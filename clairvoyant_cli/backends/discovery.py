@@ -17,7 +17,6 @@ async def find_backend(
     wanted: str | None, prober: Prober, *, own_ports: Collection[int] = ()
 ) -> tuple[Found, list[Found]]:
     """Return the backend to use and all that were found; a named one is used although it is down.
-
     `own_ports`, where the proxy listens, are not searched.
     """
     if wanted is None:
@@ -69,18 +68,17 @@ async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
 
 
 async def recognise(prober: Prober, server: ObservedServer) -> bool:
-    """Identify a server that did not answer when it was looked for; False if it still cannot be.
-
-    A gateway that answers in its place is not mistaken for it: an unknown server must list its models.
+    """Identify a server that did not answer when it was looked for; False if it still cannot be. A gateway
+    that answers in its place is not mistaken for it: an unknown server must list its models.
     """
     url, prefix = server.upstream.url, server.prefix
     try:
         there = await identify(prober, url, prefix)
     except ClairvoyantError:
         return False
-    if there is None:
-        return False
-    if there.adapter is OTHER and (await prober.asking(url, prefix)(OTHER.models_path)).status != 200:
+    if there is None or (
+        there.adapter is OTHER and (await prober.asking(url, prefix)(OTHER.models_path)).status != 200
+    ):
         return False
     server.guessed = False
     server.adapter, server.version = there.adapter, there.version
@@ -109,9 +107,8 @@ def split_prefix(url: str) -> tuple[str, str]:
 async def _find_named(
     adapter: Adapter, prober: Prober, own_ports: Collection[int]
 ) -> tuple[Found, list[Found]]:
-    urls = _urls(adapter, own_ports)
     free = []
-    for url in urls:
+    for url in _urls(adapter, own_ports):
         try:
             there = await identify(prober, url)
         except ClairvoyantError:

@@ -26,11 +26,8 @@ from clairvoyant_cli.protocols.probes import BusySlots, OfferedModel, ProbeAnswe
 from clairvoyant_cli.protocols.routes import Family, Route, Shape
 
 SLOTS_TIMEOUT_S = 10.0  # it answers between two batches of a prompt
-SAMPLE_CHATS = (
-    [{"role": "user", "content": "A"}],
-    [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}],
-)
-"""One to answer, and one whose answer has begun."""
+QUESTION = {"role": "user", "content": "A"}
+SAMPLE_CHATS = [QUESTION], [QUESTION, {"role": "assistant", "content": "B"}]
 
 
 class LlamaCpp(Adapter):
@@ -72,15 +69,12 @@ class LlamaCpp(Adapter):
             server.slots = props.slots
 
     async def busy_slots(self, ask: Ask) -> BusySlots | None:
-        """Return the slots at work; None if it does not tell (`--no-slots`)."""
         return probes.busy_slots((await ask("/slots", SLOTS_TIMEOUT_S)).body)
 
     def json_type(self, shape: Shape) -> bytes | None:
-        """Return that of all its answers."""
         return b"application/json; charset=utf-8"
 
     async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
-        """Read them from its properties and its list of models, and see how it renders a chat."""
         props, models, *rendered = await asyncio.gather(
             ask("/props"),
             ask(self.models_path),
@@ -144,11 +138,9 @@ class LlamaCpp(Adapter):
         return _own(super().family_of(path))
 
     def render(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
-        """Return a refusal in its own shape on OpenAI's routes, too."""
         return super().render(refusal, replace(route, family=_own(route.family)))
 
     def keeps_prompts(self, port: int | None) -> bool:
-        """See it on the command line."""
         return port is not None and caches_prompts(words_of(("llama",), port))
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -23,16 +23,12 @@ from clairvoyant_cli.protocols.request_parsing import RUNNER_OPTIONS
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, ROUTES, Family, Shape, Work
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
-
 OWN_PLACES = ("registry.ollama.ai/", "library/")  # what it leaves out of a name when it lists its models
-PARALLEL = "OLLAMA_NUM_PARALLEL"
-PARALLEL_FLAGS = ("-np", "--parallel")
-"""How Ollama learns how many answers to give at once, and how it passes that on to its runner."""
-
+# How Ollama learns how many answers to give at once, and how it passes that on to its runner.
+PARALLEL, PARALLEL_FLAGS = "OLLAMA_NUM_PARALLEL", ("-np", "--parallel")
 SHORTEST_TEXT = "x"  # one token in any vocabulary
 TEMPLATE_STOPS = "<["  # what the stop strings of chat templates begin with
 READ_TIMEOUT_S = 30.0
-
 MOST_CONTEXTS = 10  # limit on an answer without a cap, as a multiple of the context (llm/server.go)
 
 
@@ -58,7 +54,6 @@ class Ollama(Adapter):
     chat_path = "/api/chat"
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        """Know it by its version's route."""
         version = probes.version_of((await ask("/api/version")).body)
         return None if version is None else Found(self, url, prefix, version)
 
@@ -80,7 +75,9 @@ class Ollama(Adapter):
         """Read it from the environment of the server's process, or the command line of its runner."""
         for process in listening(("ollama",), port):
             try:
-                told = [process.environ().get(PARALLEL, ""), *_runners_parallel(process)]
+                told = [process.environ().get(PARALLEL, "")]
+                for runner in process.children():
+                    told += values_of(runner.cmdline(), *PARALLEL_FLAGS)
             except (psutil.Error, OSError):
                 continue
             known = [int(each) for each in told if re.fullmatch("[0-9]{1,6}", each)]
@@ -92,7 +89,6 @@ class Ollama(Adapter):
         return b"application/json; charset=utf-8" if shape in OLLAMA_SHAPES else b"application/json"
 
     async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
-        """Read them from its Modelfile."""
         shown, running = await asyncio.gather(ask("/api/show", body={"model": model}), ask("/api/ps"))
         if not shown.status or shown.status >= 500:
             return None
@@ -135,17 +131,14 @@ class Ollama(Adapter):
         return super().family_of(path) if path.startswith("/v1/") else Family.OLLAMA
 
     def known_as(self, model: str) -> str:
-        """Return a model's name as it is listed."""
         return full_name(model)
 
     def runs_elsewhere(self, model: str) -> bool:
-        """Whether a model's name says that it runs in Ollama's cloud."""
         return model.endswith((":cloud", "-cloud"))
 
     def chat_body(
         self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False
     ) -> Body:
-        """Return the body of a chat in its own dialect, whose answers include timings."""
         options = ({"temperature": 0} if greedy else {}) | ({} if tokens is None else {"num_predict": tokens})
         return {"model": model, "messages": [{"role": "user", "content": prompt}], "options": options}
 
@@ -160,7 +153,6 @@ class Ollama(Adapter):
         return bool(found) and all("--no-webui" in words and caches_prompts(words) for words in found)
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
-        """Return the models it has, and which of them are loaded."""
         offered = probes.ollama_models((await ask(self.models_path)).body)
         if offered is None:
             return None
@@ -168,7 +160,6 @@ class Ollama(Adapter):
         return tuple(replace(model, loaded=model.name in loaded) for model in offered)
 
     def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
-        """Return a generation of nothing, which loads, or after which the model is not kept."""
         return "/api/generate", {"model": model} | ({} if loaded else {"keep_alive": 0})
 
 
@@ -198,9 +189,3 @@ def full_name(model: str) -> str:
 def larger_context(tokens: float) -> str:
     """Return the setting that gives a prompt of so many tokens and its answer enough context."""
     return f"OLLAMA_CONTEXT_LENGTH={1 << int(tokens * 1.1).bit_length()} (or num_ctx in the request)"
-
-
-def _runners_parallel(server: psutil.Process) -> Iterator[str]:
-    """Yield the parallelism on the command lines of the server's runners."""
-    for runner in server.children():
-        yield from values_of(runner.cmdline(), *PARALLEL_FLAGS)

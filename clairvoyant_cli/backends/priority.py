@@ -6,13 +6,10 @@ from clairvoyant_cli.protocols.probes import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
 FIELD = "priority"  # what vLLM and SGLang both call it in a request's body
+# One level of a client's priority, in seconds: 272 years outweigh any arrival time. A hundred levels in
+# milliseconds stay below 2^53, which every JSON reader can represent.
 LEVEL_S = 1 << 33
-"""One level of a client's priority, in seconds: 272 years outweigh any arrival time. A hundred levels in
-milliseconds stay below 2^53, which every JSON reader can represent."""
-
-MAX_IN_FLIGHT = 1024
-"""Requests that an engine with its own queue may have at once: as many as vLLM batches on the largest
-cards."""
+MAX_IN_FLIGHT = 1024  # requests that an engine may have at once: as many as vLLM batches on the largest cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +21,10 @@ class Priority:
     """
 
     flag: str
-    shapes: frozenset[Shape]
     metrics: EngineMetrics
     per_s: int = 1000
     lower_first: bool = True
+    shapes: frozenset[Shape] = frozenset({Shape.CHAT, Shape.COMPLETION, Shape.RESPONSES, Shape.EMBEDDING})
 
     def number(self, due_s: float, level: int = 0) -> int:
         """Return the number for a due time in epoch seconds. Lower levels, from -100 to 100, go first."""
@@ -38,7 +35,6 @@ class Priority:
 @dataclass(frozen=True, slots=True)
 class Heeding:
     """Whether an engine orders by priority: `priority` is None if not, `known` False if it cannot be told.
-
     `why` says what was seen.
     """
 

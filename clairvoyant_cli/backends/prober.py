@@ -14,11 +14,9 @@ from clairvoyant_cli.http.upstream import Upstream, UpstreamError
 from clairvoyant_cli.protocols.probes import ANSWER_BYTES, ProbeAnswer
 
 PROBE_TIMEOUT_S = 2.0
-
 TIMED_OUT = "no answer in time"
-
+# Marks the proxy's own questions. One that comes back to it shows that the server's address leads here.
 MARK_HEADER = b"x-clairvoyant-asker"
-"""Marks the proxy's own questions. One that comes back to it shows that the server's address leads here."""
 
 
 class Ask(Protocol):

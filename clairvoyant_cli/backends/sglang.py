@@ -9,7 +9,6 @@ from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.probes import EngineMetrics
-from clairvoyant_cli.protocols.routes import Shape
 
 INFO_PATHS = ("/get_server_info", "/server_info")  # the second is its newer name
 
@@ -24,7 +23,6 @@ class SgLang(Adapter):
     CONTINUES = (GO_ON,)
     PRIORITY: ClassVar[Priority | None] = Priority(
         "--enable-priority-scheduling",
-        frozenset({Shape.CHAT, Shape.COMPLETION, Shape.RESPONSES, Shape.EMBEDDING}),
         EngineMetrics(
             "sglang:num_running_reqs",
             "sglang:num_queue_reqs",
@@ -40,14 +38,12 @@ class SgLang(Adapter):
     KNOWN_BY_PORT = False
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        """Identify it by its server info."""
         if (await ask(self.models_path)).status not in LISTED_OR_LOCKED:
             return None
         version = await self.version(ask)
         return None if version is None else Found(self, url, prefix, version)
 
     async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
-        """Read it from its server info."""
         for path in reversed(INFO_PATHS):
             queue = probes.sglang_queue((await ask(path)).body)
             if queue is None:

@@ -2,28 +2,21 @@
 
 from dataclasses import dataclass
 
+# Until the backend has been seen at work: a small model on a laptop. Only ratios matter for the order.
 ASSUMED_DECODE_TOKENS_PER_S = 30.0
 ASSUMED_PREFILL_TOKENS_PER_S = 500.0
-"""Until the backend has been seen at work: a small model on a laptop. Only ratios matter for the order."""
-
-FASTEST_DECODE_TOKENS_PER_S = 1e5
-"""Each token takes one reading of the weights: 80 MB of them at the 8 TB/s of the fastest memory there is."""
-
-FASTEST_PREFILL_TOKENS_PER_S = 1e7
-"""Each token takes two operations a weight: 100 million weights at 2 petaflops."""
-
+FASTEST_DECODE_TOKENS_PER_S = 1e5  # each token reads the weights: 80 MB at the 8 TB/s of the fastest memory
+FASTEST_PREFILL_TOKENS_PER_S = 1e7  # each takes two operations a weight: 100 million weights at 2 petaflops
 SLOWEST_TOKENS_PER_S = 0.01  # a model of 100 GB, read from a disk at 1 GB/s for each token
+# One answer counts as at most this many times faster or slower than those before: the server's own report
+# may be wrong, and the order of the queue depends on it.
 MAX_AT_ONCE = 4.0
-"""One answer counts as at most this many times faster or slower than those before: the server's own report
-may be wrong, and the order of the queue depends on it."""
 
 
 @dataclass(slots=True)
 class Speeds:
-    """Running means of a server's speeds; None until measured.
-
-    `measured` are those of its profile: learning stays within a factor of four of them. `frozen` ones do not
-    learn.
+    """Running means of a server's speeds; None until measured. `measured` are those of its profile:
+    learning stays within a factor of four of them. `frozen` ones do not learn.
     """
 
     decode_tokens_per_s: float | None = None

@@ -10,7 +10,6 @@ from clairvoyant_cli.backends.process_inspection import values_of, words_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.probes import EngineMetrics
-from clairvoyant_cli.protocols.routes import Shape
 
 PROCESS_NAMES = ("python", "vllm", "VLLM")
 POLICY_FLAGS = ("--scheduling-policy", "--scheduling_policy")
@@ -31,7 +30,6 @@ class Vllm(Adapter):
     CONTINUES = (GO_ON,)
     PRIORITY: ClassVar[Priority | None] = Priority(
         "--scheduling-policy priority",
-        frozenset({Shape.CHAT, Shape.COMPLETION, Shape.RESPONSES, Shape.EMBEDDING}),
         EngineMetrics(
             "vllm:num_requests_running",
             "vllm:num_requests_waiting",

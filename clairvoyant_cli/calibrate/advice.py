@@ -32,39 +32,35 @@ def advise(
 
 def _about_the_sample(profile: Profile, queued: Sequence[Sample]) -> Iterator[str]:
     mu_short = profile.mu_short_s
-    classes = [LengthClass.of(sample.tokens) for sample in queued if sample.counted]
+    classes = {LengthClass.of(sample.tokens) for sample in queued if sample.counted}
     if mu_short is None:
         yield "no answer was Short (under 200 tokens): tau stays at its default; try another model"
         return
     if profile.method == "computed":
-        yield (
-            f"mu_short was computed from {mu_short.n} service times, for lack of time; "
-            "with --full it is measured"
-        )
+        how = f"computed from {mu_short.n} service times, for lack of time"
+        yield f"mu_short was {how}; with --full it is measured"
         return
     if mu_short.n < FEW_SHORTS:
         yield f"only {mu_short.n} Short answers were counted: ask more with --shorts"
     elif (mu_short.high - mu_short.low) / 2 > WIDE_INTERVAL * mu_short.mean:
         yield "mu_short is uncertain by more than a quarter: measure with --full, on an idle machine"
-    if LengthClass.SHORT in classes and set(classes) == {LengthClass.SHORT}:
+    if classes == {LengthClass.SHORT}:
         yield "no answer was longer than Short: mu_short lacks the wait behind long ones"
 
 
 def _about_noise(singles: Sequence[Sample]) -> Iterator[str]:
     spread, freedom = speed_spread(singles)
-    if freedom and spread > NOISY_RATE * sqrt(_chi_squared(freedom) / freedom):
+    if freedom:
+        # The 95 % quantile of chi-squared over its degrees of freedom (Wilson and Hilferty, 1931).
+        part = 2.0 / (9.0 * freedom)
+        bound = NOISY_RATE * sqrt((1.0 - part + CERTAIN * sqrt(part)) ** 3)
+    if freedom and spread > bound:
         yield f"the speed varied by {spread:.0%} from answer to answer: something else used the machine"
-    unexplained = [
-        s.sojourn_s - s.decode_s - (s.prefill_s or 0.0) - (s.load_s or 0.0)
-        for s in singles
-        if s.decode_s is not None
-    ]
-    services = [s.sojourn_s for s in singles if s.decode_s is not None]
-    if unexplained and median(unexplained) > max(UNEXPLAINED_S, UNEXPLAINED * median(services)):
-        yield (
-            f"answers took {median(unexplained):.1f} s longer than the server worked on them: "
-            "other clients were waiting in it"
-        )
+    told = [s for s in singles if s.decode_s is not None]
+    more_s = [s.sojourn_s - (s.decode_s or 0.0) - (s.prefill_s or 0.0) - (s.load_s or 0.0) for s in told]
+    if told and median(more_s) > max(UNEXPLAINED_S, UNEXPLAINED * median(s.sojourn_s for s in told)):
+        news = f"answers took {median(more_s):.1f} s longer than the server worked on them"
+        yield f"{news}: other clients were waiting in it"
 
 
 def speed_spread(samples: Sequence[Sample]) -> tuple[float, int]:
@@ -84,9 +80,3 @@ def speed_spread(samples: Sequence[Sample]) -> tuple[float, int]:
     left = sum((rate - start - slope * length) ** 2 for length, rate in zip(lengths, rates, strict=True))
     freedom = len(told) - (2 if varied else 1)
     return sqrt(left / freedom), freedom
-
-
-def _chi_squared(freedom: int) -> float:
-    """Return the 95 % quantile of chi-squared (Wilson and Hilferty, 1931)."""
-    part = 2.0 / (9.0 * freedom)
-    return float(freedom * (1.0 - part + CERTAIN * sqrt(part)) ** 3)

@@ -50,7 +50,6 @@ class TimedAnswer:
     capped: bool = False
 
     def note(self, piece: Piece) -> None:
-        """Record what a line reports of the whole answer."""
         told = piece.totals
         self.capped = self.capped or piece.capped
         self.told_tokens = told.tokens or self.told_tokens
@@ -67,7 +66,6 @@ class TimedAnswer:
 
     @property
     def sojourn_s(self) -> float:
-        """Seconds from sending to the last byte."""
         return self.ended_s - self.sent_s
 
     @property
@@ -94,7 +92,6 @@ class TimedAnswer:
 
 class Client:
     """Asks one model of one server, as an async context manager; gives up after `silence_s` of silence.
-
     `options` are sent with every question. No request takes longer than `piece_s`, None: without limit.
     """
 
@@ -168,17 +165,10 @@ class Client:
     async def get(
         self, path: str, timeout_s: float | None = None, body: dict[str, Any] | None = None
     ) -> probes.ProbeAnswer:
-        """Ask the server about itself; ClairvoyantError unless it answers."""
+        """Ask the server about itself, by POST if there is a body; ClairvoyantError unless it answers."""
         method = "GET" if body is None else "POST"
-        return probes.ProbeAnswer(200, await self._send(method, path, timeout_s or self.silence_s, body))
-
-    async def post(self, path: str, body: dict[str, Any]) -> None:
-        """Have the server do something, and wait until it has; ClairvoyantError if it will not."""
-        await self._send("POST", path, LOAD_S, body)
-
-    async def _send(self, method: str, path: str, timeout_s: float, body: dict[str, Any] | None) -> bytes:
-        async with self._within(timeout_s), self._reply(method, path, body) as response:
-            return await self._whole(response)
+        async with self._within(timeout_s or self.silence_s), self._reply(method, path, body) as response:
+            return probes.ProbeAnswer(200, await self._whole(response))
 
     @asynccontextmanager
     async def _reply(
@@ -197,11 +187,15 @@ class Client:
         except TimeoutError:
             if not piece.expired():
                 raise
-            raise self._unreachable(f"needs more than {self.piece_s:g} s for a short answer") from None
+            raise self._error(
+                f"needs more than {self.piece_s:g} s for a short answer", ExitCode.UNREACHABLE
+            ) from None
         except httpx.ReadTimeout:
             raise self._silent(silence_s or 0.0) from None
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise self._unreachable("does not answer; start it, or name another with --backend") from None
+            raise self._error(
+                "does not answer; start it, or name another with --backend", ExitCode.UNREACHABLE
+            ) from None
         except httpx.HTTPError as error:
             raise self._broke_off(f" ({type(error).__name__})") from None
 
@@ -227,37 +221,36 @@ class Client:
         return bytes(body)
 
     def _refused(self, status: int, body: bytes) -> ClairvoyantError:
-        said = _message(body) or f"HTTP {status}"
+        try:
+            decoded = msgspec.json.decode(body)
+            said = error_text(decoded)[:200] if isinstance(decoded, dict) else ""
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            said = body.decode(errors="replace").strip()[:200]
+        said = said or f"HTTP {status}"
         if status in (401, 403):
             return self._error(f"requires an API key: give it with --backend-key-file ({said})")
         if status == 404:
             return self._error(f"has no model {self.model!r} ({said}); name one with --model")
         if status == 503:
-            return self._unreachable(f"is loading or overloaded ({said}); try again when it is ready")
+            return self._error(
+                f"is loading or overloaded ({said}); try again when it is ready", ExitCode.UNREACHABLE
+            )
         return self._error(f"refused a question: {said}")
 
     def _broke_off(self, how: str = "") -> ClairvoyantError:
-        return self._unreachable(f"broke off an answer{how}; look at its log and calibrate again")
+        return self._error(
+            f"broke off an answer{how}; look at its log and calibrate again", ExitCode.UNREACHABLE
+        )
 
     def _silent(self, seconds: float) -> ClairvoyantError:
-        return self._unreachable(
+        return self._error(
             f"has sent nothing for {seconds:.0f} s; look at its log, make sure that nobody else uses it, and "
-            "calibrate again (without --quick if it is slow)"
+            "calibrate again (without --quick if it is slow)",
+            ExitCode.UNREACHABLE,
         )
 
     def _endless(self) -> ClairvoyantError:
         return self._error("sends an answer without end; look at its log")
 
-    def _unreachable(self, what: str) -> ClairvoyantError:
-        return self._error(what, ExitCode.UNREACHABLE)
-
     def _error(self, what: str, code: ExitCode = ExitCode.FAILURE) -> ClairvoyantError:
         return ClairvoyantError(f"{self.found.adapter.title} at {self.found.url} {what}", code)
-
-
-def _message(body: bytes) -> str:
-    try:
-        said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body.decode(errors="replace").strip()[:200]
-    return error_text(said)[:200] if isinstance(said, dict) else ""

@@ -44,7 +44,6 @@ HOPELESS = 4
 
 MOST_QUESTIONS = 60
 OTHER_TOKENS = 8
-
 OTHERS = ("Name three colours.", "What is twelve times twelve?", "Which month comes after May?")
 MAX_OTHERS = 16
 LOOKUP_TIMEOUT_S = 60.0
@@ -79,7 +78,6 @@ class Continued:
 @dataclass(slots=True)
 class Tried:
     """The trials so far of each way by its name, and how many questions they took. Kept over a restart.
-
     `fingerprint` is that of the model and its settings. `why_not`: why nothing can be tried, "" if it can.
     """
 
@@ -122,7 +120,6 @@ class Prover:
 
     @property
     def trial_s(self) -> float:
-        """About how long a trial takes, in seconds."""
         return (TRIAL_ANSWERS * self.tokens + 2 * OTHER_TOKENS) / self.rate
 
     @property
@@ -156,9 +153,8 @@ class Prover:
             self.tried = Tried(settings.fingerprint)
 
     async def step(self) -> None:
-        """Ask the next question, which makes two trials at most; nothing if all is known.
-
-        ClairvoyantError if the server stops answering.
+        """Ask the next question, which makes two trials at most; nothing if all is known. ClairvoyantError
+        if the server stops answering.
         """
         if self.is_complete or (way := self._way) is None:
             return
@@ -183,7 +179,6 @@ class Prover:
 
     @property
     def continuations(self) -> tuple[Continuation, ...]:
-        """What the trials say of each way."""
         tried = self.tried
         return tuple(
             _summed_up(way, trials, tried.fingerprint) for way, trials in tried.trials.items() if trials
@@ -191,7 +186,6 @@ class Prover:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks for the user."""
         tried, notes = self.tried, list[str]()
         if why_not := tried.why_not or ("" if self.continuations else self.cutter.why_not):
             notes.append(f"no answer can be cut and continued: {why_not}")
@@ -217,9 +211,6 @@ def _summed_up(way: str, trials: Sequence[Trial], fingerprint: str) -> Continuat
         exact_repeats=sum(trial.exact for trial in repeats),
         fingerprint=fingerprint,
     )
-
-
-# -- answers that are cut ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +242,6 @@ class Part:
 
     @property
     def tokens(self) -> int:
-        """The tokens that the answer reports, 0 if none."""
         pieces = (read_line(line) for line in self.read.split(b"\n"))
         return max((piece.totals.tokens or 0 for piece in pieces if piece is not None), default=0)
 
@@ -267,7 +257,6 @@ class Cutter:
         self.why_not = ""
 
     def asked(self, question: Question) -> Continuable:
-        """Return the request for a question's answer."""
         body = self._client.body(question, question.cap, greedy=True)
         route = self.adapter.routes[self.adapter.chat_path]
         raw = msgspec.json.encode(body | dict(self.adapter.READ_ANEW))
@@ -289,13 +278,11 @@ class Cutter:
         self, way: Way, asked: Continuable, after: int, *, repeated: bool = False
     ) -> Continued | None:
         """Cut an answer after this many events and continue it; None if it ended or the way is missing."""
-        cut = await self._cut(asked, after)
-        if cut is None:
+        if (cut := await self._cut(asked, after)) is None:
             return None
-        said = cut.splice.said
-        warm_s = None
+        said, warm_s = cut.splice.said, None
         if not repeated:
-            copy = Cut(deepcopy(cut.splice), cut.tokens, cut.earlier)
+            copy = replace(cut, splice=deepcopy(cut.splice))
             begun_s, part = await self._resume(way, copy, first_only=True)
             warm_s = None if part is None or part.first_s is None else part.first_s - begun_s
         # Other chats pass through all slots.
@@ -322,9 +309,8 @@ class Cutter:
         splice = Splice(asked)
         await self._warm_up(asked)
         part = await self._part(splice, self.adapter.chat_path, asked.body, cut_after=after)
-        if not splice.is_cut:
-            return None
-        if await self.adapter.reads_as_written(self.ask, asked, splice.pieces) is False:
+        reads_as_written = self.adapter.reads_as_written
+        if not splice.is_cut or await reads_as_written(self.ask, asked, splice.pieces) is False:
             return None
         told = await self.adapter.said_tokens(self.ask, asked, splice.said)
         tokens = max(splice.tokens, told or 0)
@@ -336,15 +322,12 @@ class Cutter:
     async def _resume(
         self, way: Way, cut: Cut, *, first_only: bool = False, look_up: bool = False, read_anew: bool = False
     ) -> tuple[float, Part | None]:
-        """Continue an answer; return when that began, and what came: None if the way is not available.
-
-        With `look_up` the server first looks for it in its cache; with `read_anew` it reads all again.
+        """Continue an answer; return when that began, and what came: None if the way is not available. With
+        `look_up` the server first looks for it in its cache; with `read_anew` it reads all again.
         """
         begun_s = self._client.clock()
-        lookup = self.adapter.cache_lookup(cut.splice.asked) if look_up else None
-        if lookup is not None:
-            path, body = lookup
-            await self.ask(path, LOOKUP_TIMEOUT_S, body)
+        if look_up and (lookup := self.adapter.cache_lookup(cut.splice.asked)) is not None:
+            await self.ask(lookup[0], LOOKUP_TIMEOUT_S, lookup[1])
         onward: Onward | None = await way.onward(self.ask, cut.splice.asked, cut.splice.said, cut.tokens)
         if onward is None:
             return begun_s, None

@@ -43,12 +43,10 @@ FORMS, SUBJECTS = _read()
 
 
 def short_questions(seed: int) -> list[Question]:
-    """Return the hundred short questions in an order of this seed."""
     return _shuffled("short", SHORT_CAP, seed)
 
 
 def long_questions(seed: int) -> list[Question]:
-    """Return the hundred long questions in an order of this seed."""
     return _shuffled("long", LONG_CAP, seed)
 
 

@@ -17,17 +17,15 @@ from clairvoyant_cli.confidence import student_t
 from predictor.record import SHORT_BELOW_TOKENS
 from profiles.records import Estimate, Sample
 
+# With fewer short answers for each slot in the queue, mu_short is computed from service times instead: they
+# would all have waited for the same few jobs.
 MIN_SHORTS = 8
-"""With fewer short answers for each slot in the queue, mu_short is computed from service times instead: they
-would all have waited for the same few jobs."""
-
 BLOCKS = 400  # of four short jobs and a long one: enough that their order does not matter
 NUDGE = 0.01
 
+# Standard deviations of lengths anywhere between a class's bounds.
 SHORT_SPREAD_TOKENS = SHORT_BELOW_TOKENS / sqrt(12)
 LONGER_SPREAD_TOKENS = (LONG_CAP - SHORT_BELOW_TOKENS) / sqrt(12)
-"""Standard deviations of lengths anywhere between a class's bounds."""
-
 WEIGHT = 4  # answers' worth of evidence of those spreads
 
 
@@ -95,9 +93,8 @@ def simulated_sojourns(
 def computed_mu_short(
     services: Sequence[ServiceTime], in_flight: int, slots: int, token_s: float
 ) -> Estimate:
-    """Return mu_short and its 95 % interval by simulation; `token_s` is the time that a token takes.
-
-    The uncertainties of both means add up with the degrees of freedom of Welch and Satterthwaite.
+    """Return mu_short and its 95 % interval by simulation; `token_s` is the time that a token takes. The
+    uncertainties of both means add up with the degrees of freedom of Welch and Satterthwaite.
     """
     mu_short_s = fmean(simulated_sojourns(services, in_flight, slots))
     least_s = min(service.seconds for service in services)
@@ -126,9 +123,6 @@ def _mean(services: Sequence[ServiceTime], spread_s: float) -> tuple[float, floa
     squares = WEIGHT * spread_s**2 + sum((service.seconds - mean_s) ** 2 for service in services)
     assumed = sum(service.assumed_s**2 for service in services) / 3.0
     return mean_s, squares / freedom / n + assumed / n**2, freedom
-
-
-# -- estimates ---------------------------------------------------------------------------------------------
 
 
 def estimate(values: Sequence[float], batch: int = 1) -> Estimate | None:
@@ -165,8 +159,7 @@ def pk_wait_s(rho: float, mean_s: float, cs2: float) -> float:
 def sojourns(services_s: Sequence[float], in_flight: int, slots: int) -> list[float]:
     """Return the sojourn times of jobs served first come first served, `in_flight` at a time."""
     free_at = [0.0] * slots
-    ended: list[float] = []
-    times: list[float] = []
+    ended, times = list[float](), list[float]()
     for number, service_s in enumerate(services_s):
         sent = heapq.heappop(ended) if number >= in_flight else 0.0
         end = max(sent, free_at[0]) + service_s

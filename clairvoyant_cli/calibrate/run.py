@@ -16,7 +16,6 @@ from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed_mu_short, cs2, estimate, in_the_queue
 from clairvoyant_cli.calibrate.server_speeds import (
     WARM_UP,
-    Survey,
     forecast_s,
     load_model,
     measure_bands,
@@ -31,7 +30,7 @@ from clairvoyant_cli.scheduler.starvation import tau_from_sojourn
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from profiles.records import MIN_TRIALS, Band, Continuation, Host, Mix, Profile, Sample
+from profiles.records import MIN_TRIALS, Continuation, Host, Mix, Profile, Sample
 
 MARGIN = 1.25  # of the time that a proof should take
 
@@ -42,19 +41,6 @@ class Outcome:
 
     profile: Profile
     samples: tuple[Sample, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What the parts of a calibration found. `queued` are the samples of the full queue."""
-
-    found: Survey
-    load_s: float | None
-    services: Sequence[ServiceTime]
-    bands: Sequence[Band]
-    slots: int
-    queued: Sequence[Sample]
-    method: str
 
 
 async def calibrate(session: Session, wanted_model: str | None, host: Host, version: str) -> Outcome:
@@ -77,11 +63,39 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
     slots = await probe_slots(client, longs[::-1], session.decode_tokens_per_s)
     continuations, notes = await _prove_continuing(session, slots)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
-    profile = _profile(session, Findings(found, load_s, services, bands, slots, queued, method), host)
-    profile = replace(
-        profile, measured_by=version, continuations=continuations, advice=(*profile.advice, *notes)
+    in_flight, _ = plan.queue_phase(slots)
+    times = [each.sojourn_s for each in queued if each.counted and is_short(each)]
+    mu_short = estimate(times, batch=in_flight)
+    if method == "computed":
+        mu_short = computed_mu_short(services, in_flight, slots, _token_s(session))
+    prefill = [rate for band in bands if (rate := band.prefill_tokens_per_s)]
+    singles = [service.sample for service in services]
+    profile = Profile(
+        name=found.served.profile_name,
+        measured_at=time.time(),
+        host=host,
+        served=found.served,
+        plan=plan.name,
+        method=method,
+        concurrency=in_flight,
+        mu_short_s=mu_short,
+        tau_s=None if mu_short is None else tau_from_sojourn(mu_short.mean),
+        decode_tokens_per_s=session.decode_tokens_per_s,
+        prefill_tokens_per_s=median(prefill) if prefill else None,
+        ttft_s=median(sample.ttft_s for sample in singles),
+        load_s=load_s,
+        slots=slots,
+        mixes=tuple(_mixes(services)),
+        bands=tuple(bands),
+        short_p99_s=percentile(sorted(times), 0.99) if times else None,
+        ranking_accuracy=_ranking_accuracy(session.samples),
+        queued_decode_tokens_per_s=_decode_rate(queued),
+        took_s=session.took_s,
+        measured_by=version,
+        continuations=continuations,
     )
-    return Outcome(profile, tuple(session.samples))
+    advice = (*advise(profile, singles, queued, found), *notes)
+    return Outcome(replace(profile, advice=advice), tuple(session.samples))
 
 
 def _say_how_long(session: Session, first: TimedAnswer) -> None:
@@ -123,40 +137,6 @@ async def _prove_continuing(session: Session, slots: int) -> tuple[tuple[Continu
     except ClairvoyantError as error:
         return (), (f"whether a cut answer can be continued is not known: {error}",)
     return prover.continuations, prover.notes
-
-
-def _profile(session: Session, findings: Findings, host: Host) -> Profile:
-    in_flight, _ = session.plan.queue_phase(findings.slots)
-    found = findings.found
-    times = [each.sojourn_s for each in findings.queued if each.counted and is_short(each)]
-    mu_short = estimate(times, batch=in_flight)
-    if findings.method == "computed":
-        mu_short = computed_mu_short(findings.services, in_flight, findings.slots, _token_s(session))
-    prefill = [rate for band in findings.bands if (rate := band.prefill_tokens_per_s)]
-    singles = [service.sample for service in findings.services]
-    profile = Profile(
-        name=found.served.profile_name,
-        measured_at=time.time(),
-        host=host,
-        served=found.served,
-        plan=session.plan.name,
-        method=findings.method,
-        concurrency=in_flight,
-        mu_short_s=mu_short,
-        tau_s=None if mu_short is None else tau_from_sojourn(mu_short.mean),
-        decode_tokens_per_s=session.decode_tokens_per_s,
-        prefill_tokens_per_s=median(prefill) if prefill else None,
-        ttft_s=median(sample.ttft_s for sample in singles),
-        load_s=findings.load_s,
-        slots=findings.slots,
-        mixes=tuple(_mixes(findings.services)),
-        bands=tuple(findings.bands),
-        short_p99_s=percentile(sorted(times), 0.99) if times else None,
-        ranking_accuracy=_ranking_accuracy(session.samples),
-        queued_decode_tokens_per_s=_decode_rate(findings.queued),
-        took_s=session.took_s,
-    )
-    return replace(profile, advice=tuple(advise(profile, singles, findings.queued, found)))
 
 
 def _token_s(session: Session) -> float:

@@ -44,25 +44,16 @@ READ_S = 0.2  # how long reading the longest prompt may take: a server may finis
 LEAST_TOKENS, MAX_TOKENS = 32, 400  # of that prompt; a server that is slower is only asked a short one
 ANSWER_TOKENS = 16
 
-REST_S = 1800.0
-REREAD_S = 0.5
-"""A conversation that was used within `REST_S`, and takes longer than `REREAD_S` to read, is not evicted."""
+# A conversation that was used within `REST_S`, and takes longer than `REREAD_S` to read, is not evicted.
+REST_S, REREAD_S = 1800.0, 0.5
 
 
 class Storage(Protocol):
-    """Where progress and results are kept."""
+    """Where progress and profiles are kept, such as `profiles.ledger.Ledger`."""
 
-    def load(self, name: str) -> bytes | None:
-        """Return a stored state, None if there is none."""
-        ...
-
-    def save(self, name: str, state: bytes) -> None:
-        """Store a state."""
-        ...
-
-    def keep(self, profile: Profile) -> None:
-        """Store a profile, or replace the one of its name."""
-        ...
+    def load(self, name: str) -> bytes | None: ...
+    def save(self, name: str, state: bytes) -> None: ...
+    def keep(self, profile: Profile) -> None: ...
 
 
 @dataclass(slots=True)
@@ -104,7 +95,6 @@ class SelfTest:
     _busy_s: float = -inf
 
     async def run(self) -> None:
-        """Test until cancelled."""
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
         self.daemon.dispatcher.changed.append(self._yield)
         self.daemon.dispatcher.ended.append(self._ended)
@@ -291,6 +281,8 @@ class SelfTest:
                 measured_by=__version__,
             )
         await asyncio.to_thread(self.storage.keep, replace(profile, continuations=found))
+        if self.daemon.state_saver is not None:  # the next answer may be cut
+            await self.daemon.state_saver.take_over()
         self._say(f"{server.name}: answers of {model} can be cut: {best.exact} of {best.trials} equal")
 
     def _say(self, news: str) -> None:

@@ -8,7 +8,7 @@ from math import inf
 from secrets import randbits
 from statistics import fmean, median
 
-from clairvoyant_cli.calibrate.client import Client, TimedAnswer
+from clairvoyant_cli.calibrate.client import LOAD_S, Client, TimedAnswer
 from clairvoyant_cli.calibrate.questions import LONG_CAP, READING_TOKENS, Question, reading
 from clairvoyant_cli.calibrate.session import (
     SHORTS_PER_LONG,
@@ -23,16 +23,13 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.probes import OfferedModel
 from profiles.records import Band, Sample, Served, place_of
 
+# The first answer after a pause pays for caches and clocks that the others find warm.
 WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)
-"""The first answer after a pause pays for caches and clocks that the others find warm."""
-
-SINGLES_SHARE = 0.35
-"""Share of a bounded run that questions one at a time may take; they tell how long the rest will."""
-
+SINGLES_SHARE = (
+    0.35  # of a bounded run that questions one at a time may take; they tell how long the rest will
+)
 LEAST_SHORTS = 2  # asked one at a time, however long they take
-
 MIN_TOKENS = 32
-
 SHORT_TOKENS, LONG_TOKENS = 60, 800  # assumed lengths of the answers of either kind, before any was asked
 READINGS = 2
 BAND_SHARE = 0.25  # share of what is left of a bounded run that one band may take
@@ -40,8 +37,7 @@ FIRST_PROBE = 6
 LARGEST_PROBE = 96
 PROBE_S = 0.4  # how long a probing answer should take: long against the jitter of a busy machine
 LONGEST_PROBE_TOKENS = 800
-HELD = 0.25
-"""Share of the time for which that many answers must have come at once; a late packet overlaps for less."""
+HELD = 0.25  # share of the time for which that many must come at once; a late packet overlaps for less
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +56,9 @@ async def survey(client: Client, wanted: str | None) -> Survey:
     offered = await adapter.offered_models(client.get)
     if offered is None:
         raise ClairvoyantError(f"{found.url} does not answer like {adapter.name}")
-    busy = None
+    slots = None
     with suppress(ClairvoyantError):
         slots = await adapter.busy_slots(client.get)
-        busy = None if slots is None else len(slots)
     local = {model.name: model for model in offered if not model.remote}
     model = _chosen(wanted, local, adapter.get_model_command)
     client.model = model.name
@@ -77,7 +72,7 @@ async def survey(client: Client, wanted: str | None) -> Survey:
         quantisation=model.quantisation,
         parameters=model.parameters,
     )
-    return Survey(served, model.loaded, found.slots, busy)
+    return Survey(served, model.loaded, found.slots, None if slots is None else len(slots))
 
 
 def _chosen(wanted: str | None, known: dict[str, OfferedModel], remedy: str) -> OfferedModel:
@@ -101,14 +96,12 @@ async def load_model(client: Client, *, unload_first: bool) -> float | None:
     adapter = client.found.adapter
     if not adapter.UNLOADS_MODELS:
         return None
-    if unload_first:
-        await client.post(*adapter.keep_request(client.model, loaded=False))
-    begun_s = client.clock()
-    await client.post(*adapter.keep_request(client.model, loaded=True))
+    begun_s = 0.0
+    for loaded in (False, True) if unload_first else (True,):
+        begun_s = client.clock()
+        path, body = adapter.keep_request(client.model, loaded=loaded)
+        await client.get(path, LOAD_S, body)
     return client.clock() - begun_s
-
-
-# -- service times -----------------------------------------------------------------------------------------
 
 
 async def one_at_a_time(
@@ -130,7 +123,11 @@ async def one_at_a_time(
 
 
 async def _service_time(session: Session, question: Question) -> ServiceTime:
-    cap = _affordable(session, question)
+    cap, rate, budget_s = None, session.decode_tokens_per_s, session.plan.budget_s
+    if budget_s is not None and rate is not None and question.cap >= LONG_CAP:
+        # A long answer must fit into a bounded run.
+        fits = int(rate * (SINGLES_SHARE * budget_s - session.took_s))
+        cap = None if fits >= question.cap else max(MIN_TOKENS, fits)
     answer = await session.ask_alone(question, cap)
     sample = session.sample("service", question, answer)
     rate = session.decode_tokens_per_s
@@ -139,17 +136,7 @@ async def _service_time(session: Session, question: Question) -> ServiceTime:
     return ServiceTime(sample, sample.sojourn_s + more_s, is_short(sample) and not cut, more_s)
 
 
-def _affordable(session: Session, question: Question) -> int | None:
-    """Return the cap under which a long answer fits into a bounded run; None if all of it does."""
-    rate, budget_s = session.decode_tokens_per_s, session.plan.budget_s
-    if budget_s is None or rate is None or question.cap < LONG_CAP:
-        return None
-    fits = int(rate * (SINGLES_SHARE * budget_s - session.took_s))
-    return None if fits >= question.cap else max(MIN_TOKENS, fits)
-
-
 def _left_s(session: Session, services: Sequence[ServiceTime], ahead: Sequence[Question]) -> float | None:
-    """Estimate the seconds to the end of the run."""
     if not services:
         return session.remaining_s
     short_s, longer_s = _means(services)
@@ -179,7 +166,6 @@ def times_of(services: Sequence[ServiceTime], *, short: bool) -> list[float]:
 
 
 def queue_phase_s(services: Sequence[ServiceTime], count: int, slots: int) -> float:
-    """Return how long a number of requests of the mix will take, in seconds."""
     short_s, longer_s = _means(services)
     return count * (SHORTS_PER_LONG * short_s + longer_s) / (SHORTS_PER_LONG + 1) / slots
 
@@ -188,9 +174,6 @@ def _means(services: Sequence[ServiceTime]) -> tuple[float, float]:
     """Return the mean service times of Short answers and of longer ones; both of all if there is one kind."""
     short, longer = (times_of(services, short=short) for short in (True, False))
     return fmean(short or longer), fmean(longer or short)
-
-
-# -- speeds by the length of the prompt --------------------------------------------------------------------
 
 
 async def measure_bands(session: Session) -> list[Band]:
@@ -234,9 +217,6 @@ def _seen_prefill(answers: Sequence[TimedAnswer], singles: Sequence[Sample]) -> 
     more_tokens = quickest.prompt_tokens - fmean(sample.prompt_tokens for sample in base)
     later_s = quickest.ttft_s - fmean(sample.ttft_s for sample in base)
     return more_tokens / later_s if more_tokens > 0 and later_s > 0 else None
-
-
-# -- slots -------------------------------------------------------------------------------------------------
 
 
 async def probe_slots(client: Client, questions: Sequence[Question], tokens_per_s: float | None) -> int:

@@ -14,10 +14,7 @@ from profiles.records import MIN_TRIALS, Sample
 T = TypeVar("T")
 
 TRIALS = 24  # answers that are cut and continued in one way
-
-SHORTS_PER_LONG = 4
-"""Four short questions to one long: what M1 numbers of the paper need for its 40 s (see `IN_FLIGHT`)."""
-
+SHORTS_PER_LONG = 4  # what the M1 numbers of the paper need for its 40 s (see `IN_FLIGHT`)
 IN_FLIGHT = 5
 """Requests in flight for each slot while mu_short is measured.
 
@@ -93,9 +90,8 @@ Tell = Callable[[Step], None]
 
 @dataclass(slots=True)
 class Session:
-    """One calibration under way; `say` prints a line, `score` returns P(Long) of a prompt.
-
-    `services` were asked alone, `queued` in a full queue.
+    """One calibration under way; `say` prints a line, `score` returns P(Long) of a prompt. `services` were
+    asked alone, `queued` in a full queue.
     """
 
     client: Client
@@ -119,12 +115,10 @@ class Session:
 
     @property
     def samples(self) -> list[Sample]:
-        """All answers that were timed."""
         return [service.sample for service in self.services] + self.queued
 
     @property
     def took_s(self) -> float:
-        """Seconds since the beginning."""
         return self.client.clock() - self.begun_s
 
     @property
@@ -140,7 +134,6 @@ class Session:
         return answer
 
     def sample(self, phase: str, question: Question, answer: TimedAnswer, *, counted: bool = True) -> Sample:
-        """Make a sample of an answer."""
         return Sample(
             phase=phase,
             question=question.name,
@@ -159,7 +152,6 @@ class Session:
 
 
 def is_short(sample: Sample) -> bool:
-    """Whether the answer was Short, by its measured length."""
     return LengthClass.of(sample.tokens) is LengthClass.SHORT
 
 

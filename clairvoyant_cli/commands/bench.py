@@ -1,14 +1,13 @@
 """`clairvoyant bench`: measure what shortest-first gains on your own machine."""
 
-import asyncio
 import json
 import logging
 import platform
 import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from clairvoyant_cli.commands.options import (
     together,
 )
 from clairvoyant_cli.errors import ClairvoyantError, InputError
-from clairvoyant_cli.research.bench.arms import AGENT_ARMS, CLAIRVOYANT, DIRECT, ORACLE, Arm, parse_arm
+from clairvoyant_cli.research.bench.arms import AGENT_ARMS, DIRECT, ORACLE, Arm, parse_arm
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from clairvoyant_cli.system import run
@@ -231,56 +230,36 @@ async def _measure_agents(
 ) -> "Findings":
     from clairvoyant_cli.commands.setup import load_predictor, second_opinion
     from clairvoyant_cli.config import ServeConfig
-    from clairvoyant_cli.proxy.access.keys import read_backend_key
-    from clairvoyant_cli.proxy.daemon import running_daemon
-    from clairvoyant_cli.research.bench.agents import AgentLoad, agent_bench, agents_notes, summaries_of
+    from clairvoyant_cli.research.bench.agents import AgentLoad, agents_notes, measure_agents, summaries_of
     from clairvoyant_cli.research.bench.report import Findings
 
-    sizes: dict[str, tuple[float, float]] = {}
-
-    @asynccontextmanager
-    async def daemon_before(url: str, slots: int | None, arm: str) -> AsyncIterator[str]:
-        key_file = str(backend_key_file) if backend_key_file else None
-        config = ServeConfig(
-            backend=url,
-            listen="127.0.0.1:0",
-            slots=slots,
-            policy=None if arm == CLAIRVOYANT else arm,
-            tau=tau,
-            slot_save_path=slot_save_path,
-            backend_key_file=key_file,
-        )
-        # In virtual time a thread would take no time, and its result would come too late.
-        encode = None if virtual_time else second_opinion(config)
-        clock = asyncio.get_running_loop().time if virtual_time else time.monotonic
-        async with running_daemon(config, load_predictor(None), clock=clock, encode=encode) as daemon:
-            cache = daemon.pool.queue.fleet.stations[daemon.pool.first.name].cache
-            cache.size = sizes.get(arm, cache.size)
-            yield daemon.base_url
-            sizes[arm] = cache.size
-
-    load = AgentLoad(**load_options)
-    measured: dict[str, list[dict[tuple[str, str], float]]] = {arm.partition("=")[0]: [] for arm in arms}
-    async with agent_bench(
-        load,
-        backend,
-        daemon_before,
-        model=model,
-        key=read_backend_key(backend_key_file),
-        cache=cache,
+    config = ServeConfig(
+        listen="127.0.0.1:0",
         slots=slots,
-        virtual_time=virtual_time,
-    ) as bench:
-        with _progress(runs * len(arms)) as on_progress:
-            for step in range(runs * len(arms)):
-                number, place = divmod(step, len(arms))
-                arm = arms[(place + number) % len(arms)]  # each run begins with another arm
-                on_progress(step, f"run {number + 1}, {arm}")
-                measured[arm.partition("=")[0]].append(await bench.measure(arm, number))
+        tau=tau,
+        slot_save_path=slot_save_path,
+        backend_key_file=str(backend_key_file) if backend_key_file else None,
+    )
+    load = AgentLoad(**load_options)
+    with _progress(runs * len(arms)) as on_progress:
+        measured, about = await measure_agents(
+            load,
+            backend,
+            arms,
+            runs,
+            config,
+            lambda: load_predictor(None),
+            # In virtual time a thread would take no time, and its result would come too late.
+            None if virtual_time else second_opinion(config),
+            on_progress,
+            model=model,
+            cache=cache,
+            virtual_time=virtual_time,
+        )
     return Findings(
         title="Bench: agents",
         command=shlex.join(["clairvoyant", *sys.argv[1:]]),
-        about=_machine() | dict(bench.about),
+        about=_machine() | about,
         settings=asdict(load),
         notes=tuple(agents_notes(load, runs)),
         summaries=summaries_of(measured),
@@ -327,8 +306,7 @@ def _bench(
 async def _measure(settings: "Settings", arms: list[Arm], backend_key_file: Path | None) -> "Findings":
     from clairvoyant_cli.commands.setup import load_predictor
     from clairvoyant_cli.research.bench.report import UNPROVEN, Findings, notes_of
-    from clairvoyant_cli.research.bench.session import run_steps, steps_of
-    from clairvoyant_cli.research.bench.setup import set_up
+    from clairvoyant_cli.research.bench.setup import run_steps, set_up, steps_of
     from clairvoyant_cli.research.bench.summary import summarise
 
     predictor = load_predictor(settings.predictor)

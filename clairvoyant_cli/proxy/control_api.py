@@ -36,28 +36,17 @@ from clairvoyant_cli.state.client import PREFIX
 from clairvoyant_cli.state.encoding import encode
 from clairvoyant_cli.state.state_history import StateHistory
 
-EVENT_EVERY_S = 0.08
-"""Least time between two states of an event stream; changes in between are merged."""
-
-MAX_EVERY_S = 5.0
-"""Greatest interval a reader can ask for with `every_ms`: it takes a silent daemon for lost."""
-
-HEARTBEAT_S = 1.0
-"""A stream without changes still sends a state, so that ages and elapsed times move."""
-
-REST = 25
-"""A state rests for this many times as long as it took to build: at most 4 % of the daemon's time."""
-
-OUTLOOK_REST = 4
-"""The same for the outlook, which an operator waits for."""
-
+EVENT_EVERY_S = 0.08  # least time between two states of an event stream; changes in between are merged
+MAX_EVERY_S = 5.0  # greatest interval a reader can ask for with `every_ms`: it takes a silent daemon for lost
+HEARTBEAT_S = 1.0  # a stream without changes still sends a state, so that ages and elapsed times move
+REST = 25  # a state rests for this many times as long as it took to build: at most 4 % of the daemon's time
+OUTLOOK_REST = 4  # the same for the outlook, which an operator waits for
 MAX_REST_S = 5.0
 
 
 class Shared:
-    """Builds an answer once for all who wait for it, and rests in proportion to what that took.
-
-    An answer is built after it was asked for, so an operator who has acted sees the effect.
+    """Builds an answer once for all who wait for it, and rests in proportion to what that took. An answer
+    is built after it was asked for, so an operator who has acted sees the effect.
     """
 
     def __init__(
@@ -72,7 +61,6 @@ class Shared:
         self._turn = asyncio.Lock()
 
     async def next(self) -> bytes:
-        """Return the next answer."""
         loop = asyncio.get_running_loop()
         if self._coming is None:
             self._coming = loop.create_future()
@@ -100,12 +88,10 @@ class Changes:
         self._next = asyncio.Event()
 
     def note(self) -> None:
-        """Wake the listeners: something has changed."""
         self._next.set()
         self._next = asyncio.Event()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return at the next change, or after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._next.wait()
@@ -123,7 +109,6 @@ class Actions:
     reload: Callable[[], str]
 
     async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Carry out an action by name."""
         verb = Verb(action)
         if "id" in COMMANDS[verb].fields:
             result = self._on_request(verb, arguments)
@@ -133,7 +118,10 @@ class Actions:
             result = await self.backends.keep_model(arguments)
         else:
             result = self._on_daemon(verb, arguments)
-        self.stats.journal.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
+        shown = (each for each in arguments.items() if each[0] not in SECRETS)
+        given = [f"{key}={value}" for key, value in shown if isinstance(value, str | int | float)]
+        news = f"operator: {action} {printable(' '.join(given), 120)}"
+        self.stats.journal.event(logging.INFO, news.rstrip())
         self.operation.dispatcher.moved()
         return result
 
@@ -198,17 +186,6 @@ def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> fl
     return value
 
 
-def _is_json(content_type: bytes) -> bool:
-    # The type itself: `text/plain; x=json` is one that a page may send to any site.
-    return content_type.split(b";", 1)[0].strip().lower() == b"application/json"
-
-
-def _plain(arguments: dict[str, Any]) -> str:
-    shown = (each for each in arguments.items() if each[0] not in SECRETS)
-    given = (f"{key}={value}" for key, value in shown if isinstance(value, str | int | float))
-    return printable(" ".join(given), 120)
-
-
 def _answer_of(name: str, shared: Shared) -> Callable[[WebRequest], Awaitable[Response]]:
     media_type = Metrics.CONTENT_TYPE if name == "metrics" else "application/json"
 
@@ -254,7 +231,6 @@ class ControlApi:
         )
 
     def stop(self) -> None:
-        """End the event streams."""
         if not self._stopped.is_set():
             self._stopped.set()
             self._changes.note()
@@ -277,10 +253,11 @@ class ControlApi:
             return 403, "requests from other sites' pages are refused"
         if head.path == f"{PREFIX}/health":
             return None
-        not_admin = self._access.admin_objection(head)
-        if not_admin is not None:
+        if (not_admin := self._access.admin_objection(head)) is not None:
             return 401, not_admin
-        if head.method == b"POST" and not _is_json(head.get(b"content-type") or b""):
+        # The type itself: `text/plain; x=json` is one that a page may send to any site.
+        content_type = (head.get(b"content-type") or b"").split(b";", 1)[0].strip().lower()
+        if head.method == b"POST" and content_type != b"application/json":
             return 400, "actions take a JSON body with Content-Type: application/json"
         return None
 
@@ -313,7 +290,6 @@ class ControlApi:
             self.end_if_unwatched()
 
     def end_if_unwatched(self) -> None:
-        """Call `unwatched` if nobody reads an event stream."""
         if not self.watchers:
             self.unwatched()
 
@@ -331,8 +307,7 @@ class ControlApi:
             return JSONResponse({"error": f"unknown action; there are {', '.join(COMMANDS)}"}, 404)
         if action == Verb.BACKEND:
             token = bearer_of(request.headers.get("authorization", "").encode("latin-1"))
-            not_operator = self._access.operator_objection(token)
-            if not_operator is not None:
+            if (not_operator := self._access.operator_objection(token)) is not None:
                 return JSONResponse({"error": not_operator}, 401)
         try:
             arguments = msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])

@@ -107,12 +107,10 @@ class Daemon:
 
     @property
     def pool(self) -> ServerPool:
-        """The servers."""
         return self.lifecycle.pool
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """The queue."""
         return self.operation.dispatcher
 
     def snapshot(self) -> Snapshot:
@@ -135,7 +133,6 @@ class Daemon:
         self._asked.set()
 
     def stop_now(self) -> None:
-        """Shut down at once, whatever runs."""
         self._stopped.set()
         self._asked.set()
 
@@ -178,13 +175,8 @@ async def running_daemon(
     second predictions, which `predictor` takes as opinions. `urgency` predicts the urgency of
     requests for which no rule or client gives one. `self_test` runs as long as the daemon.
     """
-    policy = _policy(config)  # refused before anything is started
+    _policy(config)  # refused before anything is started
     traces = traces_to(config.otlp_endpoint) if announced else None
-    table = ConnectionTable(
-        client_timeout_s=config.client_timeout,
-        most=max_connections(config.max_connections, raise_open_files()),
-        body_budget_bytes=config.body_budget_mib * 1024 * 1024,
-    )
     exposed = not all(is_loopback(host) for host, _ in config.addresses())
     clients_file = clients_file_of(config, exposed=exposed)
     access = access_of(config, clients_file)
@@ -195,27 +187,24 @@ async def running_daemon(
         async with own_server(config) as own, Tasks() as tasks:
             daemon = _compose(
                 config,
-                policy,
                 predictor,
                 access,
                 clients_file,
                 servers,
-                table,
                 tasks.spawn,
                 clock,
                 listeners.addresses,
-                persistence=persistence,
-                encode=encode,
-                urgency=urgency,
+                persistence,
+                encode,
+                urgency,
             )
 
             def took(address: Address) -> None:
                 daemon.stats.journal.event(logging.INFO, f"listening on {joined(*address)} as well")
                 daemon.lifecycle.expect()  # what listened there may be the server, and starts elsewhere
 
-            await listeners.accept(
-                lambda: ClientConnection(daemon.gateway.handle, tasks.spawn, table), tasks.spawn, took
-            )
+            handle, table = daemon.gateway.handle, daemon.connections
+            await listeners.accept(lambda: ClientConnection(handle, tasks.spawn, table), tasks.spawn, took)
             if traces is not None:
                 daemon.metrics.traced = traces.listener(daemon.stats.journal)
             for server in daemon.pool:
@@ -229,12 +218,9 @@ async def running_daemon(
                 tasks.spawn(self_test(daemon))
             if announced:  # only then does anyone look back
                 tasks.spawn(daemon.recorder.run())
+            port = listeners.addresses[0][1]
             try:
-                with (
-                    run_file(daemon.base_url, listeners.addresses[0][1], access)
-                    if announced
-                    else nullcontext()
-                ):
+                with run_file(daemon.base_url, port, access) if announced else nullcontext():
                     yield daemon
             finally:
                 daemon.operation.stopped = True  # what ends from here on was not ended by its client
@@ -265,16 +251,13 @@ def _policy(config: ServeConfig) -> Policy:
 
 def _compose(
     config: ServeConfig,
-    policy: Policy,
     predictor: Predictor,
     access: Access,
     clients_file: ClientsFile,
     servers: list[Server],
-    table: ConnectionTable,
     spawn: Spawn,
     clock: Callable[[], float],
     own: Sequence[Address],
-    *,
     persistence: Persistence | None,
     encode: Encode | None,
     urgency: UrgencyPredictor | None,
@@ -284,8 +267,13 @@ def _compose(
     journal = Journal(clock)
     say = journal.event
     stats = RequestStats(journal)
+    table = ConnectionTable(
+        client_timeout_s=config.client_timeout,
+        most=max_connections(config.max_connections, raise_open_files()),
+        body_budget_bytes=config.body_budget_mib * 1024 * 1024,
+    )
     scheduler = Scheduler(
-        policy,
+        _policy(config),
         workers={},
         tau_s=tau_from_setting(config.tau),
         capacity=config.queue_capacity,
@@ -301,13 +289,8 @@ def _compose(
         lifecycle.let_in(server)
 
     # The queue and how it is operated.
-    operation = Operation(
-        dispatcher,
-        times.coverage,
-        clock,
-        say,
-        "default" if config.tau is None else "flag",
-    )
+    tau_from = "default" if config.tau is None else "flag"
+    operation = Operation(dispatcher, times.coverage, clock, say, tau_from)
     operation.quantum_tokens, operation.max_wait_s = config.quantum, config.max_wait
     learn_queue = LearnQueue(predictor, operation.review_predictor)
     level = None if config.slo is None else ServiceLevel(config.slo, scheduler, clock, say)
@@ -392,18 +375,11 @@ def _compose(
         ),
         predictor,
     )
-    opinions = None
-    if encode is not None:
-        opinions = SecondOpinions(encode, predictor, times, dispatcher, levels)
+    opinions = None if encode is None else SecondOpinions(encode, predictor, times, dispatcher, levels)
 
     # Observers, in the order in which they are called.
-    dispatcher.changed += [
-        lifecycle.remove_idle,
-        changes.note,
-        preemption.look,
-        annotation.tell,
-        backlog.look,
-    ]
+    dispatcher.changed += [lifecycle.remove_idle, changes.note, preemption.look]
+    dispatcher.changed += [annotation.tell, backlog.look]
     dispatcher.ended += [
         truncations.ended,
         runaways.ended,
@@ -412,8 +388,10 @@ def _compose(
         lifecycle.ended,
         times.ended,
         learn_queue.ended,
+        urgency_stats.ended,
+        preemption.ended,
+        resubmissions.ended,
     ]
-    dispatcher.ended += [urgency_stats.ended, preemption.ended, resubmissions.ended]
     dispatcher.fired.append(
         Tally(lambda n: say(logging.INFO, f"tau promoted {plural(n, 'request')} in the last minute")).add
     )
@@ -431,14 +409,7 @@ def _compose(
     saver = None
     if persistence is not None:
         saver = StateSaver(
-            persistence,
-            lifecycle,
-            operation,
-            stats,
-            predictor,
-            learn_queue,
-            gain,
-            freeze=config.freeze,
+            persistence, lifecycle, operation, stats, predictor, learn_queue, gain, config.freeze
         )
         saver.begin()  # which listens to what ends, after all others
         preemption.prefer(config)

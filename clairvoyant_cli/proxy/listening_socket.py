@@ -16,15 +16,10 @@ log = logging.getLogger("clairvoyant")
 Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
 BACKLOG = 2048
-
 TAKEN = "the port is taken (clairvoyant status shows whether by another clairvoyant)"
-
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 1.0
-PAUSE_GROWTH = 1.0005
-"""So 10 ms after 10 s, 50 ms after 90 s, and a second after half an hour."""
-
-OWN_DESCRIPTORS = 100
-"""Kept for the listener, the database, probes, spare and resting connections to the backend."""
+PAUSE_GROWTH = 1.0005  # so 10 ms after 10 s, 50 ms after 90 s, and a second after half an hour
+OWN_DESCRIPTORS = 100  # for the listener, the database, probes, spare and idle connections to the backend
 
 
 def listen(host: str, port: int, flag: str = "--listen") -> socket.socket:
@@ -92,12 +87,10 @@ class Listeners:
                 spawn(begin_late(address))
 
     def stop(self) -> None:
-        """Accept no more clients."""
         for stop in self._stopping:
             stop()
 
     def close(self) -> None:
-        """Close the sockets."""
         for listener in self._sockets:
             listener.close()
 

@@ -16,10 +16,8 @@ from clairvoyant_cli.research.svg import Plot, svg
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A measured figure, and the paper's where it states one.
-
-    Unit "%" is a change and "% of requests" a share; both are stored as fractions and shown times 100. Unit
-    "count" is a number of things.
+    """A measured figure, and the paper's where it states one. Unit "%" is a change and "% of requests" a
+    share; both are stored as fractions and shown times 100. Unit "count" is a number of things.
     """
 
     row: str
@@ -40,18 +38,15 @@ class Cell:
             return "-"
         sign = "+" if self.unit == "%" else ""
         whole = self.unit == "count" and self.ours.mean == int(self.ours.mean)
-        digits = 1 if self.scale != 1.0 else 0 if whole else _digits(abs(self.ours.mean))
+        size = abs(self.ours.mean)
+        decimals = 0 if size >= 100.0 else 1 if size >= 10.0 else 2 if size >= 0.1 else 4
+        digits = 1 if self.scale != 1.0 else 0 if whole else decimals
         text = f"{self.ours.mean * self.scale:{sign}.{digits}f}"
         if isfinite(self.ours.half_width) and not (whole and self.ours.half_width == 0.0):
             text += f" ± {self.ours.half_width * self.scale:.{digits}f}"
         if self.paper is not None:
             text += f"  [{self.paper * self.scale:{sign}.{digits}f}]"
         return text
-
-
-def _digits(size: float) -> int:
-    """Return how many decimals show about three significant digits."""
-    return 0 if size >= 100.0 else 1 if size >= 10.0 else 2 if size >= 0.1 else 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,6 @@ class Table:
 
     @property
     def heading(self) -> str:
-        """The title with the units of its figures."""
         units = ", ".join(sorted({cell.unit for cell in self.cells} - {"1", "count"}))
         return f"{self.title} ({units})" if units else self.title
 
@@ -139,23 +133,19 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def _record(cell: Cell) -> dict[str, Any]:
+    ours, half_width = (value * cell.scale for value in (cell.ours.mean, cell.ours.half_width))
     return {
         "row": cell.row,
         "column": cell.column,
         "unit": cell.unit,
-        "ours": _finite(cell.ours.mean * cell.scale),
-        "half_width": _finite(cell.ours.half_width * cell.scale),
+        "ours": ours if isfinite(ours) else None,
+        "half_width": half_width if isfinite(half_width) else None,
         "runs": cell.ours.n,
         "paper": None if cell.paper is None else cell.paper * cell.scale,
     }
 
 
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
-
-
 def print_report(report: Report, console: Console) -> None:
-    """Print a report: conclusions, setting, tables, notes."""
     for conclusion in report.conclusions:
         console.print(conclusion, style="bold", highlight=False)
     if report.setting:

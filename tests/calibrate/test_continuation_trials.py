@@ -15,11 +15,10 @@ from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import TRIALS
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Service
 from clairvoyant_cli.research.replay.lengths import AnswerTokens
 from profiles.records import MIN_TRIALS, Continuation
 from tests.fakes.calibrating import SMALL, measured, replay
-from tests.fakes.replay_backend import Engine, Replay, Speed
+from tests.fakes.replay_backend import Engine, Replay, Service, Speed
 
 SPEED = Speed(prefill_tokens_per_s=2000.0, decode_tokens_per_s=100.0)
 

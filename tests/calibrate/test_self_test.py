@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from clairvoyant_cli.backends.ollama import Ollama
-from clairvoyant_cli.calibrate.self_test import IDLE_S, SelfTest
+from clairvoyant_cli.calibrate.self_test import IDLE_S, SelfTest, Storage
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
@@ -58,7 +58,7 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def proxied(
-    storage: Kept, *, loaded: bool = True, decode: float = 50.0, **settings: Any
+    storage: Storage, *, loaded: bool = True, decode: float = 50.0, **settings: Any
 ) -> AsyncIterator[tuple[Daemon, Engine]]:
     """Run the proxy with a self-test before a server of one slot."""
     engine = Engine(speed=Speed(1000.0, decode), answer_tokens=lambda prompt, rng: 300)
@@ -118,6 +118,23 @@ def test_self_test_proves_an_idle_server_and_records_no_request() -> None:
     assert not predictor.seen
     assert any("finding out in idle time" in event.text for event in state.log)
     assert any("can be cut: 24 of 24 equal" in event.text for event in state.log)
+
+
+def test_first_answer_after_the_proof_is_cut(tmp_path: Path) -> None:
+    async def run() -> int:
+        ledger = Ledger(tmp_path / "c.db")
+        try:
+            async with proxied(ledger, decode=100.0, persistence=ledger) as (daemon, _):
+                await until(lambda: any("can be cut:" in event.text for event in daemon.stats.journal.events))
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(asked(daemon, "0.9 tell me a long story", 300))
+                    await until(lambda: any(each.tokens for each in daemon.dispatcher.live.values()))
+                    group.create_task(asked(daemon, "0.0 say yes", 5))
+                return daemon.snapshot().counters.cuts
+        finally:
+            ledger.close()
+
+    assert run_virtually(run()) == 1
 
 
 def test_client_request_ends_the_self_test_at_once() -> None:

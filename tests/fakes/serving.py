@@ -10,6 +10,7 @@ from typing import Any
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.proxy.learning.persistence import Persistence
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import Prediction, Predictor, PromptView
@@ -66,13 +67,19 @@ async def serving(
     announced: bool = False,
     clock: Callable[[], float] = time.monotonic,
     self_test: Callable[[Daemon], Awaitable[None]] | None = None,
+    persistence: Persistence | None = None,
     **settings: Any,
 ) -> AsyncIterator[Daemon]:
     """Run the proxy before `backend` on a free port; an internal error in it fails the test."""
     config = ServeConfig(backend=backend, **({"listen": "127.0.0.1:0"} | settings))
     with _internal_errors() as errors:
         async with running_daemon(
-            config, predictor or ByFirstWord(), announced=announced, clock=clock, self_test=self_test
+            config,
+            predictor or ByFirstWord(),
+            persistence=persistence,
+            announced=announced,
+            clock=clock,
+            self_test=self_test,
         ) as daemon:
             yield daemon
     if not faults_expected:

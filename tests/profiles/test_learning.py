@@ -64,7 +64,7 @@ def test_what_was_learned_before_a_profile_was_measured_changes_nothing_of_it() 
     for _ in range(MIN_QUEUED):
         before.learn_speed(MODEL, 100, 7.0)
         before.learn_short(MODEL, 5.0, 8.0)
-    found = learner(PROFILE, learned=before.learned())
+    found = learner(PROFILE, learned=before.learned)
     assert found.tau_of(MODEL) == (120.0, "profile gemma@ollama")
     found.learn_speed(MODEL, 100, 15.0)
     assert found.tau_of(MODEL) == (240.0, "profile gemma@ollama, decoding slower since")
@@ -75,7 +75,7 @@ def test_one_absurd_answer_does_not_make_a_machine_fast() -> None:
     for _ in range(10):
         found.learn_speed(MODEL, 100, 25.0)
     found.learn_speed(MODEL, 100, 99_999.0)
-    assert found.learned().models[MODEL].decode_tokens_per_s == pytest.approx(25.0, rel=0.1)
+    assert found.learned.models[MODEL].decode_tokens_per_s == pytest.approx(25.0, rel=0.1)
 
 
 def test_each_model_has_its_own_tau_and_an_unknown_one_the_first() -> None:
@@ -92,14 +92,14 @@ def test_what_was_learned_outlives_the_learner() -> None:
     first = learner(PROFILE)
     for _ in range(200):
         first.learn_short(MODEL, 50.0, 60.0)
-    assert learner(PROFILE, learned=first.learned()).tau_of(MODEL) == first.tau_of(MODEL)
+    assert learner(PROFILE, learned=first.learned).tau_of(MODEL) == first.tau_of(MODEL)
 
 
 def test_clients_cannot_make_it_remember_without_end() -> None:
     found = learner(PROFILE)
     for number in range(1000):
         found.learn_short(f"model-{number}", 5.0, 8.0)
-    assert len(found.learned().models) <= 50
+    assert len(found.learned.models) <= 50
 
 
 def test_drift_is_said_once_when_it_begins() -> None:

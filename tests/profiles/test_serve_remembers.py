@@ -29,9 +29,10 @@ from profiles.savings import group as group_by
 from profiles.states import load_state
 from profiles.store import choose
 from tests.fakes.calibrating import replay
+from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.remembered import PROFILE, keep, recorded
-from tests.fakes.replay_backend import Engine, Replay
+from tests.fakes.replay_backend import Engine, Replay, Speed
 from tests.fakes.serving import until
 
 TAU_S = 0.6
@@ -417,3 +418,19 @@ async def test_a_pause_under_first_come_first_served_costs_and_saves_nothing(tmp
         state = await until(daemon, lambda state: state.gain.answers_today == 6)
     # Handing a slot over takes a moment; the pause and the waiting are far longer.
     assert abs(state.gain.saved_today_s) < 0.05 * sum(each.waited_s for each in state.recent)
+
+
+async def test_a_server_that_starts_later_gets_the_name_and_the_profile_of_its_kind(tmp_path: Path) -> None:
+    path = keep(tmp_path / "c.db", (), replace(PROFILE, host=this_host()))
+    port = free_port()
+    async with daemon_on(path, f"http://127.0.0.1:{port}") as daemon:
+        assert [shown.name for shown in daemon.snapshot().backends] == ["other"]
+        async with serve_app(Replay(Engine(speed=Speed(1e5, 2000.0))).app, port) as url:
+            await until(daemon, lambda state: [shown.name for shown in state.backends] == ["ollama"])
+            async with httpx.AsyncClient(base_url=daemon.base_url, trust_env=False) as http:
+                await ask(http, "Hello")
+            await until(daemon, lambda state: state.counters.completed == 1)
+            assert daemon.pool.first.base_url == url
+            assert [known.name for known in daemon.pool.first.profiles] == [PROFILE.name]
+    with reading(path) as connection:
+        assert [found.backend for found in each(connection, Span())] == ["ollama"]

@@ -84,7 +84,7 @@ def test_a_clock_that_is_set_back_by_more_than_a_day_begins_another_day() -> Non
 def test_what_was_had_before_the_start_counts_for_this_day_alone() -> None:
     clock = Clock()
     today = DailyTokens(clock)
-    today.take_up({"ann": 70}.__getitem__)
+    today.earlier = {"ann": 70}.__getitem__
     assert today.had("ann") == 70
     today.begun("ann", 9)
     today.ended("ann", 9, 5)

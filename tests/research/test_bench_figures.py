@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.confidence import half_width, jain
+from clairvoyant_cli.research.bench.client import Call
+from clairvoyant_cli.research.bench.prompts import Question
 from clairvoyant_cli.research.bench.report import (
     Findings,
     conclusions,
@@ -18,19 +20,20 @@ from clairvoyant_cli.research.bench.report import (
     tables_of,
     to_json,
 )
-from clairvoyant_cli.research.bench.results import Answer, Cell
-from clairvoyant_cli.research.bench.summary import figures_of, ranking_accuracy, summarise
+from clairvoyant_cli.research.bench.summary import Cell, figures_of, ranking_accuracy, summarise
 from clairvoyant_cli.research.report import markdown, save
+from predictor.record import LengthClass
 
 
-def answer(kind: str, sojourn_s: float, tokens: int = 10, predicted: float | None = None) -> Answer:
-    return Answer(kind, tokens, 0.0, sojourn_s, sojourn_s / 2, predicted)
+def answer(kind: str, sojourn_s: float, tokens: int = 10, predicted: float | None = None) -> Call:
+    question = Question("", "", tokens, LengthClass(kind))
+    return Call(question, 0.0, sojourn_s / 2, sojourn_s, tokens, predicted)
 
 
 def cell(arm: str, run: int = 0, load: str = "burst", scale: float = 1.0) -> Cell:
     shorts = [answer("short", scale * s, 10, 20.0) for s in (1.0, 2.0, 3.0)]
     longs = [answer("long", scale * s, 100, 900.0) for s in (10.0, 20.0)]
-    return Cell(load, run, arm, 1.0, (*shorts, *longs), {"tau firings": 2})
+    return Cell(load, run, arm, (*shorts, *longs), {"tau firings": 2})
 
 
 def test_figures_are_by_class_and_of_all() -> None:
@@ -44,8 +47,8 @@ def test_figures_are_by_class_and_of_all() -> None:
 
 
 def test_failed_requests_are_counted_and_in_no_other_figure() -> None:
-    failed = Answer("short", 0, 0.0, None, None, None, "HTTP 502")
-    with_failure = replace(cell("fcfs"), answers=(*cell("fcfs").answers, failed))
+    failed = Call(Question("", "", 10), 0.0, error="HTTP 502")
+    with_failure = replace(cell("fcfs"), calls=(*cell("fcfs").calls, failed))
     figures, clean = figures_of(with_failure), figures_of(cell("fcfs"))
     assert figures["all", "failed"] == 1
     assert {key: value for key, value in figures.items() if key != ("all", "failed")} == {

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from clairvoyant_cli.addresses import is_address
@@ -22,25 +22,15 @@ from clairvoyant_cli.scheduler.fairness import Tenant, rules_for
 from clairvoyant_cli.scheduler.urgency import LEVELS, UNSAID_URGENCY
 from clairvoyant_cli.settings import Check, did_you_mean, one_word, setting, settings_of
 
-PRIORITIES = range(-100, 101)
-"""Valid priorities; lower is sooner."""
-
-OWN_PRIORITIES = (0, 100)
-"""Default range of a client's priorities: it may yield to others, not go before them."""
-
-OWN_LEVELS = (UNSAID_URGENCY, LEVELS - 1)
-"""Default range of a client's urgency levels: no more urgent than an unset level."""
-
+PRIORITIES = range(-100, 101)  # valid priorities; lower is sooner
+OWN_PRIORITIES = (0, 100)  # default range of a client: it may yield to others, not go before them
+OWN_LEVELS = (UNSAID_URGENCY, LEVELS - 1)  # default range of a client: no more urgent than an unset level
 HEADER = re.compile(r"[A-Za-z0-9-]+")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 UUID_CHARS = 8
-MAX_USER_CHARS = 320
-"""The longest e-mail address (RFC 3696, erratum 1690)."""
-
+MAX_USER_CHARS = 320  # the longest e-mail address (RFC 3696, erratum 1690)
 MIN_KEY_CHARS = 6
-GOOD_KEY_CHARS = 16
-"""16 of 62 letters and digits have 95 bits; six could be guessed in days over a fast network."""
-
+GOOD_KEY_CHARS = 16  # of 62 letters and digits have 95 bits; six could be guessed in days over a fast network
 LONGEST_TAU_S = 86_400.0
 
 
@@ -49,9 +39,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_range(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != 2:
-        return False
-    return all(type(each) is int and each in PRIORITIES for each in value) and value[0] <= value[1]
+    is_pair = isinstance(value, list) and len(value) == 2
+    return is_pair and all(type(n) is int and n in PRIORITIES for n in value) and value[0] <= value[1]
 
 
 _LEVELS: Check = (is_level_range, "be [MOST, LEAST], two whole numbers from 0 to 4, the lower first")
@@ -128,13 +117,11 @@ class ClientRules:
         return Tenant(tau_s, self.weight, self.max_running, self.max_waiting)
 
     def clamped(self, priority: int) -> int:
-        """Return the nearest priority that the client may set."""
         soonest, latest = self.priority
         return max(soonest, min(latest, priority))
 
 
-EVERYBODY = ClientRules()
-"""The limits of clients without rules."""
+EVERYBODY = ClientRules()  # the limits of clients without rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +154,10 @@ class Clients:
         return tuple(sorted(name for name in named if not is_address(name)))
 
     def owner_of(self, key: bytes) -> str | None:
-        """Return the client of a key, None if it is unknown."""
         return self.keys.get(digest(key))
 
     @property
     def tenants(self) -> dict[str, Tenant]:
-        """The limits that the scheduler enforces, by client."""
         return {name: rules.tenant for name, rules in self.rules.items()}
 
 
@@ -190,12 +175,10 @@ def _short(name: str) -> str:
 
 
 def digest(key: bytes) -> bytes:
-    """Return the SHA-256 of a key."""
     return hashlib.sha256(key).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(NamedTuple):
     client: str
     key: str
     where: str
@@ -263,8 +246,8 @@ def parse_clients(text: str, source: str) -> Clients:
         if found or rules[name].users:
             why = "although others have one" if found else "to prove the users that it names"
             raise InputError(f"{source}: [clients.{name}] has no key {why}; give it one")
-    clients_said = Clients(rules=rules, defaults=defaults, urgency=urgency)
-    return _keyed(found, source, clients_said, again="give each its own")
+    said = Clients(rules=rules, defaults=defaults, urgency=urgency)
+    return _keyed(found, source, said, again="give each its own")
 
 
 def _keyed(found: Iterable[_Key], source: str, clients: Clients, *, again: str) -> Clients:
@@ -303,9 +286,6 @@ def _check_key(key: str, where: str) -> None:
         raise InputError(f"{where} has a key with blanks or control characters; remove them")
     if len(key) < MIN_KEY_CHARS:
         raise InputError(f"{where} has a key of fewer than {MIN_KEY_CHARS} characters; make it longer")
-
-
-# -- tables -----------------------------------------------------------------------------------------
 
 
 def _rules(

@@ -39,24 +39,16 @@ class ClientsFile:
                 "a key"
             )
         if clients.unproven:
-            log.warning(
-                "without keys clients are identified by address, so rules in %s never apply to: %s; give "
-                "each a key",
-                self.path,
-                ", ".join(clients.unproven),
-            )
+            news = "without keys clients are identified by address, so rules in %s never apply to: %s"
+            log.warning(f"{news}; give each a key", self.path, ", ".join(clients.unproven))
         if self.exposed and clients.weak:
-            log.warning(
-                "keys of fewer than %d characters can be guessed over a network; make longer ones for: %s",
-                GOOD_KEY_CHARS,
-                ", ".join(clients.weak),
-            )
+            news = "keys of fewer than %d characters can be guessed over a network; make longer ones for: %s"
+            log.warning(news, GOOD_KEY_CHARS, ", ".join(clients.weak))
         return clients
 
     def read_again(self, before: Clients, take: Callable[[Clients], None], journal: Journal) -> str:
-        """Reload the file, pass the clients to `take` and return a message.
-
-        `before` are the clients in force. ClairvoyantError if the file cannot be used; nothing changes then.
+        """Reload the file, pass the clients to `take` and return a message. `before` are the clients in
+        force. ClairvoyantError if the file cannot be used; nothing changes then.
         """
         try:
             clients = self._read_again(before)
@@ -74,9 +66,8 @@ class ClientsFile:
             raise ClairvoyantError("there is no file to reload; start with --clients or --api-key-file")
         clients = self.read()
         if before.keys and not clients.keys:
-            raise ClairvoyantError(
-                f"{self.path} has no API keys, which would accept every request; restart to do that"
-            )
+            why = "which would accept every request; restart to do that"
+            raise ClairvoyantError(f"{self.path} has no API keys, {why}")
         return clients
 
 
@@ -105,16 +96,13 @@ def _origins(config: ServeConfig) -> AllowedOrigins:
     hosts = [name.lower() for name in _listed(config.allow_host)]
     for host in hosts:
         if host_name(host) != host:
-            raise InputError(
-                f"allow_host takes names without port or scheme, separated by commas; {host!r} is not one"
-            )
+            wanted = "names without port or scheme, separated by commas"
+            raise InputError(f"allow_host takes {wanted}; {host!r} is not one")
     try:
         patterns = origin_patterns(_listed(config.allow_origin))
     except ValueError as error:
-        raise InputError(
-            f"allow_origin takes origins such as https://chat.example or app-scheme://*, separated by "
-            f"commas; {str(error)!r} is not one"
-        ) from None
+        wanted = "origins such as https://chat.example or app-scheme://*, separated by commas"
+        raise InputError(f"allow_origin takes {wanted}; {str(error)!r} is not one") from None
     return AllowedOrigins(frozenset((*hosts, socket.gethostname().lower())), patterns)
 
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.scheduler.client_counts import trimmed
 
-Earlier = Callable[[str], int]
-"""Returns a client's tokens of today before this daemon started."""
-
 
 @dataclass(slots=True)
 class DailyTokens:
-    """Answer tokens by client. `clock` is the wall clock, in epoch seconds."""
+    """Answer tokens by client. `clock` is the wall clock, in epoch seconds; `earlier` returns the tokens of
+    today from before this daemon started.
+    """
 
     clock: Callable[[], float] = time.time
-    _earlier: Earlier | None = None
+    earlier: Callable[[str], int] | None = None
     _had: dict[str, int] = field(default_factory=dict)
     _under_way: dict[str, int] = field(default_factory=dict)
     _until: float = 0.0
@@ -24,28 +23,20 @@ class DailyTokens:
     def __post_init__(self) -> None:
         self._until = midnight_after(self.clock())
 
-    def take_up(self, earlier: Earlier) -> None:
-        """Include the tokens from before this daemon started."""
-        self._earlier = earlier
-
     def had(self, client: str) -> int:
-        """Return a client's answer tokens since midnight."""
         self._turn_over()
-        had = self._had.get(client)
-        if had is None:
-            return 0 if self._earlier is None else self._earlier(client)
-        return had
+        if (had := self._had.get(client)) is not None:
+            return had
+        return 0 if self.earlier is None else self.earlier(client)
 
     def spent(self, client: str) -> int:
         """Return a client's tokens since midnight, plus the predicted tokens of its current requests."""
         return self.had(client) + self._under_way.get(client, 0)
 
     def begun(self, client: str, expected: int) -> None:
-        """Record a request that has joined the queue, with its predicted tokens."""
         self._under_way[client] = self._under_way.get(client, 0) + expected
 
     def ended(self, client: str, expected: int, tokens: int) -> None:
-        """Record the end of a request, with its predicted and real tokens."""
         left = self._under_way.pop(client, 0) - expected
         if left > 0:
             self._under_way[client] = left
@@ -61,24 +52,21 @@ class DailyTokens:
         return frozenset(self._had)
 
     def refusal(self, quota: int) -> Refusal:
-        """Return the refusal for a client that has used its quota."""
         wait_s = self._until - self.clock()
-        message = (
-            f"clairvoyant: this client has used its {quota:,} answer tokens for today; "
-            f"the quota resets at midnight, in {_span(wait_s)}"
-        )
-        return Refusal(429, message, wait_s)
+        hours, minutes = divmod(max(1, round(wait_s / 60)), 60)
+        span = f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+        used = f"clairvoyant: this client has used its {quota:,} answer tokens for today"
+        return Refusal(429, f"{used}; the quota resets at midnight, in {span}", wait_s)
 
     def _turn_over(self) -> None:
         now = self.clock()
         if now >= self._until or now < self._until - LONGEST_DAY_S:
             self._had.clear()
-            self._earlier = None
+            self.earlier = None
             self._until = midnight_after(now)
 
 
-LONGEST_DAY_S = 25 * 3600.0
-"""The day when clocks are set back."""
+LONGEST_DAY_S = 25 * 3600.0  # the day when clocks are set back
 
 
 def midnight_before(now: float) -> float:
@@ -91,8 +79,3 @@ def midnight_after(now: float) -> float:
     """Return when the local day ends, in epoch seconds."""
     then = time.localtime(now)
     return time.mktime((then.tm_year, then.tm_mon, then.tm_mday + 1, 0, 0, 0, 0, 0, -1))
-
-
-def _span(seconds: float) -> str:
-    minutes = max(1, round(seconds / 60))
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"

@@ -1,8 +1,7 @@
 """Authorization: API keys for requests, an admin token for the control API, and checks of web origins.
 
 Rule 1: a secret is never logged. It is compared as received: by its hash, or in constant time.
-Rule 2: without keys, requests are accepted by their origin only: see `origins`. A web page has no key that
-its visitor did not give it.
+Rule 2: without keys, requests are accepted by their origin only: see `origins`.
 Rule 3: a web page must not reach the control API. The Host must name this daemon (DNS rebinding), a browser's
 Origin must be this daemon's, nothing may come from another page without one, and a change needs a JSON
 content type, which a page cannot send across sites unasked.
@@ -13,6 +12,7 @@ run for the account that runs the daemon.
 import hmac
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,7 +41,6 @@ NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
 @dataclass(slots=True)
 class Access:
     """The daemon's keys and allowed origins. `clients` is replaced as a whole when their file is reloaded.
-
     `admin_token` is set by the operator. Without one, `run_token` is required as long as there are keys.
     """
 
@@ -63,28 +62,23 @@ class Access:
             key = bearer(head) or head.get(b"x-api-key")
             client = self.clients.owner_of(key) if key else None
             return NO_KEY if client is None else self.clients.user_of(client, head)
-        objection = self.origins.objection(head)
-        if objection is not None:
+        if (objection := self.origins.objection(head)) is not None:
             return Refusal(403, f"clairvoyant: {objection}")
         peer = request.connection.peer
         return THIS_MACHINE if is_loopback(peer) else peer
 
     def shown_name(self, head: RequestHead, client: str) -> str:
-        """Return the displayed name of a client. Without keys it is self-chosen."""
         named = None if self.clients.keys else head.get(CLIENT_HEADER)
         return printable(decoded(named)) if named else client
 
     def priority_of(self, request: Request, client: str, default: int) -> int:
         """Return the priority that the client set, within its range; invalid numbers are ignored."""
-        given = request.head.get(PRIORITY_HEADER)
-        try:
-            priority = default if given is None else int(given)
-        except ValueError:
-            priority = default
+        priority = default
+        with suppress(ValueError):
+            priority = int(request.head.get(PRIORITY_HEADER) or default)
         return self.clients.rules_of(client).clamped(priority)
 
     def stands_back(self, client: str) -> int:
-        """Return the priority levels that a client's background requests wait behind others."""
         return self.clients.rules_of(client).background
 
     def admin_objection(self, head: RequestHead) -> str | None:
@@ -125,12 +119,10 @@ def read_secret(path: Path, what: str) -> str:
 
 
 def read_backend_key(path: Path | str | None) -> str | None:
-    """Read the API key of a backend from a file; None without a file."""
     return None if path is None else read_secret(Path(path), "backend key")
 
 
 def read_keys(path: Path) -> Clients:
-    """Read API keys, one per line as `name:key` or `key`."""
     text, mode = _read(path, "API key")
     _demand_owner_alone(path, "API key", mode)
     return parse_key_file(text, f"the API key file {path}")
@@ -148,14 +140,12 @@ def read_clients(path: Path) -> Clients:
 def read_key_of(path: Path, client: str) -> str:
     """Return the key of a client from a clients file or an API key file."""
     text, _ = _read(path, "clients")
-    key = find_key(text, client)
-    if key is None:
+    if (key := find_key(text, client)) is None:
         raise InputError(f"{path} has no key of a client {client!r}")
     return key
 
 
 def _read(path: Path, what: str) -> tuple[str, int]:
-    """Return a file's text and mode."""
     what = f"the {what} file"
     with opened(path, what) as file:
         mode = os.fstat(file.fileno()).st_mode

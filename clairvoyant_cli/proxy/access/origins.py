@@ -1,7 +1,4 @@
-"""Checks against requests from web pages: accepted Host names, and accepted origins of pages.
-
-A page of any site can make its visitor's browser send requests to this machine. Ollama refuses those (its
-OLLAMA_ORIGINS); llama.cpp, vLLM and others do not, and behind a proxy none of them can tell.
+"""Checks against requests from web pages, which any site can have its visitor's browser send to this machine.
 
 Rule 1: a Host must be a name that no public site can have; otherwise DNS rebinding would give a page of that
 site our origin (RFC 6761: .localhost, .test; RFC 6762: .local; RFC 8375: .home.arpa; ICANN 2024: .internal).
@@ -24,10 +21,7 @@ ORIGIN = re.compile(r"\*|null|[a-z*][a-z0-9+.*-]*://[^/\s]+", re.IGNORECASE)
 LOCAL_SUFFIXES = (".localhost", ".test", ".local", ".internal", ".home.arpa")
 APP_SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
 """As Ollama's own (envconfig/config.go, AllowedOrigins)."""
-
-
-LONGEST_ADDRESS = 100
-"""Characters; an IPv6 address has 45, and a zone."""
+LONGEST_ADDRESS = 100  # characters; an IPv6 address has 45, and a zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +72,6 @@ class AllowedOrigins:
 
 def from_our_own_page(head: RequestHead) -> bool:
     """Whether a request comes from a page of this daemon, by its only Origin, or from no page at all.
-
     Images and scripts of another page have no Origin, but in all but the oldest browsers a Sec-Fetch-Site.
     """
     origins = _origins(head)
@@ -140,7 +133,6 @@ def _sent_by_page(head: RequestHead, sites: tuple[str, ...]) -> bool:
 
 
 def _origins(head: RequestHead) -> list[str]:
-    """Return all Origin fields; a browser sends one."""
     if head.get(b"origin") is None:
         return []
     fields = zip(head.fields.keys, head.fields.items, strict=True)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:  # numpy comes with it
 
 log = logging.getLogger("clairvoyant")
 
-Level = tuple[int | None, Said]
-"""A level, None if unset, and its source."""
+Level = tuple[int | None, Said]  # a level, None if unset, and its source
 
 
 @dataclass(slots=True)
@@ -34,13 +33,14 @@ class UrgencyLevels:
         for rule in clients.urgency:
             if rule.fits(client, parsed.model, head):
                 return rule.level, Said.RULE
-        wish = _wish(head.get(URGENCY_HEADER))
-        if wish is not None:
-            level = _clamped(wish, clients.rules_of(client).urgency)
-            if level > wish:
-                self.asked.add(client)
-            return level, Said.CLIENT
-        return self.predicted(client, parsed)
+        try:
+            wish = _clamped(int(head.get(URGENCY_HEADER) or b""), (0, LEVELS - 1))
+        except ValueError:  # none, or no number
+            return self.predicted(client, parsed)
+        level = _clamped(wish, clients.rules_of(client).urgency)
+        if level > wish:
+            self.asked.add(client)
+        return level, Said.CLIENT
 
     def predicted(self, client: str, parsed: ParsedRequest, opinion: "Opinion | None" = None) -> Level:
         """Return the level predicted from the text, with the encoder's opinion if there is one."""
@@ -62,17 +62,7 @@ class UrgencyLevels:
         return sum(each.of(client) for each in (self.asked, self.capped, refused))
 
     def totals(self, refused: Tally) -> tuple[tuple[str, int], ...]:
-        """Return the total numbers of reductions by cause."""
         return ("range", self.asked.total), ("cap", self.capped.total), ("share", refused.total)
-
-
-def _wish(given: bytes | None) -> int | None:
-    """Return the level in a header, None if there is none."""
-    try:
-        level = int(given or b"")
-    except ValueError:
-        return None
-    return _clamped(level, (0, LEVELS - 1))
 
 
 def _clamped(level: int, levels: tuple[int, int]) -> int:

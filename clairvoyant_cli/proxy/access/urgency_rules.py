@@ -9,8 +9,7 @@ from clairvoyant_cli.protocols.printable import decoded
 from clairvoyant_cli.scheduler.urgency import LEVELS
 from clairvoyant_cli.settings import Check, setting
 
-MAX_RULES = 1000
-"""Each request is compared with each rule."""
+MAX_RULES = 1000  # each request is compared with each rule
 
 
 def is_level(value: Any) -> bool:

@@ -1,7 +1,6 @@
 """Feeds answers to the predictor's online learning, outside the path of requests.
 
-Learning from an answer takes under half a millisecond. Answers are learned one at a time with a pause between
-them; if they arrive faster than that for long, some are skipped.
+Each takes under half a millisecond, with a pause after it; if they arrive faster for long, some are skipped.
 """
 
 import asyncio
@@ -14,9 +13,7 @@ from predictor.record import Prediction, Predictor
 
 log = logging.getLogger("clairvoyant")
 
-REST_S = 0.025
-"""Pause between two answers: learning takes at most 2 % of the daemon's time."""
-
+REST_S = 0.025  # pause between two answers: learning takes at most 2 % of the daemon's time
 MAX_WAITING = 500
 
 
@@ -38,7 +35,6 @@ class LearnQueue:
             self._next = asyncio.get_running_loop().call_later(REST_S, self._one)
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Queue the answer of an ended request, if it is complete."""
         totals, prediction = exchange.totals, exchange.asked.prediction
         if exchange.asked.parsed.choices > 1:
             return  # the tokens are the sum of several answers, and a prediction is the length of one
@@ -50,7 +46,6 @@ class LearnQueue:
                 self.add(after, max(1, round(share * totals.tokens)))
 
     def clear(self) -> None:
-        """Drop the queue: its requests are to be forgotten."""
         self._waiting.clear()
 
     def flush(self) -> None:

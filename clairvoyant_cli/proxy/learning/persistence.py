@@ -7,7 +7,7 @@ Rule 2: measured or learned values never overrule what the operator set (`--tau`
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 from typing import Protocol
@@ -30,6 +30,7 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
+from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.starvation import mean_over_slots, tau_from_sojourn
@@ -43,49 +44,20 @@ FOLLOW_EVERY_S = 2.0
 
 
 class Persistence(Protocol):
-    """A daemon's storage. Only `profiles`, `load` and what is `since` a time wait for a disk; they are called
-    at the start or on a thread.
+    """A daemon's storage; `profiles.ledger.Ledger` describes what its methods do. Only `profiles`, `load` and
+    what is `since` a time wait for a disk; they are called at the start or on a thread.
     """
 
-    def profiles(self, backend: str, url: str) -> Sequence[Profile]:
-        """Return the profiles of this server on this machine, the one to use first."""
-        ...
-
-    def stale(self, profile: Profile, version: str) -> str:
-        """Return why a profile may be stale, "" if it is not."""
-        ...
-
-    def finished(self, record: Finished) -> None:
-        """Record an ended request."""
-        ...
-
-    def compared(self, comparison: Comparison) -> None:
-        """Record what an ended request gained over order of arrival."""
-        ...
-
-    def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]:
-        """Return (end, class, wait, saved seconds, spared tokens) of the compared requests since a time."""
-        ...
-
-    def answered_since(self, at: float) -> Callable[[str], int]:
-        """Return a function from client to its answer tokens since a time in epoch seconds."""
-        ...
-
-    def load(self, name: str) -> bytes | None:
-        """Return a stored state, None if there is none."""
-        ...
-
-    def save(self, name: str, state: bytes) -> None:
-        """Store a state."""
-        ...
-
-    def forgotten(self) -> bool:
-        """Return whether the learned state was erased since the last call."""
-        ...
-
-    def profiles_changed(self) -> bool:
-        """Return whether profiles were measured or chosen since the last call."""
-        ...
+    def profiles(self, backend: str, url: str) -> Sequence[Profile]: ...
+    def stale(self, profile: Profile, version: str) -> str: ...
+    def finished(self, record: Finished) -> None: ...
+    def compared(self, comparison: Comparison) -> None: ...
+    def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]: ...
+    def answered_since(self, at: float) -> Callable[[str], int]: ...
+    def load(self, name: str) -> bytes | None: ...
+    def save(self, name: str, state: bytes) -> None: ...
+    def forgotten(self) -> bool: ...
+    def profiles_changed(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -100,13 +72,12 @@ class WorkerMemory:
 
     @property
     def state_name(self) -> str:
-        """The name of its stored state."""
         return state_name(self.worker.adapter.name, self.worker.base_url)
 
     def take(self, profiles: Sequence[Profile]) -> None:
         """Change the profiles; what was learned under those that stay is kept."""
         self.profiles = self.worker.profiles = profiles
-        self.learner = Learner(profiles, self.learner.learned())
+        self.learner = Learner(profiles, self.learner.learned)
         self.followed = ()
 
     def forget(self) -> None:
@@ -115,75 +86,82 @@ class WorkerMemory:
         self.followed = ()
 
 
+@dataclass(slots=True)
 class StateSaver:
     """Initialises a daemon from storage and records what it does. `took_over` listeners are called for each
     worker whose profile changed while the daemon runs.
     """
 
-    def __init__(
-        self,
-        persistence: Persistence,
-        lifecycle: ServerLifecycle,
-        operation: Operation,
-        stats: RequestStats,
-        predictor: Predictor,
-        learn_queue: LearnQueue,
-        gain: Gain,
-        *,
-        freeze: bool,
-    ) -> None:
-        self._persistence = persistence
-        self._lifecycle = lifecycle
-        self._pool = lifecycle.pool
-        self._operation = operation
-        self._stats = stats
-        self._predictor = predictor
-        self._learn_queue = learn_queue
-        self._gain = gain
-        self._freeze = freeze
-        self._forgot_s = -inf
-        self._memories = {worker.name: self._memory_of(worker) for worker in self._pool}
-        self.took_over: list[Callable[[Server], None]] = []
-        self._told_tau = ToldTau()
-        self._saved_ago_s = 0.0
-        self._unlearned = b""
+    persistence: Persistence
+    lifecycle: ServerLifecycle
+    operation: Operation
+    stats: RequestStats
+    predictor: Predictor
+    learn_queue: LearnQueue
+    gain: Gain
+    freeze: bool
+    took_over: list[Callable[[Server], None]] = field(default_factory=list)
+    _memories: dict[str, WorkerMemory] = field(default_factory=dict)
+    _told_tau: ToldTau = field(default_factory=ToldTau)
+    _forgot_s: float = -inf
+    _saved_ago_s: float = 0.0
+    _unlearned: bytes = b""
 
-    def _memory_of(self, worker: Server) -> WorkerMemory:
-        profiles = self._profiles_of(worker)
-        learned = learned_of(self._persistence.load(state_name(worker.adapter.name, worker.base_url)))
-        return WorkerMemory(worker, profiles, Learner(profiles, learned))
+    @property
+    def _pool(self) -> ServerPool:
+        return self.lifecycle.pool
 
     def _profiles_of(self, worker: Server) -> Sequence[Profile]:
         url = worker.base_url
-        profiles = self._persistence.profiles(worker.adapter.name, url)
+        profiles = self.persistence.profiles(worker.adapter.name, url)
         return measured_at(url, profiles) if len(self._pool) > 1 else profiles
 
     def begin(self) -> None:
         """Load profiles and learned state, and listen to requests that end."""
-        for memory in self._memories.values():
+        for memory in [self._remember(worker) for worker in self._pool]:
             self._take_up(memory)
-        today = self._stats.today
+        today = self.stats.today
         midnight = midnight_before(today.clock())
-        today.take_up(self._persistence.answered_since(midnight))
-        for at, kind, waited_s, saved_s, tokens in self._persistence.compared_since(midnight):
-            self._gain.enter(LengthClass(kind), Waits(at, waited_s, saved_s), tokens)
-        self._unlearned = self._predictor.export_state()
-        self._restore_predictor()
-        self._operation.dispatcher.ended.append(self.ended)
-        self._stats.compared.append(self.compared)
+        today.earlier = self.persistence.answered_since(midnight)
+        for at, kind, waited_s, saved_s, tokens in self.persistence.compared_since(midnight):
+            self.gain.enter(LengthClass(kind), Waits(at, waited_s, saved_s), tokens)
+        self._unlearned = self.predictor.export_state()
+        try:
+            if (state := self.persistence.load(f"predictor {self.predictor.name}")) is not None:
+                self.predictor.import_state(state)
+        except (ValueError, ModelError) as error:
+            self.stats.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
+        self.operation.dispatcher.ended.append(self.ended)
+        self.stats.compared.append(self.compared)
 
     def take_in(self, worker: Server) -> None:
         """Load the profiles and learned state of a worker that was added. Those of a removed one stay."""
-        memory = self._memories[worker.name] = self._memory_of(worker)
-        self._take_up(memory)
+        self._take_up(self._remember(worker))
+
+    def _remember(self, worker: Server) -> WorkerMemory:
+        worker.profiles = profiles = self._profiles_of(worker)
+        learned = learned_of(self.persistence.load(state_name(worker.adapter.name, worker.base_url)))
+        # A server that was only guessed had another name.
+        others = {name: each for name, each in self._memories.items() if each.worker is not worker}
+        memory = WorkerMemory(worker, profiles, Learner(profiles, learned))
+        self._memories = others | {worker.name: memory}
+        return memory
+
+    def _take_up(self, memory: WorkerMemory) -> None:
+        memory.worker.speeds.frozen = self.freeze
+        self._set_cache_size(memory)
+        if memory.profiles:
+            self._use(memory, memory.profiles[0])
+        else:
+            self._say(memory, "no matching profile, using defaults; measure one: clairvoyant calibrate")
 
     async def run(self) -> None:
         """Follow the loaded models and save what is learned, periodically."""
         while True:
             await asyncio.sleep(FOLLOW_EVERY_S)
-            if self._persistence.forgotten():
+            if self.persistence.forgotten():
                 self.forget()
-            if self._persistence.profiles_changed():
+            if self.persistence.profiles_changed():
                 await self.take_over()
             self.follow_the_loaded_models()
             self._saved_ago_s += FOLLOW_EVERY_S
@@ -192,13 +170,14 @@ class StateSaver:
 
     async def take_over(self) -> None:
         """Load the profiles again after `calibrate` or a choice of another profile."""
-        self._told_tau = ToldTau(self._operation.tau_s)
+        self._told_tau = ToldTau(self.operation.tau_s)
         for worker in list(self._pool):
             profiles = await asyncio.to_thread(self._profiles_of, worker)
             memory = self._memories[worker.name]
             if list(profiles) == list(memory.profiles):
                 continue
             memory.take(profiles)
+            await self.lifecycle.see_settings(worker)  # a proof holds for known settings only
             first = self._loaded_profile(memory) or next(iter(profiles), None)
             if first is None:
                 memory.used = None
@@ -211,86 +190,76 @@ class StateSaver:
         self._told_tau.before_s = None
 
     def save(self) -> None:
-        """Store everything that was learned."""
         self._saved_ago_s = 0.0
-        self._stats.compare()
-        if self._freeze:
+        self.stats.compare()
+        if self.freeze:
             return
         for memory in self._memories.values():
             if (station := self._pool.queue.fleet.stations.get(memory.worker.name)) is not None:
                 held, lost = station.cache.size
-                memory.learner.learned().cache_tokens = held, None if lost == inf else lost
-            self._persistence.save(memory.state_name, msgspec.json.encode(memory.learner.learned()))
+                memory.learner.learned.cache_tokens = held, None if lost == inf else lost
+            self.persistence.save(memory.state_name, msgspec.json.encode(memory.learner.learned))
             for line in memory.learner.drift():
-                self._stats.journal.event(logging.WARNING, line)
-        predictor = self._predictor
+                self.stats.journal.event(logging.WARNING, line)
+        predictor = self.predictor
         if state := predictor.export_state():
-            self._persistence.save(f"predictor {predictor.name}", state)
+            self.persistence.save(f"predictor {predictor.name}", state)
 
     def forget(self) -> None:
         """Drop the learned state: it was erased from the database and must not be written again."""
-        self._forgot_s = self._stats.journal.clock()
-        self._learn_queue.clear()
-        self._predictor.import_state(self._unlearned)
-        self._operation.review_predictor()
+        self._forgot_s = self.stats.journal.clock()
+        self.learn_queue.clear()
+        self.predictor.import_state(self._unlearned)
+        self.operation.review_predictor()
         for memory in self._memories.values():
             memory.forget()
             self._set_cache_size(memory)
             self._set_tau(memory, "" if memory.used is None else memory.used.served.model)
-        self._stats.journal.event(logging.INFO, "the learned state was erased; learning starts again")
+        self.stats.journal.event(logging.INFO, "the learned state was erased; learning starts again")
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Record an ended exchange and learn from it."""
-        self._persistence.finished(self._record(exchange, end))
+        self.persistence.finished(self._record(exchange, end))
         totals, model = exchange.totals, exchange.asked.parsed.model
         if end.outcome is not Outcome.COMPLETED or not totals.complete or not totals.tokens:
             return
-        memory = self._memories[_worker_of(exchange)]
+        if (memory := self._memories.get(_worker_of(exchange))) is None:
+            return
         learner = memory.learner
         if not exchange.job.stands_back:  # a background job's wait is no drift
             learner.judge(totals.tokens, exchange.sojourn_s(end.at_s), exchange.asked.prediction.p_long)
         rate = decode_rate(totals.tokens, totals.decode_s)
-        if not self._freeze and rate is not None:
+        if not self.freeze and rate is not None:
             learner.learn_speed(model, totals.tokens, rate)
         self._set_tau(memory, model)
 
     def compared(self, exchange: Exchange, pair: Compared) -> None:
         """Record what a request gained, and learn mu_short from its sojourn time in order of arrival.
-
         Profiles are measured that way; under shortest-first, short requests hardly queue.
         """
         ended_s = exchange.ended_s or 0.0
-        at = self._stats.journal.at(ended_s)
-        self._persistence.compared(Comparison(pair.saved_s, pair.spared_tokens, at, exchange.id))
-        if self._freeze or ended_s < self._forgot_s:  # compared late: what it teaches was erased
+        at = self.stats.journal.at(ended_s)
+        self.persistence.compared(Comparison(pair.saved_s, pair.spared_tokens, at, exchange.id))
+        if self.freeze or ended_s < self._forgot_s:  # compared late: what it teaches was erased
             return
         if LengthClass.of(exchange.totals.tokens or 0) is LengthClass.SHORT:
-            memory, model = self._memories[_worker_of(exchange)], exchange.asked.parsed.model
+            memory, model = self._memories.get(_worker_of(exchange)), exchange.asked.parsed.model
+            if memory is None:
+                return
             sojourn_s = pair.wait_s + exchange.service_s(ended_s)
             memory.learner.learn_short(model, pair.wait_s, sojourn_s)
             self._set_tau(memory, model)
 
     # -- profiles ---------------------------------------------------------------------------------------
 
-    def _take_up(self, memory: WorkerMemory) -> None:
-        memory.worker.profiles = memory.profiles
-        memory.worker.speeds.frozen = self._freeze
-        self._set_cache_size(memory)
-        if memory.profiles:
-            self._use(memory, memory.profiles[0])
-            return
-        news = "no matching profile, using defaults; measure one: clairvoyant calibrate"
-        self._say(memory, news)
-
     def _set_cache_size(self, memory: WorkerMemory) -> None:
         station = self._pool.queue.fleet.stations.get(memory.worker.name)
         if station is not None:
-            held, lost = memory.learner.learned().cache_tokens
+            held, lost = memory.learner.learned.cache_tokens
             station.cache.size = held, inf if lost is None else lost
 
     def _say(self, memory: WorkerMemory, news: str, level: int = logging.INFO) -> None:
         whose = f"{memory.worker.name}: " if len(self._pool) > 1 else ""
-        self._stats.journal.event(level, whose + news)
+        self.stats.journal.event(level, whose + news)
 
     def _use(self, memory: WorkerMemory, profile: Profile) -> None:
         backend = memory.worker
@@ -301,37 +270,32 @@ class StateSaver:
         # A server that reports its slots may have been restarted with other slots since.
         if not backend.slots_fixed and not backend.adapter.REPORTS_SLOTS:
             backend.slots = profile.slots
-            self._lifecycle.share_out()
+            self.lifecycle.share_out()
         measured_on = datetime.fromtimestamp(profile.measured_at, UTC).astimezone().date()
         self._say(memory, f"using profile {profile.name}, measured on {measured_on}")
-        if why := self._persistence.stale(profile, backend.version):
+        if why := self.persistence.stale(profile, backend.version):
             self._say_stale(memory, profile, why)
         self._set_tau(memory, profile.served.model)
         memory.used = profile
 
     def follow_the_loaded_models(self) -> None:
-        """Use the profile of the model that each backend has loaded."""
         for memory in self._memories.values():
-            self._follow(memory)
-
-    def _follow(self, memory: WorkerMemory) -> None:
-        loaded, used = memory.worker.models, memory.used
-        if used is None or loaded == memory.followed or not loaded:
-            return
-        memory.followed = loaded
-        profile = self._loaded_profile(memory)
-        if profile is not None:
+            loaded, used = memory.worker.models, memory.used
+            if used is None or loaded == memory.followed or not loaded:
+                continue
+            memory.followed = loaded
+            profile = self._loaded_profile(memory)
+            if profile is None:
+                names = ", ".join(model.name for model in loaded)
+                self._say_stale(memory, used, f"it is for {used.served.model}, but {names} is loaded")
+                continue
             if profile is not used:
                 self._use(memory, profile)
             model = next(each for each in loaded if memory.learner.prefer(each.name) is profile)
             if model.digest and profile.served.digest and model.digest != profile.served.digest:
                 self._say_stale(memory, profile, f"{model.name} has changed since")
-            return
-        names = ", ".join(model.name for model in loaded)
-        self._say_stale(memory, used, f"it is for {used.served.model}, but {names} is loaded")
 
     def _loaded_profile(self, memory: WorkerMemory) -> Profile | None:
-        """Return the profile of a loaded model, None if there is none."""
         found = (memory.learner.prefer(model.name) for model in memory.worker.models)
         return next((profile for profile in found if profile is not None), None)
 
@@ -347,20 +311,10 @@ class StateSaver:
             learners = [(each.slots, self._memories[each.name].learner) for each in self._pool]
             mu_short_s = mean_over_slots((slots, learner.mu_short_of(model)) for slots, learner in learners)
             tau_s = tau_from_sojourn(mu_short_s)
-        if not self._operation.learn_tau(tau_s, mu_short_s, source):
+        if not self.operation.learn_tau(tau_s, mu_short_s, source):
             return
-        if self._told_tau.is_news(model, tau_s, self._stats.journal.clock()):
-            self._stats.journal.event(logging.INFO, f"tau is {tau_s:.3g} s, from {source}")
-
-    def _restore_predictor(self) -> None:
-        predictor = self._predictor
-        state = self._persistence.load(f"predictor {predictor.name}")
-        if state is None:
-            return
-        try:
-            predictor.import_state(state)
-        except (ValueError, ModelError) as error:
-            self._stats.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
+        if self._told_tau.is_news(model, tau_s, self.stats.journal.clock()):
+            self.stats.journal.event(logging.INFO, f"tau is {tau_s:.3g} s, from {source}")
 
     # -- recording -------------------------------------------------------------------------------------
 
@@ -372,7 +326,7 @@ class StateSaver:
         if read is None or cached is None:  # after a cut, and where the server counts cached tokens as read
             read = cached = None
         return Finished(
-            finished_at=self._stats.journal.at(now),
+            finished_at=self.stats.journal.at(now),
             request=exchange.id,
             outcome=end.outcome.value,
             status=end.status,
@@ -388,7 +342,7 @@ class StateSaver:
             tokens=whole if whole is not None else exchange.generated(now) or None,
             prompt_tokens=totals.prompt_tokens,
             length_class="" if whole is None else LengthClass.of(whole).value,
-            policy=self._operation.policy,
+            policy=self.operation.policy,
             dispatched_by=exchange.dispatched_by,
             waited_s=exchange.waited_s(now),
             sojourn_s=exchange.sojourn_s(now),

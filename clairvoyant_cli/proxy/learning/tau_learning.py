@@ -23,9 +23,7 @@ from predictor.record import LengthClass
 from profiles.percentiles import percentile
 from profiles.records import Profile
 
-WEIGHT = 0.02
-"""Weight of one Short answer in the running mean, which follows about the last fifty."""
-
+WEIGHT = 0.02  # weight of one Short answer in the running mean, which follows about the last fifty
 QUEUED_S = 0.05
 MIN_TOKENS = 16
 MIN_QUEUED = 20
@@ -33,14 +31,10 @@ MAX_FROM_PROFILE = 2.0
 MAX_FROM_DEFAULT = 8.0
 MAX_BY_SPEED = 4.0
 MAX_MODELS = 50
-WORTH_SAYING = 0.1
-"""Relative change of a speed that the source of tau mentions, and of tau that is logged."""
-
+WORTH_SAYING = 0.1  # relative change of a speed that the source of tau mentions, and of tau that is logged
 JUDGED = 400
 MIN_JUDGED = 50
-DRIFT_P99 = 2.0
-"""P99 of short answers relative to the profile's, above which drift is reported."""
-
+DRIFT_P99 = 2.0  # P99 of short answers relative to the profile's, above which drift is reported
 DRIFT_ACCURACY = 0.10
 
 
@@ -87,7 +81,6 @@ class ToldTau:
 
 
 def state_name(backend: str, url: str) -> str:
-    """Return the name of the stored state of a server."""
     return f"learned {backend} {url}"
 
 
@@ -108,15 +101,11 @@ class Learner:
         for profile in profiles:
             for name in (profile.served.model, profile.served.model.rsplit("/", 1)[-1]):
                 self._by_model.setdefault(name, profile)
-        self._learned = learned
+        self.learned = learned
         self._sojourns: deque[float] = deque(maxlen=JUDGED)
         self._scores: dict[LengthClass, deque[float]] = {each: deque(maxlen=JUDGED) for each in LengthClass}
         self._drifting: tuple[bool, bool] = (False, False)
         self.judged = 0
-
-    def learned(self) -> Learned:
-        """Return the state to store."""
-        return self._learned
 
     def prefer(self, model: str) -> Profile | None:
         """Make a model's own profile the default; return it, None if there is none."""
@@ -126,11 +115,9 @@ class Learner:
         return profile
 
     def profile_of(self, model: str) -> Profile | None:
-        """Return the profile for a model: its own, or the default."""
         return self._by_model.get(self._full_name(model)) or self._first
 
     def learn_speed(self, model: str, tokens: int, decode_tokens_per_s: float) -> None:
-        """Learn from the decoding speed of an answer."""
         known = self._known(model)
         if known is not None and tokens >= MIN_TOKENS:
             before = known.decode_tokens_per_s
@@ -182,26 +169,21 @@ class Learner:
         profile = self._first
         if profile is None or len(self._sojourns) < MIN_JUDGED:
             return
-        p99_s = percentile(sorted(self._sojourns), 0.99)
-        slow = bool(profile.short_p99_s) and p99_s > DRIFT_P99 * (profile.short_p99_s or 0.0)
+        p99_s, before_s = percentile(sorted(self._sojourns), 0.99), profile.short_p99_s
+        slow = bool(before_s) and p99_s > DRIFT_P99 * (before_s or 0.0)
         accuracy = self.ranking_accuracy if len(self._scores[LengthClass.LONG]) >= MIN_JUDGED else None
-        wrong = (
-            accuracy is not None
-            and profile.ranking_accuracy is not None
-            and accuracy < profile.ranking_accuracy - DRIFT_ACCURACY
-        )
+        known = accuracy is not None and profile.ranking_accuracy is not None
+        wrong = known and (accuracy or 0.0) < (profile.ranking_accuracy or 0.0) - DRIFT_ACCURACY
         before, self._drifting = self._drifting, (slow, wrong)
         if slow and not before[0]:
             yield f"short answers' P99 is {p99_s:.3g} s, {profile.short_p99_s:.3g} s in {profile.name}"
         if wrong and not before[1]:
-            yield (
-                f"ranking accuracy is {accuracy:.2f}, {profile.ranking_accuracy:.2f} in {profile.name}; "
-                f"train on this traffic, or calibrate again"
-            )
+            news = f"ranking accuracy is {accuracy:.2f}, {profile.ranking_accuracy:.2f} in {profile.name}"
+            yield f"{news}; train on this traffic, or calibrate again"
 
     def _known(self, model: str) -> LearnedModel | None:
         """Return what was learned of a model, None beyond MAX_MODELS, as clients choose the names."""
-        name, models = self._full_name(model), self._learned.models
+        name, models = self._full_name(model), self.learned.models
         if name not in models and len(models) >= MAX_MODELS:
             return None
         if self._learned_of(model) is None:
@@ -211,7 +193,7 @@ class Learner:
     def _learned_of(self, model: str) -> LearnedModel | None:
         """Return what was learned since the model's profile was measured, None if nothing."""
         name = self._full_name(model)
-        known = self._learned.models.get(name)
+        known = self.learned.models.get(name)
         return known if known is not None and known.since == self._measured_at(name) else None
 
     def _measured_at(self, name: str) -> float:

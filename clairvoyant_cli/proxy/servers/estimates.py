@@ -13,12 +13,9 @@ from clairvoyant_cli.scheduler.job import Estimates
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from predictor.record import Prediction
 
+# A shorter prompt tells more of the chat template than of how many tokens a character makes.
 TELLING_CHARACTERS = 400
-"""A shorter prompt tells more of the chat template than of how many tokens a character makes."""
-
-TELLING_S = 0.5
-"""Where a whole prompt is read sooner, the time that an answer took does not tell what was cached."""
-
+TELLING_S = 0.5  # where a prompt is read sooner, the time of an answer does not tell what was cached
 RATIO_WEIGHT = 0.3
 MAX_MODELS = 256
 
@@ -50,12 +47,11 @@ class ServiceTimes:
         tokens = prediction.expected_tokens * parsed.choices
         tokens_q90 = prediction.q90_tokens * parsed.choices
         prompt_tokens = self.prompt_tokens(parsed)
+        cost_s, high_s = (self.fastest_s(prompt_tokens, each) for each in (tokens, tokens_q90))
         return Estimates(
             p_long=prediction.p_long,
-            cost_s=self.fastest_s(prompt_tokens, tokens),
-            cost_high_s=self.coverage.corrected(
-                prediction.length_class.value, self.fastest_s(prompt_tokens, tokens_q90)
-            ),
+            cost_s=cost_s,
+            cost_high_s=self.coverage.corrected(prediction.length_class.value, high_s),
             tokens=tokens,
             tokens_q90=tokens_q90,
         )

@@ -33,8 +33,7 @@ async def find_servers(config: ServeConfig, own: Sequence[Address]) -> list[Serv
     servers = [each for each in found if isinstance(each, Server)]
     errors = [each for each in found if isinstance(each, BaseException)]
     fatal = next((each for each in errors if not isinstance(each, ClairvoyantError) or not servers), None)
-    fatal = fatal or _twins(servers)
-    if fatal is not None:
+    if (fatal := fatal or _twins(servers)) is not None:
         for server in servers:
             await server.close()
         raise fatal
@@ -93,11 +92,8 @@ def _twins(servers: list[Server]) -> ClairvoyantError | None:
     for each in servers:
         twin = seen.setdefault(each.place, each)
         if twin is not each:
-            return ClairvoyantError(
-                f"{twin.name} ({twin.base_url}) and {each.name} ({each.base_url}) are the same server; "
-                "give it once",
-                ExitCode.USAGE,
-            )
+            both = f"{twin.name} ({twin.base_url}) and {each.name} ({each.base_url})"
+            return ClairvoyantError(f"{both} are the same server; give it once", ExitCode.USAGE)
     return None
 
 
@@ -110,7 +106,5 @@ def _refuse_ourselves(upstream: Upstream, own: Sequence[Address]) -> None:
         return host == listening or (is_loopback(host) and (everywhere or is_loopback(listening)))
 
     if any(reaches(listening) and upstream.port == port for listening, port in own):
-        raise ClairvoyantError(
-            f"{upstream.url} is this proxy's own address; give the LLM server's, or --listen another",
-            ExitCode.USAGE,
-        )
+        remedy = "give the LLM server's, or --listen another"
+        raise ClairvoyantError(f"{upstream.url} is this proxy's own address; {remedy}", ExitCode.USAGE)

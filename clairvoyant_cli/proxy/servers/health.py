@@ -12,18 +12,15 @@ from dataclasses import dataclass
 
 from clairvoyant_cli.config import MAX_SLOTS
 
-TROUBLE_AFTER = 3
-"""Failures in a row. One may be the request's own fault, two those of a client that retries."""
-
+TROUBLE_AFTER = 3  # failures in a row; one may be the request's own fault, two those of a client that retries
 FIRST_REST_S = 1.0
 MAX_REST_S = 60.0
 
 
 @dataclass(slots=True)
 class Health:
-    """A server may be sent `slots` requests at once, none while it `rests`.
-
-    `changed` is called when that changes.
+    """A server may be sent `slots` requests at once, none while it `rests`. `changed` is called when that
+    changes.
     """
 
     changed: Callable[[], None] = lambda: None
@@ -33,11 +30,9 @@ class Health:
 
     @property
     def rests(self) -> bool:
-        """Whether it is left alone for now."""
         return self._rest is not None
 
     def came_back(self) -> None:
-        """It was away and is up again."""
         self.slots = 1
 
     def began(self) -> None:
@@ -47,7 +42,6 @@ class Health:
             self.changed()
 
     def answered(self) -> None:
-        """A request has succeeded."""
         self.failures = 0
 
     def failed(self) -> None:
@@ -63,7 +57,6 @@ class Health:
         self.changed()
 
     def forget(self) -> None:
-        """Reset to full trust."""
         if self._rest is not None:
             self._rest.cancel()
         self._rest, self.failures, self.slots = None, 0, MAX_SLOTS
@@ -75,10 +68,8 @@ class Health:
 
 @dataclass(slots=True)
 class Outage:
-    """How long a server has been away. `give_up` is called once, when that exceeds `grace_s`.
-
-    A server that restarts is back in seconds, and requests that wait for it keep their places, as in
-    HAProxy's queues.
+    """How long a server has been away. `give_up` is called once, when that exceeds `grace_s`. A server that
+    restarts is back in seconds, and requests that wait for it keep their places, as in HAProxy's queues.
     """
 
     grace_s: float = 0.0
@@ -99,14 +90,12 @@ class Outage:
         return max(0.0, self._ends.when() - asyncio.get_running_loop().time())
 
     def note(self, *, away: bool) -> None:
-        """Record whether the server is away now."""
         if away and self._ends is None and not self.over:
             self._ends = asyncio.get_running_loop().call_later(self.grace_s, self._expire)
         elif not away:
             if self._ends is not None:
                 self._ends.cancel()
-            self._ends = None
-            self.over = False
+            self._ends, self.over = None, False
 
     def _expire(self) -> None:
         self._ends = None

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from clairvoyant_cli.addresses import Address
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError
@@ -54,13 +55,13 @@ class ServerLifecycle:
     async def add(self, wanted: BackendConfig, key: str | None = None) -> Server:
         """Let a server join while the pool runs; ClairvoyantError if it cannot, or is in the pool already."""
         wanted = replace(wanted, name=wanted.name or name_for(wanted.url or ""))
-        self._demand_new(wanted.name or "")
+        if self.pool.get(wanted.name or "") is not None:
+            raise ClairvoyantError(f"a backend is called {wanted.name} already; give this one another name")
         server = await find_server(self.config, wanted, self.own, key=key, several=True)
-        try:
-            self._demand_new(server.name, server)
-        except ClairvoyantError:
-            await server.close()
-            raise
+        for each in self.pool:
+            if each.name == server.name or each.place == server.place:
+                await server.close()
+                raise ClairvoyantError(f"{server.base_url} is there already, as {each.name}")
         self.let_in(server)
         for listener in self.joined:
             listener(server)
@@ -70,16 +71,8 @@ class ServerLifecycle:
         self.changed(server)
         return server
 
-    def _demand_new(self, name: str, found: Server | None = None) -> None:
-        for server in self.pool:
-            if server.name == name:
-                raise ClairvoyantError(f"a backend is called {name} already; give this one another name")
-            if found is not None and server.place == found.place:
-                raise ClairvoyantError(f"{found.base_url} is there already, as {server.name}")
-
     def let_in(self, server: Server) -> None:
         """Add a server to the pool and open its slots."""
-        scheduler = self.dispatcher.scheduler
         server.watch = ServerWatch(
             server,
             server.prober,
@@ -91,24 +84,40 @@ class ServerLifecycle:
             clock=self.journal.clock,
         )
         if self.config.slot_save_path is not None:
-            server.saved_slots = SavedSlots(
-                server,
-                server.ask,
-                Path(self.config.slot_save_path),
-                self.config.slot_budget * (1 << 30),
-                self.journal.event,
-                self.journal.clock,
-            )
+            folder, budget = Path(self.config.slot_save_path), self.config.slot_budget * (1 << 30)
+            journal = self.journal
+            server.saved_slots = SavedSlots(server, server.ask, folder, budget, journal.event, journal.clock)
         server.outage.grace_s = self.config.outage_grace
         server.outage.give_up = partial(self.outlasted, server)
         server.health.changed = self.share_out
-        self.pool.add(server)
+        self.pool.servers[server.name] = server
+        self._enter(server)
+
+    def _enter(self, server: Server) -> None:
+        """Make a server known to the scheduler."""
+        scheduler = self.dispatcher.scheduler
         self._note_whether_it_swaps(server)
         scheduler.set_slots(server.name, server.room, weight=server.weight)
         scheduler.set_speed(server.name, server.speeds)
 
+    def _is_named_by_guess(self, server: Server) -> bool:
+        """Whether the only server, given as a bare URL, was taken for another kind until it answered."""
+        named_by_kind = not self.config.backends and adapter_of(server.name).name == server.name
+        is_alone = len(self.pool) == 1 and not self.dispatcher.attempts_on(server.name)
+        return named_by_kind and server.name != server.adapter.name and is_alone
+
+    def _name_by_kind(self, server: Server) -> None:
+        scheduler, guessed = self.dispatcher.scheduler, server.name
+        server.name = server.adapter.name
+        self.pool.servers = {server.name: server}
+        self._watching[server.name] = self._watching.pop(guessed)
+        scheduler.remove_worker(guessed)
+        scheduler.residency.fixed.discard(guessed)
+        self._enter(server)
+        for listener in self.joined:  # its profiles are those of its kind
+            listener(server)
+
     def start(self, server: Server) -> None:
-        """Begin to watch a server."""
         self._watching[server.name] = self.spawn(server.watch.run())
         server.upstream.keep_spare(self.spawn)
 
@@ -121,6 +130,8 @@ class ServerLifecycle:
 
     def changed(self, server: Server) -> None:
         """Have the queue follow a change of a server's state, slots or models."""
+        if self._is_named_by_guess(server):
+            self._name_by_kind(server)
         if not server.away and (server.outage.lasts or server.outage.over):
             server.health.came_back()
         server.outage.note(away=server.away)
@@ -271,7 +282,7 @@ class ServerLifecycle:
             self._forget(server)
 
     def _forget(self, server: Server) -> None:
-        self.pool.discard(server)
+        del self.pool.servers[server.name]
         self.dispatcher.scheduler.remove_worker(server.name)
         server.outage.note(away=False)
         server.health.forget()

@@ -21,14 +21,13 @@ from clairvoyant_cli.system import background, create_for_owner, end_with_parent
 
 log = logging.getLogger("clairvoyant")
 
+# Pause before a restart, doubled each time, until the server ran for longer than the longest one.
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
-"""Pause before a restart, doubled each time, until the server ran for longer than the longest one."""
-
 LOOK_EVERY_S = 0.1
 STOP_S = 10.0  # Ollama and llama.cpp end at once; their runners may have to free GPU memory
+# Its argv[0]: when Ollama's desktop app cannot listen, it stops all processes that were started as `ollama
+# serve` (app/server/server.go, reapServers).
 OLLAMA = "clairvoyant-ollama"
-"""Its argv[0]: when Ollama's desktop app cannot listen, it stops all processes that were started as `ollama
-serve` (app/server/server.go, reapServers)."""
 
 
 @asynccontextmanager
@@ -89,7 +88,6 @@ class OwnServer:
         log.info("started %s (pid %d)", self.program, self._process.pid)
 
     async def run(self) -> None:
-        """Restart it whenever it dies."""
         pause_s = FIRST_PAUSE_S
         while True:
             begun_s = time.monotonic()

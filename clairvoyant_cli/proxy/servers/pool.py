@@ -14,28 +14,19 @@ class ServerPool:
 
     def __init__(self, queue: Scheduler) -> None:
         self.queue = queue
-        self._servers: dict[str, Server] = {}
+        self.servers: dict[str, Server] = {}  # `ServerLifecycle` adds and removes them
 
     def __getitem__(self, name: str) -> Server:
-        return self._servers[name]
+        return self.servers[name]
 
     def __iter__(self) -> Iterator[Server]:
-        return iter(self._servers.values())
+        return iter(self.servers.values())
 
     def __len__(self) -> int:
-        return len(self._servers)
+        return len(self.servers)
 
     def get(self, name: str) -> Server | None:
-        """Return a server by its name; None if it has left."""
-        return self._servers.get(name)
-
-    def add(self, server: Server) -> None:
-        """Add a server; `ServerLifecycle` opens its slots."""
-        self._servers[server.name] = server
-
-    def discard(self, server: Server) -> None:
-        """Remove a server that has nothing left to do."""
-        del self._servers[server.name]
+        return self.servers.get(name)
 
     @property
     def first(self) -> Server:
@@ -45,7 +36,7 @@ class ServerPool:
     def server_of(self, exchange: Exchange) -> Server:
         """Return the server that serves an exchange; the first if it waits, or its server has left."""
         attempt = exchange.attempt
-        return self.first if attempt is None else self._servers.get(attempt.worker, self.first)
+        return self.first if attempt is None else self.servers.get(attempt.worker, self.first)
 
     def model_of(self, exchange: Exchange) -> str:
         """Return the model a request names, or else its server's only model."""
@@ -59,7 +50,6 @@ class ServerPool:
 
     @property
     def described(self) -> str:
-        """All names, each with its URL."""
         return " and ".join(f"{server.name} {server.upstream.url}" for server in self)
 
     @property
@@ -80,12 +70,10 @@ class ServerPool:
 
     @property
     def slots(self) -> int:
-        """Requests that all servers together are sent at once."""
         return sum(server.room for server in self)
 
     @property
     def loading(self) -> bool:
-        """Whether a server says that it is loading its model."""
         return any(server.state == "loading" for server in self)
 
     @property

@@ -7,9 +7,7 @@ read again if its host cache is on. Others may never stop, or start again from n
 from collections.abc import Callable
 from dataclasses import dataclass
 
-HALF_BATCH_TOKENS = 1024.0
-"""Until the first cut: a server is taken to go on for half of llama.cpp's batch."""
-
+HALF_BATCH_TOKENS = 1024.0  # until the first cut: a server is taken to go on for half of llama.cpp's batch
 ASSUMED_KEPT = 0.5
 LATEST_WEIGHT = 0.5  # cuts are few, and each costs time where the guess is wrong
 MAX_GAP_S = 6.0  # from a cut to the next request in the slot, the time until the server hangs up included
@@ -33,7 +31,6 @@ class PromptCuts:
         return min(read_s(HALF_BATCH_TOKENS) if self.stop_s is None else self.stop_s, rest_s)
 
     def cut(self, now: float, rest_s: float) -> None:
-        """Record a cut."""
         self.closed_s, self.rest_s = now, rest_s
 
     def followed(self, granted_s: float) -> float | None:
@@ -49,7 +46,6 @@ class PromptCuts:
             self.stop_s += LATEST_WEIGHT * (took_s - self.stop_s)
 
     def found(self, share: float) -> None:
-        """Learn which share of what was read was found again."""
         self.kept += LATEST_WEIGHT * (min(max(share, 0.0), 1.0) - self.kept)
 
 

@@ -21,12 +21,8 @@ from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.kv_cache import KvCache
 from profiles.records import Continuation, Profile
 
-MAX_ASKED_BEFORE = 10_000
-"""Questions that are remembered per server, as hashes, to tell whether one is asked again."""
-
-LOOK_TIMEOUT_S = 0.5
-"""Limit on asking for a server's settings before a cut; after it, the last known settings are used."""
-
+MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to tell whether one is asked again
+LOOK_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last known ones are used
 CHANGED = "the server is not the one that was measured"
 
 
@@ -77,7 +73,6 @@ class Server(ObservedServer):
 
     @property
     def ask(self) -> Ask:
-        """The function that asks it about itself."""
         return self.prober.asking(self.upstream.url, self.prefix)
 
     @property
@@ -100,11 +95,9 @@ class Server(ObservedServer):
         return self.models[0].name if len(self.models) == 1 else ""
 
     def service_s(self, prompt_tokens: float, tokens: float) -> float:
-        """Return the estimated service time of a prompt and an answer of that many tokens, in seconds."""
         return self.speeds.seconds(prompt_tokens, tokens)
 
     def read_s(self, tokens: float) -> float:
-        """Return the estimated prefill time of that many tokens, in seconds."""
         return self.speeds.seconds(tokens, 0.0)
 
     async def close(self) -> None:
@@ -144,11 +137,9 @@ class Server(ObservedServer):
         return ours is not None and theirs is not None and ours.proof.fingerprint == theirs.proof.fingerprint
 
     def settings_of(self, model: str) -> ModelSettings | None:
-        """Return what decides a model's answers, as last reported; None if unknown."""
         return self.settings.get(self._key_of(model))
 
     async def see_settings(self, ask: Ask | None = None) -> None:
-        """Ask for the settings of the models for which there is a proof."""
         for model in {self._key_of(model) for model in self.proofs}:
             found = await self.adapter.settings(ask or self.ask, model, self.version)
             if found is not None:
@@ -161,11 +152,10 @@ class Server(ObservedServer):
             settings = self.settings_of(model)
             if settings is None or self.continuation_of(model) is not None:
                 continue
-            if proof.fingerprint:
-                other = " and ".join(changed_parts(proof.fingerprint, settings.fingerprint))
-                changes.append(f"{model} is not what was measured (another {other})")
-            else:
-                changes.append(f"the settings with which {model} was measured are not known")
+            other = " and ".join(changed_parts(proof.fingerprint, settings.fingerprint))
+            news = f"{model} is not what was measured (another {other})"
+            unknown = f"the settings with which {model} was measured are not known"
+            changes.append(news if proof.fingerprint else unknown)
         return changes
 
     async def bounded(self, model: str, asked: Continuable, pieces: Sequence[str]) -> Continuable | str:
@@ -175,8 +165,7 @@ class Server(ObservedServer):
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_TIMEOUT_S):
                 await self.see_settings()
-        found = self.continuation_of(model)
-        if found is None:
+        if (found := self.continuation_of(model)) is None:
             return CHANGED
         return await self.adapter.bounded(self.ask, asked, pieces, found.settings)
 

@@ -41,20 +41,16 @@ class ServerActions:
             raise InvalidError(f"do must be one of {', '.join(DEEDS)}")
         if deed == "add":
             return await self._add({key: value for key, value in arguments.items() if key != "do"})
-        name = arguments.get("name")
+        lifecycle, name = self.lifecycle, arguments.get("name")
+        do = {"drain": lifecycle.drain, "up": lifecycle.bring_up, "remove": lifecycle.remove}
         try:
-            if deed == "drain":
-                self.lifecycle.drain(str(name))
-            elif deed == "up":
-                self.lifecycle.bring_up(str(name))
-            else:
-                self.lifecycle.remove(str(name))
+            do[deed](str(name))
         except KeyError:
-            names = ", ".join(server.name for server in self.lifecycle.pool)
+            names = ", ".join(server.name for server in lifecycle.pool)
             raise RefusedError(f"no backend is called {name}; there are {names}") from None
         except ValueError:
             raise RefusedError(f"{name} is the only one that stays; add another first") from None
-        here = self.lifecycle.pool.get(str(name))
+        here = lifecycle.pool.get(str(name))
         return {"done": "backend", "name": name, "standing": "gone" if here is None else here.standing}
 
     async def keep_model(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -63,8 +59,7 @@ class ServerActions:
         if deed not in ("load", "unload") or not isinstance(model, str) or not model:
             raise InvalidError("do must be load or unload, and name a model")
         able = [each for each in self.lifecycle.pool if each.adapter.UNLOADS_MODELS]
-        if only is not None:
-            able = [each for each in able if each.name == only]
+        able = [each for each in able if only in (None, each.name)]
         if deed == "load":
             able = [each for each in able if each.lists(model) or each.may_have(model)]
         else:

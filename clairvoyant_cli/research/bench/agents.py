@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import fmean
@@ -11,32 +11,38 @@ from typing import Any
 import httpx
 import msgspec
 
-from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import OTHER
 from clairvoyant_cli.backends.chat_probe import client_for
+from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.bench.arms import DIRECT, SERIAL
-from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.client import REPLAYED, Asker, Call, ask_alone
+from clairvoyant_cli.proxy.access.keys import read_backend_key
+from clairvoyant_cli.proxy.daemon import running_daemon
+from clairvoyant_cli.proxy.requests.encoder import Encode
+from clairvoyant_cli.research.bench.arms import CLAIRVOYANT, DIRECT, SERIAL
+from clairvoyant_cli.research.bench.client import Asker, Call, ask_alone
 from clairvoyant_cli.research.bench.prompts import Question
 from clairvoyant_cli.research.bench.report import Findings
-from clairvoyant_cli.research.bench.setup import REPLAY, VIRTUAL_STRIDE, find, first_model
+from clairvoyant_cli.research.bench.setup import (
+    REPLAY,
+    VIRTUAL_STRIDE,
+    backend,
+    clock_of,
+    first_model,
+    unlimited,
+)
 from clairvoyant_cli.research.bench.summary import Key, Summary, compare
-from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from clairvoyant_cli.research.replay import Engine, Speed
 from clairvoyant_cli.research.replay.kv_cache import CHARS_PER_TOKEN, KvCache
 from clairvoyant_cli.research.replay.lengths import WORDS
 from clairvoyant_cli.research.report import Cell as Figure
 from clairvoyant_cli.research.report import Report, Table, figures
+from predictor.record import Predictor
 from profiles.percentiles import percentile
 
 SESSION_HEADER = "X-Session-Id"
 TASK = "Find out why the last test fails, and correct the program."
-GROWTH_TOKENS = (60, 150)
-"""Limits of a tool result's length."""
-
-GAP_S = (0.25, 0.75)
-"""Limits of the time from the end of a turn to the next turn."""
-
+GROWTH_TOKENS = (60, 150)  # limits of a tool result's length
+GAP_S = (0.25, 0.75)  # limits of the time from the end of a turn to the next turn
 CHAT_TOKENS = 24
 REPLAY_SPEED = Speed(prefill_tokens_per_s=100.0, decode_tokens_per_s=60.0)
 """SmolLM2 on one thread of a small machine."""
@@ -72,11 +78,6 @@ class AgentLoad:
     chat_every_s: float = 12.0
     headers: bool = True
     seed: int = 0
-
-    @property
-    def shared_tokens(self) -> float:
-        """The tokens that all sessions but the first have in common with it, about."""
-        return (self.sessions - 1) * self.common * self.context
 
     def conversations(self, run: int, nonce: str) -> list[Conversation]:
         """Return what the sessions of a run send; `nonce` begins every text that is read first."""
@@ -128,93 +129,81 @@ class Run:
     chats: list[Call] = field(default_factory=list)
 
     def figures(self) -> dict[Key, float]:
-        """Return the figures of the run; ClairvoyantError if no turn was answered.
-
-        A figure is missing where the server does not report what it is made of.
+        """Return the figures of the run; ClairvoyantError if no turn was answered. A figure is missing
+        where the server does not report what it is made of.
         """
         turns = [call for calls in self.sessions for call in calls]
         calls = [*turns, *self.chats]
         answered = [call for call in calls if call.error is None]
         if all(call.error for call in turns):
             raise ClairvoyantError(f"no session gets an answer: {turns[0].error}")
+        begun_s = [calls[0].sent_s or 0.0 for calls in self.sessions]
         ended_s = [calls[-1].ended_s or 0.0 for calls in self.sessions]
-        took_s = [
-            end_s - (calls[0].sent_s or 0.0) for end_s, calls in zip(ended_s, self.sessions, strict=True)
-        ]
-        found: dict[Key, float] = {("time", "all done"): max(ended_s) - self.begun_s}
-        found |= {("time", "session mean"): fmean(took_s), ("time", "session worst"): max(took_s)}
+        took_s = [end_s - start_s for start_s, end_s in zip(begun_s, ended_s, strict=True)]
+        found: dict[Key, float] = {
+            ("time", "all done"): max(ended_s) - self.begun_s,
+            ("time", "session mean"): fmean(took_s),
+            ("time", "session worst"): max(took_s),
+            ("requests", "answered"): len(answered),
+            ("requests", "failed"): len(calls) - len(answered),
+        }
         if all(call.prompt_tokens for call in answered):
             found["prompt tokens", "sent"] = sum(call.prompt_tokens or 0 for call in answered)
             if all(call.read_tokens for call in answered):
                 read = sum(call.read_tokens or 0 for call in answered)
                 found["prompt tokens", "read"] = read
                 found["prompt tokens", "read again"] = max(0.0, read - self._first_seen())
-        for name, of in (("turn", turns), ("person", self.chats)):
-            firsts_s = sorted(call.ttft_s for call in of if call.ttft_s is not None)
-            if firsts_s:
-                found["first token", f"{name} mean"] = fmean(firsts_s)
-                if name == "turn":
-                    found["first token", "turn P95"] = percentile(firsts_s, 0.95)
-                    found["first token", "turn worst"] = firsts_s[-1]
-        return found | {
-            ("requests", "answered"): len(answered),
-            ("requests", "failed"): len(calls) - len(answered),
-        }
+        if firsts_s := sorted(call.ttft_s for call in turns if call.ttft_s is not None):
+            found["first token", "turn mean"] = fmean(firsts_s)
+            found["first token", "turn P95"] = percentile(firsts_s, 0.95)
+            found["first token", "turn worst"] = firsts_s[-1]
+        if firsts_s := [call.ttft_s for call in self.chats if call.ttft_s is not None]:
+            found["first token", "person mean"] = fmean(firsts_s)
+        return found
 
     def _first_seen(self) -> float:
-        """Return the prompt tokens that a server which forgets nothing would read."""
         seen = float(sum(call.prompt_tokens or 0 for call in self.chats)) - self.shared_tokens
         for calls in self.sessions:
             before = 0
             for call in calls:
                 if call.error is None:
-                    prompt = call.prompt_tokens or 0
-                    seen += prompt - before
+                    seen += (call.prompt_tokens or 0) - before
                     # The simulated server has words of several tokens in prompts, of one in answers.
                     said = len(call.text) // CHARS_PER_TOKEN if self.replayed else call.tokens
                     before = (call.prompt_tokens or 0) + said
         return seen
 
 
-Take = Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]]
-"""Starts what an arm sends to, and gives the client to send with."""
-
-
-@dataclass(slots=True)
-class AgentBench:
-    """A server to measure, which may be simulated. `through(arm)` starts a fresh Clairvoyant before it, or
-    connects to the proxy of an arm NAME=URL. `about` describes it.
-    """
+@dataclass(frozen=True, slots=True)
+class _Sessions:
+    """Sends the sessions of a load through a client."""
 
     load: AgentLoad
     asker: Asker
-    direct: Take
-    through: Callable[[str], AbstractAsyncContextManager[httpx.AsyncClient]]
-    about: Mapping[str, str]
     replayed: bool
 
-    async def measure(self, arm: str, run: int) -> dict[Key, float]:
-        """Run an arm, and return its figures."""
+    async def run(self, client: httpx.AsyncClient, arm: str, number: int) -> Run:
         load, asker = self.load, self.asker
         # A real server may still hold the texts of an earlier bench. Digits have a token each in most
         # vocabularies, so the texts of all arms have one length.
-        drawn = Random(f"{load.seed}:{run}:{arm}" if self.replayed else None)  # noqa: S311 - keeps no secret
+        drawn = Random(f"{load.seed}:{number}:{arm}" if self.replayed else None)  # noqa: S311 - keeps no secret
         nonce = f"{drawn.randrange(10**8):08d}"
-        async with self.direct() if arm in (DIRECT, SERIAL) else self.through(arm) as client:
-            await ask_alone(client, asker, [load.question(run, nonce[::-1], 0)])  # loads the model
-            conversations = load.conversations(run, nonce)
-            done = asyncio.Event()
-            measured = Run(asker.clock(), load.shared_tokens, self.replayed)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._chat(client, run, nonce, measured, done))
-                if arm == SERIAL:
-                    for each in conversations:
-                        measured.sessions.append(await self._converse(client, each))
-                else:
-                    sessions = [group.create_task(self._converse(client, each)) for each in conversations]
-                    measured.sessions += await asyncio.gather(*sessions)
-                done.set()
-        return measured.figures()
+        await ask_alone(client, asker, [load.question(number, nonce[::-1], 0)])  # loads the model
+        conversations = load.conversations(number, nonce)
+        done = asyncio.Event()
+        # About the tokens that all sessions but the first have in common with it.
+        shared_tokens = (load.sessions - 1) * load.common * load.context
+        run = Run(asker.now(), shared_tokens, self.replayed)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._chat(client, number, nonce, run, done))
+            if arm == SERIAL:
+                for each in conversations:
+                    run.sessions.append(await self._converse(client, each))
+            else:
+                sessions = [group.create_task(self._converse(client, each)) for each in conversations]
+                run.sessions += await asyncio.gather(*sessions)
+            done.set()
+        return run
 
     async def _converse(self, client: httpx.AsyncClient, said: Conversation) -> list[Call]:
         """Take the turns of a session until one fails."""
@@ -223,94 +212,104 @@ class AgentBench:
             {"role": "user", "content": TASK},
         ]
         headers = {SESSION_HEADER: said.name} if self.load.headers else None
-        answer = self.load.answer
         calls: list[Call] = []
         for number, gap_s in enumerate(said.gaps_s):
             await asyncio.sleep(gap_s)
             if number:
+                result = said.results[number - 1]
                 messages.append({"role": "assistant", "content": calls[-1].text})
-                result = {
-                    "role": "tool",
-                    "tool_call_id": f"call_{number}",
-                    "content": said.results[number - 1],
-                }
-                messages.append(result)
-            calls.append(Call(Question("turn", "", answer, max_tokens=answer)))
+                messages.append({"role": "tool", "tool_call_id": f"call_{number}", "content": result})
+            calls.append(Call(Question("turn", "", self.load.answer, max_tokens=self.load.answer)))
             await self.asker.ask(client, calls[-1], {"messages": messages, "tools": said.tools}, headers)
             if calls[-1].error is not None:
                 break
         return calls
 
     async def _chat(
-        self, client: httpx.AsyncClient, run: int, nonce: str, measured: Run, done: asyncio.Event
+        self, client: httpx.AsyncClient, number: int, nonce: str, run: Run, done: asyncio.Event
     ) -> None:
         """Ask the person's questions, one at a time, until the sessions are done."""
         every_s = self.load.chat_every_s
         while every_s and not done.is_set():
-            elapsed_s = self.asker.clock() - measured.begun_s
             try:
-                await asyncio.wait_for(done.wait(), every_s - elapsed_s % every_s)
+                await asyncio.wait_for(done.wait(), every_s - (self.asker.now() - run.begun_s) % every_s)
             except TimeoutError:
-                call = Call(self.load.question(run, nonce, len(measured.chats) + 1))
-                measured.chats.append(call)
-                await self.asker.ask(client, call)
+                run.chats.append(Call(self.load.question(number, nonce, len(run.chats) + 1)))
+                await self.asker.ask(client, run.chats[-1])
 
 
-@asynccontextmanager
-async def agent_bench(
+Measured = dict[str, list[dict[Key, float]]]  # the figures of each run, by arm
+
+
+async def measure_agents(
     load: AgentLoad,
-    backend: str | None,
-    daemon_before: Callable[[str, int | None, str], AbstractAsyncContextManager[str]],
+    server: str,
+    arms: Sequence[str],
+    runs: int,
+    config: ServeConfig,
+    new_predictor: Callable[[], Predictor],
+    encode: Encode | None,
+    on_progress: Callable[[float, str], None],
     *,
-    model: str | None = None,
-    key: str | None = None,
-    cache: int = 0,
-    slots: int | None = None,
-    virtual_time: bool = False,
-) -> AsyncIterator[AgentBench]:
-    """Find the server, or start the simulated one, whose host memory holds `cache` tokens.
+    model: str | None,
+    cache: int,
+    virtual_time: bool,
+) -> tuple[Measured, dict[str, str]]:
+    """Run every arm and return its figures, and a description of the server.
 
-    `daemon_before` starts Clairvoyant before a URL whose server gives that many answers at once, for an arm.
+    `config` is that of the Clairvoyant which is started for each arm but those that go straight to the server
+    or to another proxy (NAME=URL). The host memory of the simulated server holds `cache` tokens.
     """
-    async with AsyncExitStack() as stack:
-        replay = backend == REPLAY
-        if replay:
-            engine = Engine(
-                slots=slots or 1,
-                speed=REPLAY_SPEED,
-                stride=VIRTUAL_STRIDE if virtual_time else 1,
-                answer_tokens=lambda prompt, rng: 1_000_000,  # the request's limit sets the length
-                cache=KvCache(slots or 1, cache),
-            )
-            url = await stack.enter_async_context(serve_app(Replay(engine).app))
-            found, slots = Found(REPLAYED, url, slots=engine.slots), engine.slots
-        else:
-            found = await find(backend, key)
-        asker = Asker(
-            model or await first_model(found, key),
-            OTHER if replay else found.adapter,  # the simulated server reports its cache in OpenAI's format
-            prefix=found.prefix,
-            keeps_words=True,
-        )
-        if virtual_time:
-            asker = replace(asker, clock=asyncio.get_running_loop().time)
+    engine, slots = None, config.slots
+    if server == REPLAY:
+        slots = slots or 1
+        stride = VIRTUAL_STRIDE if virtual_time else 1
+        engine = Engine(slots, REPLAY_SPEED, stride, answer_tokens=unlimited, cache=KvCache(slots, cache))
+    key = read_backend_key(config.backend_key_file)
+    clock = clock_of(virtual_time)
+    cache_sizes: dict[str, tuple[float, float]] = {}
+    measured: Measured = {arm.partition("=")[0]: [] for arm in arms}
+
+    async with backend(server, key, engine) as found:
 
         @asynccontextmanager
-        async def through(arm: str) -> AsyncIterator[httpx.AsyncClient]:
-            async with AsyncExitStack() as stack:
-                url = arm.partition("=")[2]
-                if not url:
-                    url = await stack.enter_async_context(daemon_before(found.base_url, slots, arm))
-                yield await stack.enter_async_context(client_for(url))
+        async def client_of(arm: str) -> AsyncIterator[httpx.AsyncClient]:
+            url = found.url if arm in (DIRECT, SERIAL) else arm.partition("=")[2]
+            if url:
+                async with client_for(url, key if url == found.url else None) as client:
+                    yield client
+                return
+            policy = None if arm == CLAIRVOYANT else arm
+            own = replace(config, backend=found.base_url, slots=slots, policy=policy)
+            async with (
+                running_daemon(own, new_predictor(), clock=clock, encode=encode) as daemon,
+                client_for(daemon.base_url) as client,
+            ):
+                known = daemon.pool.queue.fleet.stations[daemon.pool.first.name].cache
+                known.size = cache_sizes.get(arm, known.size)
+                yield client
+                cache_sizes[arm] = known.size
 
-        read, write = REPLAY_SPEED.prefill_tokens_per_s, REPLAY_SPEED.decode_tokens_per_s
-        simulated = f"simulated: prefill {read:g}, decode {write:g} tokens/s, host cache {cache} tokens"
-        about = {
-            "backend": simulated if replay else f"{found.adapter.name} {found.version}".rstrip(),
-            "model": asker.model,
-            "slots": "as the server states" if slots is None else str(slots),
-        }
-        yield AgentBench(load, asker, lambda: client_for(found.url, key), through, about, replay)
+        # The simulated server reports its cache in OpenAI's format.
+        adapter = found.adapter if engine is None else OTHER
+        asked = model or await first_model(found, key)
+        asker = Asker(asked, adapter, prefix=found.prefix, clock=clock, keeps_words=True)
+        sessions = _Sessions(load, asker, engine is not None)
+        for step in range(runs * len(arms)):
+            number, place = divmod(step, len(arms))
+            arm = arms[(place + number) % len(arms)]  # each run begins with another arm
+            on_progress(step, f"run {number + 1}, {arm}")
+            async with client_of(arm) as client:
+                run = await sessions.run(client, arm, number)
+            measured[arm.partition("=")[0]].append(run.figures())
+    read, write = REPLAY_SPEED.prefill_tokens_per_s, REPLAY_SPEED.decode_tokens_per_s
+    simulated = f"simulated: prefill {read:g}, decode {write:g} tokens/s, host cache {cache} tokens"
+    about = {
+        "backend": simulated if engine is not None else f"{found.adapter.name} {found.version}".rstrip(),
+        "model": asked,
+        "slots": "as the server states" if slots is None else str(slots),
+    }
+    return measured, about
 
 
 def summaries_of(measured: Mapping[str, Sequence[dict[Key, float]]]) -> list[Summary]:

@@ -9,18 +9,11 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 from predictor.record import LengthClass, Prediction, Predictor, PromptView
 
-DIRECT = "direct"
-"""The arm that bypasses the proxy."""
-
-CLAIRVOYANT = "clairvoyant"
-SERIAL = "serial"
+DIRECT = "direct"  # bypasses the proxy
+ORACLE = "oracle"  # orders by the real lengths: an upper bound for any prediction
+CLAIRVOYANT = "clairvoyant"  # sessions of agents, through a default Clairvoyant
+SERIAL = "serial"  # one session after the other, direct
 AGENT_ARMS = (DIRECT, CLAIRVOYANT, SERIAL, *SERVABLE)
-"""Sessions of agents: all at once, the same through a default Clairvoyant, or one after the other, direct; or
-through Clairvoyant with a policy.
-"""
-
-ORACLE = "oracle"
-"""The arm that orders by the real lengths: an upper bound for any prediction."""
 
 
 class Knowledge(StrEnum):
@@ -33,9 +26,8 @@ class Knowledge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to serve the questions. `policy` None bypasses the proxy.
-
-    `tau_s` 0 is no guard, None the daemon's own timeout. Classes are right with probability `accuracy`.
+    """One way to serve the questions. `policy` None bypasses the proxy. `tau_s` 0 is no guard, None the
+    daemon's own timeout. Classes are right with probability `accuracy`.
     """
 
     name: str
@@ -51,9 +43,8 @@ class Arm:
 
 
 def parse_arm(text: str) -> Arm:
-    """Parse `direct`, `oracle`, or POLICY[@classes|@N%|@lengths][:TAU_S]; ClairvoyantError otherwise.
-
-    `@N%` tells short from long and is right N times in a hundred.
+    """Parse `direct`, `oracle`, or POLICY[@classes|@N%|@lengths][:TAU_S]; ClairvoyantError otherwise. `@N%`
+    tells short from long and is right N times in a hundred.
     """
 
     def refusal(why: str) -> ClairvoyantError:

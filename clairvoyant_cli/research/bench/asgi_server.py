@@ -8,9 +8,6 @@ from contextlib import asynccontextmanager, contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
-STOP_GRACE_S = 0
-"""Running answers are cut at once when the server stops, as by a killed server."""
-
 
 class EmbeddedServer(uvicorn.Server):
     """A uvicorn server that installs no signal handlers and signals when it listens."""
@@ -46,7 +43,7 @@ async def serve_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> Asy
         access_log=False,
         server_header=False,
         date_header=False,
-        timeout_graceful_shutdown=STOP_GRACE_S,
+        timeout_graceful_shutdown=0,  # running answers are cut at once, as by a killed server
     )
     server = EmbeddedServer(config)
     listener = socket.create_server((host, port), backlog=2048)

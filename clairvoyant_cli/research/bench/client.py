@@ -21,15 +21,13 @@ REPLAYED: Adapter = adapter_of("ollama")
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One question that was sent. Times are seconds on the asker's clock, `tokens` counts what has arrived.
+    """One question that was sent. Times are those of `Asker.now`, `tokens` counts what has arrived.
 
-    `at_s` is its planned time in seconds from the start of the run. `predicted_tokens` is the
-    prediction of a proxy on the way, if any. `text` is the answer, if it is kept. Of its `prompt_tokens` the
-    server evaluated `read_tokens`; None if it does not report them.
+    `predicted_tokens` is the prediction of a proxy on the way, if any. `text` is the answer, if it is kept.
+    Of its `prompt_tokens` the server evaluated `read_tokens`; None if it does not report them.
     """
 
     question: Question
-    at_s: float = 0.0
     sent_s: float | None = None
     first_token_s: float | None = None
     ended_s: float | None = None
@@ -58,7 +56,8 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Asker:
     """Asks questions of a model. With `sets_length` an answer has its question's length, otherwise the model
-    or the question's limit ends it. `keeps_words` keeps each answer's text.
+    or the question's limit ends it. `keeps_words` keeps each answer's text. All times are multiplied by
+    `speedup`: the server is a simulated one that runs faster by that factor.
     """
 
     model: str
@@ -67,6 +66,11 @@ class Asker:
     prefix: str = ""
     clock: Clock = time.monotonic
     keeps_words: bool = False
+    speedup: float = 1.0
+
+    def now(self) -> float:
+        """Return the time in seconds."""
+        return self.clock() * self.speedup
 
     def body(self, question: Question) -> Body:
         tokens = question.tokens if self.sets_length else question.max_tokens
@@ -83,7 +87,7 @@ class Asker:
     ) -> None:
         """Ask a question and record the answer or failure in its call; `more` replaces keys of the body."""
         body, url = self.body(call.question) | (more or {}), self.prefix + self.adapter.chat_path
-        call.sent_s = self.clock()
+        call.sent_s = self.now()
         try:
             async with client.stream("POST", url, json=body, headers=headers) as response:
                 if response.status_code != 200:
@@ -92,13 +96,13 @@ class Asker:
                     await self._read(response, call)
         except httpx.HTTPError as error:
             call.error = type(error).__name__
-        call.ended_s = self.clock()
+        call.ended_s = self.now()
 
     async def _read(self, response: httpx.Response, call: Call) -> None:
         with suppress(KeyError, ValueError):
             call.predicted_tokens = float(response.headers["x-clairvoyant-tokens"])
         done = False
-        async for at_s, piece in pieces_of(response, self.clock):
+        async for at_s, piece in pieces_of(response, self.now):
             if call.first_token_s is None and piece.text:
                 call.first_token_s = at_s
             call.error = piece.error or call.error
@@ -119,19 +123,18 @@ async def send_at(
     at_s: Sequence[float],
     ended: Callable[[], None] = lambda: None,
 ) -> None:
-    """Send each call at its time, in ascending seconds from now, and wait for all answers.
-
-    `ended` is called as each answer ends.
+    """Send each call at its time, in ascending seconds from now, and wait for all answers. `ended` is
+    called as each answer ends.
     """
 
     async def ask(call: Call) -> None:
         await asker.ask(client, call)
         ended()
 
-    begun_s = asker.clock()
+    begun_s = asker.now()
     async with asyncio.TaskGroup() as group:
         for call, due_s in zip(calls, at_s, strict=True):
-            await asyncio.sleep(max(0.0, begun_s + due_s - asker.clock()))
+            await asyncio.sleep(max(0.0, begun_s + due_s - asker.now()) / asker.speedup)
             group.create_task(ask(call))
 
 

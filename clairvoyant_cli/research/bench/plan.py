@@ -32,14 +32,12 @@ class Load:
 
 
 Draw = Callable[[LengthClass, Random], Question]
-"""Draws a question of a class."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaperAnswers:
-    """Draws service times of the paper (section 5.5), as answers of a backend with this decode rate.
-
-    The classes are the paper's, whatever the length.
+    """Draws service times of the paper (section 5.5), as answers of a backend with this decode rate. The
+    classes are the paper's, whatever the length.
     """
 
     pools: Pools
@@ -47,7 +45,6 @@ class PaperAnswers:
     tokens_per_s: float = 50.0
 
     def __call__(self, kind: LengthClass, rng: Random) -> Question:
-        """Draw a prompt of the class, and the length of its answer."""
         times = self.service
         short = kind is LengthClass.SHORT
         mean_s = times.short_mean_s if short else times.long_mean_s
@@ -58,11 +55,7 @@ class PaperAnswers:
 
 def as_written(pools: Pools) -> Draw:
     """Return a draw of the prompts with their own lengths."""
-
-    def draw(kind: LengthClass, rng: Random) -> Question:
-        return rng.choice(pools[kind])
-
-    return draw
+    return lambda kind, rng: rng.choice(pools[kind])
 
 
 def without_repeats(draw: Draw, pools: Pools) -> Draw:
@@ -81,9 +74,8 @@ def without_repeats(draw: Draw, pools: Pools) -> Draw:
 
 
 def burst(count: int, gap_s: float, draw: Draw, rng: Random) -> Plan:
-    """Return `count` questions, half short and half long (an odd one short), in random order.
-
-    They arrive `gap_s` apart; above 0, all arms get them in the same order.
+    """Return `count` questions, half short and half long (an odd one short), in random order. They arrive
+    `gap_s` apart; above 0, all arms get them in the same order.
     """
     longs = count // 2
     kinds = [LengthClass.SHORT] * (count - longs) + [LengthClass.LONG] * longs

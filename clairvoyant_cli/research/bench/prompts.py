@@ -11,12 +11,8 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import LARGE_BYTES, read_file
 from predictor.record import LengthClass
 
-SHIPPED = Path(__file__).with_name("prompts.jsonl")
-"""Written for this project; no model was trained on them. The lengths are estimates."""
-
-DEMO = Path(__file__).with_name("demo_prompts.jsonl")
-"""Prompts of the demo, with titles that fit into a narrow column."""
-
+SHIPPED = Path(__file__).with_name("prompts.jsonl")  # no model was trained on them; lengths are estimates
+DEMO = Path(__file__).with_name("demo_prompts.jsonl")  # with titles that fit into a narrow column
 FORMAT = (
     'want {"prompt": text, "output_tokens": number}, and "class": "short" or "long", "max_tokens": number, '
     "if any"
@@ -25,10 +21,8 @@ FORMAT = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt, a short title, and the length of its answer in tokens.
-
-    `known_class` overrides the class of that length. `max_tokens` is the limit of the request where the bench
-    does not set the length.
+    """A prompt, a short title, and the length of its answer in tokens. `known_class` overrides the class of
+    that length. `max_tokens` is the limit of the request where the bench does not set the length.
     """
 
     title: str
@@ -39,7 +33,6 @@ class Question:
 
     @property
     def length_class(self) -> LengthClass:
-        """The class of the answer."""
         return self.known_class or LengthClass.of(self.tokens)
 
 
@@ -50,12 +43,6 @@ class _Line(msgspec.Struct):
     output_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     known_class: LengthClass | None = msgspec.field(default=None, name="class")
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-
-    @property
-    def length(self) -> int | None:
-        """The answer's length; the limit if no length is given."""
-        given = self.output_tokens if self.tokens is None else self.tokens
-        return self.max_tokens if given is None else given
 
 
 def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
@@ -75,9 +62,11 @@ def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
             read = msgspec.json.decode(line, type=_Line)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise refuse(f"{path}:{number}: {FORMAT}: {error}") from None
-        if read.length is None:
+        given = (each for each in (read.tokens, read.output_tokens, read.max_tokens) if each is not None)
+        length = next(given, None)
+        if length is None:
             raise refuse(f"{path}:{number}: {FORMAT}: there is no number")
-        question = Question(read.title, read.prompt, max(1, read.length), read.known_class, read.max_tokens)
+        question = Question(read.title, read.prompt, max(1, length), read.known_class, read.max_tokens)
         pools[question.length_class].append(question)
     if not pools[LengthClass.SHORT] or not pools[LengthClass.LONG]:
         raise refuse(

@@ -22,23 +22,16 @@ from clairvoyant_cli.research.bench.summary import by_class
 from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import LengthClass
 
-GAP_S = 0.02
-"""Seconds between two questions of a burst: they arrive in the order they were sent."""
-
-FRAME_S = 0.1
-"""Seconds between two frames."""
-
-MOST_QUESTIONS = 32
-"""The largest burst that repeats no question."""
-
+GAP_S = 0.02  # between two questions of a burst: they arrive in the order they were sent
+FRAME_S = 0.1  # between two frames
+MOST_QUESTIONS = 32  # in a burst that repeats no question
 STYLES: dict[str, str] = {
     LengthClass.SHORT: "cyan",
     LengthClass.MEDIUM: "yellow",
     LengthClass.LONG: "magenta",
 }
 NOTE_WIDTH = 10
-FRAME_LINES = 8
-"""Lines of a frame that are not rows: headline, borders, counts, and one for the cursor."""
+FRAME_LINES = 8  # that are not rows: headline, borders, counts, and one for the cursor
 
 
 def draw(count: int, seed: int) -> list[Question]:
@@ -55,9 +48,7 @@ class Proxy(Protocol):
     """A proxy whose state shows prompts."""
 
     @property
-    def base_url(self) -> str:
-        """Its address."""
-        ...
+    def base_url(self) -> str: ...
 
     def snapshot(self) -> Snapshot: ...
 
@@ -105,13 +96,13 @@ class Lane:
             prompt = call.question.prompt
             return 1, in_order.index(prompt) if prompt in in_order else len(in_order)
 
-        def row(call: Call) -> Row:
+        rows = []
+        for call in sorted((call for call in self.calls if call.sent_s is not None), key=position):
             place = Place.RUNNING if call.question.prompt in running else Place.WAITING
             if call.ended_s is not None:
                 place = Place.FAILED if call.error else Place.DONE
-            return Row(call, place, self._predicted.get(call.question.prompt))
-
-        return [row(call) for call in sorted(self.calls, key=position) if call.sent_s is not None]
+            rows.append(Row(call, place, self._predicted.get(call.question.prompt)))
+        return rows
 
 
 Watch = Callable[[Sequence[Lane], float], None]
@@ -180,11 +171,8 @@ def _draw_row(row: Row) -> tuple[ConsoleRenderable, ConsoleRenderable, ConsoleRe
     call, style = row.call, STYLES[row.call.question.length_class]
     title = call.question.title
     if row.place is Place.DONE:
-        return (
-            Text(row.place, "green"),
-            Text(title, f"dim {style}"),
-            Text(f"{call.sojourn_s or 0.0:.1f} s", style),
-        )
+        took = Text(f"{call.sojourn_s or 0.0:.1f} s", style)
+        return Text(row.place, "green"), Text(title, f"dim {style}"), took
     if row.place is Place.FAILED:
         return Text(row.place, "red"), Text(title, "red"), Text("failed", "red")
     if row.place is Place.RUNNING:
@@ -218,7 +206,6 @@ class Narrator:
         self._told: set[int] = set()
 
     def __call__(self, lanes: Sequence[Lane], elapsed_s: float) -> None:
-        """Print the calls that have ended since the last time."""
         for lane in lanes:
             ended = (call for call in lane.calls if call.ended_s is not None and id(call) not in self._told)
             for call in sorted(ended, key=lambda c: c.ended_s or 0.0):

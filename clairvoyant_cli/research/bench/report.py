@@ -8,9 +8,8 @@ from typing import Any
 
 from clairvoyant_cli.confidence import Estimate
 from clairvoyant_cli.research.bench.arms import ORACLE, Arm
-from clairvoyant_cli.research.bench.results import Cell
 from clairvoyant_cli.research.bench.setup import REPLAY, Settings
-from clairvoyant_cli.research.bench.summary import ALL, Key, Summary
+from clairvoyant_cli.research.bench.summary import ALL, Cell, Key, Summary
 from clairvoyant_cli.research.report import Cell as Figure
 from clairvoyant_cli.research.report import Report, Table, figures
 from clairvoyant_cli.research.svg import Curve, Plot, Point
@@ -22,7 +21,6 @@ SHORT_P50 = ("short", "sojourn p50")
 MEDIAN = "sojourn p50"
 COUNTS = ("tau firings", "answered", "failed", "cuts", "resumes", "tokens read again")
 CURVE_POINTS = 200
-
 UNPROVEN = (
     "Nothing proves that this server can resume a cut answer, so nothing is cut; prove it first: "
     "clairvoyant calibrate"
@@ -43,16 +41,16 @@ class Findings:
 
     @property
     def loads(self) -> list[str]:
-        """The loads, in the order they were measured."""
         return list(dict.fromkeys(summary.load for summary in self.summaries))
 
 
 def report_of(findings: Findings) -> Report:
     about = Table("Measured on", ("",), tuple(findings.about.items()))
-    tables: list[Table] = []
-    for load in findings.loads:
-        measured = tables_of([each for each in findings.summaries if each.load == load])
-        tables += [replace(table, section=load) for table in measured]
+    tables = [
+        replace(table, section=load)
+        for load in findings.loads
+        for table in tables_of([each for each in findings.summaries if each.load == load])
+    ]
     return Report(
         findings.title,
         tables=(about, *tables),
@@ -107,7 +105,7 @@ def notes_of(
         )
     if settings.prompts is None:
         yield "The prompts are the project's own; no predictor was trained on them."
-    failed = Counter(answer.error for cell in cells for answer in cell.answers if answer.error is not None)
+    failed = Counter(call.error for cell in cells for call in cell.calls if call.error is not None)
     if failed:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in failed.most_common())
         yield f"Requests failed: {reasons}. They are counted as failed and are in no other figure."
@@ -210,8 +208,8 @@ def _distributions(findings: Findings, load: str, kind: str, figure: str) -> Ite
     """Yield each arm's cumulative distribution, in percent of the answers."""
     for arm in dict.fromkeys(summary.arm for summary in findings.summaries if summary.load == load):
         cells = [cell for cell in findings.cells if (cell.load, cell.arm) == (load, arm)]
-        answers = (answer for cell in cells for answer in cell.answers if answer.kind == kind)
-        values = sorted(value for a in answers if (value := getattr(a, figure)) is not None)
+        calls = (call for cell in cells for call in cell.calls if call.question.length_class == kind)
+        values = sorted(value for call in calls if (value := getattr(call, figure)) is not None)
         if values:
             kept = sorted({*range(0, len(values), max(1, len(values) // CURVE_POINTS)), len(values) - 1})
             points = tuple(Point(values[i], 100 * (i + 1) / len(values)) for i in kept)
@@ -241,17 +239,16 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "about": dict(findings.about),
         "settings": dict(findings.settings),
         "notes": list(findings.notes),
-        "arms": [_plain(summary) for summary in findings.summaries],
-    }
-
-
-def _plain(summary: Summary) -> dict[str, Any]:
-    return {
-        "load": summary.load,
-        "arm": summary.arm,
-        "baseline": summary.baseline,
-        "figures": _nested(summary.figures),
-        "changes": _nested(summary.changes),
+        "arms": [
+            {
+                "load": summary.load,
+                "arm": summary.arm,
+                "baseline": summary.baseline,
+                "figures": _nested(summary.figures),
+                "changes": _nested(summary.changes),
+            }
+            for summary in findings.summaries
+        ],
     }
 
 

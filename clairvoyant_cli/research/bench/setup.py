@@ -1,14 +1,20 @@
-"""Sets up a bench: a backend, one daemon before it, and the loads."""
+"""Sets up a bench (a backend, one daemon before it, the loads) and runs it.
+
+Every arm gets the same questions at the same times, run by run.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean
+from typing import NamedTuple
 
 import httpx
 
@@ -23,7 +29,7 @@ from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.research.bench.arms import Arm, Knowledge, OraclePredictor
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.client import REPLAYED, Asker, ask_alone
+from clairvoyant_cli.research.bench.client import REPLAYED, Asker, Call, ask_alone, send_at
 from clairvoyant_cli.research.bench.plan import (
     Draw,
     Load,
@@ -35,6 +41,7 @@ from clairvoyant_cli.research.bench.plan import (
     without_repeats,
 )
 from clairvoyant_cli.research.bench.prompts import SHIPPED, Question, load_prompts
+from clairvoyant_cli.research.bench.summary import Cell
 from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.research.replay.proof import proven
 from clairvoyant_cli.scheduler.policy import POLICIES
@@ -42,24 +49,13 @@ from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from predictor.record import LengthClass, Predictor
 from profiles.records import Profile, Served
 
-REPLAY = "replay"
-"""The name of the simulated backend."""
-
-GAP_S = 0.001
-"""Seconds between two questions of a burst on the wire."""
-
-VIRTUAL_STRIDE = 100
-"""Tokens that the simulated backend sends at once in virtual time; the first and last keep their times."""
-
-CUTTING_STRIDE = 5
-"""The same where answers are cut, as unsent tokens are lost: a tenth of a second at the paper's speed."""
-
-RESUME_S = 0.01
-"""Seconds the simulated backend takes to resume an answer, as llama.cpp and Ollama do from their cache."""
-
-ALONE = 3
-"""Questions of each class that are asked alone to measure service times."""
-
+REPLAY = "replay"  # the name of the simulated backend
+GAP_S = 0.001  # between two questions of a burst on the wire
+VIRTUAL_STRIDE = 100  # tokens that it sends at once in virtual time; the first and last keep their times
+CUTTING_STRIDE = 5  # the same where answers are cut, as unsent tokens are lost: 0.1 s at the paper's speed
+RESUME_S = 0.01  # that it takes to resume an answer, as llama.cpp and Ollama do from their cache
+ALONE = 3  # questions of each class that are asked alone to measure service times
+CUTS = ("cuts", "resumes", "tokens read again")
 BOTH = (LengthClass.SHORT, LengthClass.LONG)
 
 
@@ -84,12 +80,9 @@ class Settings:
     set_lengths: bool = False
     virtual_time: bool = False
 
-    @property
-    def clock(self) -> Clock:
-        return asyncio.get_running_loop().time if self.virtual_time else time.monotonic
 
-    def random(self, name: str, run: int) -> Random:
-        return Random(f"{self.seed}:{name}:{run}")  # noqa: S311 - repeatable, keeps no secret
+def clock_of(virtual_time: bool) -> Clock:
+    return asyncio.get_running_loop().time if virtual_time else time.monotonic
 
 
 StoredProfiles = Callable[[Found], list[Profile]]
@@ -98,10 +91,8 @@ StoredProfiles = Callable[[Found], list[Profile]]
 
 @dataclass(slots=True)
 class Bench:
-    """A bench that is ready to run.
-
-    `about` describes the backend. `resume_s` is what the server takes to resume a cut answer, in seconds of
-    the model's time; None if nothing proves that it can.
+    """A bench that is ready to run. `about` describes the backend. `resume_s` is what the server takes to
+    resume a cut answer, in seconds of the model's time; None if nothing proves that it can.
     """
 
     settings: Settings
@@ -128,16 +119,6 @@ class Bench:
     def draw(self) -> Draw:
         """Draws a question: with the paper's service times on the simulated backend, else as written."""
         return as_written(self.pools) if self.engine is None else PaperAnswers(self.pools)
-
-    @property
-    def slots(self) -> int:
-        """The answers that the backend gives at once."""
-        return self.daemon.pool.at_once
-
-    def learn(self, lengths: Mapping[str, int]) -> None:
-        """Record real lengths for the arms that may know them."""
-        if not self.asker.sets_length:
-            self.oracle.lengths.update(lengths)
 
     def take(self, arm: Arm) -> httpx.AsyncClient:
         """Set the daemon to the arm, and return the client to send its questions with."""
@@ -189,20 +170,16 @@ class Bench:
         """Return the loads; `service_s` is the mean service time of a question."""
         settings = self.settings
 
-        def load(name: str, plan: Callable[[Draw, Random], Plan]) -> Load:
-            def of_run(run: int) -> Plan:
-                return plan(without_repeats(self.draw, self.pools), settings.random(settings.kind, run))
-
-            return Load(name, of_run)
-
-        def poisson_at(rho: float) -> Load:
-            rate_per_s = rho * self.slots / service_s
-            return load(f"rho {rho:g}", lambda draw, rng: poisson(settings.requests, rate_per_s, draw, rng))
+        def plan_of(run: int, rho: float | None) -> Plan:
+            rng = Random(f"{settings.seed}:{settings.kind}:{run}")  # noqa: S311 - repeatable, keeps no secret
+            draw = without_repeats(self.draw, self.pools)
+            if rho is None:
+                return burst(settings.requests, GAP_S * settings.speedup, draw, rng)
+            return poisson(settings.requests, rho * self.daemon.pool.at_once / service_s, draw, rng)
 
         if settings.kind == "burst":
-            gap_s = GAP_S * settings.speedup
-            return [load("burst", lambda draw, rng: burst(settings.requests, gap_s, draw, rng))]
-        return [poisson_at(rho) for rho in settings.rhos]
+            return [Load("burst", partial(plan_of, rho=None))]
+        return [Load(f"rho {rho:g}", partial(plan_of, rho=rho)) for rho in settings.rhos]
 
 
 @asynccontextmanager
@@ -212,20 +189,18 @@ async def set_up(
     """Start the backend, if it is simulated, and the daemon, and stop them when the block ends."""
     pools = load_prompts(Path(settings.prompts) if settings.prompts else SHIPPED)
     key = read_backend_key(backend_key_file)
+    engine: Engine | None = None
+    if settings.backend == REPLAY:
+        engine = Engine(
+            slots=settings.slots or 1,
+            speed=Speed(inf, PaperAnswers({}).tokens_per_s * settings.speedup),
+            stride=VIRTUAL_STRIDE if settings.virtual_time else 1,
+            answer_tokens=unlimited,
+            resume_s=RESUME_S / settings.speedup,
+        )
+    clock = clock_of(settings.virtual_time)
     async with AsyncExitStack() as stack:
-        engine: Engine | None = None
-        if settings.backend == REPLAY:
-            engine = Engine(
-                slots=settings.slots or 1,
-                speed=Speed(inf, PaperAnswers({}).tokens_per_s * settings.speedup),
-                stride=VIRTUAL_STRIDE if settings.virtual_time else 1,
-                answer_tokens=lambda prompt, rng: 1_000_000,  # the request's limit sets the length
-                resume_s=RESUME_S / settings.speedup,
-            )
-            url = await stack.enter_async_context(serve_app(Replay(engine).app))
-            found = Found(REPLAYED, url, slots=engine.slots)
-        else:
-            found = await find(settings.backend, key)
+        found = await stack.enter_async_context(backend(settings.backend, key, engine))
         if settings.set_lengths and engine is None and not found.adapter.SETS_LENGTH:
             raise ClairvoyantError(
                 f"{found.adapter.title} cannot set the length of an answer; "
@@ -234,7 +209,14 @@ async def set_up(
             )
         direct = await stack.enter_async_context(client_for(found.url, key))
         model = settings.model or await first_model(found, key)
-        asker = Asker(model, found.adapter, settings.set_lengths, found.prefix, settings.clock)
+        asker = Asker(
+            model,
+            found.adapter,
+            settings.set_lengths,
+            found.prefix,
+            clock,
+            speedup=settings.speedup,
+        )
         classes = {question.prompt: kind for kind, pool in pools.items() for question in pool}
         oracle = OraclePredictor(predictor, classes, _typical_tokens(pools, drawn=engine is not None))
         config = ServeConfig(
@@ -244,7 +226,7 @@ async def set_up(
             queue_capacity=100_000,
             backend_key_file=str(backend_key_file) if backend_key_file else None,
         )
-        daemon = await stack.enter_async_context(running_daemon(config, oracle, clock=settings.clock))
+        daemon = await stack.enter_async_context(running_daemon(config, oracle, clock=clock))
         proxied = await stack.enter_async_context(client_for(daemon.base_url))
         bench = Bench(settings, daemon, oracle, proxied, direct, asker, pools, engine)
         worker = daemon.pool.first
@@ -257,7 +239,7 @@ async def set_up(
         bench.about = {
             "backend": title if engine is None else f"simulated, the paper's service times, {pace}",
             "model": model,
-            "slots": str(bench.slots),
+            "slots": str(daemon.pool.at_once),
             "predictor": daemon.snapshot().predictor.name,
         }
         yield bench
@@ -271,17 +253,29 @@ def _typical_tokens(pools: Mapping[LengthClass, list[Question]], *, drawn: bool)
     return {kind: mean_s * paper.tokens_per_s for kind, mean_s in zip(BOTH, means_s, strict=True)}
 
 
-async def find(backend: str | None, key: str | None) -> Found:
-    """Return the server of that name or address; ClairvoyantError if it does not answer."""
+def unlimited(prompt: str, rng: Random) -> int:
+    """Return an answer's length beyond any request's limit, which then sets it."""
+    return 1_000_000
+
+
+@asynccontextmanager
+async def backend(wanted: str | None, key: str | None, engine: Engine | None) -> AsyncIterator[Found]:
+    """Serve the simulated engine, or find the server of that name or address; ClairvoyantError if it does not
+    answer.
+    """
+    if engine is not None:
+        async with serve_app(Replay(engine).app) as url:
+            yield Found(REPLAYED, url, slots=engine.slots)
+        return
     async with Prober(key) as prober:
-        found, answering = await find_backend(backend, prober)
+        found, answering = await find_backend(wanted, prober)
     if not answering:
         raise ClairvoyantError(
             f"no {found.adapter.name} answers at {found.url}; start it, name another with --backend, "
             "or try --backend replay",
             ExitCode.UNREACHABLE,
         )
-    return found
+    yield found
 
 
 async def first_model(found: Found, key: str | None) -> str:
@@ -303,3 +297,67 @@ async def _profile(bench: Bench, engine: Engine, found: Found) -> Profile:
     served = Served(found.adapter.name, model, version=version, digest=digest)
     fingerprint = "" if settings is None else settings.fingerprint
     return proven(served, engine.resume_s or 0.0, engine.slots, fingerprint)
+
+
+# -- running it ---------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A cell to measure."""
+
+    load: Load
+    run: int
+    arm: Arm
+
+
+async def run_steps(
+    bench: Bench, steps: Sequence[Step], on_progress: Callable[[float, str], None]
+) -> list[Cell]:
+    """Measure the steps; `on_progress` gets the steps done and a description."""
+    cells = []
+    for done, step in enumerate(steps):
+        name = f"run {step.run + 1}, {step.load.name}, {step.arm.name}"
+        on_progress(done, name)
+
+        def on_answer(share: float, done: int = done, name: str = name) -> None:
+            on_progress(done + share, name)
+
+        cells.append(await _measure(bench, step, on_answer))
+    return cells
+
+
+async def _measure(bench: Bench, step: Step, on_answer: Callable[[float], None]) -> Cell:
+    load, run, arm = step
+    client = bench.take(arm)
+    plan = load.plan(run)
+    calls = [Call(arrival.question) for arrival in plan]
+    answered = count(1)
+    before = bench.counted()
+    at_s = [arrival.at_s for arrival in plan]
+    await send_at(client, bench.asker, calls, at_s, lambda: on_answer(next(answered) / len(calls)))
+    counts = {name: value - before[name] for name, value in bench.counted().items()}
+    if not arm.interrupts:
+        counts = {name: value for name, value in counts.items() if name not in CUTS}
+    if arm.policy is None:
+        counts.pop("busy", None)
+    errors = [call.error for call in calls if call.error is not None]
+    if len(errors) == len(calls):
+        raise ClairvoyantError(f"all {len(calls)} requests of {arm.name} failed: {errors[0]}")
+    if not bench.asker.sets_length:  # for the arms that may know real lengths
+        bench.oracle.lengths |= {call.question.prompt: call.tokens for call in calls if call.error is None}
+    return Cell(load.name, run, arm.name, tuple(calls), counts)
+
+
+def steps_of(
+    loads: Sequence[Load], arms: Sequence[Arm], runs: int, *, lengths_last: bool
+) -> tuple[Step, ...]:
+    """Return the cells in an order that favours no arm: each run begins with another one. With
+    `lengths_last`, arms that know real lengths come last in a run: the others measure the lengths.
+    """
+    steps = []
+    for run in range(runs):
+        turned = [*arms[run % len(arms) :], *arms[: run % len(arms)]]
+        if lengths_last:
+            turned.sort(key=lambda arm: arm.knowledge is Knowledge.LENGTHS)
+        steps += [Step(load, run, arm) for load in loads for arm in turned]
+    return tuple(steps)

@@ -1,30 +1,41 @@
 """Summarises the cells of a bench: percentiles by class, fairness, ranking and changes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 import numpy as np
 
 from clairvoyant_cli.confidence import Estimate, jain, mean_of
 from clairvoyant_cli.research.bench.client import Call
-from clairvoyant_cli.research.bench.results import Answer, Cell
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 
 ALL = "all"
 
-Key = tuple[str, str]
-"""A length class, or `ALL`, and the name of a figure."""
-
+Key = tuple[str, str]  # a length class, or `ALL`, and the name of a figure
 PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One arm's answers to one run of one load.
+
+    `counts` are what the daemon counted: "tau firings", "busy" (seconds that slots were held), and where the
+    policy cuts answers "cuts", "resumes" and "tokens read again".
+    """
+
+    load: str
+    run: int
+    arm: str
+    calls: tuple[Call, ...]
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """An arm under a load: the mean of every figure over the runs, and its change against the baseline.
-
     Changes are fractions: -0.5 is half. Without a baseline there are none.
     """
 
@@ -43,25 +54,26 @@ def figures_of(cell: Cell) -> dict[Key, float]:
     long) pairs that were predicted in the right order.
     """
     figures: dict[Key, float] = {}
-    kinds = [each.value for each in LengthClass if any(a.kind == each for a in cell.answers)]
+    calls = cell.calls
+    kinds = [each.value for each in LengthClass if any(call.question.length_class is each for call in calls)]
     for kind in (*kinds, ALL):
-        of_kind = [a for a in cell.answers if kind in (a.kind, ALL)]
+        of_kind = [call for call in calls if kind in (call.question.length_class, ALL)]
         figures |= {(kind, name): value for name, value in _of_class(of_kind).items()}
     figures |= {(ALL, name): value for name, value in cell.counts.items()}
     if "cuts" in cell.counts:
-        figures[ALL, "cuts a request"] = cell.counts["cuts"] / len(cell.answers)
-    figures[ALL, "failed"] = sum(a.error is not None for a in cell.answers)
-    accuracy = ranking_accuracy(cell.answers)
+        figures[ALL, "cuts a request"] = cell.counts["cuts"] / len(calls)
+    figures[ALL, "failed"] = sum(call.error is not None for call in calls)
+    accuracy = ranking_accuracy(calls)
     if accuracy is not None:
         figures[ALL, "ranking"] = accuracy
     return figures
 
 
-def _of_class(answers: Sequence[Answer]) -> dict[str, float]:
+def _of_class(calls: Sequence[Call]) -> dict[str, float]:
     figures: dict[str, float] = {}
-    done = [(a.sojourn_s, a.tokens) for a in answers if a.sojourn_s is not None]
+    done = [(call.sojourn_s, call.tokens) for call in calls if call.sojourn_s is not None]
     sojourns = sorted(sojourn_s for sojourn_s, _ in done)
-    firsts = sorted(a.ttft_s for a in answers if a.ttft_s is not None)
+    firsts = sorted(call.ttft_s for call in calls if call.ttft_s is not None)
     rates = sorted(sojourn_s / tokens for sojourn_s, tokens in done if tokens)
     if sojourns:
         figures |= {"answered": len(sojourns), "sojourn mean": fmean(sojourns)}
@@ -76,13 +88,13 @@ def _of_class(answers: Sequence[Answer]) -> dict[str, float]:
     return figures
 
 
-def ranking_accuracy(answers: Iterable[Answer]) -> float | None:
+def ranking_accuracy(calls: Iterable[Call]) -> float | None:
     """Return the share of (short, long) pairs in which the long one was predicted longer; ties count half."""
-    predicted: dict[str, list[float]] = {LengthClass.SHORT: [], LengthClass.LONG: []}
-    for answer in answers:
-        if answer.predicted_tokens is not None and answer.kind in predicted:
-            predicted[answer.kind].append(answer.predicted_tokens)
-    return pairs_in_order(*predicted.values())
+    predicted: dict[LengthClass, list[float]] = {each: [] for each in LengthClass}
+    for call in calls:
+        if call.predicted_tokens is not None:
+            predicted[call.question.length_class].append(call.predicted_tokens)
+    return pairs_in_order(predicted[LengthClass.SHORT], predicted[LengthClass.LONG])
 
 
 def summarise(cells: Iterable[Cell], baseline: str | None) -> list[Summary]:

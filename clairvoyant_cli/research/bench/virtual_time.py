@@ -36,7 +36,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._selector.select = select  # type: ignore[attr-defined]
 
     def time(self) -> float:
-        """Return the virtual seconds since the loop was made."""
         return self._now_s
 
 

@@ -33,23 +33,9 @@ def tokens_at(place: float) -> float:
     return max(exp(place) - SHIFT_TOKENS, 1.0)
 
 
-def class_probabilities(
-    mean: float, spread: float, short_edge: Edge, long_edge: Edge
-) -> tuple[float, float, float]:
-    """Return P(Short), P(Medium), P(Long); they sum to 1."""
-    below_short = _below((LOG_SHORT - mean) / spread, short_edge)
-    below_long = max(_below((LOG_LONG - mean) / spread, long_edge), below_short)
-    return below_short, below_long - below_short, 1.0 - below_long
-
-
 def _below(distance: float, edge: Edge) -> float:
-    odds = edge[0] + edge[1] * distance
-    return 0.5 + 0.5 * tanh(0.5 * odds)
-
-
-def mean_tokens(mean: float, spread: float) -> float:
-    """Return the expected tokens."""
-    return tokens_at(mean + spread * spread / 2)
+    """Return the probability of an answer below a class boundary, `distance` spreads above the mean."""
+    return 0.5 + 0.5 * tanh(0.5 * (edge[0] + edge[1] * distance))
 
 
 def median_above(mean: float, spread: float, least: float) -> float:
@@ -60,8 +46,10 @@ def median_above(mean: float, spread: float, least: float) -> float:
     return mean - spread * _NORMAL.inv_cdf(_share_above(distance) / 2)
 
 
-def capped_mean_tokens(mean: float, spread: float, cap: int) -> float:
-    """Return the expected tokens of an answer that is cut off after `cap` tokens."""
+def _mean_tokens(mean: float, spread: float, cap: int | None) -> float:
+    """Return the expected tokens of an answer that is cut off after `cap` tokens, if given."""
+    if cap is None:
+        return tokens_at(mean + spread * spread / 2)
     edge = (log(cap + SHIFT_TOKENS) - mean) / spread
     below, above = _share_above(spread - edge), _share_above(edge)
     whole = exp(mean + spread * spread / 2) * below + (cap + SHIFT_TOKENS) * above - SHIFT_TOKENS
@@ -89,29 +77,19 @@ def prediction_of(
     `shifts` are added to the log odds of being below the boundaries of the classes. `scale` multiplies the
     spread, but not in the score: scores of different times would not be comparable.
     """
+    if cap is not None and cap < 0:
+        cap = None
+    wide = spread * scale
     (bias, slope), (long_bias, long_slope) = calibration.short_edge, calibration.long_edge
-    edges = (bias + shifts[0], slope), (long_bias + shifts[1], long_slope)
-    short, medium, long = class_probabilities(mean, spread * scale, *edges)
+    short = _below((LOG_SHORT - mean) / wide, (bias + shifts[0], slope))
+    below_long = max(_below((LOG_LONG - mean) / wide, (long_bias + shifts[1], long_slope)), short)
+    medium, long = below_long - short, 1.0 - below_long
     upper = tokens_at(q90)
-    if cap is not None and cap >= 0:
-        expected, ordered = (capped_mean_tokens(mean, each, cap) for each in (spread * scale, spread))
+    if cap is not None:
         upper = min(upper, float(cap))
-        short, medium, long = _capped_classes(short, medium, long, cap)
-    else:
-        expected, ordered = mean_tokens(mean, spread * scale), mean_tokens(mean, spread)
-    return Prediction(short, medium, long, log_tokens(ordered), expected, upper, source, memo)
-
-
-def predicted_by(calibration: Calibration, score: float) -> Prediction:
-    """Return the record that a score alone gives: no context, no cap, nothing learnt."""
-    mean = calibration.mean_at(score)
-    spread = calibration.spread_at(mean)
-    return prediction_of(calibration, mean, spread, mean + calibration.q90_at * spread, None, "")
-
-
-def _capped_classes(short: float, medium: float, long: float, cap: int) -> tuple[float, float, float]:
-    if cap < SHORT_BELOW_TOKENS:
-        return 1.0, 0.0, 0.0
-    if cap < LONG_FROM_TOKENS:
-        return short, medium + long, 0.0
-    return short, medium, long
+        if cap < SHORT_BELOW_TOKENS:
+            short, medium, long = 1.0, 0.0, 0.0
+        elif cap < LONG_FROM_TOKENS:
+            medium, long = medium + long, 0.0
+    score = log_tokens(_mean_tokens(mean, spread, cap))
+    return Prediction(short, medium, long, score, _mean_tokens(mean, wide, cap), upper, source, memo)

@@ -7,7 +7,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from math import nan, sqrt
 
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
@@ -84,27 +83,17 @@ def pair_ranking(scores: Iterable[float], tokens: Iterable[float], delta: float 
         not_above += bisect_right(shorter, score)
     if not pairs:
         return PairRanking(0, nan, nan)
-    tied = not_above - below
     # No pair kept is tied in length, so of tau_b's two tie terms only the scores' is left.
-    ordered_pairs = pairs - tied
-    difference = below - (pairs - not_above)
-    tau_b = difference / sqrt(pairs * ordered_pairs) if ordered_pairs else nan
-    return PairRanking(pairs, (below + tied / 2) / pairs, tau_b)
+    untied = pairs - (not_above - below)
+    tau_b = (below + not_above - pairs) / sqrt(pairs * untied) if untied else nan
+    return PairRanking(pairs, (below + not_above) / (2 * pairs), tau_b)
 
 
-def kendall_tau_b(left: Iterable[float], right: Iterable[float]) -> float:
-    """Return Kendall's tau_b of two sequences of the same length; NaN if one is constant."""
-    pairs = sorted(zip(map(float, left), map(float, right), strict=True))
-    total = len(pairs) * (len(pairs) - 1) // 2
-    untied = [
-        total - sum(n * (n - 1) // 2 for n in Counter(each).values()) for each in zip(*pairs, strict=True)
-    ]
-    if not all(untied):
-        return nan
-    difference, earlier = 0, list[float]()
-    for _, tied in groupby(pairs, key=lambda pair: pair[0]):
-        group = [value for _, value in tied]
-        difference += sum(bisect_left(earlier, v) + bisect_right(earlier, v) - len(earlier) for v in group)
-        for value in group:
-            insort(earlier, value)
-    return difference / sqrt(untied[0] * untied[1])
+def kendall_tau_b(scores: Iterable[float], tokens: Iterable[float]) -> float:
+    """Return Kendall's tau_b of scores and tokens; NaN if one of the two is constant."""
+    scores = [*scores]
+    total = len(scores) * (len(scores) - 1) // 2
+    untied = total - sum(n * (n - 1) // 2 for n in Counter(map(float, scores)).values())
+    ranking = pair_ranking(scores, tokens, 0.0)
+    difference = ranking.pairs * (2 * ranking.accuracy - 1)  # the accuracy counts half of each tie
+    return difference / sqrt(ranking.pairs * untied) if ranking.pairs and untied else nan

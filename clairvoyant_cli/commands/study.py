@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,14 @@ import click
 from clairvoyant_cli.commands.number_format import figure
 from clairvoyant_cli.commands.options import FILE, json_option
 from clairvoyant_cli.commands.setup import model_errors
-from predictor.research.studies.runner import STUDIES
 
 if TYPE_CHECKING:
     from predictor.research.studies.study_table import Cell, StudyTable
+
+STUDIES = {
+    "unseen": "files ranked by models trained without their family, by kind of traffic",
+    "ceiling": "repeated answers of one model ranked by each other",
+}
 
 
 @click.command(epilog="Studies: " + "; ".join(f"{name}: {what}" for name, what in STUDIES.items()) + ".")
@@ -23,10 +28,14 @@ if TYPE_CHECKING:
 def command(study: str, files: tuple[Path, ...], as_json: bool) -> None:
     """Print the table of a STUDY over FILEs (.jsonl or .jsonl.gz). Needs the train extra."""
     from clairvoyant_cli.commands.request_lines import read_files
-    from predictor.research.studies.runner import run_study
 
     with model_errors():
-        table = run_study(study, read_files(files), lambda line: click.echo(line, err=True))
+        from predictor.research.studies.unseen import Corpus, ceiling, unseen
+
+        data = read_files(files)
+        table = (
+            ceiling(data) if study == "ceiling" else unseen(Corpus.of(data), partial(click.echo, err=True))
+        )
     if as_json:
         rows = [[None if value != value else value for value in row] for row in table.rows]  # NaN is no JSON
         click.echo(json.dumps({**asdict(table), "rows": rows}, indent=2, allow_nan=False))

@@ -8,7 +8,7 @@ from math import log1p
 from predictor.lexical.stated_length import STATED_CUES, stated_cues
 from predictor.lexical.words import FOREIGN, WINDOW_CHARACTERS, in_english, read_word_lists, split, window
 
-FEATURES_VERSION = 5
+FEATURES_VERSION = 6
 """Raise it when a feature changes its meaning: a model made for another version is refused."""
 
 CLASSES = read_word_lists("word_classes.txt")

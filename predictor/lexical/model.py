@@ -1,43 +1,39 @@
-"""The default predictor: a few dense cues and hashed n-grams, trees and a net, and a log-normal.
+"""The default predictor's model: trees of dense cues, and a weight for each word and pair of words.
 
-A regression forest in ONNX reads the cues, and a net (`bag`) reads them beside the grams; the score lies
-between what the two say. Everything else in the record follows from the score by the card's calibration, from
-what a proxy sees besides the prompt (`context`), and from what has been learnt of this traffic (`online`).
+The score is the sum of both. The rest of a prediction follows from the score by the card's calibration, from
+what a proxy sees besides the prompt (`context`), and from what has been learned of this traffic (`online`).
 """
 
 from itertools import pairwise
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from predictor.card import Card, read_card
+from predictor.card import Card, arrays_of, read_card
 from predictor.errors import ModelError
 from predictor.lexical.cues import FEATURES_VERSION, NAMES, read
-from predictor.lexical.ngram_net import BAG, Bag
 from predictor.lexical.words import Hashes, gram_hash, gram_hashes
 
 TREES = "trees.onnx"
+WORDS = "words.npz"
+
+PLACES = np.uint32((1 << 20) - 1)  # many: most grams have no weight, and must not take another's
 
 ASKED_LENGTH = NAMES.index("asked_length")
 STATED_MEAN, STATED_SHARE = NAMES.index("told"), NAMES.index("told_share")
 
-NET_SHARE = 0.25
-"""Of the score; the rest is the trees'. Both rank families never seen better than either alone. With a larger
-share second turns and small files gain a point and chat loses as much."""
-
 STATED_DRAWS = 0.95
 STATED_SPREAD = 0.35
 STATED_BELOW = 0.065
-"""Of answers whose length was stated, how near their mean is to it, how much less they spread, and how far in
-log tokens half of them stay below it: what is stated is what answers come to on average. Half of the answers
-that data holds are within a quarter of what was asked, up to some 2,000 tokens."""
+"""Where a length is stated: the weight of that length in the mean, the factor of the spread, and how far in
+log tokens the median lies below it. Half of the answers in the data are within a quarter of what was asked,
+up to some 2,000 tokens."""
 
 Floats = npt.NDArray[np.float32]
-Score = TypeVar("Score", float, Floats, npt.NDArray[np.float64])
 
 
 class Reading(NamedTuple):
@@ -65,6 +61,52 @@ class Reading(NamedTuple):
         return self.score + share * (score - self.score)
 
 
+class WordWeights:
+    """A weight in log tokens for each gram that several families of traffic share, 0 for all others.
+
+    `ordinary` is the mean effect in training; `means` and `spreads`, each
+    (len(NAMES),), are those of the cues.
+    """
+
+    def __init__(
+        self, places: Hashes, weights: Floats, ordinary: float, means: Floats, spreads: Floats
+    ) -> None:
+        """Take the weights (grams,) of grams, and their hashes or places in the table."""
+        self.ordinary, self.means, self.spreads = ordinary, means, spreads
+        self._table = np.zeros(int(PLACES) + 1, np.float16)
+        self._table[places & PLACES] = weights
+
+    def of(self, hashes: Hashes) -> Floats:
+        """Return the weight of each gram, (grams,)."""
+        weights: Floats = self._table.take(hashes & PLACES).astype(np.float32)
+        return weights
+
+    def effect(self, hashes: Hashes) -> float:
+        """Return what all grams of a prompt add to its score."""
+        effect: float = np.add.reduce(self.of(hashes)).item() * len(hashes) ** -0.5
+        return effect
+
+    def save(self, path: Path) -> None:
+        """Write the weights to a file."""
+        places = np.flatnonzero(self._table).astype(np.uint32)
+        np.savez(
+            path,
+            places=places,
+            weights=self._table[places],
+            ordinary=self.ordinary,
+            means=self.means,
+            spreads=self.spreads,
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> "WordWeights":
+        """Read a file of weights; ModelError if it cannot be used."""
+        with arrays_of(path) as file:
+            return cls(
+                file["places"], file["weights"], float(file["ordinary"]), file["means"], file["spreads"]
+            )
+
+
 class LexicalModel:
     """A score for a prompt; higher is longer. Holds no state that a prediction changes."""
 
@@ -76,7 +118,7 @@ class LexicalModel:
                 f"{directory} was made for features version {self.card.features_version}, "
                 f"this program reads version {FEATURES_VERSION}: train it again"
             )
-        self._bag = Bag.load(directory / BAG, len(NAMES))
+        self._words = WordWeights.load(directory / WORDS)
         self._pack = Struct(f"{len(NAMES)}f").pack  # np.array takes twice as long over a list
         self._session = open_session(directory / TREES, len(NAMES))
         self._input = self._session.get_inputs()[0].name
@@ -88,48 +130,29 @@ class LexicalModel:
         hashes = gram_hashes(words)
         row: Floats = np.ndarray(len(NAMES), np.float32, self._pack(*cues))
         (scores,) = self._session.run(self._outputs, {self._input: row[None]})
-        net = self._bag.scores(row, self._bag.sum(hashes))
-        return Reading(hashes, row, together(scores.item(), net.item()))
-
-    def scores(self, features: Floats, sums: Floats) -> Floats:
-        """Return the scores (n,) of rows of features (n, width) and of the net's sums, one or n."""
-        (scores,) = self._session.run(self._outputs, {self._input: features})
-        return together(scores[:, 0], self._bag.scores(features, sums))
+        return Reading(hashes, row, scores.item() + self._words.effect(hashes))
 
     def effects(self, reading: Reading) -> dict[str, float]:
         """Return how much each feature moves the score away from what its training mean would give."""
-        ordinary = np.repeat(reading.row[None], len(NAMES) + 2, axis=0)
-        np.fill_diagonal(ordinary, self._bag.centre)
-        sums = np.repeat(self._bag.sum(reading.hashes)[None], len(ordinary), axis=0)
-        sums[len(NAMES)] = self._bag.layers.ordinary
-        scores = self.scores(ordinary, sums)
-        return dict(zip((*NAMES, "words"), (scores[-1] - scores[:-1]).tolist(), strict=True))
+        rows = np.repeat(reading.row[None], len(NAMES) + 1, axis=0)
+        np.fill_diagonal(rows, self._words.means)
+        (scores,) = self._session.run(self._outputs, {self._input: rows})
+        effects = dict(zip(NAMES, (scores[-1, 0] - scores[:-1, 0]).tolist(), strict=True))
+        return effects | {"words": self._words.effect(reading.hashes) - self._words.ordinary}
 
     def word_effects(self, prompt: str, cut: int = 0) -> dict[str, float]:
-        """Return how much each word and pair of words that the net knows moves its score."""
-        reading, words = self.read(prompt, cut), read(prompt)[0]
+        """Return the weight of each word and pair of words of a prompt."""
+        words, _ = read(prompt, cut)
         grams = [*([word] for word in words), *map(list, pairwise(words))]
-        hashes = np.array([gram_hash(gram) for gram in grams], np.uint32)
-        whole = self._bag.sum(reading.hashes)
-        without = whole - self._bag.numbers(hashes) / np.float32(len(reading.hashes) ** 0.5)
-        rows = np.repeat(reading.row[None], len(grams), axis=0)
-        effects = self._bag.scores(reading.row, whole) - self._bag.scores(rows, without)
-        return {
-            b" ".join(gram).decode("utf-8", "replace"): effect
-            for gram, effect in zip(grams, effects.tolist(), strict=True)
-        }
+        weights = self._words.of(np.array([gram_hash(gram) for gram in grams], np.uint32))
+        names = (b" ".join(gram).decode("utf-8", "replace") for gram in grams)
+        return dict(zip(names, weights.tolist(), strict=True))
 
     def standardise(self, row: Floats, value: float) -> Floats:
         """Return a reading's row, each feature of zero mean and a spread of `value` in the training data."""
-        standard: Floats = row - self._bag.centre
-        standard *= np.float32(value) / self._bag.spread
+        standard: Floats = row - self._words.means
+        standard *= np.float32(value) / self._words.spreads
         return standard
-
-
-def together(trees: Score, net: Score) -> Score:
-    """Return the score of what the trees and the net say."""
-    score: Score = trees + NET_SHARE * (net - trees)
-    return score
 
 
 def open_session(path: Path, width: int | None = None) -> ort.InferenceSession:

@@ -1,13 +1,10 @@
-"""Reads the answer length that a prompt asks for, and how far to believe it before any data is seen.
+"""Reads the answer length that a prompt states: "500 words", "a five-paragraph essay", "3 tips".
 
-"500 words", "a five-paragraph essay" and "3 tips" ask for a number of tokens. Data with known answer lengths
-holds few requests that say how long they want the answer, and far fewer of each way of saying it. So the mean
-is drawn towards it by a fixed share (`model.Reading.drawn`). The shares are round numbers: models follow a
-number of words better than a number of items, which at twice its share ranked distributions never seen worse.
+Data with known answer lengths holds few requests that state one. So the predicted mean is moved towards it by
+a fixed share (`model.Reading.drawn`). Models follow a number of words better than a number of items.
 
-Rule 1: a number counts only where it is asked for, not where it belongs to material that is given ("the
-1000-word text below").
-Rule 2: "a sentence" or "a page" is a way of speaking; "one sentence" and "two pages" are requests.
+Rule 1: a number counts only where it is asked for, not where it describes given material ("the 1000-word text
+below"). Rule 2: "a sentence" or "a page" is idiom; "one sentence" and "two pages" are requests.
 """
 
 import re
@@ -32,24 +29,25 @@ _TOKENS_ANY_ITEM = 35.0
 
 UNITS = frozenset(_LENGTHS) | frozenset(_LISTED)  # what lengths and lists are counted in
 BLURRED = frozenset(b"0 00 000 0000 00000 000000 0k 00k".split())
-NUMBERS = frozenset(_NUMBER_WORDS) | BLURRED
-"""The numbers, those in digits blurred: where none of them is, nothing is asked for."""
+NUMBERS = frozenset(_NUMBER_WORDS) | BLURRED  # without one of these no length is stated
 
 _SPOKEN_UNITS = frozenset(b"minute minutes min hour".split())
 _SPOKEN = frozenset(b"speech talk lecture presentation script podcast sermon monologue video eulogy".split())
-"""A minute is a length of what is spoken, and otherwise a time."""
+"""A minute is a length only of something spoken."""
 
 _CHARACTERS = frozenset(b"character characters".split())
 _MIN_CHARACTERS = 20  # fewer are people in a story
 
 _NOT_LENGTHS = frozenset(b"problem problems puzzle puzzles game games search list lists".split())
-"""What makes of "25 word" something else."""
+"""After these, "25 word" is no length."""
 
 _GIVEN = frozenset(b"the this these those following above below your my our given its their".split())
 _GENERATIVE = frozenset(
     b"list give generate create write make produce suggest provide propose compose draft tell name show "
     b"me us".split()
 )
+_MULTIPLES = (b"hundred", b"thousand")
+_MAX_DIGITS = 6
 _BEFORE_COUNT = 3
 _OPENING = 20
 _MIN_LISTED = 3  # fewer are "two things", however long
@@ -58,23 +56,17 @@ MAX_NUMBERS = 8  # a prompt that holds more of them holds data
 MAX_ASKED = 8000.0  # no model writes more at once, whatever it is asked
 
 
-def asked_tokens(words: Sequence[bytes], units: Set[bytes] = UNITS) -> tuple[float, float]:
+def asked_tokens(words: Sequence[bytes], places: Sequence[int] | None = None) -> tuple[float, float]:
     """Return the tokens asked for as a length and as a list of items; 0.0 where nothing is asked.
 
-    Digits in `words` stand as they are; of `UNITS`, only those in `units` are looked for. "Three chapters of
+    `words` keep their digits; `places` are those of the numbers, found here if not given. "Three chapters of
     1000 words each" is a length of 3000 words, and in "give me 40 creative dishes" any plural is an item.
     """
-    numbers = [place for place, word in enumerate(words) if word in _NUMBER_WORDS or word[:1].isdigit()]
-    if len(units) < len(UNITS):
-        words = [word if word in units or word not in UNITS else b"" for word in words]
-    return asked_at(words, numbers[:MAX_NUMBERS])
-
-
-def asked_at(words: Sequence[bytes], places: Sequence[int]) -> tuple[float, float]:
-    """Return what `asked_tokens` does, given the places of the numbers."""
+    if places is None:
+        places = [place for place, word in enumerate(words) if word in _NUMBER_WORDS or word[:1].isdigit()]
     lengths: list[tuple[float, float]] = []
     items: list[tuple[float, float]] = []
-    for place in places:
+    for place in places[:MAX_NUMBERS]:
         number = _number(words, place)
         if number is None or (place and words[place - 1] in _GIVEN):
             continue
@@ -109,14 +101,14 @@ def _is_length(words: Sequence[bytes], place: int, number: float) -> bool:
 
 
 def _opens_list(words: Sequence[bytes], place: int, number: float) -> bool:
-    """Tell whether a number is that of "give me 40 creative dishes", whatever the things are called."""
+    """Return whether a number counts list items, as in "give me 40 creative dishes"."""
     if number < _MIN_LISTED or place >= _OPENING:
         return False
     return not _GENERATIVE.isdisjoint(words[max(0, place - _BEFORE_COUNT) : place])
 
 
 def _number(words: Sequence[bytes], place: int) -> float | None:
-    """Return the number that ends at a place; None where it goes on, or is none."""
+    """Return the number that ends at a place; None if it continues or is not a number."""
     word = words[place]
     before = words[place - 1] if place else b""
     after = words[place + 1] if place + 1 < len(words) else b""
@@ -141,15 +133,10 @@ def _number(words: Sequence[bytes], place: int) -> float | None:
     return number
 
 
-_MULTIPLES = (b"hundred", b"thousand")
-_MAX_DIGITS = 6
-
-
 # -- the cues ------------------------------------------------------------------------------------------------
 
 STATED_CUES = ("asked_length", "asked_items", "curt", "bare", "copied", "told", "told_share")
-"""The cues made here. `told` is the stated length in log tokens, 0 where none is stated; `told_share`, from
-0 to 1, how far it counts. Both keep the names that model files have."""
+"""`told` is the stated length in log tokens, 0 if none is stated; `told_share`, 0 to 1, is its weight."""
 
 _NOTHING = [0.0] * len(STATED_CUES)
 
@@ -157,7 +144,7 @@ LENGTH_SHARE = 0.6
 
 FULL_TOKENS = 2000.0
 LONGER_POWER = 0.7
-"""Up to this models write what they are asked for; of what goes beyond it they write less and less."""
+"""Models write what is asked up to `FULL_TOKENS`, and less and less of what exceeds it."""
 
 ITEMS_SHARE = 0.2
 COPY_SHARE = 0.3
@@ -166,10 +153,10 @@ SUM_SHARE = 0.5
 SUM_TOKENS = 12.0
 
 PLENTY_TOKENS = 1000.0
-PLENTY_SHARE = 0.5  # sixty questions are long, whatever they are asked as
+PLENTY_SHARE = 0.5
 FEW_ITEMS_TOKENS = 60.0
 MANY_ITEMS_TOKENS = 200.0
-"""Three keywords are short and forty recipes long; what lies between may be as long as it likes."""
+"""Three keywords are short and forty recipes long; lists between these two bounds tell nothing."""
 
 _CURT = re.compile(
     b"yes or no|true or false|(?:one|a single|single) (?:word|letter|number)|just (?:the|a) (?:number|name|"
@@ -185,7 +172,7 @@ _MARKERS = frozenset(
     b"yes true only just nothing explanation explanations single one liner tldr tl brief short word sentence "
     b"other".split()
 )
-"""Without one of these there is nothing for the two to find."""
+"""Every match of `_CURT` and `_BARE` contains one of these words."""
 
 _SUM = re.compile(rb"\d\s*(?:[-+*/x^=]|\xc3\x97)\s*\d")
 _LONGEST_SUM = 48  # characters: "What is 2+2?", and not an exercise
@@ -229,13 +216,13 @@ def stated_cues(length: int, seen: bytes, words: list[bytes], distinct: Set[byte
 
 def _asked(seen: bytes, words: list[bytes], numbers: Set[bytes]) -> tuple[float, float]:
     if BLURRED.isdisjoint(numbers):
-        return asked_at(words, [words.index(number) for number in numbers])
+        return asked_tokens(words, [words.index(number) for number in numbers])
     places = [place for place, word in enumerate(words) if word in numbers]
-    return asked_at(in_english(split_with_numbers(seen)), places[:MAX_NUMBERS])
+    return asked_tokens(in_english(split_with_numbers(seen)), places)
 
 
 def _belief(firm: float, listed: float, copied: float) -> tuple[float, float]:
-    """Return the tokens that are stated, and their share; the plainest way of saying it wins."""
+    """Return the stated tokens and their share; a length counts before a copy, and a copy before items."""
     if firm:
         asked = max(firm, listed) if listed > 2 * firm else firm
         return min(asked, FULL_TOKENS * (asked / FULL_TOKENS) ** LONGER_POWER), LENGTH_SHARE

@@ -1,7 +1,7 @@
 """Reads vital signs in a text, and scores how abnormal they are.
 
-Each sign is scored from 0 to 3 as in the National Early Warning Score (NEWS2, Royal College of Physicians,
-2017, chart 1). Its scores are for adults: of children only oxygen, temperature and mind are scored.
+Scores of 0 to 3 follow the National Early Warning Score (NEWS2, Royal College of Physicians, 2017, chart 1),
+which is for adults: for children only oxygen, temperature and mind are scored.
 """
 
 import re
@@ -13,12 +13,10 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
-MAX_READ = 900  # characters of each end of a text that are looked at: as many as words are read of
+MAX_READ = 900  # characters of each end of a text that are read
 _NUMBER = r"(\d{1,3}(?:\.\d{1,2})?)"
 _GAP = r"[\s:=(\"']{0,4}(?:rate|level|score|of|is|was|at|about)?[\s:=(]{0,3}"
 _WORDS = r"[^\d.;\n,|/]{0,24}?"  # what may stand between a sign's whole name and its number
-_AHEAD = rf"\b{_NUMBER}(?:/\d{{2,3}})? ?(?:%|bpm|mmhg|degrees|°c)? for (?:the |his |her )?"
-"""What may stand before a sign's name, the number in it."""
 
 
 def _sign(whole: str, short: str) -> re.Pattern[str]:
@@ -37,17 +35,6 @@ _SIGNS = {
     "temperature": _sign(r"(?:body )?temperature|temp|bt", "t"),
     "pressure": _sign(r"systolic(?: blood)?(?: pressure)?|blood pressure|pressure|bp", "sbp"),
 }
-_BEFORE = {
-    name: re.compile(rf"{_AHEAD}(?:{whole})\b", re.IGNORECASE)
-    for name, whole in (
-        ("pulse", r"heart ?rate|pulse|hr"),
-        ("breaths", r"respiratory rate|respirations?|breathing|rr"),
-        ("oxygen", r"(?:oxygen )?saturation|spo2"),
-        ("temperature", r"(?:body )?temperature"),
-        ("pressure", r"blood pressure|systolic|bp"),
-    )
-}
-"""Signs whose name follows their number."""
 _ANOTHER = re.compile(r"[a-z] and \d", re.IGNORECASE)
 _BY_UNIT = {
     "pulse": re.compile(rf"\b{_NUMBER} ?(?:bpm|beats)\b", re.IGNORECASE),
@@ -58,7 +45,7 @@ _BY_UNIT = {
     "temperature": re.compile(rf"\b{_NUMBER} ?(?:°|degrees|c\b|celsius)", re.IGNORECASE),
     "pressure": re.compile(r"\b(\d{2,3})(?: ?/ ?| over | systolic and )\d{2,3}\b", re.IGNORECASE),
 }
-"""Signs that are told without their name."""
+"""Signs given without a name."""
 _NO_DURATION = r"(?! ?(?:/\d{2,}[^\d]|days?|hours?|h\b|d\b|weeks?|min))"
 _PAIN = re.compile(
     rf"\b(?:nrs\w*|vas|rating scale|pain (?:level|score|scale|rating|intensity|severity)|pain rated"
@@ -77,8 +64,6 @@ _NO_PAIN = re.compile(
 _AGES = (
     (1.0, re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d)?)[ -]{0,2}(?:years?|yrs?|y/?o|y\.o)\b", re.IGNORECASE)),
     (12.0, re.compile(r"\b(\d{1,2})[ -]?(?:mo|months?[ -]old)\b", re.IGNORECASE)),
-    (52.0, re.compile(r"\b(\d{1,2})[ -]?weeks?[ -]old\b", re.IGNORECASE)),
-    (365.0, re.compile(r"\b(\d{1,3})[ -]?days?[ -]old\b", re.IGNORECASE)),
     (
         1.0,
         re.compile(
@@ -88,7 +73,7 @@ _AGES = (
         ),
     ),
 )
-"""Ways to give an age, and how many of its units make a year."""
+"""Ways to give an age, and how many of their units make a year."""
 _GCS = re.compile(r"\bgcs\b[^\d\n]{0,12}(\d{1,2})\b", re.IGNORECASE)
 _ROUSED_BY = r"(?:responds?|response|responsive|responding|reacts?) (?:only )?to"
 _COMA = r"unresponsive|unconscious|does not (?:respond|react|wake)|no response|comatose|stuporous"
@@ -116,14 +101,15 @@ NAMES = tuple(
     ).split(", ")
 )
 FORMS = 4  # of the cues are of a text's form
-CHILD = 12.0  # younger ones have other pulses, breaths and pressures, to which the score does not go
+CHILD = 12.0  # years: below, NEWS2 does not apply to pulse, breaths and pressure
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What was read: numbers in their usual units (beats and breaths a minute, %, degrees Celsius, mmHg
-    systolic, pain of 10, years), None where not given. `mind` is 3 for unresponsive or responsive
-    to pain only, 2 for altered, else 0; `awake` says that the text calls the mind normal.
+    """Beats and breaths a minute, %, degrees Celsius, mmHg systolic, pain of 10, years; None if not given.
+
+    `mind` is 3 for unresponsive or responsive to pain only, 2 for altered, else 0; `awake` means that the
+    text calls the mind normal.
     """
 
     pulse: float | None = None
@@ -138,23 +124,22 @@ class Signs:
 
     @property
     def told(self) -> int:
-        """How many of pulse, breaths, oxygen, temperature and pressure are told."""
+        """How many of pulse, breaths, oxygen, temperature and pressure are given."""
         signs = (self.pulse, self.breaths, self.oxygen, self.temperature, self.pressure)
         return sum(value is not None for value in signs)
 
     @property
     def of_patient(self) -> bool:
-        """Whether a text that tells these is one about a patient: an age, or two signs."""
+        """Whether the text is about a patient: it gives an age or two signs."""
         return self.age is not None or self.told > 1
 
 
 def read_signs(text: str) -> Signs:
-    """Return the vital signs that a text tells; what cannot be one is left out."""
+    """Return the vital signs in a text; numbers out of their bounds are ignored."""
     if len(text) > 2 * MAX_READ:
         text = f"{text[:MAX_READ]}\n{text[-MAX_READ:]}"
     found = {name: _first(pattern, text, *BOUNDS[name]) for name, pattern in _SIGNS.items()}
-    others = (_BEFORE, _BY_UNIT) if " for " in text else (_BY_UNIT,)
-    for name, pattern in ((name, each[name]) for each in others for name in found):
+    for name, pattern in _BY_UNIT.items():
         if found[name] is None:
             found[name] = _first(pattern, text, *BOUNDS[name])
     heat = found["temperature"]
@@ -187,7 +172,7 @@ def _mind(text: str) -> int:
 
 
 MAX_CELSIUS, MIN_FAHRENHEIT = 45.0, 86.0
-"""A temperature between them is none of a living body in either scale."""
+"""No living body has a temperature between these two in either scale."""
 
 BOUNDS = {
     "pulse": (15.0, 260.0),
@@ -196,7 +181,7 @@ BOUNDS = {
     "temperature": (26.0, 110.0),
     "pressure": (30.0, 290.0),
 }
-"""What a number must lie between to be believed."""
+"""Bounds of plausible numbers."""
 
 
 def _first(pattern: re.Pattern[str], text: str, low: float, high: float) -> float | None:
@@ -216,10 +201,10 @@ def _score(value: float | None, *steps: tuple[float, int]) -> int:
 
 
 def cues(text: str, signs: Signs) -> Floats:
-    """Return what of a text its words do not tell, (len(NAMES),), each about from 0 to 1.
+    """Return the cues of a text, (len(NAMES),), each from about 0 to 1.
 
-    Of a text about a patient that is its signs, of another its form: thirty degrees are no hypothermia in a
-    question about the weather, and a long record is not urgent for its length.
+    A text about a patient has those of the signs, any other those of the form: thirty degrees in a question
+    about the weather are no hypothermia, and a long record is not urgent for its length.
     """
     told = signs if signs.of_patient else Signs(pain=signs.pain, mind=signs.mind, awake=signs.awake)
     age = told.age
@@ -256,7 +241,7 @@ def cues(text: str, signs: Signs) -> Floats:
 
 
 def _form(text: str) -> tuple[float, float, float, bool]:
-    """Return how long a text is, how much of it is in capitals, and whether it cries out or asks."""
+    """Return a text's length, its share of capitals, its exclamation marks, and whether it asks."""
     letters = [each for each in text[:MAX_READ] if each.isalpha()]
     shouted = sum(each.isupper() for each in letters) / len(letters) if len(letters) > 8 else 0.0
     return log1p(len(text)) / 8.0, shouted, min(text.count("!"), 5) / 5.0, "?" in text
@@ -276,8 +261,8 @@ def _warnings(signs: Signs, child: bool) -> dict[str, int]:
 
 
 def _danger(signs: Signs) -> tuple[float, bool, float, float]:
-    """Return how many of pulse, breaths and oxygen are in the danger zone of their age, whether one is far in
-    it, whether pulse or breaths are dangerously slow, and how many signs of sepsis there are, to 1.
+    """Return the shares of signs in the danger zone of the age, whether one is far in it, and the shares of
+    dangerously slow pulse and breaths and of signs of sepsis.
     """
     age = 40.0 if signs.age is None else signs.age
     _, fast, breathless = next(row for row in DANGER if age <= row[0])

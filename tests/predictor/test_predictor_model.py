@@ -167,7 +167,7 @@ def test_other_features_are_refused_with_the_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "content"),
-    [("card.json", "{"), ("trees.onnx", "no"), ("bag.npz", "no"), ("card.json", "[]")],
+    [("card.json", "{"), ("trees.onnx", "no"), ("words.npz", "no"), ("card.json", "[]")],
 )
 def test_a_damaged_model_is_one_line(tmp_path: Path, file: str, content: str) -> None:
     directory = _copy("default", tmp_path)
@@ -177,7 +177,7 @@ def test_a_damaged_model_is_one_line(tmp_path: Path, file: str, content: str) ->
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("file", ["trees.onnx", "bag.npz"])
+@pytest.mark.parametrize("file", ["trees.onnx", "words.npz"])
 @pytest.mark.parametrize(
     "damage",
     [lambda data: data[: len(data) // 2], lambda data: data[:1000] + bytes(1000) + data[2000:]],

@@ -44,18 +44,18 @@ def test_the_loaded_model_scores_as_the_trained_one(
     )  # weights are stored in 16 bits
 
 
-def test_words_of_a_few_families_only_say_nothing_in_the_net() -> None:
+def test_words_of_a_few_families_have_no_weight() -> None:
     families = np.repeat(np.arange(5), 12)
+    rows = np.arange(60)
     prompts = [
-        f"{'explain' if row % 2 else 'name'} {'blue' if of == 4 else 'red'} {row}"
-        for row, of in enumerate(families)
+        f"name {'plant' if row % 2 else ('blue' if of == 4 else 'red')} {row}"
+        for row, of in zip(rows, families, strict=True)
     ]
-    targets = np.where(np.arange(60) % 2, 7.0, 4.0)
-    net = fit(prepare(prompts, families, families), targets, np.ones(60)).bag
-    said = {word: net.numbers(np.array([gram_hash([word.encode()])])) for word in ("explain", "red", "blue")}
-    assert said["explain"].any()
-    assert said["red"].any()
-    assert not said["blue"].any()
+    targets = np.where(rows % 2, 7.0, 4.0)
+    words = fit(prepare(prompts, families, families), targets, np.ones(60)).words
+    weights = {word: words.of(np.array([gram_hash([word.encode()])])) for word in ("plant", "red", "blue")}
+    assert weights["plant"] > 0 > weights["red"]
+    assert weights["blue"] == 0
 
 
 def test_a_small_family_is_drawn_as_often_as_a_large_one() -> None:

@@ -33,7 +33,6 @@ from predictor.urgency.vitals import NAMES, cues, read_signs
         ('{"hr": 73, "sbp": 138, "temp": 36.2, "spo2": 91, "pain": 5}', 73, 138, 91, 36.2, 5),
         ("SBP: 92; DBP: 60; HR: 118; BT: 38.6; Saturation: 89; NRS: 3", 118, 92, 89, 38.6, 3),
         ("pulse of 76, systolic pressure of 155; 37.3 degrees; abd pain 2 days", 76, 155, None, 37.3, None),
-        ("152/92 for blood pressure, 80 for heart rate and 36.6 for temperature", 80, 152, None, 36.6, None),
         ("a BP reading of 130/82 mmHg, heart rate (HR) of 74 bpm, SpO2 of 99%", 74, 130, 99, None, None),
         ("Obs: 132/82 mmHg, 74 bpm, 36.5 C, 99% on room air; rates it at 3", 74, 132, 99, 36.5, 3),
         ("Blood pressure of 128 over 76; pain with an intensity of 5", None, 128, None, None, 5),

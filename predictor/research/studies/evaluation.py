@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from predictor.card import Calibration
+from predictor.lexical.context import consider
 from predictor.lexical.cues import NAMES, read
+from predictor.lognormal import prediction_of
 from predictor.ranking import DELTA, kendall_tau_b, pair_ranking, ranking_accuracy
-from predictor.record import LengthClass, Prediction, Predictor
+from predictor.record import LengthClass, Prediction, Predictor, PromptView
 from predictor.research.studies.study_table import Cell, StudyTable
 from predictor.research.training.dataset import Dataset, is_read_by_words
 
@@ -113,6 +116,19 @@ def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: fl
         n_stated=int(stated.sum()),
         stated_error=float(np.median(errors)) if len(errors) else None,
     )
+
+
+def predict_by(
+    calibration: Calibration, scores: Iterable[float], views: list[PromptView]
+) -> list[Prediction]:
+    """Return what a model predicts by its scores before it has learned anything."""
+    predictions = []
+    for view, score in zip(views, scores, strict=True):
+        mean = consider(view, calibration.mean_at(score)).mean
+        spread = calibration.spread_at(mean)
+        q90 = mean + calibration.q90_at * spread
+        predictions.append(prediction_of(calibration, mean, spread, q90, view.max_tokens, ""))
+    return predictions
 
 
 def table(evaluations: list[Evaluation]) -> StudyTable:

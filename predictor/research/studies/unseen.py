@@ -13,7 +13,6 @@ import numpy as np
 
 from predictor.card import Calibration
 from predictor.errors import ModelError
-from predictor.lexical.model import together
 from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
 from predictor.research.studies.study_table import Cell, Progress, StudyTable
 from predictor.research.training import paper
@@ -158,23 +157,21 @@ def deal(datasets: list[Dataset]) -> list[list[str]]:
 
 
 def unseen(corpus: Corpus, progress: Progress) -> StudyTable:
-    """Rank each file by length and by models that saw none of its family: the default's and its two parts,
-    and the paper's.
-    """
+    """Rank each file by length and by models that saw none of its family: ours, its trees, the paper's."""
     rows: list[list[Cell]] = []
     for part in deal(corpus.datasets):
         progress(f"holding out {', '.join(part)}")
         known = corpus.training_rows(part)
         fitted, papers = corpus.fit(known), _fit_paper(corpus, known)
         for data in corpus.files(part):
-            trees, net = fitted.parts(corpus.material.rows(corpus.rows_of(data)))
+            trees, words = fitted.parts(corpus.material.rows(corpus.rows_of(data)))
             papers_scores = paper.probability_long(papers, paper.features_of(data.prompts))
             lengths = np.array([len(prompt) for prompt in data.prompts], float)
-            ranked = together(trees, net), trees, net, papers_scores, lengths
+            ranked = trees + words, trees, papers_scores, lengths
             accuracies = [file_accuracy(each, data) for each in ranked]
             if np.isfinite(accuracies[0]):
                 rows.append([data.name, ", ".join(kinds(data.name)), len(data.prompts), *accuracies])
-    columns = ["file", "kinds", "prompts", "ours", "trees", "net", "paper", "length"]
+    columns = ["file", "kinds", "prompts", "ours", "trees", "paper", "length"]
     return StudyTable("Families of files never seen, ranking accuracy", columns, [*rows, *summarised(rows)])
 
 

@@ -10,6 +10,7 @@ weights in eight bits. Needs torch and safetensors besides the `train` extra; ta
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
@@ -29,7 +30,6 @@ from predictor.research.studies.unseen import Corpus, deal, family, file_accurac
 from predictor.research.training.card_writing import file_hashes, write_card
 from predictor.research.training.fitting import calibrate_evenly
 from predictor.research.training.material import TYPICAL_LEVEL, Numbers, Rows, label, single_answers
-from predictor.research.training.ngram_net import chances_of
 from predictor.research.training.shipped_models import card_of, narrate, read_manifest
 from predictor.semantic.model import ENCODER, VOCABULARY, shape, share_of
 from predictor.semantic.opinion import EMBEDDED
@@ -188,6 +188,16 @@ def fine_tune(
     with torch.no_grad():
         for part, kept in zip(trained, mean, strict=True):
             part.copy_(kept)
+
+
+def chances_of(families: Sequence[object], sizes: Sequence[int], power: float) -> Numbers:
+    """Return the chance of drawing each file: a family by a power of its size, its files by their roots."""
+    rows, places = np.array(sizes, float), np.unique(np.array(families), return_inverse=True)[1]
+    roots, totals = np.sqrt(rows), np.bincount(places, rows)
+    sums = np.maximum(np.bincount(places, roots), 1e-9)
+    chances: Numbers = roots * (totals**power / sums)[places]
+    chances /= chances.sum()
+    return chances
 
 
 def _loss(scores: Tensor, targets: Tensor) -> Tensor:

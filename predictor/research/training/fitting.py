@@ -1,6 +1,6 @@
 """Train the default predictor's model: needs the `train` extra.
 
-Small trees read the dense cues. The net beside them (`bag`) reads the words too and is trained on its own.
+Small trees are fitted to the dense cues, then weights of words and pairs of words to what the trees leave.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,19 +13,18 @@ import numpy.typing as npt
 from predictor.card import LOGIT_OF_NORMAL, Calibration, Card
 from predictor.errors import from_the_train_extra
 from predictor.lexical.cues import FEATURES_VERSION, NAMES
-from predictor.lexical.model import TREES, together
-from predictor.lexical.ngram_net import BAG, Bag
+from predictor.lexical.model import TREES, WORDS, WordWeights
 from predictor.lognormal import LOG_LONG, LOG_SHORT, SHIFT_TOKENS, Edge
 from predictor.record import LONG_FROM_TOKENS
 from predictor.research.training.card_writing import file_hashes, write_card
 from predictor.research.training.material import Material, Numbers, Rows
-from predictor.research.training.ngram_net import fit_bag
 
 with from_the_train_extra():
+    import scipy.sparse as sparse
     import xgboost
     from onnxmltools.convert import convert_xgboost
     from onnxmltools.convert.common.data_types import FloatTensorType
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression, Ridge
 
 FOLDS = 5
 TREE_SETTINGS = {
@@ -41,6 +40,10 @@ TREE_SETTINGS = {
 SMALLEST_LEAF = 40.0
 OPSET = 15
 
+WORDS_PENALTY = 4.0
+MIN_FAMILIES = 4  # families of files in which a gram must occur to have a weight, if there are that many
+MIN_PROMPTS = 3
+
 MIN_LONG_SHARE = 0.01  # of a family's answers, for it to say how long answers are
 MIN_SPREAD = 0.1  # a cue that hardly ever occurs must not weigh a hundred spreads when it does
 
@@ -50,29 +53,47 @@ class Fitted:
     """A trained model."""
 
     trees: xgboost.XGBRegressor
-    bag: Bag
+    words: WordWeights
 
     def scores(self, material: Material) -> Numbers:
         """Return the score of each prompt; higher is longer."""
-        return together(*self.parts(material))
+        trees, words = self.parts(material)
+        return trees + words
 
     def parts(self, material: Material) -> tuple[Numbers, Numbers]:
-        """Return the scores of the trees and of the net."""
-        cues = material.cues.astype(np.float32)
-        sums = material.grams @ self.bag.numbers(material.hashes)
-        net: Numbers = self.bag.scores(cues, sums).astype(np.float64)
-        trees: Numbers = self.trees.predict(cues).astype(np.float64)
-        return trees, net
+        """Return what trees and words add to the scores."""
+        trees: Numbers = self.trees.predict(material.cues.astype(np.float32)).astype(np.float64)
+        return trees, material.grams @ self.words.of(material.hashes).astype(np.float64)
 
 
 def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) -> Fitted:
-    """Fit trees and net to targets (near log tokens), one row a prompt."""
+    """Fit trees and words to targets (near log tokens), one row a prompt."""
     # Training leaves a few answers only where data is scarce; a leaf may then be smaller.
     smallest_leaf = min(SMALLEST_LEAF, 0.01 * float(weights.sum()))
     trees = xgboost.XGBRegressor(**TREE_SETTINGS, min_child_weight=smallest_leaf, random_state=seed)
     trees.fit(material.cues, targets, sample_weight=weights)
-    spread = np.maximum(material.cues.std(axis=0), MIN_SPREAD)
-    return Fitted(trees, fit_bag(material, targets, material.cues.mean(axis=0), spread, seed))
+    return Fitted(trees, fit_words(material, targets - trees.predict(material.cues), weights))
+
+
+def fit_words(material: Material, targets: Numbers, weights: Numbers) -> WordWeights:
+    """Fit weights of the shared grams to targets within each file, by ridge regression."""
+    kept = shared_grams(material)
+    grams, files = material.grams[:, kept], material.files
+    levels = np.bincount(files, targets) / np.maximum(np.bincount(files), 1)
+    ridge = Ridge(alpha=WORDS_PENALTY, fit_intercept=False, solver="lsqr")
+    ridge.fit(grams, targets - levels[files], sample_weight=weights / weights.mean())
+    spreads = np.maximum(material.cues.std(axis=0), MIN_SPREAD).astype(np.float32)
+    means, ordinary = material.cues.mean(axis=0).astype(np.float32), float((grams @ ridge.coef_).mean())
+    return WordWeights(material.hashes[kept], ridge.coef_, ordinary, means, spreads)
+
+
+def shared_grams(material: Material) -> Rows:
+    """Return the columns of the grams that enough prompts and families share."""
+    families = np.unique(material.families, return_inverse=True)[1]
+    prompts = sparse.csr_matrix((np.ones(len(families)), (families, np.arange(len(families)))))
+    in_families = (prompts @ material.grams).getnnz(axis=0)
+    in_prompts = material.grams.getnnz(axis=0)
+    return np.flatnonzero((in_families >= min(MIN_FAMILIES, prompts.shape[0])) & (in_prompts >= MIN_PROMPTS))
 
 
 def folds(groups: Rows, seed: int, count: int = FOLDS) -> Iterator[tuple[Rows, Rows]]:
@@ -158,8 +179,8 @@ def save(fitted: Fitted, card: Card, directory: Path) -> Card:
         target_opset=OPSET,
     )
     (directory / TREES).write_bytes(onnx.SerializeToString())
-    fitted.bag.save(directory / BAG)
-    files = [TREES, BAG]
+    fitted.words.save(directory / WORDS)
+    files = [TREES, WORDS]
     signed = replace(card, features_version=FEATURES_VERSION, sha256=file_hashes(directory, files))
     write_card(signed, directory)
     return signed

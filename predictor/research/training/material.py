@@ -80,28 +80,26 @@ TYPICAL_FILE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """One row a prompt. `targets` train, `levels` are mean log tokens; `files` indexes the datasets."""
+    """One row a prompt: targets near log tokens, weights, and the index of its dataset."""
 
     targets: Numbers
-    levels: Numbers
     weights: Numbers
     files: Rows
 
 
 def label(datasets: list[Dataset], absolute_share: float = ABSOLUTE_SHARE) -> Labels:
     """Average each prompt's log lengths over the models, each model centred within its file first."""
-    targets, levels, weights, files = [], [], [], []
+    targets, weights, files = [], [], []
     for index, data in enumerate(datasets):
         logs = np.log(np.maximum(data.tokens, 1) + SHIFT_TOKENS)
         centred = np.nanmean(logs - np.nanmean(logs, axis=0, keepdims=True), axis=1)
         level = np.nanmean(logs, axis=1)
         answers = np.isfinite(logs).sum(axis=1)
         targets.append((1 - absolute_share) * (centred + TYPICAL_LEVEL) + absolute_share * level)
-        levels.append(level)
         # A small file speaks for as large a world as a big one, but with less certainty.
         weights.append(np.sqrt(np.minimum(answers, MAX_ANSWERS)) * (TYPICAL_FILE / len(answers)) ** 0.25)
         files.append(np.full(len(answers), index))
-    return Labels(*(np.concatenate(part) for part in (targets, levels, weights, files)))
+    return Labels(*(np.concatenate(part) for part in (targets, weights, files)))
 
 
 def single_answers(datasets: list[Dataset], seed: int) -> Numbers:

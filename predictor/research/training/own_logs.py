@@ -8,9 +8,9 @@ from predictor.card import Calibration, Card
 from predictor.errors import ModelError
 from predictor.lexical.context import consider
 from predictor.loading import load_model
-from predictor.lognormal import log_tokens, prediction_of
-from predictor.record import LONG_FROM_TOKENS, Prediction, PromptView
-from predictor.research.studies.evaluation import Evaluation, evaluate, figures, judge
+from predictor.lognormal import log_tokens
+from predictor.record import LONG_FROM_TOKENS
+from predictor.research.studies.evaluation import Evaluation, evaluate, figures, judge, predict_by
 from predictor.research.studies.study_table import Progress
 from predictor.research.training import fitting, paper
 from predictor.research.training.dataset import Dataset, is_read_by_words
@@ -57,10 +57,7 @@ def _train_lexical(data: Dataset, out: Path, seed: int, progress: Progress) -> t
     weights = np.ones(len(targets))
     scores = fitting.out_of_fold(material, targets, weights, seed, progress)
     calibration = fitting.calibrate(scores, targets, weights)
-    predictions = [
-        _predicted(view, calibration, score) for view, score in zip(data.views, scores, strict=True)
-    ]
-    held_out = judge("held out (5-fold)", predictions, data)
+    held_out = judge("held out (5-fold)", predict_by(calibration, scores, data.views), data)
     progress("all rows")
     fitted = fitting.fit(material, targets, weights, seed)
     metrics = figures(held_out)
@@ -68,14 +65,6 @@ def _train_lexical(data: Dataset, out: Path, seed: int, progress: Progress) -> t
         fitted, Card(out.name, "lexical", 1, calibration, [data.name], LICENCE, metrics, seed=seed), out
     )
     return held_out, data
-
-
-def _predicted(view: PromptView, calibration: Calibration, score: float) -> Prediction:
-    """Return what the predictor says by a score, before it has learned anything."""
-    mean = consider(view, calibration.mean_at(score)).mean
-    spread = calibration.spread_at(mean)
-    q90 = mean + calibration.q90_at * spread
-    return prediction_of(calibration, mean, spread, q90, view.max_tokens, "")
 
 
 def _train_paper(data: Dataset, out: Path, seed: int, progress: Progress) -> tuple[Evaluation, Dataset]:

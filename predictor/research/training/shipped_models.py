@@ -17,9 +17,8 @@ import numpy as np
 
 from predictor.card import Calibration, Card
 from predictor.loading import MODELS
-from predictor.lognormal import predicted_by
 from predictor.record import PromptView
-from predictor.research.studies.evaluation import figures, judge
+from predictor.research.studies.evaluation import figures, judge, predict_by
 from predictor.research.studies.unseen import SEED, Corpus, unseen
 from predictor.research.training import paper
 from predictor.research.training.dataset import CHARACTERS_A_TOKEN, Dataset, read_dataset
@@ -98,10 +97,11 @@ def train_lexical(allowed: list[Entry], ranked: dict[str, float], out: Path) -> 
     scores, calibration = corpus.calibrated(rows, FOLDS, narrate)
     tokens = single_answers(corpus.datasets, SEED)
     drawn = draw_evenly(tokens, apart, SEED)
+    views = [PromptView("")] * len(drawn)
     held_out = judge(
         "families held out (5-fold)",
-        [predicted_by(calibration, score) for score in scores[drawn]],
-        Dataset("all", [PromptView("")] * len(drawn), [""], tokens[drawn, None]),
+        predict_by(calibration, scores[drawn], views),
+        Dataset("all", views, [""], tokens[drawn, None]),
     )
     narrate("all rows")
     fitted = corpus.fit(rows)

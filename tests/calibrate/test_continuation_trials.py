@@ -15,6 +15,7 @@ from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import TRIALS
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
+from clairvoyant_cli.research.replay import Service as BaseService
 from clairvoyant_cli.research.replay.lengths import AnswerTokens
 from profiles.records import MIN_TRIALS, Continuation
 from tests.fakes.calibrating import SMALL, measured, replay
@@ -58,7 +59,7 @@ class DiffersOnce(Engine):
 class KeepsTheLonger(Engine):
     """Keeps of two prompts that begin alike the longer one, and does not go back far in it, as llama.cpp."""
 
-    def prefill_s(self, service: Service) -> float:
+    def prefill_s(self, service: BaseService) -> float:
         whole = (
             each.tokens for each in self.journal if each.digest == service.digest and not each.said_tokens
         )

@@ -43,10 +43,9 @@ class LogFile(RotatingFileHandler):
             super().handleError(record)
         elif not self._told:
             self._told = True
+            why = f"cannot write the log {self.baseFilename}: {error.strerror}"
             with suppress(OSError):
-                click.echo(
-                    f"clairvoyant: cannot write the log {self.baseFilename}: {error.strerror}", err=True
-                )
+                click.echo(f"clairvoyant: {why}", err=True)
 
     def _open(self) -> TextIOWrapper:
         with suppress(FileExistsError):
@@ -95,5 +94,4 @@ def _handler(log_file: str | None) -> logging.Handler:
         refuse_pipe(path)
         return LogFile(path)
     except OSError as error:
-        why = error.strerror or error
-        raise InputError(f"cannot write the log {path}: {why}") from None
+        raise InputError(f"cannot write the log {path}: {error.strerror or error}") from None

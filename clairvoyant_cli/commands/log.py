@@ -70,13 +70,12 @@ def log_of(config: ServeConfig) -> Iterator[None]:
     logging.basicConfig(handlers=[handler], level=config.log_level.upper())
     try:
         yield
-    except ClairvoyantError as error:
+    except Exception as error:
         if config.log_file is not None:
-            logging.getLogger("clairvoyant").critical(printable(str(error)))
-        raise
-    except Exception:
-        if config.log_file is not None:
-            logging.getLogger("clairvoyant").exception("internal error")
+            if isinstance(error, ClairvoyantError):
+                logging.getLogger("clairvoyant").critical(printable(str(error)))
+            else:
+                logging.getLogger("clairvoyant").exception("internal error")
         raise
     finally:
         if config.log_file is not None:

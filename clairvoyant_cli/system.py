@@ -140,9 +140,8 @@ def cancel_when_ended() -> None:
     """Cancel the running task when the process is asked to end or its terminal is closed."""
     from asyncio import current_task
 
-    task = current_task()
-    assert task is not None  # noqa: S101 - called from one
-    heed_signals(lambda _: task.cancel(), lambda: None if _hangups_ignored else task.cancel())
+    if task := current_task():
+        heed_signals(lambda _: task.cancel(), lambda: None if _hangups_ignored else task.cancel())
 
 
 _hangups_ignored = sys.platform != "win32" and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN

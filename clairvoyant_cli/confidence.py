@@ -44,10 +44,8 @@ def half_width(sd: float, n: int) -> float:
 def mean_of(samples: Sequence[float]) -> Estimate:
     """Return the mean of one figure from each of several independent runs."""
     values = np.asarray(samples, dtype=np.float64)
-    n = len(values)
-    if n < 2:
-        return Estimate(float(values.mean()), float("nan"), n)
-    return Estimate(float(values.mean()), half_width(float(values.std(ddof=1)), n), n)
+    n, mean = len(values), float(values.mean())
+    return Estimate(mean, half_width(float(values.std(ddof=1)), n), n) if n > 1 else Estimate(mean)
 
 
 def change_of(samples: Sequence[float], baseline: Sequence[float]) -> Estimate:

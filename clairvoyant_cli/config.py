@@ -7,6 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,16 +52,9 @@ SILENT_S = 45.0
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SLOTS = (AT_LEAST_1, (lambda slots: slots <= MAX_SLOTS, f"be at most {MAX_SLOTS}"))
-
-
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
-
 SLO = re.compile(r"ttft-p([5-9]\d(?:\.\d+)?)=(\d{1,6}(?:\.\d+)?)(ms|s)")
 """A service-level objective: a percentile of TTFT and its limit, such as `ttft-p95=2s`."""
-
-
-def _is_name(text: str) -> bool:
-    return 0 < len(text) <= MAX_NAME_CHARS and one_word(text)
 
 
 def command_of(text: str) -> tuple[dict[str, str], list[str]]:
@@ -71,10 +65,9 @@ def command_of(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _is_command(text: str) -> bool:
-    try:
+    with suppress(ValueError):
         return bool(command_of(text)[1])
-    except ValueError:
-        return False
+    return False
 
 
 def _is_keep_alive(text: str) -> bool:
@@ -92,7 +85,10 @@ class BackendConfig:
         None,
         "NAME",
         "Name in logs and dashboards.",
-        (_is_name, f"be one word of at most {MAX_NAME_CHARS} characters"),
+        (
+            lambda name: 0 < len(name) <= MAX_NAME_CHARS and one_word(name),
+            f"be one word of at most {MAX_NAME_CHARS} characters",
+        ),
     )
     url: str | None = setting(
         None, "NAME|URL", f"Server address: a URL, or one of {NAMES}.", (is_backend, f"be {NAMES}, or a URL")
@@ -149,7 +145,7 @@ class ServeConfig:
         None,
         "SECONDS",
         "Starvation timeout; 0 disables it. Unset: from the profile, else 120 s.",
-        (lambda tau: tau >= 0, "not be negative; 0 disables the guard"),
+        NOT_NEGATIVE,
     )
     slots: int | None = setting(
         None,
@@ -162,7 +158,7 @@ class ServeConfig:
         1024,
         "N",
         "Maximum queued requests. When full, drop from the client with the most queued.",
-        (lambda n: n >= 1, "be at least 1: every request passes through the queue"),
+        AT_LEAST_1,
     )
     refuse_truncated: bool = setting(
         False, None, "Reject a prompt with 400 that Ollama would answer without its beginning."
@@ -291,12 +287,7 @@ class ServeConfig:
     no_self_test: bool = setting(
         False, None, "Do not test in idle time whether answers can be cut and continued."
     )
-    quantum: int = setting(
-        100,
-        "TOKENS",
-        "Tokens per turn under `rr` and `rr-sjf`.",
-        (lambda tokens: tokens >= 1, "be at least 1"),
-    )
+    quantum: int = setting(100, "TOKENS", "Tokens per turn under `rr` and `rr-sjf`.", AT_LEAST_1)
     slot_save_path: str | None = setting(
         None,
         "DIR",
@@ -313,12 +304,7 @@ class ServeConfig:
     history_days: int = setting(
         90, "DAYS", "Keep history this long.", (lambda days: 1 <= days <= MAX_DAYS, f"be 1 to {MAX_DAYS}")
     )
-    history_rows: int = setting(
-        1_000_000,
-        "N",
-        "Maximum history rows; 0 records nothing.",
-        (lambda n: n >= 0, "not be negative; 0 records nothing"),
-    )
+    history_rows: int = setting(1_000_000, "N", "Maximum history rows; 0 records nothing.", NOT_NEGATIVE)
     record_prompts: bool = setting(
         False,
         None,
@@ -412,12 +398,7 @@ class TopConfig:
     hidden: str | None = setting(None, "COLUMNS", "Hidden columns of the queue, e.g. `q90 bar`.")
     panel: str | None = setting(None, "NAME", "Panel below the queue on a small terminal, e.g. `stats`.")
     keys: str | None = setting(None, "KEYS", "Key bindings, e.g. `promote=Y hold=w`.")
-    price: float | None = setting(
-        None,
-        "NUMBER",
-        "Price of a kWh, for the cost of an answer.",
-        (lambda price: price >= 0.0, "be at least 0"),
-    )
+    price: float | None = setting(None, "NUMBER", "Price of a kWh, for the cost of an answer.", NOT_NEGATIVE)
 
     def likes(self) -> dict[str, str]:
         """Return the settings that are set, under the dashboard's names."""
@@ -435,7 +416,7 @@ class TopConfig:
 def load_top_config() -> TopConfig:
     """Read the table [top] of the configuration file, if there is one."""
     path = default_config_file()
-    if path is None or not os.path.lexists(path):
+    if not os.path.lexists(path):
         return TopConfig()
     table = _parsed(path).get("top", {})
     _check(isinstance(table, dict), f"{path}: top must be a table, as in [top]")
@@ -451,16 +432,12 @@ def load_serve_config(
     flags: Mapping[str, Any], *, file: Path | None = None, env: Mapping[str, str] = os.environ
 ) -> ServeConfig:
     """Merge all sources. `flags` holds only the flags that were given; a named `file` must exist."""
-    settings: dict[str, Any] = {}
     path = file or default_config_file()
-    if path is not None and (file is not None or os.path.lexists(path)):
-        settings |= _from_file(path)
-    settings |= _from_env(env)
-    settings |= flags
-    return replace(ServeConfig(), **settings)
+    found = _from_file(path) if file is not None or os.path.lexists(path) else {}
+    return ServeConfig(**{**found, **_from_env(env), **flags})
 
 
-def default_config_file() -> Path | None:
+def default_config_file() -> Path:
     """Return the path of the user's configuration file."""
     from platformdirs import user_config_path
 
@@ -485,14 +462,11 @@ def parse_toml(text: str) -> dict[str, Any]:
         # TOML 1.0: integers have 64 bits.
         if any(type(value) is int and not -(1 << 63) <= value < 1 << 63 for value in level):
             raise ValueError("it holds a number beyond 64 bits")
-        level = [value for each in level if isinstance(each, dict | list) for value in _values(each)]
+        tables = [list(each.values()) if isinstance(each, dict) else each for each in level]
+        level = [value for each in tables if isinstance(each, list) for value in each]
         if not level:
             return data
     raise ValueError("it is nested too deeply")
-
-
-def _values(each: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return each.values() if isinstance(each, dict) else each
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -544,7 +518,6 @@ def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
             continue
         key = name.removeprefix(f"{ENV_PREFIX}SERVE_").lower()
         if key not in known:
-            hint = did_you_mean(key, known)
-            raise InputError(f"unknown environment variable {name}{hint}")
+            raise InputError(f"unknown environment variable {name}{did_you_mean(key, known)}")
         settings[key] = parse_value(text, known[key].kind, name)
     return settings

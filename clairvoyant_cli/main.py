@@ -39,8 +39,7 @@ COMMANDS = {
     "completion": "Print the shell completion script for bash, zsh, fish or PowerShell.",
 }
 
-ASKED_FOR = f"{__name__}.asked_for"
-"""Key in a click context: the requested command, known before it is imported."""
+ASKED_FOR = f"{__name__}.asked_for"  # key in a click context: the command, known before it is imported
 
 
 class LazyGroup(click.Group):

@@ -19,7 +19,6 @@ KIND_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true
 Check = tuple[Callable[[Any], bool], str]
 """A test of a value, and the end of its error message after "NAME must"."""
 
-
 AT_LEAST_1: Check = (lambda number: number >= 1, "be at least 1")
 NOT_NEGATIVE: Check = (lambda number: number >= 0, "not be negative")
 ABOVE_0_S: Check = (lambda number: number > 0, "be above 0 seconds")
@@ -85,8 +84,7 @@ def read_table(record: type, table: Mapping[str, Any], where: str, within: str =
     known = settings_of(record)
     for key in table:
         if key not in known:
-            hint = did_you_mean(key, known)
-            raise InputError(f"{where}: unknown key {quoted(key)}{within}{hint}")
+            raise InputError(f"{where}: unknown key {quoted(key)}{within}{did_you_mean(key, known)}")
     return {key: _typed(key, value, known[key].kind, where) for key, value in table.items()}
 
 
@@ -95,8 +93,7 @@ def _typed(key: str, value: Any, kind: type, where: str) -> Any:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
     if type(value) is not kind:
-        wanted = KIND_NAMES[kind]
-        raise InputError(f"{where}: {key} must be {wanted}, not {quoted(value)}")
+        raise InputError(f"{where}: {key} must be {KIND_NAMES[kind]}, not {quoted(value)}")
     return value
 
 

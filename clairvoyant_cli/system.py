@@ -140,9 +140,8 @@ def cancel_when_ended() -> None:
     """Cancel the running task when the process is asked to end or its terminal is closed."""
     from asyncio import current_task
 
-    task = current_task()
-    assert task is not None  # noqa: S101 - called from one
-    heed_signals(lambda _: task.cancel(), lambda: None if _hangups_ignored else task.cancel())
+    if task := current_task():
+        heed_signals(lambda _: task.cancel(), lambda: None if _hangups_ignored else task.cancel())
 
 
 _hangups_ignored = sys.platform != "win32" and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -372,22 +371,22 @@ def claim_alone(listener: socket.socket) -> None:
 
 def open_files_limit() -> int | None:
     """Return the hard limit of open files; None if there is none."""
-    if sys.platform == "win32":
-        return None
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return None if hard == resource.RLIM_INFINITY else hard
+    if sys.platform != "win32":
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        return None if hard == resource.RLIM_INFINITY else hard
+    return None
 
 
 def raise_open_files() -> int:
     """Raise the soft limit of open files, up to `MANY_FILES`; return it."""
-    if sys.platform == "win32":
-        return MANY_FILES  # only memory limits handles
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
-    if soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    if sys.platform != "win32":
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
+        if soft < wanted:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return MANY_FILES  # on Windows only memory limits handles
 
 
 def create_for_owner(path: Path) -> int:

@@ -51,6 +51,10 @@ UPDATE_COMPARED = (
     "UPDATE history SET saved_s = ?1, spared_tokens = ?2 "
     "WHERE finished_at > ?3 - 5 AND finished_at < ?3 + 5 AND request = ?4"  # the wall clock may be set
 )
+USED_BYTES = (
+    "SELECT (page_count - freelist_count) * page_size "
+    "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+)
 DELETE_EARLIER = "DELETE FROM history WHERE finished_at >= ?1 AND (request = ?2 OR request GLOB ?2 || '.*')"
 
 SCHEMA_CHECKS = (
@@ -70,6 +74,7 @@ class Bounds:
 
     days: float = 90.0
     rows: int = 1_000_000
+    size_bytes: int = 4 << 30  # of the database: recorded prompts can reach it before the other bounds
 
 
 class _Record(NamedTuple):
@@ -280,11 +285,13 @@ def prune(connection: sqlite3.Connection, bounds: Bounds, now: float) -> int:
         "(SELECT id FROM history WHERE finished_at < ? ORDER BY finished_at LIMIT ?)",
         (oldest, PRUNE_ROWS),
     ).rowcount
-    count = connection.execute("SELECT COUNT(*) FROM history").fetchone()[0]
-    if count > bounds.rows:
+    excess = connection.execute("SELECT COUNT(*) FROM history").fetchone()[0] - bounds.rows
+    if connection.execute(USED_BYTES).fetchone()[0] > bounds.size_bytes:
+        excess = max(excess, PRUNE_EVERY_ROWS)
+    if excess > 0:
         gone += connection.execute(
             "DELETE FROM history WHERE id IN (SELECT id FROM history ORDER BY id LIMIT ?)",
-            (min(PRUNE_ROWS, count - bounds.rows),),
+            (min(PRUNE_ROWS, excess),),
         ).rowcount
     return gone
 

@@ -277,7 +277,7 @@ def _bench(
     quick, virtual, lengths = options["quick"], options["virtual_time"], options["set_lengths"]
     replay = options["backend"] == REPLAY
     if virtual and not replay:
-        raise InputError("--virtual-time needs --backend replay")
+        raise InputError(f"--virtual-time needs --backend {REPLAY}")
     if not replay:
         check_backend(options["backend"])
     guarded = (f"{name}:{REPLAY_TAU_S[name]:g}" if replay else name for name in (DEFAULT_POLICY, "sjf"))

@@ -17,19 +17,18 @@ from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
-from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Plan, Session, Step, Tell
+from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import span
 from clairvoyant_cli.commands.options import backend_key_file_option, backend_option, db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.profiles import print_profile
-from clairvoyant_cli.commands.setup import database_path, load_predictor, told_plainly
+from clairvoyant_cli.commands.setup import load_predictor, opened_database
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.system import cancel_when_ended
 from predictor.record import PromptView
-from profiles.database import reading, writing
 from profiles.host import this_host
 from profiles.records import Profile
 from profiles.store import fitting, save
@@ -80,8 +79,7 @@ def command(
     so its mu_short has a wider confidence interval. Do not use the server for anything else meanwhile.
     """
     check_backend(backend)
-    path = database_path(db_file)
-    with told_plainly(), writing(path):
+    with opened_database(db_file, write=True):
         pass  # fail now if the result cannot be kept
     chosen = PLANS.get(plan or "", STANDARD)
     chosen = replace(
@@ -91,13 +89,26 @@ def command(
     )
     key = read_backend_key(backend_key_file)
     with _progress(quiet=as_json) as (tell, say):
-        outcome = asyncio.run(_measure(backend, model, chosen, key, tell, say, seed))
+
+        async def measure() -> Outcome:
+            cancel_when_ended()
+            predictor = load_predictor(None)
+
+            def p_long(prompt: str) -> float:
+                return predictor.predict(PromptView(prompt)).p_long
+
+            async with Prober(key) as prober:
+                found, _ = await find_backend(backend, prober)
+            async with Client(found, key=key) as client:
+                session = Session(client, chosen, tell, p_long, seed, say)
+                return await calibrate(session, model, this_host(), __version__)
+
+        outcome = asyncio.run(measure())
     profile = replace(outcome.profile, name=name) if name else outcome.profile
     served = profile.served
     find = partial(fitting, host=profile.host.key, backend=served.backend, place=served.place)
-    with told_plainly(), writing(path) as connection:
+    with opened_database(db_file, write=True) as connection:
         profile = save(connection, with_earlier_proof(profile, find(connection)), outcome.samples)
-    with told_plainly(), reading(path) as connection:
         fits = find(connection)
     taken = next((each for each in fits if each.served.model == served.model), profile)
     _print(replace(outcome, profile=profile), taken, as_json=as_json)
@@ -122,28 +133,6 @@ def with_earlier_proof(profile: Profile, earlier: Iterable[Profile]) -> Profile:
     return profile
 
 
-async def _measure(
-    backend: str | None,
-    model: str | None,
-    plan: Plan,
-    key: str | None,
-    tell: Tell,
-    say: Callable[[str], None],
-    seed: int,
-) -> Outcome:
-    cancel_when_ended()
-    predictor = load_predictor(None)
-
-    def p_long(prompt: str) -> float:
-        return predictor.predict(PromptView(prompt)).p_long
-
-    async with Prober(key) as prober:
-        found, _ = await find_backend(backend, prober)
-    async with Client(found, key=key) as client:
-        session = Session(client, plan, tell, p_long, seed, say)
-        return await calibrate(session, model, this_host(), __version__)
-
-
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
     console = PlainConsole(stderr=True, quiet=quiet)
@@ -164,12 +153,10 @@ def _print(outcome: Outcome, taken: Profile, *, as_json: bool) -> None:
     if as_json:
         say_json(outcome.profile, indent=2)
         return
-    console = PlainConsole()
+    console, name = PlainConsole(), outcome.profile.name
     print_profile(console, outcome.profile)
-    kept = Text.assemble("kept as ", (outcome.profile.name, "bold"))
-    if taken.name == outcome.profile.name:
-        kept.append("; clairvoyant serve uses it, a running one within seconds")
-    else:
-        kept.append(f"; clairvoyant serve keeps using {taken.name}, which was chosen or is more certain; ")
-        kept.append(f"to use this one: clairvoyant profiles use {outcome.profile.name}")
-    console.print(kept)
+    then = "clairvoyant serve uses it, a running one within seconds"
+    if taken.name != name:
+        then = f"clairvoyant serve keeps using {taken.name}, which was chosen or is more certain; "
+        then += f"to use this one: clairvoyant profiles use {name}"
+    console.print(Text.assemble("kept as ", (name, "bold"), f"; {then}"))

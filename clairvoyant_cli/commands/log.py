@@ -43,10 +43,9 @@ class LogFile(RotatingFileHandler):
             super().handleError(record)
         elif not self._told:
             self._told = True
+            why = f"cannot write the log {self.baseFilename}: {error.strerror}"
             with suppress(OSError):
-                click.echo(
-                    f"clairvoyant: cannot write the log {self.baseFilename}: {error.strerror}", err=True
-                )
+                click.echo(f"clairvoyant: {why}", err=True)
 
     def _open(self) -> TextIOWrapper:
         with suppress(FileExistsError):
@@ -71,13 +70,12 @@ def log_of(config: ServeConfig) -> Iterator[None]:
     logging.basicConfig(handlers=[handler], level=config.log_level.upper())
     try:
         yield
-    except ClairvoyantError as error:
+    except Exception as error:
         if config.log_file is not None:
-            logging.getLogger("clairvoyant").critical(printable(str(error)))
-        raise
-    except Exception:
-        if config.log_file is not None:
-            logging.getLogger("clairvoyant").exception("internal error")
+            if isinstance(error, ClairvoyantError):
+                logging.getLogger("clairvoyant").critical(printable(str(error)))
+            else:
+                logging.getLogger("clairvoyant").exception("internal error")
         raise
     finally:
         if config.log_file is not None:
@@ -95,5 +93,4 @@ def _handler(log_file: str | None) -> logging.Handler:
         refuse_pipe(path)
         return LogFile(path)
     except OSError as error:
-        why = error.strerror or error
-        raise InputError(f"cannot write the log {path}: {why}") from None
+        raise InputError(f"cannot write the log {path}: {error.strerror or error}") from None

@@ -70,7 +70,7 @@ class Output(click.Path):
         return path
 
 
-def _completions(begun: str, known: "Iterable[tuple[str, str]]") -> "list[CompletionItem]":
+def _completed(begun: str, known: Iterable[tuple[str, str]]) -> "list[CompletionItem]":
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(name, help=about or None) for name, about in known if name.startswith(begun)]
@@ -79,29 +79,24 @@ def _completions(begun: str, known: "Iterable[tuple[str, str]]") -> "list[Comple
 def _policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
     from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 
-    return _completions(begun, ((name, POLICIES[name].summary) for name in SERVABLE))
+    return _completed(begun, ((name, POLICIES[name].summary) for name in SERVABLE))
 
 
 def _backends(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
-    return _completions(begun, ((name, "") for name in BACKEND_NAMES))
+    return _completed(begun, ((name, "") for name in BACKEND_NAMES))
 
 
 def profile_names(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
     """Complete the name of a profile; nothing if the database cannot be read."""
-    from clairvoyant_cli.commands.setup import database_path
-    from profiles.database import ProfilesError, reading
+    from clairvoyant_cli.commands.setup import opened_database
     from profiles.store import every
 
-    with (
-        suppress(ClairvoyantError, ProfilesError),
-        reading(database_path(ctx.params.get("db_file"))) as found,
-    ):
-        return _completions(begun, ((k.profile.name, k.profile.served.model) for k in every(found)))
+    with suppress(ClairvoyantError), opened_database(ctx.params.get("db_file")) as found:
+        return _completed(begun, ((kept.profile.name, kept.profile.served.model) for kept in every(found)))
     return []
 
 
-COMPLETED = {"policy": _policies, "backend": _backends, "profile": profile_names}
-"""Shell completions of settings."""
+COMPLETED = {"policy": _policies, "backend": _backends, "profile": profile_names}  # of settings
 
 url_option = click.option("--url", help="URL of the daemon. Unset: the last one started on this machine.")
 token_file_option = click.option("--token-file", type=ANY_PATH, help="File with the daemon's admin token.")
@@ -112,6 +107,9 @@ backend_key_file_option = click.option(
 )
 predictor_option = click.option(
     "--predictor", "directory", metavar="DIR", default="default", help=SERVE["predictor"].about
+)
+backend_option = click.option(
+    "--backend", metavar="NAME|URL", help=SERVER["url"].about, shell_complete=_backends
 )
 
 
@@ -166,8 +164,3 @@ def _default(known: Setting) -> str:
     if known.default is None or known.kind is bool:
         return ""
     return f"  [default: {known.default:g}]" if known.kind is float else f"  [default: {known.default}]"
-
-
-backend_option = click.option(
-    "--backend", metavar="NAME|URL", help=SERVER["url"].about, shell_complete=_backends
-)

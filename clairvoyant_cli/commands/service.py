@@ -8,19 +8,16 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import psutil
 
 from clairvoyant_cli.commands.plain_output import say
+from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.service.units import STOP_S, Action, Unit, launchd_agent, scheduled_task, systemd_unit
+from clairvoyant_cli.state.client import state_dir
 from clairvoyant_cli.system import account, ask_to_end, service_manager
-
-if TYPE_CHECKING:
-    from psutil import Process
-
-    from clairvoyant_cli.config import ServeConfig
 
 LOG_LINES = 100
 
@@ -46,18 +43,16 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
     _refuse_in_takeover()
     unit = unit_of(serve_flags)
     check_serve_flags(serve_flags, keeps_log=unit.log_file is not None)
-    current = unit.path.read_text(encoding=unit.encoding) if unit.path.exists() else None
+    current = written_text(unit)
     if current == unit.text:
         click.echo(f"{unit.path} is up to date.")
-        if dry_run:
-            return
     else:
         click.echo(f"# {unit.path}{' (replaced)' if current is not None else ''}\n{unit.text}")
         show_actions(unit.install)
-        if dry_run:
-            return
-        if not yes:
-            click.confirm("Write this file and run these commands?", abort=True, err=True)
+    if dry_run:
+        return
+    if current != unit.text and not yes:
+        click.confirm("Write this file and run these commands?", abort=True, err=True)
     put(unit, unit.text)
     click.echo("Installed and started; see: clairvoyant service status")
     if unit.advice:
@@ -103,14 +98,15 @@ def logs() -> None:
     """Print the last 100 lines of the service log."""
     unit = _installed()
     run_actions(unit.logs)
-    if unit.log_file is not None:
-        try:
-            with unit.log_file.open(encoding="utf-8", errors="replace") as lines:
-                for line in deque(lines, LOG_LINES):
-                    say(line.rstrip("\n"))
-        except OSError as error:
-            why = error.strerror or error
-            raise ClairvoyantError(f"cannot read the log {unit.log_file}: {why}; has it started?") from None
+    if unit.log_file is None:
+        return
+    try:
+        with unit.log_file.open(encoding="utf-8", errors="replace") as lines:
+            for line in deque(lines, LOG_LINES):
+                say(line.rstrip("\n"))
+    except OSError as error:
+        why = error.strerror or error
+        raise ClairvoyantError(f"cannot read the log {unit.log_file}: {why}; has it started?") from None
 
 
 @command.command(hidden=True)
@@ -120,13 +116,11 @@ def end(log_file: str) -> None:
     end_daemons(daemons_with_log(log_file))
 
 
-def daemons_with_log(log_file: str) -> "list[Process]":
+def daemons_with_log(log_file: str) -> list[psutil.Process]:
     """Return the processes of the daemons that log to a file.
 
     There may be two: in a virtual environment on Windows, a launcher starts Python and waits.
     """
-    import psutil
-
     return [
         process
         for process in psutil.process_iter(["cmdline"])
@@ -134,10 +128,8 @@ def daemons_with_log(log_file: str) -> "list[Process]":
     ]
 
 
-def end_daemons(daemons: "Sequence[Process]") -> None:
+def end_daemons(daemons: Sequence[psutil.Process]) -> None:
     """Drain and end daemons; they are killed after `STOP_S`."""
-    import psutil
-
     for process in daemons:
         ask_to_end(process.pid)
     _, alive = psutil.wait_procs(daemons, timeout=STOP_S)
@@ -145,6 +137,11 @@ def end_daemons(daemons: "Sequence[Process]") -> None:
         with suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(alive, timeout=5)
+
+
+def written_text(unit: Unit) -> str | None:
+    """Return what the file of a service holds; None if there is none."""
+    return unit.path.read_text(encoding=unit.encoding) if unit.path.exists() else None
 
 
 def put(unit: Unit, text: str) -> None:
@@ -173,22 +170,19 @@ def _refuse_in_takeover() -> None:
 
 def unit_of(flags: Sequence[str]) -> Unit:
     """Return the service of this platform with flags for `serve`; ClairvoyantError if there is none."""
-    program = own_program()
-    home = Path.home()
-    manager = service_manager()
-    if manager == "launchd":
-        return launchd_agent(program, flags, home, account())
-    if manager == "schtasks":
-        from clairvoyant_cli.state.client import state_dir
-
-        name = f"clairvoyant-{os.environ.get('USERNAME') or account()}"
-        return scheduled_task((_windowless(), program), flags, home, state_dir(), account(), name)
-    if manager != "systemd":
-        raise ClairvoyantError(
-            "service supports systemd, launchd and Windows only; start `clairvoyant serve` another way"
-        )
-    config_home = os.environ.get("XDG_CONFIG_HOME") or home / ".config"
-    return systemd_unit(program, flags, Path(config_home))
+    program, home = own_program(), Path.home()
+    match service_manager():
+        case "systemd":
+            return systemd_unit(program, flags, Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config"))
+        case "launchd":
+            return launchd_agent(program, flags, home, account())
+        case "schtasks":
+            name = f"clairvoyant-{os.environ.get('USERNAME') or account()}"
+            return scheduled_task((_windowless(), program), flags, home, state_dir(), account(), name)
+        case _:
+            raise ClairvoyantError(
+                "service supports systemd, launchd and Windows only; start `clairvoyant serve` another way"
+            )
 
 
 def own_program() -> tuple[str, ...]:
@@ -215,10 +209,9 @@ def _installed() -> Unit:
     return unit
 
 
-def check_serve_flags(flags: Sequence[str], *, keeps_log: bool) -> "ServeConfig":
+def check_serve_flags(flags: Sequence[str], *, keeps_log: bool) -> ServeConfig:
     """Return the settings that flags for `serve` give; ClairvoyantError if they are invalid."""
-    from clairvoyant_cli.commands.serve import command as serve
-    from clairvoyant_cli.config import load_serve_config
+    from clairvoyant_cli.commands.serve import command as serve  # slow to load
 
     try:
         given = serve.make_context("serve", list(flags)).params

@@ -12,6 +12,7 @@ import click
 from clairvoyant_cli.commands.options import json_option, option_with_default
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.errors import InputError
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.settings import did_you_mean
 
 if TYPE_CHECKING:
@@ -142,7 +143,11 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
     from clairvoyant_cli.research.simulator.traces import mean_by_class, read_history
     from clairvoyant_cli.scheduler.starvation import tau_from_service, tau_from_setting
 
-    policies = list(dict.fromkeys(["fcfs", *policies_of(mix.policies)]))
+    for name in mix.policies:
+        if name not in POLICIES:
+            hint = did_you_mean(name, POLICIES)
+            raise InputError(f"--policy {name!r} is none of {', '.join(POLICIES)}{hint}")
+    policies = list(dict.fromkeys(["fcfs", *(mix.policies or (DEFAULT_POLICY, "sjf"))]))
     history = None
     short_s, long_s = mix.short_s[0], mix.long_s[0]
     if mix.workload not in ("poisson", "burst"):
@@ -205,7 +210,12 @@ def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: f
     if kind == "oracle":
         return lambda _, workload: predictions.oracle(workload)
     if kind == "class":
-        accuracy = accuracy_of(mix.predictor, number)
+        accuracy = -1.0
+        with suppress(ValueError):
+            accuracy = float(number or "0.85")
+        if not 0.5 <= accuracy <= 1.0:
+            raise InputError(f"--predictor {mix.predictor!r}: give an accuracy from 0.5 to 1")
+        accuracy = min(accuracy, 1.0 - 1e-9)
         return lambda rng, workload: predictions.noisy_class(rng, workload, accuracy, short_s, long_s)
     if kind == "recorded" and history is not None and history.predictions is not None:
         recorded = history.predictions
@@ -214,22 +224,3 @@ def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: f
         f"--predictor {mix.predictor!r} is neither oracle nor class:ACCURACY; recorded needs a --workload"
         " FILE with predicted_tokens"
     )
-
-
-def accuracy_of(predictor: str, number: str) -> float:
-    accuracy = -1.0
-    with suppress(ValueError):
-        accuracy = float(number or "0.85")
-    if not 0.5 <= accuracy <= 1.0:
-        raise InputError(f"--predictor {predictor!r}: give an accuracy from 0.5 to 1")
-    return min(accuracy, 1.0 - 1e-9)
-
-
-def policies_of(names: tuple[str, ...]) -> list[str]:
-    from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
-
-    for name in names:
-        if name not in POLICIES:
-            hint = did_you_mean(name, POLICIES)
-            raise InputError(f"--policy {name!r} is none of {', '.join(POLICIES)}{hint}")
-    return list(names) or [DEFAULT_POLICY, "sjf"]

@@ -23,6 +23,7 @@ from clairvoyant_cli.commands.service import (
     show_actions,
     take_away,
     unit_of,
+    written_text,
 )
 from clairvoyant_cli.config import ServeConfig, command_of
 from clairvoyant_cli.doctor.backend import direct_clients
@@ -109,7 +110,7 @@ def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
     if any(word.split("=")[0] in ("--backend", "--start") for word in serve_flags):
         raise InputError("--backend and --start follow from the takeover; leave them out")
     service = service_manager_runs()
-    before = _service_text() if service else None
+    before = written_text(unit_of(())) if service else None
     flags = [*_flags_of_daemon(kind, is_service=before is not None), *serve_flags]
     given = check_serve_flags(flags, keeps_log=True)
     if all(port != server.port for _, port in given.addresses()):
@@ -130,12 +131,6 @@ def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
     command = server.command() if is_child else ""
     app = server.app if is_child else ()
     return Takeover(kind, server.address, port, tuple(flags), service, before, server.unit, command, app)
-
-
-def _service_text() -> str | None:
-    """Return what the file of the service holds; None if there is none."""
-    unit = unit_of(())
-    return unit.path.read_text(encoding=unit.encoding) if unit.path.exists() else None
 
 
 def _flags_of_daemon(kind: str, *, is_service: bool) -> list[str]:

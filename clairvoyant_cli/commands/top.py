@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -89,8 +89,11 @@ def command(
         raise InputError("top needs a terminal; for a script use --once or --json")
     if os.environ.get("TERM") == "dumb":
         raise InputError("TERM is dumb: this terminal cannot draw; use --once")
-    bell = not demo if bell is None else bell
-    asyncio.run(_watch(opened, readonly=readonly, badge="demo" * demo, plain=plain, bell=bell, price=price))
+    likes = load_top_config()
+    if price is not None:
+        likes = replace(likes, price=price)
+    settings = {"readonly": readonly, "badge": "demo" * demo, "likes": likes.likes()}
+    asyncio.run(_watch(opened, settings, plain=plain, bell=not demo if bell is None else bell))
 
 
 @asynccontextmanager
@@ -118,13 +121,7 @@ async def _snapshot(opened: AbstractAsyncContextManager[Attachment]) -> Snapshot
 
 
 async def _watch(
-    opened: AbstractAsyncContextManager[Attachment],
-    *,
-    readonly: bool,
-    badge: str,
-    plain: bool,
-    bell: bool,
-    price: float | None,
+    opened: AbstractAsyncContextManager[Attachment], settings: dict[str, Any], *, plain: bool, bell: bool
 ) -> None:
     async with opened as (source, machine):
         from tui.alerts import Alerts, title_kept
@@ -132,18 +129,15 @@ async def _watch(
         from tui.plain_glyphs import PLAIN
 
         # A frame makes thousands of tuples and no cycles: collecting garbage costs a tenth of it.
-        config = load_top_config()
         gc.freeze()
         gc.set_threshold(_FEW_COLLECTIONS)
         app = Top(
             source,
             machine=machine,
-            readonly=readonly,
-            badge=badge,
             glyphs=PLAIN if plain else None,
             memory=state_dir() / "top.json",
-            likes=replace(config, price=config.price if price is None else price).likes(),
             alerts=None if draws_few_glyphs() else Alerts(bell=bell),
+            **settings,
         )
 
         def leave() -> None:  # and put the terminal back as it was, if it is still there

@@ -11,10 +11,7 @@ from clairvoyant_cli.errors import ExitCode
 class Level(IntEnum):
     """Severity; the worst finding decides the exit code."""
 
-    OK = 0
-    NOTE = 1
-    WARNING = 2
-    BROKEN = 3
+    OK, NOTE, WARNING, BROKEN = range(4)
 
 
 @dataclass(frozen=True, slots=True)

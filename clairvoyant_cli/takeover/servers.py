@@ -50,7 +50,6 @@ class RunningServer:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
         return joined(self.host, self.port)
 
     @property
@@ -63,16 +62,16 @@ class RunningServer:
         elif self.process is not None:
             with suppress(psutil.Error):
                 told = " ".join(f"{name}={value}" for name, value in self.process.environ().items())
-        listed = re.search(r"OLLAMA_ORIGINS=(\S*)", told)
-        return [each for each in (listed[1].split(",") if listed else ()) if ORIGIN.fullmatch(each)]
+        listed = "".join(re.findall(r"OLLAMA_ORIGINS=(\S*)", told)[:1])
+        return [each for each in listed.split(",") if ORIGIN.fullmatch(each)]
 
     @property
     def app(self) -> tuple[str, ...]:
         """The command of the desktop app that started it; empty if none did."""
         with suppress(psutil.Error):  # macOS does not show what launchd is
-            parent = None if self.process is None else self.process.parent()
-            words = tuple(parent.cmdline()) if parent is not None else ()
-            return words if words and any(app in words[0].lower() for app in APPS) else ()
+            if self.process is not None and (parent := self.process.parent()) is not None:
+                words = tuple(parent.cmdline())
+                return words if any(app in "".join(words[:1]).lower() for app in APPS) else ()
         return ()
 
     def processes(self) -> list[psutil.Process]:

@@ -92,6 +92,8 @@ def test_prune_by_age_and_count(tmp_path: Path) -> None:
         assert prune(connection, Bounds(days=1e6, rows=20), now=5000.0) == 50
         left = newest(connection, ALL, 100)
         assert (len(left), left[-1].finished_at) == (20, 1800.0)
+        assert prune(connection, Bounds(days=1e6, rows=20, size_bytes=1 << 20), now=5000.0) == 0
+        assert prune(connection, Bounds(days=1e6, rows=20, size_bytes=1), now=5000.0) == 20
 
 
 def test_the_bounds_hold_while_writing(tmp_path: Path) -> None:

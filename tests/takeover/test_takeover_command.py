@@ -239,13 +239,13 @@ def test_the_flags_of_a_daemon_that_is_not_the_service_are_not_taken(
     ollama: Ollama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(takeover, "service_manager_runs", lambda: True)
-    monkeypatch.setattr(takeover, "_service_text", lambda: "[Unit]")
+    monkeypatch.setattr(takeover, "written_text", lambda _: "[Unit]")
     daemon = SimpleNamespace(pid=os.getpid())
     again = "then run: clairvoyant takeover ollama"
     for found in ([daemon], [daemon] * 2):
         monkeypatch.setattr(takeover, "running_daemons", lambda found=found: found)
         assert str(ollama.take_over("--yes").exception).endswith(again)
-    monkeypatch.setattr(takeover, "_service_text", lambda: None)
+    monkeypatch.setattr(takeover, "written_text", lambda _: None)
     words = ["python", "clairvoyant", "serve", "--backend", "ollama", "--policy", "fcfs"]
     monkeypatch.setattr(psutil.Process, "cmdline", lambda _: words)
     error = str(ollama.take_over("--yes").exception)

@@ -70,6 +70,7 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
         mu_short = computed_mu_short(services, in_flight, slots, _token_s(session))
     prefill = [rate for band in bands if (rate := band.prefill_tokens_per_s)]
     singles = [service.sample for service in services]
+    rates = [each.tokens / each.decode_s for each in queued if each.decode_s and each.tokens >= 16]
     profile = Profile(
         name=found.served.profile_name,
         measured_at=time.time(),
@@ -89,7 +90,7 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
         bands=tuple(bands),
         short_p99_s=percentile(sorted(times), 0.99) if times else None,
         ranking_accuracy=_ranking_accuracy(session.samples),
-        queued_decode_tokens_per_s=_decode_rate(queued),
+        queued_decode_tokens_per_s=median(rates) if rates else None,
         took_s=session.took_s,
         measured_by=version,
         continuations=continuations,
@@ -151,11 +152,6 @@ def _mixes(services: Sequence[ServiceTime]) -> Iterator[Mix]:
     for name, times in (("short", short), ("longer", longer), ("mixed", short + longer)):
         if times:
             yield Mix(name, len(times), fmean(times), cs2(times))
-
-
-def _decode_rate(samples: Sequence[Sample]) -> float | None:
-    rates = [sample.tokens / sample.decode_s for sample in samples if sample.decode_s and sample.tokens >= 16]
-    return median(rates) if rates else None
 
 
 def _ranking_accuracy(samples: Sequence[Sample]) -> float | None:

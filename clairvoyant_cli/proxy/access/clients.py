@@ -85,10 +85,7 @@ class ClientRules:
         _LEVELS,
     )
     predicted_urgency: tuple[int, int] = setting(
-        (0, LEVELS - 1),
-        "[MOST, LEAST]",
-        "Range of the levels that the urgency predictor may set.",
-        _LEVELS,
+        (0, LEVELS - 1), "[MOST, LEAST]", "Range of the levels that the urgency predictor may set.", _LEVELS
     )
     users: str = setting(
         "",

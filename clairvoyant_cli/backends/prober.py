@@ -87,8 +87,6 @@ class Prober:
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await collect(upstream, prefix + path, self._headers, sent, ANSWER_BYTES)
-        except TimeoutError:
-            return ProbeAnswer(0, why=TIMED_OUT)
-        except UpstreamError as error:
-            return ProbeAnswer(0, why=str(error))
+        except (TimeoutError, UpstreamError) as error:
+            return ProbeAnswer(0, why=str(error) if isinstance(error, UpstreamError) else TIMED_OUT)
         return ProbeAnswer(answer.begun.status, answer.text)

@@ -87,8 +87,8 @@ class UrgencyRule:
     )
 
     def fits(self, client: str, model: str, head: RequestHead) -> bool:
-        pairs = ((client, self.client), (model, self.model), (head.path, self.route))
-        fits = all(fnmatchcase(each, pattern) for each, pattern in pairs)
+        fits = fnmatchcase(client, self.client) and fnmatchcase(model, self.model)
+        fits = fits and fnmatchcase(head.path, self.route)
         if not (fits and self.header):
             return fits
         name, _, wanted = self.header.partition(":")

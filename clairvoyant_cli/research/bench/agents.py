@@ -106,8 +106,7 @@ class AgentLoad:
 
 def _tool(opening: str, name: str, argument: str) -> dict[str, Any]:
     parameters = {"type": "object", "properties": {argument: {"type": "string"}}}
-    described = {"name": name, "description": opening, "parameters": parameters}
-    return {"type": "function", "function": described}
+    return {"type": "function", "function": {"name": name, "description": opening, "parameters": parameters}}
 
 
 def _text(rng: Random, chars: int) -> str:

@@ -45,8 +45,10 @@ async def discover(prober: Prober, own_ports: Collection[int]) -> list[Found]:
     answers = await asyncio.gather(*(_identify_quietly(prober, url) for _, url in places))
     found = []
     for (adapter, _), there in zip(places, answers, strict=True):
-        if there is not None and (there.adapter is not OTHER or adapter.KNOWN_BY_PORT):
-            found.append(there if there.adapter is not OTHER else _taken_for(adapter, there))
+        if there is not None and there.adapter is not OTHER:
+            found.append(there)
+        elif there is not None and adapter.KNOWN_BY_PORT:
+            found.append(_taken_for(adapter, there))
     return found
 
 

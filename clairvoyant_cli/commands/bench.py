@@ -235,7 +235,7 @@ async def _measure_agents(
 ) -> "Findings":
     from clairvoyant_cli.commands.setup import load_predictor, second_opinion
     from clairvoyant_cli.config import ServeConfig
-    from clairvoyant_cli.research.bench.agents import AgentLoad, agents_notes, measure_agents, summaries_of
+    from clairvoyant_cli.research.bench.agents import AgentLoad, agents_notes, measure_agents
     from clairvoyant_cli.research.bench.report import Findings
 
     config = ServeConfig(
@@ -247,7 +247,7 @@ async def _measure_agents(
     )
     load = AgentLoad(chat_every_s=chat_every, **load_options)
     with _progress(runs * len(arms)) as on_progress:
-        measured, about = await measure_agents(
+        summaries, about = await measure_agents(
             load,
             backend,
             arms,
@@ -267,7 +267,7 @@ async def _measure_agents(
         about=_machine() | about,
         settings=asdict(load),
         notes=tuple(agents_notes(load, runs)),
-        summaries=summaries_of(measured),
+        summaries=summaries,
         cells=(),
     )
 

@@ -29,7 +29,6 @@ from clairvoyant_cli.main import COMMANDS, cli  # noqa: E402
 from clairvoyant_cli.protocols import chores  # noqa: E402
 from clairvoyant_cli.proxy.access import keys as access
 from clairvoyant_cli.proxy.access import clients
-from clairvoyant_cli.proxy.access.urgency_rules import UrgencyRule  # noqa: E402
 from clairvoyant_cli.scheduler import policy  # noqa: E402
 from clairvoyant_cli.settings import settings_of  # noqa: E402
 
@@ -156,7 +155,7 @@ def clients_file() -> list[str]:
         f"{clients.MIN_KEY_CHARS} characters; either all clients have one, or none) and any of these keys. "
         "`[defaults]` applies to clients without a value or a table."
     )
-    return [where, listed(clients.ClientRules, "key"), URGENCY, listed(UrgencyRule, "key")]
+    return [where, listed(clients.ClientRules, "key"), URGENCY, listed(clients.UrgencyRule, "key")]
 
 
 def listed(record: type, what: str) -> str:

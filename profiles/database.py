@@ -183,16 +183,14 @@ def _may_be_ours(path: Path) -> bool:
     opening it would create SQLite's files beside another application's database.
     """
     # The log first: SQLite moves pages from the log into the file.
-    log, file = (_first_bytes(Path(f"{path}{end}")) for end in ("-wal", ""))
+    log = file = b""
+    with suppress(FileNotFoundError), Path(f"{path}-wal").open("rb") as opened:
+        log = opened.read(FIRST_BYTES)
+    with suppress(FileNotFoundError), path.open("rb") as opened:
+        file = opened.read(FIRST_BYTES)
     if any(mark in log or mark in file for mark in MARKS):
         return True
     return file[: len(MAGIC)] in (b"", MAGIC, bytes(len(MAGIC))) and b"CREATE " not in log + file
-
-
-def _first_bytes(path: Path) -> bytes:
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        return file.read(FIRST_BYTES)
-    return b""
 
 
 @contextmanager

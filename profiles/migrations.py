@@ -78,10 +78,7 @@ _migration(
     "INSERT INTO salt VALUES (1, randomblob(32))",
 )
 _migration("clocks_and_times_that_move")  # nothing: it created what `clocks_and_tally_dropped` drops
-_migration(
-    "how_often_an_answer_was_cut",
-    "ALTER TABLE history ADD COLUMN cuts INTEGER NOT NULL DEFAULT 0",
-)
+_migration("how_often_an_answer_was_cut", "ALTER TABLE history ADD COLUMN cuts INTEGER NOT NULL DEFAULT 0")
 _migration(
     "how_urgent_a_request_was",
     "ALTER TABLE history ADD COLUMN urgency INTEGER",
@@ -105,14 +102,8 @@ _migration(
     "ALTER TABLE history ADD COLUMN read_tokens INTEGER",
     "ALTER TABLE history ADD COLUMN cached_tokens INTEGER",
 )
-_migration(
-    "which_program_sent_a_request",
-    "ALTER TABLE history ADD COLUMN program TEXT NOT NULL DEFAULT ''",
-)
-_migration(
-    "what_was_wrong_with_a_request",
-    "ALTER TABLE history ADD COLUMN remark TEXT NOT NULL DEFAULT ''",
-)
+_migration("which_program_sent_a_request", "ALTER TABLE history ADD COLUMN program TEXT NOT NULL DEFAULT ''")
+_migration("what_was_wrong_with_a_request", "ALTER TABLE history ADD COLUMN remark TEXT NOT NULL DEFAULT ''")
 _migration(
     "what_a_request_gained_over_order_of_arrival",
     "ALTER TABLE history ADD COLUMN saved_s REAL",

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from profiles.database import DamagedError, explained, explanation, open_database, set_aside
 from profiles.records import Comparison, Finished
-from profiles.states import Forgetting, client_hash, forgetting, kept_salt, salt, save_state
+from profiles.states import client_hash, forgetting, kept_salt, salt, save_state
 from profiles.store import fingerprint
 
 log = logging.getLogger("clairvoyant")
@@ -235,7 +235,12 @@ class Writer:
     def _write_batch(self) -> list[str]:
         """Write records and states; return the error type of each invalid record."""
         connection = self._connection
-        self._forget_with(forgetting(connection))
+        # Drop what another process has erased.
+        if (erased := forgetting(connection)) != self._forgetting:
+            self._forgetting = erased
+            self._rows = deque((row for row in self._rows if row.put_at > erased.at), WAITING_ROWS)
+        states = self._states.items()
+        self._states = {name: state for name, state in states if state.generation == erased.generation}
         refused = [why for record in self._rows if (why := self._insert(record.finished))]
         connection.executemany(UPDATE_COMPARED, self._compared)
         for name, state in self._states.items():
@@ -260,15 +265,6 @@ class Writer:
         except UNWRITABLE as error:
             return type(error).__name__
         return ""
-
-    def _forget_with(self, erased: Forgetting) -> None:
-        """Drop queued records and states that another process has erased."""
-        if erased != self._forgetting:
-            self._forgetting = erased
-            self._rows = deque((row for row in self._rows if row.put_at > erased.at), WAITING_ROWS)
-        self._states = {
-            name: state for name, state in self._states.items() if state.generation == erased.generation
-        }
 
     def _failed(self, error: Exception) -> None:
         if not self._failing:

@@ -28,8 +28,10 @@ async def find_backend(
     check_backend(wanted)
     url, prefix = split_prefix(wanted)
     port = Upstream(url).port  # a URL that is none is refused before anything is asked of it
-    if url.startswith("https://"):
-        await _refuse_plain(prober, url)
+    plain = f"http://{url.removeprefix('https://')}"
+    # A TLS server answers plain HTTP with 400 or nothing.
+    if plain != url and (await prober.asking(plain)("/v1/models")).status not in (0, 400):
+        raise ClairvoyantError(f"{url} speaks plain HTTP; give {plain}", ExitCode.USAGE)
     there = await identify(prober, url, prefix)
     if there is not None:
         return there, [there]
@@ -85,13 +87,6 @@ async def recognise(prober: Prober, server: ObservedServer) -> bool:
     if there.slots is not None and not server.slots_fixed:
         server.slots = there.slots
     return True
-
-
-async def _refuse_plain(prober: Prober, url: str) -> None:
-    """Raise ClairvoyantError if plain HTTP is spoken at an https URL: TLS servers answer 400 or nothing."""
-    plain = f"http://{url.removeprefix('https://')}"
-    if (await prober.asking(plain)("/v1/models")).status not in (0, 400):
-        raise ClairvoyantError(f"{url} speaks plain HTTP; give {plain}", ExitCode.USAGE)
 
 
 def split_prefix(url: str) -> tuple[str, str]:

@@ -114,7 +114,10 @@ class Ollama(Adapter):
         """Have the model count, if an event may have brought several tokens: a non-ASCII character, or text
         held back because it might have begun a stop string.
         """
-        if said.isascii() and not _stop_beginnings(asked).intersection(said):
+        stop = asked.options.get("stop") or asked.defaults.get("stop")
+        stops = [stop] if isinstance(stop, str) else stop or ()
+        beginnings = {*TEMPLATE_STOPS, *(each[:1] for each in stops)}
+        if said.isascii() and not beginnings.intersection(said):
             return None
         counts = [
             probes.tokens_read((await ask("/api/generate", READ_TIMEOUT_S, _to_read(asked, text))).body)
@@ -170,12 +173,6 @@ def _to_read(asked: Continuable, text: str) -> Body:
     if asked.options is asked.body:
         options = {}
     return body | {"prompt": text, "raw": True, "stream": False, "options": options | {"num_predict": 1}}
-
-
-def _stop_beginnings(asked: Continuable) -> set[str]:
-    """Return the characters that a stop string may begin with: the request's, or one of a chat template."""
-    stop = asked.options.get("stop") or asked.defaults.get("stop")
-    return {*TEMPLATE_STOPS, *(each[:1] for each in ([stop] if isinstance(stop, str) else stop or ()))}
 
 
 def full_name(model: str) -> str:

@@ -288,10 +288,8 @@ class Cutter:
         # Other chats pass through all slots.
         await together(self._client.ask(each) for each in islice(self._others, self._at_once))
         begun_s, part = await self._resume(way, cut, look_up=True, read_anew=repeated)
-        if part is None:
-            return None
-        if part.first_s is None:
-            return Continued(said, repeated, warm_s)
+        if part is None or part.first_s is None:
+            return None if part is None else Continued(said, repeated, warm_s)
         return Continued(said, repeated, warm_s, cut.splice.said, part.tokens, part.first_s - begun_s)
 
     async def ask(

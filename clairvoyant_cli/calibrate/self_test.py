@@ -130,7 +130,10 @@ class SelfTest:
 
     async def _visit(self, server: Server) -> None:
         """Test the loaded models of a server while there are no requests."""
-        if not self._is_idle or not _is_free_of_charge(server):
+        # Answers cost no money if the server runs on this machine, or its operator allows tests.
+        is_ours = is_loopback(server.upstream.host) and not server.key and server.adapter.name != "other"
+        is_free = (is_ours or server.tests_allowed) and server.stamps is None
+        if not self._is_idle or not is_free:
             return
         server.self_test = ""
         for model in self._loaded(server):
@@ -256,8 +259,7 @@ class SelfTest:
     async def _conclude(self, server: Server, test: Trying, prover: Prover) -> None:
         """Store the result in the profile of the model, or in a new one."""
         found, progress, model = prover.continuations, test.progress, test.client.model
-        best = next((each for each in found if each.is_exact), None)
-        if best is None:
+        if (best := next((each for each in found if each.is_exact), None)) is None:
             why = "; ".join(prover.notes) or "continued answers were not always identical"
             self._say(f"{server.name}: answers of {model} are not cut: {why}")
             return
@@ -287,12 +289,6 @@ class SelfTest:
 
     def _say(self, news: str) -> None:
         self.daemon.stats.journal.event(logging.INFO, news)
-
-
-def _is_free_of_charge(server: Server) -> bool:
-    """Whether answers cost no money: the server runs on this machine, or its operator allows tests."""
-    is_ours = is_loopback(server.upstream.host) and not server.key and server.adapter.name != "other"
-    return (is_ours or server.tests_allowed) and server.stamps is None
 
 
 def _read(state: bytes | None) -> Progress:

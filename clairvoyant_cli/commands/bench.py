@@ -230,7 +230,7 @@ async def _measure_agents(
 ) -> "Findings":
     from clairvoyant_cli.commands.setup import load_predictor, second_opinion
     from clairvoyant_cli.config import ServeConfig
-    from clairvoyant_cli.research.bench.agents import AgentLoad, agents_notes, measure_agents, summaries_of
+    from clairvoyant_cli.research.bench.agents import AgentLoad, agents_notes, measure_agents
     from clairvoyant_cli.research.bench.report import Findings
 
     config = ServeConfig(
@@ -242,7 +242,7 @@ async def _measure_agents(
     )
     load = AgentLoad(**load_options)
     with _progress(runs * len(arms)) as on_progress:
-        measured, about = await measure_agents(
+        summaries, about = await measure_agents(
             load,
             backend,
             arms,
@@ -262,7 +262,7 @@ async def _measure_agents(
         about=_machine() | about,
         settings=asdict(load),
         notes=tuple(agents_notes(load, runs)),
-        summaries=summaries_of(measured),
+        summaries=summaries,
         cells=(),
     )
 

@@ -112,13 +112,12 @@ class Actions:
         verb = Verb(action)
         if "id" in COMMANDS[verb].fields:
             result = self._on_request(verb, arguments)
-        elif verb is Verb.BACKEND:
-            result = await self.backends.run(arguments)
-        elif verb is Verb.MODEL:
-            result = await self.backends.keep_model(arguments)
+        elif verb in (Verb.BACKEND, Verb.MODEL):
+            act = self.backends.run if verb is Verb.BACKEND else self.backends.keep_model
+            result = await act(arguments)
         else:
             result = self._on_daemon(verb, arguments)
-        shown = (each for each in arguments.items() if each[0] not in SECRETS)
+        shown = ((key, value) for key, value in arguments.items() if key not in SECRETS)
         given = [f"{key}={value}" for key, value in shown if isinstance(value, str | int | float)]
         news = f"operator: {action} {printable(' '.join(given), 120)}"
         self.stats.journal.event(logging.INFO, news.rstrip())

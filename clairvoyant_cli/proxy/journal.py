@@ -11,7 +11,6 @@ from clairvoyant_cli.state.snapshot import MAX_LOG, LogEvent
 
 log = logging.getLogger("clairvoyant")
 
-
 COALESCE_S = 60.0  # frequent events of one kind are logged as often as this, with their number
 
 

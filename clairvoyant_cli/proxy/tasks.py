@@ -18,7 +18,7 @@ class Tasks:
 
     async def __aexit__(self, *exc: object) -> None:
         while self._tasks:
-            # What ends may start something more, a slot's release say: there is no time for that now.
+            # What ends may start something more, such as a slot's release: there is no time for that now.
             self.cancel()
             await asyncio.wait(self._tasks)
         await self._group.__aexit__(None, None, None)

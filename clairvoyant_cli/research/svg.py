@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, isfinite, log10
 
-from clairvoyant_cli.confidence import Estimate
-
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 55
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -20,11 +18,6 @@ class Point:
     x: float
     y: float
     half_width: float = 0.0
-
-    @classmethod
-    def of(cls, x: float, estimate: Estimate, scale: float = 1.0) -> "Point":
-        """Return an estimate as a point."""
-        return cls(x, scale * estimate.mean, scale * estimate.half_width)
 
 
 @dataclass(frozen=True, slots=True)

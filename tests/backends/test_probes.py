@@ -201,7 +201,7 @@ SLOT_LISTS = {
 async def test_a_slot_is_free_once_the_answer_that_was_given_up_has_left_it(
     looks: list[list[int]], sent: list[float], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.servers.server_watch.LEAST_STOP_S", 0.05)
+    monkeypatch.setattr("clairvoyant_cli.proxy.servers.server_watch.LEAST_STOP_S", 0.5)
     left = list(looks)
 
     def answers(path: str) -> list[bytes]:

@@ -9,11 +9,10 @@ import pytest
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.calibrate.advice import speed_spread
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.questions import long_questions, mixed, short_questions
 from clairvoyant_cli.calibrate.queueing import sojourns
-from clairvoyant_cli.calibrate.run import calibrate
+from clairvoyant_cli.calibrate.run import calibrate, speed_spread
 from clairvoyant_cli.calibrate.session import IN_FLIGHT, QUICK, STANDARD, Plan, Session
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually

@@ -161,7 +161,7 @@ def frontier(options: Options) -> Report:
         Curve(
             name,
             tuple(
-                Point.of(load, cell.ours, 100.0)
+                Point(load, 100.0 * cell.ours.mean, 100.0 * cell.ours.half_width)
                 for load, cells in load_cells.items()
                 for cell in cells
                 if (cell.row, cell.column) == (f"{load:g} {name}", "short P50")

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -17,7 +18,6 @@ from clairvoyant_cli.config import parse_toml
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.printable import NAME_CHARS, decoded, printable
-from clairvoyant_cli.proxy.access.urgency_rules import MAX_RULES, UrgencyRule, is_level_range
 from clairvoyant_cli.scheduler.fairness import Tenant, rules_for
 from clairvoyant_cli.scheduler.urgency import LEVELS, UNSAID_URGENCY
 from clairvoyant_cli.settings import Check, did_you_mean, one_word, setting, settings_of
@@ -32,6 +32,21 @@ MAX_USER_CHARS = 320  # the longest e-mail address (RFC 3696, erratum 1690)
 MIN_KEY_CHARS = 6
 GOOD_KEY_CHARS = 16  # of 62 letters and digits have 95 bits; six could be guessed in days over a fast network
 LONGEST_TAU_S = 86_400.0
+MAX_RULES = 1000  # each request is compared with each rule
+
+
+def _is_level(value: Any) -> bool:
+    return type(value) is int and 0 <= value < LEVELS
+
+
+def _is_level_range(value: Any) -> bool:
+    """Whether a value is a range of levels, [most, least] urgent."""
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_level, value)) and value[0] <= value[1]
+
+
+def _is_header(value: Any) -> bool:
+    name, colon, wanted = value.partition(":") if isinstance(value, str) else ("", "", "")
+    return bool(name.strip() and colon and wanted.strip()) and name.isascii()
 
 
 def _is_number(value: Any) -> bool:
@@ -43,12 +58,42 @@ def _is_range(value: Any) -> bool:
     return is_pair and all(type(n) is int and n in PRIORITIES for n in value) and value[0] <= value[1]
 
 
-_LEVELS: Check = (is_level_range, "be [MOST, LEAST], two whole numbers from 0 to 4, the lower first")
+_LEVELS: Check = (_is_level_range, "be [MOST, LEAST], two whole numbers from 0 to 4, the lower first")
 
 _COUNT: Check = (
     lambda value: type(value) is int and 1 <= value < 1 << 53,
     "be a whole number of at least 1; leave it out for no limit",
 )
+
+
+_PATTERN: Check = (lambda value: isinstance(value, str) and value != "", "be text; * matches anything")
+
+
+@dataclass(frozen=True, slots=True)
+class UrgencyRule:
+    """The level of all requests that match; omitted fields match everything."""
+
+    level: int | None = setting(
+        None, "0..4", "The level, 0 the most urgent.", (_is_level, "be a whole number from 0 to 4")
+    )
+    client: str = setting("*", "NAME", "The client's name.", _PATTERN)
+    model: str = setting("*", "NAME", "The model asked for.", _PATTERN)
+    route: str = setting("*", "PATH", "The path, such as `/api/chat`.", _PATTERN)
+    header: str = setting(
+        "",
+        "NAME: VALUE",
+        "A header of the request. Any client can send it, so name the client too.",
+        (_is_header, "be NAME: VALUE; * matches any value"),
+    )
+
+    def fits(self, client: str, model: str, head: RequestHead) -> bool:
+        fits = fnmatchcase(client, self.client) and fnmatchcase(model, self.model)
+        fits = fits and fnmatchcase(head.path, self.route)
+        if not (fits and self.header):
+            return fits
+        name, _, wanted = self.header.partition(":")
+        given = head.get(name.strip().lower().encode())
+        return given is not None and fnmatchcase(decoded(given).strip(), wanted.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +130,7 @@ class ClientRules:
         _LEVELS,
     )
     predicted_urgency: tuple[int, int] = setting(
-        (0, LEVELS - 1),
-        "[MOST, LEAST]",
-        "Range of the levels that the urgency predictor may set.",
-        _LEVELS,
+        (0, LEVELS - 1), "[MOST, LEAST]", "Range of the levels that the urgency predictor may set.", _LEVELS
     )
     users: str = setting(
         "",

@@ -62,8 +62,12 @@ class AllowedOrigins:
 
     def _trusts(self, origin: str, host: str) -> bool:
         scheme, _, authority = origin.partition("://")
-        if scheme in ("http", "https") and authority and (authority == host or _is_this_machine(authority)):
-            return True
+        if scheme in ("http", "https") and authority:
+            name = host_name(authority)
+            address = None if name is None else address_of(name)
+            is_local = address is not None and (address.is_loopback or name == "0.0.0.0")  # noqa: S104 - compared
+            if authority == host or name == "localhost" or is_local:
+                return True
         return origin.startswith(APP_SCHEMES) or self._let_in(origin)
 
     def _let_in(self, origin: str) -> bool:
@@ -114,14 +118,6 @@ def _address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
         return ipaddress.ip_address(name)
     except ValueError:
         return None
-
-
-def _is_this_machine(authority: str) -> bool:
-    name = host_name(authority)
-    if name is None:
-        return False
-    address = address_of(name)
-    return name == "localhost" or (address is not None and (address.is_loopback or name == "0.0.0.0"))  # noqa: S104 - compared
 
 
 def _sent_by_page(head: RequestHead, sites: tuple[str, ...]) -> bool:

@@ -24,11 +24,8 @@ def announced(base_url: str, port: int, access: Access) -> Iterator[None]:
             file.write(msgspec.json.encode(RunningDaemon(base_url, os.getpid(), token)))
     except OSError as error:  # a read-only home must not stop the service
         if token is not None and access.clients.keys:
-            logging.getLogger("clairvoyant").warning(
-                "cannot write %s (%s), so this daemon cannot be controlled; give --admin-token-file",
-                path,
-                error.strerror or error,
-            )
+            news = "cannot write %s (%s), so this daemon cannot be controlled; give --admin-token-file"
+            logging.getLogger("clairvoyant").warning(news, path, error.strerror or error)
     try:
         yield
     finally:

@@ -52,7 +52,7 @@ class LearnQueue:
         """Learn the queue now, before the daemon shuts down and saves its state."""
         if self._next is not None:
             self._next.cancel()
-            self._next = None
+        self._next = None
         while self._waiting:
             self._learn()
 

@@ -18,13 +18,7 @@ import msgspec
 from clairvoyant_cli.backends.speeds import decode_rate
 from clairvoyant_cli.proxy.access.daily_quota import midnight_before
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
-from clairvoyant_cli.proxy.learning.tau_learning import (
-    Learned,
-    Learner,
-    ToldTau,
-    learned_of,
-    state_name,
-)
+from clairvoyant_cli.proxy.learning.tau_learning import Learned, Learner, ToldTau, learned_of, state_name
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd

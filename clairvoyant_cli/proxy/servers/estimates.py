@@ -109,10 +109,9 @@ def _cached_tokens(
     """
     if totals.cached_tokens is not None:
         return totals.cached_tokens
-    attempt, whole_s = exchange.attempt, server.read_s(prompt_tokens)
+    attempt, whole_s, read_s = exchange.attempt, server.read_s(prompt_tokens), totals.prefill_s
     if attempt is None or server.speeds.prefill_tokens_per_s is None or whole_s < TELLING_S:
         return None
-    read_s = totals.prefill_s
     if read_s is None:
         read_s = end.at_s - attempt.granted_s - server.service_s(0.0, totals.tokens or 0)
     return prompt_tokens * (1.0 - min(max(read_s / whole_s, 0.0), 1.0))

@@ -100,14 +100,14 @@ class ServerLifecycle:
         scheduler.set_slots(server.name, server.room, weight=server.weight)
         scheduler.set_speed(server.name, server.speeds)
 
-    def _is_named_by_guess(self, server: Server) -> bool:
-        """Whether the only server, given as a bare URL, was taken for another kind until it answered."""
-        named_by_kind = not self.config.backends and adapter_of(server.name).name == server.name
-        is_alone = len(self.pool) == 1 and not self.dispatcher.attempts_on(server.name)
-        return named_by_kind and server.name != server.adapter.name and is_alone
-
     def _name_by_kind(self, server: Server) -> None:
+        """Give the only server, a bare URL that was taken for another kind until it answered, its name."""
         scheduler, guessed = self.dispatcher.scheduler, server.name
+        named_by_kind = not self.config.backends and adapter_of(guessed).name == guessed
+        if not named_by_kind or guessed == server.adapter.name or len(self.pool) > 1:
+            return
+        if self.dispatcher.attempts_on(guessed):
+            return
         server.name = server.adapter.name
         self.pool.servers = {server.name: server}
         self._watching[server.name] = self._watching.pop(guessed)
@@ -130,8 +130,7 @@ class ServerLifecycle:
 
     def changed(self, server: Server) -> None:
         """Have the queue follow a change of a server's state, slots or models."""
-        if self._is_named_by_guess(server):
-            self._name_by_kind(server)
+        self._name_by_kind(server)
         if not server.away and (server.outage.lasts or server.outage.over):
             server.health.came_back()
         server.outage.note(away=server.away)

@@ -64,10 +64,9 @@ class Residents:
             return
         if not affinity:
             return
-        if load_s is not None and load_s < MIN_LOAD_S:
-            self._residency.was_there(self._worker, job_id)
-        else:
-            self._residency.loaded(self._worker, job_id)
+        was_there = load_s is not None and load_s < MIN_LOAD_S
+        note = self._residency.was_there if was_there else self._residency.loaded
+        note(self._worker, job_id)
         learned = load_s is not None and MIN_LOAD_S <= load_s <= LONGEST_LOAD_S
         self._remember(affinity, load_s if learned else None)
         self._affinity_of[full_name(exchange.asked.parsed.model)] = affinity

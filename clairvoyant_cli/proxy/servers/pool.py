@@ -44,8 +44,7 @@ class ServerPool:
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded, spelled as a server that swaps models spells it."""
-        residents = (server.residents for server in self if server.residents is not None)
-        swaps = next(residents, None)
+        swaps = next((server.residents for server in self if server.residents is not None), None)
         return parsed.affinity if swaps is None else swaps.affinity_of(parsed)
 
     @property

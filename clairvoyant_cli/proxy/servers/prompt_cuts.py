@@ -59,10 +59,9 @@ def share_found(
 ) -> float | None:
     """Return the share of what was read before a cut that was found again; None if that cannot be told.
 
-    `read_s` of `prompt_s` seconds were read before; then the prompt took `took_s`;
-    `saved_s` of it were cached from the start. Where the server reports
-    fewer prefilled tokens than the prompt has, these tell; a count of all may mean that none was found or
-    that it counts in this way.
+    `read_s` of `prompt_s` seconds were read before; then the prompt took `took_s`; `saved_s` of it were
+    cached from the start. Where the server reports fewer prefilled tokens than the prompt has, these tell; a
+    count of all may mean that none was found or that it counts in this way.
     """
     if prompt_tokens and prefilled_tokens and prefilled_tokens < prompt_tokens and prompt_s > 0.0:
         return ((1.0 - prefilled_tokens / prompt_tokens) * prompt_s - saved_s) / read_s

@@ -96,18 +96,15 @@ class ServerWatch:
             self._announce()
             if self.server.state == "loading":
                 self.on_trial()
-            pause_s = self._pause_s()
+            server, now = self.server, self.clock()
+            pause_s = max(DOWN_EVERY_S, min(AWAY_SHARE * (now - self._up_s), MAX_DOWN_EVERY_S))
+            if server.state == "up":
+                self._up_s = now
+                pause_s = ENGINE_EVERY_S if server.stamps is not None and self.at_work() else UP_EVERY_S
             self._look.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._look.wait()
-
-    def _pause_s(self) -> float:
-        now = self.clock()
-        if self.server.state == "up":
-            self._up_s = now
-            return ENGINE_EVERY_S if self.server.stamps is not None and self.at_work() else UP_EVERY_S
-        return max(DOWN_EVERY_S, min(AWAY_SHARE * (now - self._up_s), MAX_DOWN_EVERY_S))
 
     async def _refresh(self) -> None:
         server = self.server

@@ -1,7 +1,7 @@
 """Measures sessions of coding agents behind a server, and a person beside them: plan, runs and figures."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -106,8 +106,7 @@ class AgentLoad:
 
 def _tool(opening: str, name: str, argument: str) -> dict[str, Any]:
     parameters = {"type": "object", "properties": {argument: {"type": "string"}}}
-    described = {"name": name, "description": opening, "parameters": parameters}
-    return {"type": "function", "function": described}
+    return {"type": "function", "function": {"name": name, "description": opening, "parameters": parameters}}
 
 
 def _text(rng: Random, chars: int) -> str:
@@ -238,9 +237,6 @@ class _Sessions:
                 await self.asker.ask(client, run.chats[-1])
 
 
-Measured = dict[str, list[dict[Key, float]]]  # the figures of each run, by arm
-
-
 async def measure_agents(
     load: AgentLoad,
     server: str,
@@ -254,8 +250,8 @@ async def measure_agents(
     model: str | None,
     cache: int,
     virtual_time: bool,
-) -> tuple[Measured, dict[str, str]]:
-    """Run every arm and return its figures, and a description of the server.
+) -> tuple[list[Summary], dict[str, str]]:
+    """Run every arm; return summaries, with changes against the direct arm, and a description of the server.
 
     `config` is that of the Clairvoyant which is started for each arm but those that go straight to the server
     or to another proxy (NAME=URL). The host memory of the simulated server holds `cache` tokens.
@@ -268,7 +264,8 @@ async def measure_agents(
     key = read_backend_key(config.backend_key_file)
     clock = clock_of(virtual_time)
     cache_sizes: dict[str, tuple[float, float]] = {}
-    measured: Measured = {arm.partition("=")[0]: [] for arm in arms}
+    names = [arm.partition("=")[0] for arm in arms]
+    measured: dict[tuple[str, str], dict[int, dict[Key, float]]] = {("agents", name): {} for name in names}
 
     async with backend(server, key, engine) as found:
 
@@ -301,7 +298,7 @@ async def measure_agents(
             on_progress(step, f"run {number + 1}, {arm}")
             async with client_of(arm) as client:
                 run = await sessions.run(client, arm, number)
-            measured[arm.partition("=")[0]].append(run.figures())
+            measured["agents", arm.partition("=")[0]][number] = run.figures()
     read, write = REPLAY_SPEED.prefill_tokens_per_s, REPLAY_SPEED.decode_tokens_per_s
     simulated = f"simulated: prefill {read:g}, decode {write:g} tokens/s, host cache {cache} tokens"
     about = {
@@ -309,13 +306,7 @@ async def measure_agents(
         "model": asked,
         "slots": "as the server states" if slots is None else str(slots),
     }
-    return measured, about
-
-
-def summaries_of(measured: Mapping[str, Sequence[dict[Key, float]]]) -> list[Summary]:
-    """Summarise the runs of each arm; changes are against the direct arm."""
-    table = {("agents", arm): dict(enumerate(runs)) for arm, runs in measured.items()}
-    return compare(table, DIRECT if DIRECT in measured else None)
+    return compare(measured, DIRECT if DIRECT in names else None), about
 
 
 def agents_report(findings: Findings) -> Report:

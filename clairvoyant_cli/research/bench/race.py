@@ -189,8 +189,7 @@ def _counts(lane: Lane) -> Table:
     table.add_column(justify="right", width=len("mean 999.9 s"))
     answered = by_class(lane.calls)
     for kind, style in STYLES.items():
-        asked = sum(call.question.length_class == kind for call in lane.calls)
-        if asked:
+        if asked := sum(call.question.length_class == kind for call in lane.calls):
             done = answered.get(kind)
             mean = f"mean {done.mean_s:.1f} s" if done else ""
             count = f"{done.n if done else 0}/{asked}"
@@ -227,10 +226,11 @@ def result_table(before: Lane, after: Lane, title: str) -> Table:
         for figure, attribute in (("mean", "mean_s"), ("P50", "p50_s"), ("P95", "p95_s")):
             before_s, after_s = getattr(first[name], attribute), getattr(second[name], attribute)
             change = change_of(before_s, after_s)
-            style = "green" if (change or 0.0) <= 0 else "red"
-            shown = "" if change is None else f"{change:+.0%}"
-            times = (f"{before_s:.2f} s", f"{after_s:.2f} s")
-            table.add_row(Text(f"{label}, {figure}", STYLES.get(name, "")), *times, Text(shown, style))
+            shown = Text(
+                "" if change is None else f"{change:+.0%}", "green" if (change or 0.0) <= 0 else "red"
+            )
+            kind = Text(f"{label}, {figure}", STYLES.get(name, ""))
+            table.add_row(kind, f"{before_s:.2f} s", f"{after_s:.2f} s", shown)
         table.add_section()
     return table
 

@@ -210,15 +210,15 @@ async def set_up(
         direct = await stack.enter_async_context(client_for(found.url, key))
         model = settings.model or await first_model(found, key)
         asker = Asker(
-            model,
-            found.adapter,
-            settings.set_lengths,
-            found.prefix,
-            clock,
-            speedup=settings.speedup,
+            model, found.adapter, settings.set_lengths, found.prefix, clock, speedup=settings.speedup
         )
         classes = {question.prompt: kind for kind, pool in pools.items() for question in pool}
-        oracle = OraclePredictor(predictor, classes, _typical_tokens(pools, drawn=engine is not None))
+        typical = {kind: fmean(q.tokens for q in pool) for kind, pool in pools.items() if pool}
+        if engine is not None:
+            paper = PaperAnswers(pools)
+            means_s = (paper.service.short_mean_s, paper.service.long_mean_s)
+            typical = {kind: s * paper.tokens_per_s for kind, s in zip(BOTH, means_s, strict=True)}
+        oracle = OraclePredictor(predictor, classes, typical)
         config = ServeConfig(
             backend=found.base_url,
             listen="127.0.0.1:0",
@@ -243,14 +243,6 @@ async def set_up(
             "predictor": daemon.snapshot().predictor.name,
         }
         yield bench
-
-
-def _typical_tokens(pools: Mapping[LengthClass, list[Question]], *, drawn: bool) -> dict[LengthClass, float]:
-    if not drawn:
-        return {kind: fmean(q.tokens for q in pool) for kind, pool in pools.items() if pool}
-    paper = PaperAnswers(pools)
-    means_s = (paper.service.short_mean_s, paper.service.long_mean_s)
-    return {kind: mean_s * paper.tokens_per_s for kind, mean_s in zip(BOTH, means_s, strict=True)}
 
 
 def unlimited(prompt: str, rng: Random) -> int:

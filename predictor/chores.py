@@ -1,7 +1,4 @@
-"""Predicts how long the answers to chores are, each from its own history.
-
-Three numbers are kept for each chore of a model and a client, and no text.
-"""
+"""Predicts the answer lengths of chores from their own history: three numbers a chore, model and client."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass

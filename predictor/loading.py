@@ -31,17 +31,11 @@ def load_model(model: str | Path | None = None) -> Predictor:
         from predictor.paper.predictor import PaperPredictor
 
         return PaperPredictor(directory, name)
-    if kind == "semantic":
-        raise ModelError(
-            f"{directory} holds an encoder, which gives second opinions only: name another model"
-        )
-    if kind == "urgency":
-        raise ModelError(f"{directory} says how urgent a request is, not how long its answer: see --urgency")
-    raise ModelError(f"{directory} holds a model of kind {kind!r}, which this version does not know")
+    raise ModelError(f"{directory} holds a model of kind {kind!r}, not of answer lengths: name another one")
 
 
 def load_encoder(model: str | Path | None = None) -> "Encoder":
-    """Return the encoder that gives second opinions: of a model directory, or the shipped one for None."""
+    """Return the encoder of a model directory, the shipped one for None."""
     from predictor.semantic.model import Encoder
 
     return Encoder(find_model(model if model is not None else SEMANTIC))
@@ -57,14 +51,9 @@ def load_urgency(model: str | Path | None = None, *, with_encoder: bool = True) 
 
 def find_model(model: str | Path | None) -> Path:
     """Return the directory of a model; a shipped name comes before a path."""
-    shipped = MODELS / str(model if model is not None else DEFAULT)
+    name = str(DEFAULT if model is None else model)
     with suppress(OSError):  # a name that is too long, for one
-        for directory in (shipped, Path(str(model))):
+        for directory in (MODELS / name, Path(name)):
             if directory.is_dir():
                 return directory
-    names = ", ".join(
-        sorted(
-            path.name for path in MODELS.iterdir() if path.is_dir() and path.name not in (SEMANTIC, URGENCY)
-        )
-    )
-    raise ModelError(f"there is no model {str(model)!r}: give a directory, or one of {names}")
+    raise ModelError(f"there is no model {name!r}: give a directory, or one of default, paper")

@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from predictor.semantic.opinion import Opinion
 
-SHORT_BELOW_TOKENS = 200  # short is fewer tokens than this (Clairvoyant, section 4.1)
-LONG_FROM_TOKENS = 800  # long is this many tokens or more (Clairvoyant, section 4.1)
+SHORT_BELOW_TOKENS, LONG_FROM_TOKENS = 200, 800  # Clairvoyant, section 4.1
 
-
-NO_THINKING = "off"
-"""`PromptView.thinking` where the model is told not to think."""
+NO_THINKING = "off"  # of `PromptView.thinking`
 
 
 class LengthClass(StrEnum):
@@ -61,10 +58,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """A request that a front end sends by itself, always in the same words, for instance for a title.
+    """A request that a front end sends by itself in fixed words, for instance for a title.
 
-    `tokens` is a guess of the usual answer's length, 0 if there is none; `waited_for` says that a user waits
-    for the answer; `along` that it is sent together with a question, maybe a moment before it.
+    `tokens` is a guess of the answer's length, 0 if there is none; `waited_for` means that a user waits for
+    the answer; `along` that it is sent with a question, perhaps just before it.
     """
 
     name: str
@@ -75,13 +72,13 @@ class Chore:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a conversation stands, as an agent's requests show it; lengths are in characters.
+    """The state of an agent's conversation; lengths are in characters.
 
     `new_characters` came since the model's last answer: a tool's result if `is_result`, which `failed` if it
     reads like an error, otherwise a person's words. `answers` are the lengths of the latest answers with
-    their calls, the latest first, and `tools` the tool that each of them called, "" if none; `answered`
-    counts all answers, `read_characters` is the length of the whole request. `command` is how the command
-    begins that the latest answer runs. `harness` identifies the tools on offer.
+    their calls, latest first, and `tools` the tool that each called, "" if none; `answered` counts all
+    answers, `read_characters` is the length of the request. `command` is the beginning of the command that
+    the latest answer runs. `harness` identifies the tools on offer.
     """
 
     new_characters: int = 0
@@ -176,10 +173,8 @@ class Quality:
 
 
 class Predictor:
-    """Predicts answer lengths. All methods are called from one thread and do no I/O.
-
-    `predict` must be implemented. The rest is optional: a predictor that does not learn, keep count of its
-    errors, keep state or explain itself inherits these methods.
+    """Predicts answer lengths. All methods are called from one thread and do no I/O; all but `predict` are
+    optional.
     """
 
     name: str = ""
@@ -195,13 +190,11 @@ class Predictor:
         """Learn that the request behind `prediction` was answered in `tokens` tokens."""
 
     def after_thinking(self, view: PromptView, thought_tokens: int) -> Prediction | None:
-        """Return the prediction of what follows the thinking of an answer, None if it is as hard to tell as
-        before; it is learned like any other.
-        """
+        """Return the prediction of what follows an answer's thinking, None if unknown; learned like any."""
         return None
 
     def quality(self) -> Quality:
-        """Return how the predictions compare with the answers; 0 judged where no count is kept."""
+        """Return how the predictions compare with the answers; `judged` is 0 where no count is kept."""
         return Quality(0, None, None)
 
     def explain(self, view: PromptView) -> list[tuple[str, float]]:

@@ -42,15 +42,10 @@ SHARE_OF_PATIENT, SHARE = 0.15, 0.5
 Floats = npt.NDArray[np.float32]
 
 
-def _costs() -> Floats:
-    """Return the cost of predicting each level for each true one, (LEVELS, LEVELS) as [true][said]."""
-    said, true = np.arange(LEVELS)[None, :], np.arange(LEVELS)[:, None]
-    off = said - true
-    cost: Floats = (np.abs(off) > 1) + TOO_LATE * ((off > 0) & (true <= URGENT)) + EACH_LEVEL * off**2
-    return cost.astype(np.float32)
-
-
-COST = _costs()
+_TRUE = np.arange(LEVELS)[:, None]
+_OFF = np.arange(LEVELS)[None, :] - _TRUE
+COST = (np.abs(_OFF) > 1) + TOO_LATE * ((_OFF > 0) & (_TRUE <= URGENT)) + EACH_LEVEL * _OFF**2
+"""The cost of predicting each level for each true one, (LEVELS, LEVELS) as [true][said]."""
 
 
 def words_of(text: str) -> list[bytes]:

@@ -3,6 +3,7 @@
 Files that draw on the same prompts are one family and are held out together.
 """
 
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
@@ -177,25 +178,21 @@ def unseen(corpus: Corpus, progress: Progress) -> StudyTable:
 
 def summarised(rows: list[list[Cell]]) -> list[list[Cell]]:
     """Return the means over files, families and kinds of traffic, and the least of each accuracy."""
-    figures = np.array([row[3:] for row in rows], float)
-    names = [str(row[0]) for row in rows]
-
-    def mean_of(places: list[int]) -> Numbers:
-        mean: Numbers = figures[places].mean(axis=0)
-        return mean
-
-    by_family = [
-        [i for i, name in enumerate(names) if family(name) == each] for each in set(map(family, names))
-    ]
+    figures = {str(row[0]): np.array(row[3:], float) for row in rows}
+    of_family, of_kind = defaultdict(list), defaultdict(list)
+    for name, accuracies in figures.items():
+        of_family[family(name)].append(accuracies)
+        for kind in kinds(name):
+            of_kind[f"kind: {kind}"].append(accuracies)
+    groups = {
+        "mean over files": [*figures.values()],
+        "mean over families": [np.mean(each, axis=0) for each in of_family.values()],
+        **{kind: of_kind[kind] for kind in sorted(of_kind)},
+    }
     summary: list[list[Cell]] = [
-        ["mean over files", "", len(names), *figures.mean(axis=0).tolist()],
-        ["mean over families", "", len(by_family), *np.mean([*map(mean_of, by_family)], axis=0).tolist()],
-        ["least", "", None, *figures.min(axis=0).tolist()],
+        [name, "", len(each), *np.mean(each, axis=0).tolist()] for name, each in groups.items()
     ]
-    for kind in sorted({kind for name in names for kind in kinds(name)}):
-        places = [i for i, name in enumerate(names) if kind in kinds(name)]
-        summary.append([f"kind: {kind}", "", len(places), *mean_of(places).tolist()])
-    return summary
+    return [*summary, ["least", "", None, *np.min([*figures.values()], axis=0).tolist()]]
 
 
 def _fit_paper(corpus: Corpus, known: Rows) -> "xgboost.XGBClassifier":

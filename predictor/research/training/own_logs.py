@@ -60,10 +60,8 @@ def _train_lexical(data: Dataset, out: Path, seed: int, progress: Progress) -> t
     held_out = judge("held out (5-fold)", predict_by(calibration, scores, data.views), data)
     progress("all rows")
     fitted = fitting.fit(material, targets, weights, seed)
-    metrics = figures(held_out)
-    fitting.save(
-        fitted, Card(out.name, "lexical", 1, calibration, [data.name], LICENCE, metrics, seed=seed), out
-    )
+    card = Card(out.name, "lexical", 1, calibration, [data.name], LICENCE, figures(held_out), seed=seed)
+    fitting.save(fitted, card, out)
     return held_out, data
 
 

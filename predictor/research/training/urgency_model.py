@@ -20,6 +20,7 @@ from predictor.loading import MODELS, SEMANTIC, load_encoder
 from predictor.research.studies.urgency import Verdict, judge
 from predictor.research.training.card_writing import file_hashes, write_card
 from predictor.research.training.dataset import Case
+from predictor.semantic.opinion import EMBEDDED
 from predictor.urgency.model import (
     EMBEDDING_SCALE,
     FEATURES_VERSION,
@@ -35,15 +36,15 @@ from predictor.urgency.model import (
     telling_words,
     words_of,
 )
-from predictor.urgency.vitals import NAMES, cues, read_signs
+from predictor.urgency.vitals import cues, read_signs
 
 with from_the_train_extra():
     import scipy.sparse as sparse
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-WORDS_FREEDOM, EMBEDDING_FREEDOM = 0.5, 0.5
-"""The inverse of each regression's penalty. These, the shares, and what being too late costs were chosen on
+FREEDOM = 0.5
+"""The inverse of each regression's penalty. It, the shares, and the cost of too low a level were chosen on
 written cases alone: with complaints held out, on half of `triage.txt` by a model of the rest, on `apart.txt`,
 and on `day.txt`, whose wordings no training case has."""
 
@@ -59,20 +60,14 @@ Numbers = npt.NDArray[np.float64]
 
 
 class Readings(NamedTuple):
-    """Cases as the model reads them: `words` (n, 2 ** TABLE_BITS), `embedding` (n, 384), `seen` (n, cues)."""
+    """Cases as the model reads them: words and embeddings, each with the cues behind, (n, features)."""
 
     words: sparse.csr_matrix
     embedding: Numbers
-    seen: Numbers
+    of_patient: npt.NDArray[np.bool_]
     levels: npt.NDArray[np.intp]
     weights: Numbers
     folds: npt.NDArray[np.intp]
-
-    @property
-    def shares(self) -> Numbers:
-        """The encoder's share of each case's scores, (n, 1)."""
-        of_patient = self.seen[:, [NAMES.index("patient")]] > 0.0
-        return np.where(of_patient, SHARE_OF_PATIENT, SHARE)
 
     def rows(self, rows: npt.NDArray[np.bool_]) -> "Readings":
         """Return the readings of some cases."""
@@ -81,30 +76,17 @@ class Readings(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """What the two regressions found: weights of each feature for each level, the constant last."""
+    """The weights of each feature for each level by the two regressions, the constant last."""
 
     words: Numbers
     embedding: Numbers
 
     def scores(self, readings: Readings) -> tuple[Numbers, Numbers]:
-        """Return the scores by words and by embedding, each (n, LEVELS)."""
-        rest = np.hstack([readings.seen, np.ones((len(readings.seen), 1))])
-        size, width = readings.words.shape[1], readings.embedding.shape[1]
-        by_words = WORDS_SCALE * (readings.words @ self.words[:size]) + rest @ self.words[size:]
-        by_embedding = EMBEDDING_SCALE * (readings.embedding @ self.embedding[:width])
-        return by_words, by_embedding + rest @ self.embedding[width:]
-
-    def together(self, readings: Readings) -> Numbers:
-        """Return the scores of both, (n, LEVELS)."""
-        by_words, by_embedding = self.scores(readings)
-        both: Numbers = (1.0 - readings.shares) * by_words + readings.shares * by_embedding
-        return both
-
-
-def record_words() -> list[str]:
-    """Return the lines of `record_words.txt`."""
-    text = (Path(__file__).parent / "record_words.txt").read_text(encoding="utf-8")
-    return [line for line in text.splitlines() if not line.startswith("#")]
+        """Return the scores by words alone and by both regressions together, each (n, LEVELS)."""
+        by_words: Numbers = readings.words @ self.words[:-1] + self.words[-1]
+        by_embedding = readings.embedding @ self.embedding[:-1] + self.embedding[-1]
+        shares = np.where(readings.of_patient, SHARE_OF_PATIENT, SHARE)[:, None]
+        return by_words, (1.0 - shares) * by_words + shares * by_embedding
 
 
 def find_telling(cases: list[Case]) -> frozenset[int]:
@@ -114,7 +96,8 @@ def find_telling(cases: list[Case]) -> frozenset[int]:
     for case in patients:
         for word in words_of(case.text):
             sources[word].add(case.source)
-    put = {word for line in record_words() for word in words_of(line)}
+    text = (Path(__file__).parent / "record_words.txt").read_text(encoding="utf-8")
+    put = {word for line in text.splitlines() if not line.startswith("#") for word in words_of(line)}
     most = MAX_SPREAD * len({case.source for case in patients})
     return frozenset(crc32(word) for word, them in sources.items() if len(them) <= most and word not in put)
 
@@ -135,10 +118,12 @@ def read_all(cases: list[Case], telling: Set[int]) -> Readings:
         ),
         shape=(len(cases), 1 << TABLE_BITS),
     )
+    seen = np.array([cues(case.text, its) for case, its in zip(cases, signs, strict=True)], np.float64)
+    embedding = np.array([encoder.encode(case.text).embedding for case in cases], np.float64)
     return Readings(
-        words,
-        np.array([encoder.encode(case.text).embedding for case in cases], np.float64),
-        np.array([cues(case.text, its) for case, its in zip(cases, signs, strict=True)], np.float64),
+        sparse.hstack([WORDS_SCALE * words, seen]).tocsr(),
+        np.hstack([EMBEDDING_SCALE * embedding, seen]),
+        np.array([its.of_patient for its in signs]),
         np.array([case.level for case in cases]),
         np.array([case.weight for case in cases]),
         np.array([crc32(case.source.encode()) % FOLDS for case in cases]),
@@ -147,20 +132,11 @@ def read_all(cases: list[Case], telling: Set[int]) -> Readings:
 
 def fit(readings: Readings) -> Fitted:
     """Fit both regressions."""
-    rest, size = readings.seen, readings.words.shape[1]
-    used = np.unique(readings.words.indices)
-    words = sparse.hstack([WORDS_SCALE * readings.words[:, used], rest]).tocsr()
-    of_used = _regression(words, readings, WORDS_FREEDOM)
-    table = np.zeros((size, LEVELS))
-    table[used] = of_used[: len(used)]
-    embedding = np.hstack([EMBEDDING_SCALE * readings.embedding, rest])
-    return Fitted(
-        np.vstack([table, of_used[len(used) :]]), _regression(embedding, readings, EMBEDDING_FREEDOM)
-    )
+    return Fitted(_regression(readings.words, readings), _regression(readings.embedding, readings))
 
 
-def _regression(features: object, readings: Readings, freedom: float) -> Numbers:
-    found = LogisticRegression(C=freedom, max_iter=MAX_STEPS)
+def _regression(features: object, readings: Readings) -> Numbers:
+    found = LogisticRegression(C=FREEDOM, max_iter=MAX_STEPS)
     with catch_warnings():
         simplefilter("ignore", ConvergenceWarning)  # it stops early on purpose
         found.fit(features, readings.levels, sample_weight=readings.weights)
@@ -175,8 +151,7 @@ def held_out(readings: Readings) -> list[Verdict]:
     for fold in range(FOLDS):
         unseen = readings.folds == fold
         if unseen.any():
-            fitted, rest = fit(readings.rows(~unseen)), readings.rows(unseen)
-            by_words[unseen], both[unseen] = fitted.scores(rest)[0], fitted.together(rest)
+            by_words[unseen], both[unseen] = fit(readings.rows(~unseen)).scores(readings.rows(unseen))
     return [
         judge(name, readings.levels, least_cost(softmax(scores.astype(np.float32))))
         for name, scores in (("words and encoder", both), ("words alone", by_words))
@@ -211,7 +186,7 @@ def train_urgency(
     fitted = fit(readings)
     for name, others in (apart or {}).items():
         other = read_all(list(others), telling)
-        said = least_cost(softmax(fitted.together(other).astype(np.float32)))
+        said = least_cost(softmax(fitted.scores(other)[1].astype(np.float32)))
         verdicts.append(judge(name, other.levels, said))
         figures |= verdicts[-1].figures(name)
     out.mkdir(parents=True, exist_ok=True)
@@ -235,13 +210,12 @@ def _save_weights(fitted: Fitted, telling: Set[int], path: Path) -> None:
     size = 1 << TABLE_BITS
     words = fitted.words[:size].astype(np.float16)
     used = np.flatnonzero(np.abs(words).max(axis=1) > 0.004)
-    width = len(fitted.embedding) - (len(fitted.words) - size)
     np.savez_compressed(
         path,
         buckets=used.astype(np.uint16),
         words=words[used],
         telling=np.array(sorted(telling), np.uint32),
         words_rest=fitted.words[size:].astype(np.float32),
-        embedding=fitted.embedding[:width].astype(np.float32),
-        embedding_rest=fitted.embedding[width:].astype(np.float32),
+        embedding=fitted.embedding[:EMBEDDED].astype(np.float32),
+        embedding_rest=fitted.embedding[EMBEDDED:].astype(np.float32),
     )

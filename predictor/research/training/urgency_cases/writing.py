@@ -45,16 +45,10 @@ def read_lines(name: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def read_lists() -> dict[str, list[str]]:
-    """Return the lists of `lists.txt` by name."""
-    lists: dict[str, list[str]] = {}
-    for line in read_lines("lists.txt"):
-        name, _, text = line.partition(" | ")
-        lists.setdefault(name, []).append(text.replace("\\n", "\n"))
-    return lists
-
-
-LISTS = read_lists()
+LISTS: dict[str, list[str]] = {}
+for _line in read_lines("lists.txt"):
+    _name, _, _text = _line.partition(" | ")
+    LISTS.setdefault(_name, []).append(_text.replace("\\n", "\n"))
 
 
 def read_reasons() -> list[Reason]:

@@ -121,7 +121,8 @@ class Top(App[None]):
             self.register_theme(theme)
         self._memory = memory
         self.likes: Mapping[str, str] = (_stored(memory) if memory else {}) | dict(likes or {})
-        self._price_kwh = _price(self.likes.get("price", ""))
+        price = self.likes.get("price")
+        self._price_kwh = float(price) if price else None
         liked = self.likes.get("theme", "")
         self.theme = liked if liked in [theme.name for theme in THEMES] else THEMES[0].name
         self.palette = Palette(self.get_css_variables(), colour=colour)
@@ -408,12 +409,6 @@ class Top(App[None]):
     def action_clients(self) -> None:
         self.push_screen(Clients())
         self.call_after_refresh(self.draw)
-
-
-def _price(text: str) -> float | None:
-    with suppress(ValueError):
-        return float(text)
-    return None
 
 
 def _stored(path: Path) -> dict[str, str]:

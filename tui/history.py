@@ -63,15 +63,13 @@ class History:
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
-        self.finished: deque[FinishedRequest] = deque(maxlen=POINTS)
+        self.finished: dict[str, FinishedRequest] = {}
         self.clients: dict[str, deque[int]] = {}
         self.gpus: dict[int, deque[Gpu]] = {}
         self.cpu: deque[float] = deque(maxlen=SAMPLES)
         self.energy_j = 0.0
         self.ended = 0
         self.pictures: dict[str, tuple[object, list[Line]]] = {}
-        self._known: dict[str, None] = {}
-        self._recent: tuple[FinishedRequest, ...] = ()
         self._pid = 0
         self._read_at = 0.0
 
@@ -82,7 +80,11 @@ class History:
             self.__init__()  # type: ignore[misc]  # all but the machine starts over
             self._pid = snapshot.pid
             self.gpus, self.cpu, self.energy_j, self._read_at = machine
-        self._take_finished(snapshot.recent)
+        new = [each for each in snapshot.recent if each.id not in self.finished]
+        self.finished |= {each.id: each for each in sorted(new, key=lambda each: each.finished_at)}
+        while len(self.finished) > POINTS:
+            del self.finished[next(iter(self.finished))]
+        self.ended += len(new)
         if not self.samples or int(snapshot.uptime_s) != int(self.samples[-1].at):
             self.samples.append(Sample.of(snapshot, self.energy_j))
             self._take_clients(snapshot)
@@ -92,9 +94,8 @@ class History:
         first = self.samples[0].at if self.samples else 0.0
         older = [each for each in states if each.pid == self._pid and each.uptime_s < first]
         self.samples = deque([*(Sample.of(each, 0.0) for each in older), *self.samples], maxlen=SAMPLES)
-        ended = {row.id: row for each in older for row in each.recent if row.id not in self._known}
-        self._known |= dict.fromkeys(ended)
-        self.finished = deque([*ended.values(), *self.finished], maxlen=POINTS)
+        ended = {row.id: row for each in older for row in each.recent if row.id not in self.finished}
+        self.finished = dict([*ended.items(), *self.finished.items()][-POINTS:])
         self.ended += len(ended)
 
     def take_hardware(self, hardware: Hardware) -> None:
@@ -134,9 +135,10 @@ class History:
         """Return the history as it was when a state was taken, as far as it is known."""
         then = History()
         then.take(snapshot)
-        known = {each.id: each for each in (*self.finished, *snapshot.recent)}
-        ended = (each for each in known.values() if each.finished_at <= snapshot.taken_at)
-        then.finished = deque(sorted(ended, key=lambda each: each.finished_at), maxlen=POINTS)
+        known = (self.finished | then.finished).values()
+        ended = [each for each in known if each.finished_at <= snapshot.taken_at]
+        ended.sort(key=lambda each: each.finished_at)
+        then.finished = {each.id: each for each in ended[-POINTS:]}
         if snapshot.pid == self._pid:
             seen = [each for each in self.samples if each.at < snapshot.uptime_s]
             then.samples = deque([*seen, *then.samples], maxlen=SAMPLES)
@@ -156,15 +158,3 @@ class History:
         if kept is None or kept[0] != of:
             kept = self.pictures[name] = of, draw()
         return kept[1]
-
-    def _take_finished(self, recent: tuple[FinishedRequest, ...]) -> None:
-        if recent is self._recent:
-            return
-        self._recent = recent
-        for request in sorted(recent, key=lambda request: request.finished_at):
-            if request.id not in self._known:
-                self._known[request.id] = None
-                if len(self._known) > 2 * POINTS:
-                    del self._known[next(iter(self._known))]
-                self.finished.append(request)
-                self.ended += 1

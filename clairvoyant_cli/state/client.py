@@ -177,7 +177,7 @@ def ask_daemon(
 
     async def run() -> Read:
         async with ControlClient(daemon_url(url), admin_token(token_file)) as client:
-            told = f"waiting for an answer of the daemon at {client.url}\n"
+            told = f"waiting for the daemon at {client.url} to answer\n"
             late = asyncio.get_running_loop().call_later(QUIET_S, sys.stderr.write, told)
             try:
                 return await ask(client)

@@ -6,10 +6,10 @@ new since the one before. Prompts are not kept.
 """
 
 import zlib
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple
 
 from clairvoyant_cli.state.encoding import decode, encode, without_prompts
 from clairvoyant_cli.state.snapshot import MAX_LOG, MAX_RECENT, Snapshot
@@ -25,10 +25,8 @@ MAX_BYTES = 8 << 20
 _LEVEL = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     at: float
-    opens_page: bool
     packed: bytes
 
 
@@ -36,20 +34,19 @@ class StateHistory:
     """States by time, the oldest page dropped first."""
 
     def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
-        self._entries: list[_Entry] = []
+        self._pages: list[list[_Entry]] = []
         self._last: Snapshot | None = None
-        self._in_page = 0
         self._max_bytes = max_bytes
 
     @property
     def begins_at(self) -> float | None:
         """When the oldest state was taken; None if there is none."""
-        return self._entries[0].at if self._entries else None
+        return self._pages[0][0].at if self._pages else None
 
     @property
     def size(self) -> int:
         """Bytes of all compressed states."""
-        return sum(len(each.packed) for each in self._entries)
+        return sum(len(each.packed) for each in chain.from_iterable(self._pages))
 
     def record(self, state: Snapshot) -> None:
         """Keep a state if the last one is old enough. A clock that goes back starts a new history."""
@@ -57,33 +54,35 @@ class StateHistory:
         if last is not None and 0.0 <= at - last.taken_at < EVERY_S:
             return
         if last is not None and at < last.taken_at:
-            self._entries.clear()
+            self._pages.clear()
             last = None
-        opens = last is None or last.pid != state.pid or self._in_page >= PAGE
-        self._in_page = 1 if opens else self._in_page + 1
-        self._entries.append(_entry(state if last is None or opens else _new_since(last, state), opens))
+        if last is None or last.pid != state.pid or len(self._pages[-1]) >= PAGE:
+            self._pages.append([_entry(state)])
+        else:
+            self._pages[-1].append(_entry(_new_since(last, state)))
         self._last = state
-        while (end := self._page_end(0)) < len(self._entries) and (
-            self._entries[end - 1].at < at - SPAN_S or self.size > self._max_bytes
-        ):
-            del self._entries[:end]
+        while len(self._pages) > 1 and (self._pages[0][-1].at < at - SPAN_S or self.size > self._max_bytes):
+            del self._pages[0]
 
     def before(self, at: float) -> Snapshot | None:
         """Return the newest state from before a time, else the oldest; None if there is none."""
-        index = bisect_left(self._entries, at, key=lambda each: each.at) - 1
-        return self._state(max(0, index)) if self._entries else None
+        for page in reversed(self._pages):
+            earlier = [each for each in page if each.at < at]
+            if earlier:
+                return _state(earlier)
+        return _state(self._pages[0][:1]) if self._pages else None
 
     def after(self, at: float) -> Snapshot | None:
         """Return the oldest state from after a time; None if there is none."""
-        index = bisect_right(self._entries, at, key=lambda each: each.at)
-        return self._state(index) if index < len(self._entries) else None
+        for page in self._pages:
+            if page[-1].at > at:
+                until = sum(each.at <= at for each in page)
+                return _state(page[: until + 1])
+        return None
 
     def page_before(self, at: float) -> bytes:
         """Return the newest page that begins before a time, a state a line; empty if there is none."""
-        index = bisect_left(self._entries, at, key=lambda each: each.at) - 1
-        if index < 0:
-            return b""
-        page = self._entries[self._page_start(index) : self._page_end(index)]
+        page = next((page for page in reversed(self._pages) if page[0].at < at), [])
         return b"\n".join(zlib.decompress(each.packed) for each in page)
 
     def put_before(self, page: bytes) -> list[Snapshot]:
@@ -91,33 +90,23 @@ class StateHistory:
         states = (decode(line) for line in page.splitlines())
         begins_at = self.begins_at
         older = [state for state in states if begins_at is None or state.taken_at < begins_at]
-        now = self._entries[-1].at if self._entries else 0.0
+        now = self._pages[-1][-1].at if self._pages else 0.0
         if not older or now - older[-1].taken_at > SPAN_S or self.size > self._max_bytes:
             return []
-        self._entries[:0] = [_entry(state, opens_page=at == 0) for at, state in enumerate(older)]
+        self._pages.insert(0, [_entry(state) for state in older])
         return older
 
-    def _page_start(self, index: int) -> int:
-        while not self._entries[index].opens_page:
-            index -= 1
-        return index
 
-    def _page_end(self, index: int) -> int:
-        following = range(index + 1, len(self._entries))
-        return next((at for at in following if self._entries[at].opens_page), len(self._entries))
-
-    def _state(self, index: int) -> Snapshot:
-        states = [*self._decoded(self._page_start(index), index + 1)]
-        recent = tuple(chain.from_iterable(each.recent for each in states))[-MAX_RECENT:]
-        log = tuple(chain.from_iterable(each.log for each in states))[-MAX_LOG:]
-        return replace(states[-1], recent=recent, log=log)
-
-    def _decoded(self, start: int, end: int) -> Iterator[Snapshot]:
-        return (decode(zlib.decompress(each.packed)) for each in self._entries[start:end])
+def _entry(state: Snapshot) -> _Entry:
+    return _Entry(state.taken_at, zlib.compress(encode(without_prompts(state)), _LEVEL))
 
 
-def _entry(state: Snapshot, opens_page: bool) -> _Entry:
-    return _Entry(state.taken_at, opens_page, zlib.compress(encode(without_prompts(state)), _LEVEL))
+def _state(page: Iterable[_Entry]) -> Snapshot:
+    """Return the last state of the beginning of a page, with what ended and was logged in all of them."""
+    states = [decode(zlib.decompress(each.packed)) for each in page]
+    recent = tuple(chain.from_iterable(each.recent for each in states))[-MAX_RECENT:]
+    log = tuple(chain.from_iterable(each.log for each in states))[-MAX_LOG:]
+    return replace(states[-1], recent=recent, log=log)
 
 
 def _new_since(before: Snapshot, state: Snapshot) -> Snapshot:

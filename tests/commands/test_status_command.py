@@ -76,4 +76,4 @@ async def test_a_stopped_daemon_is_reported_first_as_late_and_then_as_unreachabl
     assert isinstance(done.exception, ClairvoyantError)
     assert done.exception.exit_code is ExitCode.UNREACHABLE
     assert "has not answered" in str(done.exception)
-    assert done.stderr == f"waiting for an answer of the daemon at {url}\n"
+    assert done.stderr == f"waiting for the daemon at {url} to answer\n"

@@ -1,7 +1,7 @@
 """Draws the clients: queued and running requests, limits, tokens of the day."""
 
 from clairvoyant_cli.state.snapshot import ClientState
-from tui.formatting import NOTHING, bar, brief, count, duration, spark
+from tui.formatting import bar, brief, count, duration, spark
 from tui.history import CLIENT_POINTS
 from tui.styled_text import Line, Tone
 from tui.table_layout import Column, Fitted, Grid, Order, heeded, words
@@ -16,10 +16,6 @@ def body(view: ViewState, width: int) -> list[Line]:
         return [Line(CLIENTS.empty(view), "soft")]
     fitted = Fitted.of(CLIENTS, width, view)
     return [fitted.heading(Order()), *(fitted.draw(client, view) for client in clients)]
-
-
-def own_tau(client: ClientState) -> str:
-    return "none" if client.tau_s == 0 else duration(client.tau_s)
 
 
 def _tone(has: int, may: int | None, otherwise: Tone = "ink") -> Tone:
@@ -50,8 +46,9 @@ def _day(client: ClientState, view: ViewState, width: int) -> Line:
 
 
 def _own_tau(client: ClientState, view: ViewState, width: int) -> Line:
-    text = own_tau(client)
-    return Line(text, "track" if text == NOTHING else "ink")
+    """The client's own starvation timeout; a dash if it has none."""
+    text = "none" if client.tau_s == 0 else duration(client.tau_s)
+    return Line(text, "track" if client.tau_s is None else "ink")
 
 
 def _times(number: int) -> Line:

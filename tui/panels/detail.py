@@ -33,13 +33,10 @@ _SAID_BY = {
 AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
 
 
-def find(snapshot: Snapshot, ident: str) -> AnyRequest | None:
-    return next((each for each in (*snapshot.alive, *snapshot.recent) if each.id == ident), None)
-
-
 def detail(view: ViewState, ident: str, width: int) -> list[Line]:
     snapshot = view.state
-    request = find(snapshot, ident)
+    every: tuple[AnyRequest, ...] = (*snapshot.alive, *snapshot.recent)
+    request = next((each for each in every if each.id == ident), None)
     if request is None:
         return [Line("This request has ended and is no longer kept.", "soft")]
     lines = [_who(request), Line()]

@@ -31,21 +31,19 @@ def key_at(view: ViewState, x: int) -> Key | None:
 
 
 def _hints(view: ViewState) -> list[Key]:
-    hints = []
+    """Return the keys that would do something now, each with the word for it."""
+    hints, mode = [], view.state.mode
     for key in KEYS:
-        hint = _hint(key, view)
+        hint = key.hint
+        if (key.action, mode) in (("pause", "paused"), ("drain", "draining")):
+            hint = "resume"
+        elif (key.action, mode) == ("pause", "draining") or (hint == "choose" and "row" in view.offers):
+            continue
+        elif key.action == "hold" and "held" in view.offers:
+            hint = "release"
         if hint and key.on in ("", *view.offers) and not (view.forbids and key.changes):
             hints.append(replace(key, hint=hint))
     return sorted(hints, key=lambda key: _FIRST.index(key.hint) if key.hint in _FIRST else len(_FIRST))
-
-
-def _hint(key: Key, view: ViewState) -> str:
-    mode = view.state.mode
-    if (key.action, mode) in (("pause", "paused"), ("drain", "draining")):
-        return "resume"
-    if (key.action == "pause" and mode == "draining") or (key.hint == "choose" and "row" in view.offers):
-        return ""
-    return "release" if key.action == "hold" and "held" in view.offers else key.hint
 
 
 def _piece(key: Key) -> Line:

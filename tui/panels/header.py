@@ -1,6 +1,6 @@
 """Draws the header: the state in a sentence, policy and load, and what scheduling gains."""
 
-from clairvoyant_cli.state.snapshot import ClassStats, GainState, Snapshot
+from clairvoyant_cli.state.snapshot import GainState, Snapshot
 from tui.bottleneck import bottleneck
 from tui.formatting import change, class_letter, class_tone, clock, count, duration, share, spark
 from tui.styled_text import Line, Tone, ends, flow
@@ -26,8 +26,7 @@ def header(view: ViewState, width: int, height: int) -> list[Line]:
     if height > 1:
         lines.append(ends(_state(view, width - 1), Line(), width))
     if height > 2:
-        of = (view.state.gain, _hour(view.state), width)
-        lines += view.history.picture("worth", of, lambda: [worth(view, width)])
+        lines.append(worth(view, width))
     return lines
 
 
@@ -125,7 +124,7 @@ def worth(view: ViewState, width: int) -> Line:
         room = width - 4 - sum(piece.width for piece in pieces[:1]) - label.width
         pieces.insert(1, label.add(rest if len(rest) <= room else "", "faint"))
     tone: Tone = "good"
-    for ours, other in zip(*_hour(view.state), strict=False):
+    for ours, other in zip(view.state.stats_paired, view.state.stats_fcfs, strict=False):
         p50_s, fcfs_s = ours.wait.p50, other.wait.p50
         if ours.length_class == "medium" or p50_s is None or fcfs_s is None:
             continue
@@ -142,12 +141,7 @@ def worth(view: ViewState, width: int) -> Line:
         return Line(f" {none}" if view.snapshot else "", "faint")
     line = Line(" ").join(flow(pieces, width - 1, gap=3))
     room = (width - line.width - 26) // 2
-    return ends(line, _twins(gain, min(30, room), tone), width) if room >= 5 else line
-
-
-def _hour(state: Snapshot) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
-    """The waits of the compared answers of the last hour by class, ours and in order of arrival."""
-    return state.stats_paired, state.stats_fcfs
+    return ends(line, _waits_by_minute(gain, min(30, room), tone), width) if room >= 5 else line
 
 
 def today(gain: GainState) -> list[Line]:
@@ -167,7 +161,7 @@ def today(gain: GainState) -> list[Line]:
     return [line, Line(f"about {count(abs(gain.spared_tokens_today))} {word} tokens read", "faint")]
 
 
-def _twins(gain: GainState, width: int, tone: Tone) -> Line:
+def _waits_by_minute(gain: GainState, width: int, tone: Tone) -> Line:
     """Draw the waits of the last minutes, with scheduling and without, on one scale."""
     minutes = gain.minutes[-width:]
     top = max([max(each) for each in minutes if each], default=0.0)

@@ -57,7 +57,7 @@ def _waits(view: ViewState, width: int, height: int, tau_s: float | None, now: f
         dots = Dots(width - 6, (height - 1) * (at + 1) // 3 - (height - 1) * at // 3)
         if tau_s:
             dots.dash(_place(tau_s, low, high), "alert")
-        for request in view.history.finished:
+        for request in view.history.finished.values():
             if request.predicted.length_class == name:
                 x = 1.0 - (now - request.finished_at) / _SPAN_S
                 dots.mark(x, _place(max(request.waited_s, 10**low), low, high), class_tone(name))
@@ -76,7 +76,7 @@ def _predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
     dots = Dots(width - 6, height - 2)
     low, high = _TOKEN_DECADES
     dots.diagonal("track")
-    for request in view.history.finished:
+    for request in view.history.finished.values():
         if request.tokens is not None and request.outcome == "completed":
             x = _place(request.predicted.expected_tokens, low, high)
             dots.mark(x, _place(request.tokens, low, high), class_tone(request.predicted.length_class))

@@ -22,7 +22,7 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     ended = [_counters(snapshot), *_promised(snapshot)]
     sojourns = _block("total", [(each.length_class, each.sojourn) for each in snapshot.stats])
     if width >= 2 * _GRID - 10 and height < 12:
-        return columns([*wait, load, *predictor], [*sojourns, *ended], _GRID)
+        return columns([*wait, *predictor], [*sojourns, load, *ended], _GRID)
     rest = [load, *ended, *predictor]
     if height >= len(wait) + len(sojourns) + len(rest) + 1:
         return [*wait, Line(), *sojourns, *rest]
@@ -63,7 +63,7 @@ def _load(snapshot: Snapshot) -> Line:
     rho = snapshot.utilisation
     if rho is None:
         return Line("load not known yet", "faint")
-    line = Line("load  ", "faint").join(bar(rho, 13, "accent" if rho < _FULL else "alert"))
+    line = Line("load  ", "faint").join(bar(rho, 8, "accent" if rho < _FULL else "alert"))
     line.add(f" {ratio(rho)} ", "strong")
     if rho < _ORDER_MATTERS[0]:
         return line.add("light" if snapshot.waits <= snapshot.slots[1] else "", "soft")

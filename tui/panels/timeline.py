@@ -55,7 +55,10 @@ def _lanes(view: ViewState, snapshot: Snapshot) -> dict[tuple[str, int], list[Sp
     lanes: dict[tuple[str, int], list[Span]] = {
         (backend.name, slot): [] for backend in snapshot.backends for slot in range(backend.slots)
     }
-    requests: tuple[FinishedRequest | RunningRequest, ...] = (*view.history.finished, *snapshot.running)
+    requests: tuple[FinishedRequest | RunningRequest, ...] = (
+        *view.history.finished.values(),
+        *snapshot.running,
+    )
     for request in requests:
         for lane, span in _spans(request, view):
             if lane in lanes and span.until > -PAST_S and span.begins_at <= 0.0:

@@ -245,7 +245,8 @@ class BoardScreen(OperatorScreen):
 
         def turn(name: str | None) -> None:
             if name is not None:
-                table.show_column(name)
+                table.hidden ^= {name}
+                table.redraw()
                 self._keep(table)
                 self.action_columns()
 

@@ -175,10 +175,6 @@ class Table(Panel, Generic[RowT]):
         again = name == self.order.by
         self.reorder(replace(self.order, by=name, reverse=again and not self.order.reverse))
 
-    def show_column(self, name: str) -> None:
-        self.hidden ^= {name}
-        self.redraw()
-
     # -- keys and mouse ---------------------------------------------------------------------------------
 
     def move(self, step: float, unit: str = "row") -> None:

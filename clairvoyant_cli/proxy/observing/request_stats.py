@@ -160,7 +160,7 @@ class RequestStats:
             for listener in self.compared:
                 listener(pair.of, pair)
 
-    def rejected_at_the_door(self, endpoint: str, status: int) -> None:
+    def rejected_early(self, endpoint: str, status: int) -> None:
         """Count a request that was rejected before it joined the queue."""
         self.submitted += 1
         self.counts[Outcome.REJECTED] += 1

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
@@ -356,13 +356,14 @@ class SnapshotBuilder:
 def _families(sessions: Sequence[Session]) -> Iterator[Session]:
     """Yield the sessions, subagents right after their parent."""
     listed = {each.id for each in sessions}
-    children: dict[str, list[Session]] = {}
+    children = defaultdict[str, list[Session]](list)
     for each in sessions:
-        children.setdefault(each.parent if each.parent in listed else "", []).append(each)
-    left = children.get("", [])[::-1]
+        children[each.parent if each.parent in listed else ""].append(each)
+    left = children[""][::-1]
     while left:
-        yield left[-1]
-        left += children.get(left.pop().id, [])[::-1]
+        session = left.pop()
+        yield session
+        left += children[session.id][::-1]
 
 
 @dataclass(slots=True)

@@ -175,5 +175,5 @@ class Admission:
         return None
 
     def _rejected(self, route: Route, refusal: Refusal) -> Refused:
-        self.stats.rejected_at_the_door(route.name, refusal.status)
+        self.stats.rejected_early(route.name, refusal.status)
         return Refused(route, refusal)

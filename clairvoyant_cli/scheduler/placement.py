@@ -31,8 +31,6 @@ EVERY = 1 << 30
 
 
 class WorkerSpeed(Protocol):
-    """How fast a worker works."""
-
     def seconds(self, prompt_tokens: float, tokens: float) -> float:
         """Return the predicted seconds of prefill and decoding."""
         ...
@@ -89,7 +87,6 @@ class Station:
         return sum(entry.left_s(now) for entry in self.running.values())
 
     def note_ends(self) -> None:
-        """Recompute when the first running job should end."""
         ends = (entry.began_s + entry.expected_s for entry in self.running.values())
         self.next_end_s = min(ends, default=0.0)
 

@@ -112,7 +112,6 @@ class Dispatcher:
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def attempts_on(self, worker: str) -> list[Attempt]:
-        """Return the attempts in a worker's slots."""
         running = (self.live[job_id].attempt for job_id in self.scheduler.running)
         return [each for each in running if each is not None and each.worker == worker]
 

@@ -168,7 +168,6 @@ class Exchange:
 
     @property
     def job(self) -> Job:
-        """The request as the scheduler knows it."""
         return self.asked.job
 
     @property
@@ -187,7 +186,6 @@ class Exchange:
 
     @property
     def dispatched_s(self) -> float | None:
-        """When it was granted its current or last slot."""
         return None if self.attempt is None else self.attempt.granted_s
 
     @property
@@ -232,7 +230,6 @@ class Exchange:
 
     @property
     def tokens(self) -> int:
-        """Tokens so far, by counting the stream's events."""
         return sum(each.tokens for each in self.attempts)
 
     @property
@@ -256,7 +253,6 @@ class Exchange:
 
     @property
     def ended_s(self) -> float | None:
-        """When it ended."""
         return None if self.end is None else self.end.at_s
 
     @property
@@ -266,7 +262,6 @@ class Exchange:
         return next(ended, None)
 
     def begin(self, attempt: Attempt) -> None:
-        """It was granted a slot."""
         self.attempts.append(attempt)
         self.attempt = attempt
         self.phase = Phase.CONNECTING
@@ -332,7 +327,6 @@ class Exchange:
         self._prediction_state, self.is_explained = None, False
 
     def reestimated(self, estimates: Estimates) -> None:
-        """Replace the estimates that the scheduler uses."""
         self.asked = replace(self.asked, job=replace(self.job, **estimates))
 
     def explained(self, features: tuple[tuple[str, float], ...]) -> None:

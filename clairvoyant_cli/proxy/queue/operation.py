@@ -68,7 +68,6 @@ class Operation:
 
     @property
     def tau_s(self) -> float | None:
-        """The starvation timeout in seconds, None if there is none."""
         return self.dispatcher.scheduler.tau_s
 
     def patience_s(self, exchange: Exchange) -> float | None:

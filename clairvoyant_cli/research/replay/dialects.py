@@ -113,7 +113,6 @@ def cap_of(*limits: object) -> int | None:
 
 
 def timestamp(moment: datetime) -> str:
-    """Return a moment as Ollama writes it."""
     return moment.isoformat().replace("+00:00", "Z")
 
 
@@ -123,18 +122,15 @@ class OllamaChat:
     stream_media_type = "application/x-ndjson"
 
     def read(self, body: Json) -> Ask:
-        """Read a request; RefusedError if it cannot be answered."""
         return self._ask(body, *read_turns(body.get("messages", [])))
 
     def opening(self, answer: Answer) -> bytes:
-        """Return the frames before the first token."""
         return b""
 
     def token(self, answer: Answer, word: str) -> bytes:
         return encode(self._object(answer, word) | {"done": False}) + b"\n"
 
     def closing(self, answer: Answer, text: str) -> bytes:
-        """Return the frames after the last token."""
         return encode(self.whole(answer, "")) + b"\n"
 
     def whole(self, answer: Answer, text: str) -> Json:

@@ -42,7 +42,6 @@ class Options:
 
     @property
     def size(self) -> str:
-        """The size in words."""
         return f"mean of {self.seeds} seeds x {self.requests} requests, 95 % confidence"
 
 

@@ -41,7 +41,6 @@ class Preemption:
     room_s: float = 0.0
 
     def reread_s(self, served_s: float) -> float:
-        """Return the seconds it takes to recompute the cache of a job."""
         return self.recompute * served_s
 
 
@@ -68,8 +67,6 @@ class Run:
 
 
 class SlotSimulation:
-    """One run in progress."""
-
     def __init__(
         self,
         scheduler: Scheduler,

@@ -30,8 +30,6 @@ MILLISECONDS = {"timestamp_ms", "timestamp"}
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A recorded workload and its recorded predictions."""
-
     workload: Workload
     predictions: Predictions | None = None
 

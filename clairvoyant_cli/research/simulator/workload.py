@@ -20,12 +20,10 @@ MIN_SERVICE_S = 0.1
 
 
 def no_ints() -> Ints:
-    """Return an unused column."""
     return np.zeros(0, dtype=np.int64)
 
 
 def no_floats() -> Floats:
-    """Return an unused column."""
     return np.zeros(0)
 
 
@@ -70,11 +68,9 @@ class TwoNormals:
 
     @property
     def mean_s(self) -> float:
-        """The mean service time of the mix."""
         return self.short_mean_s * (1.0 - self.long_share) + self.long_mean_s * self.long_share
 
     def __call__(self, rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
-        """Draw `n` service times and their classes."""
         kind = (rng.random(n) < self.long_share).astype(np.int64)
         short = rng.normal(self.short_mean_s, self.short_sd_s, n)
         long = rng.normal(self.long_mean_s, self.long_sd_s, n)

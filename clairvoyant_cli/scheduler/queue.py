@@ -418,10 +418,6 @@ class Scheduler(QueueState):
                 self.line.drop(entry)
                 self._place(entry)
 
-    def remove_worker(self, worker: str) -> None:
-        """Forget a worker; ValueError while it runs anything."""
-        self.fleet.remove(worker)
-
     def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
         """Recompute which workers can run each job."""
         self.line.now = now

@@ -228,7 +228,7 @@ class QueueState:
         for entry in parked:
             if entry.parked:
                 self._place(entry)
-        still = [entry for entry in parked if entry.parked and self.sessions.takes_turns(entry.job)]
+        still = [e for e in parked if e.parked and (of := self.sessions.of(e.job)) and of.agent]
         longest = min(still, key=lambda entry: entry.job.arrival_s, default=None)
         if longest is None:
             return

@@ -16,7 +16,7 @@ from clairvoyant_cli.calibrate.session import TRIALS
 from clairvoyant_cli.research import replay as simulated
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay.lengths import AnswerTokens
+from clairvoyant_cli.research.replay.engine import AnswerTokens
 from profiles.records import MIN_TRIALS, Continuation
 from tests.fakes.calibrating import SMALL, measured, replay
 from tests.fakes.replay_backend import Engine, Replay, Service, Speed

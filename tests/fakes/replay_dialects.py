@@ -31,7 +31,7 @@ from clairvoyant_cli.research.replay.dialects import (
     timestamp,
     wants_usage,
 )
-from clairvoyant_cli.research.replay.lengths import WORDS
+from clairvoyant_cli.research.replay.engine import WORDS
 
 TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
 

@@ -125,7 +125,7 @@ class Dispatcher:
             if exchange.attempt is None:
                 self.scheduler.cancel(exchange.id, self._clock())
             else:
-                self.scheduler.finish(exchange.id, self._clock(), served=_is_success(status))
+                self._free(exchange, status)
             self._forget(exchange)
 
     def abandon(self, exchange: Exchange, outcome: Outcome, status: int, release: Release) -> None:
@@ -204,8 +204,12 @@ class Dispatcher:
         try:
             await release(exchange)
         finally:
-            self.scheduler.finish(exchange.id, self._clock(), served=_is_success(status))
+            self._free(exchange, status)
             self._forget(exchange)
+
+    def _free(self, exchange: Exchange, status: int) -> None:
+        # With a successful answer, the backend had loaded the model.
+        self.scheduler.finish(exchange.id, self._clock(), served=200 <= status < 300)
 
     def _tell(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
         end = exchange.end = RequestEnd(outcome, status, self._clock())
@@ -217,8 +221,3 @@ class Dispatcher:
         exchange.shed()
         self.live.pop(exchange.id, None)
         self.moved()
-
-
-def _is_success(status: int) -> bool:
-    """Whether the backend began a successful answer, for which it had loaded the model."""
-    return 200 <= status < 300

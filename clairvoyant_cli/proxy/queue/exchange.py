@@ -81,9 +81,6 @@ class Asked:
     traceparent: str = ""
     body: bytes | None = None
 
-    def without_text(self) -> "Asked":
-        return replace(self, parsed=replace(self.parsed, view=None), prompt=None, body=None)
-
 
 @dataclass(slots=True, eq=False)
 class Attempt:
@@ -287,7 +284,8 @@ class Exchange:
 
     def shed(self) -> None:
         """Drop the text of request and answer; ended requests keep numbers only."""
-        self.asked = self.asked.without_text()
+        parsed = replace(self.asked.parsed, view=None)
+        self.asked = replace(self.asked, parsed=parsed, prompt=None, body=None)
         self.task = self.splice = self.answer = None
         if self.attempt is not None:
             self.attempt.usage = None

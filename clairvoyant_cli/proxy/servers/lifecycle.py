@@ -272,7 +272,7 @@ class ServerLifecycle:
 
     def _forget(self, server: Server) -> None:
         self.pool.discard(server)
-        self.dispatcher.scheduler.remove_worker(server.name)
+        self.dispatcher.scheduler.fleet.remove(server.name)
         server.outage.note(away=False)
         server.health.forget()
         self._match_waiting()

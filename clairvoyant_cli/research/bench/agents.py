@@ -23,8 +23,8 @@ from clairvoyant_cli.research.bench.report import Findings
 from clairvoyant_cli.research.bench.setup import REPLAY, VIRTUAL_STRIDE, find, first_model
 from clairvoyant_cli.research.bench.summary import Key, Summary, compare
 from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from clairvoyant_cli.research.replay.engine import WORDS
 from clairvoyant_cli.research.replay.kv_cache import CHARS_PER_TOKEN, KvCache
-from clairvoyant_cli.research.replay.lengths import WORDS
 from clairvoyant_cli.research.report import Cell as Figure
 from clairvoyant_cli.research.report import Report, Table, figures
 from profiles.percentiles import percentile

@@ -8,8 +8,17 @@ import numpy as np
 from clairvoyant_cli.confidence import change_of, mean_of, percentile
 from clairvoyant_cli.research.report import Cell
 from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
-from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_class, oracle
-from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Ints, TwoNormals, Workload
+from clairvoyant_cli.research.simulator.workload import (
+    LONG,
+    MEDIUM,
+    SHORT,
+    Ints,
+    Predictions,
+    TwoNormals,
+    Workload,
+    noisy_class,
+    oracle,
+)
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 

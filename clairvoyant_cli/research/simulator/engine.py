@@ -12,8 +12,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.workload import Floats, Workload
+from clairvoyant_cli.research.simulator.workload import Floats, Predictions, Workload
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.kv_cache import KvCache, price_of_cut
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -194,11 +193,6 @@ class SlotSimulation:
             self._preemptions,
             self._lost_s,
         )
-
-
-def simulate(scheduler: Scheduler, workload: Workload, predictions: Predictions) -> Run:
-    """Run a workload through a scheduler whose backends cannot preempt."""
-    return SlotSimulation(scheduler, workload, predictions).run()
 
 
 def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int], Job]:

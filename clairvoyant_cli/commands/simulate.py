@@ -213,7 +213,7 @@ def draw_of(mix: Mix, history: "History | None", requests: int) -> "Draw":
 
 def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: float) -> "Forecaster":
     """Return the forecaster that `--predictor` names."""
-    from clairvoyant_cli.research.simulator.workload import from_p_long, noisy_class, oracle
+    from clairvoyant_cli.research.simulator.workload import noisy_class, oracle
 
     kind, _, number = mix.predictor.partition(":")
     if kind == "oracle":

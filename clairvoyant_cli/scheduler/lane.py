@@ -92,7 +92,6 @@ class AgesByClient:
             self._turn_s.pop(client, None)  # its later jobs start with a full tau
 
     def had_turn(self, client: str, now: float) -> None:
-        """Record that the guard has started a job of a client."""
         if client in self._of:
             self._turn_s[client] = now
 

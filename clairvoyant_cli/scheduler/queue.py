@@ -420,7 +420,6 @@ class Scheduler(QueueState):
                 self._place(entry)
 
     def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
-        """Recompute which workers can run each job."""
         self.line.now = now
         for entry in (*self._waiting.values(), *self.running.values()):
             entry.job = entry.job.run_by(able(entry.job))

@@ -105,7 +105,6 @@ class QueuedJob:
 
     @property
     def promoted(self) -> bool:
-        """Whether the operator has promoted it."""
         return self.rank == FIRST
 
     @property

@@ -69,7 +69,6 @@ class Residency:
 
     @property
     def prices(self) -> bool:
-        """Whether loading costs anything at all."""
         return self.unknown_s > 0.0 or bool(self.load_s)
 
     def price_s(self, worker: str, affinity: str) -> float:

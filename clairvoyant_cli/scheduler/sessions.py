@@ -234,7 +234,6 @@ class Sessions:
             self._of_parent(session, -1)
 
     def left_queue(self, job: Job) -> None:
-        """Record that a waiting job is gone."""
         session = self.of(job)
         if session is not None:
             session.waiting -= 1
@@ -407,7 +406,6 @@ class Sessions:
         return 0.0 if station is None or station.speed is None else station.speed.seconds(tokens, 0.0)
 
     def parked(self) -> list[Session]:
-        """Return the sessions that wait for their turn."""
         return [each for each in self.known.values() if each.agent and each.waiting and not each.active]
 
     def with_turn(self, now: float, waiters: int) -> list[Session]:

@@ -53,7 +53,6 @@ class Said(StrEnum):
 
 
 def level_of(job: Job) -> int:
-    """Return the effective level of a job."""
     return UNSAID_URGENCY if job.urgency is None else job.urgency
 
 
@@ -98,7 +97,6 @@ class Claims:
         return self._served.used_s(job.client, now) <= share * sum(slots) * CLAIM_WINDOW_S
 
     def refuse(self, client: str, share: float, now: float) -> None:
-        """Record an ignored claim."""
         self.refused.add(client)
         self._lately.append((now, client, share))
 

@@ -137,7 +137,6 @@ class Dispatcher:
         self._tell(exchange, outcome, status)
 
     def cancel(self, job_id: str) -> bool:
-        """Cancel a waiting or running exchange for the operator."""
         exchange = self.live.get(job_id)
         if exchange is None or exchange.phase in (Phase.RELEASING, Phase.ENDED):
             return False

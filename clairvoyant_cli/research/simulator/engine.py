@@ -111,7 +111,14 @@ class SlotSimulation:
                 self._arrive(number, now)
                 number += 1
             self._decide(now)
-        return self._outcome()
+        return Run(
+            self.workload,
+            np.array(self._start_s),
+            np.array(self._finish_s),
+            self.scheduler.tau_firings,
+            self._preemptions,
+            self._lost_s,
+        )
 
     def _complete(self, now: float) -> None:
         completions = self._completions
@@ -183,16 +190,6 @@ class SlotSimulation:
             other = int(lost)
             self._overhead_s[other] = preemption.fixed_s + preemption.reread_s(self._done_s[other])
             self.scheduler.owe(lost, self._overhead_s[other], now)
-
-    def _outcome(self) -> Run:
-        return Run(
-            self.workload,
-            np.array(self._start_s),
-            np.array(self._finish_s),
-            self.scheduler.tau_firings,
-            self._preemptions,
-            self._lost_s,
-        )
 
 
 def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int], Job]:

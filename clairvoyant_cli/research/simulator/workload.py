@@ -78,7 +78,6 @@ class TwoNormals:
 
 
 def poisson(rng: np.random.Generator, n: int, rate_per_s: float, service: Service) -> Workload:
-    """Return `n` requests arriving as a Poisson process."""
     service_s, kind = service(rng, n)
     return Workload(np.cumsum(rng.exponential(1.0 / rate_per_s, n)), service_s, kind)
 

@@ -149,8 +149,8 @@ class Fleet:
     def started(self, entry: QueuedJob, worker: str, now: float) -> None:
         station = self.stations[worker]
         entry.worker = worker
-        entry.started_s = entry.began_s = now
-        entry.expected_s = self.own_s(entry, station)
+        entry.started_s = now
+        entry.expect(self.own_s(entry, station), now)
         if station.speed is not None and entry.remaining_s:
             load_s = self.residency.price_s(worker, entry.job.affinity)
             entry.pace = (entry.expected_s - load_s) / entry.remaining_s
@@ -170,7 +170,7 @@ class Fleet:
             return
         if station.speed is not None:
             entry.pace = station.speed.seconds(0.0, thought.answer_tokens) / due_s
-        entry.began_s, entry.expected_s = now, entry.pace * due_s
+        entry.expect(entry.pace * due_s, now)
         station.note_ends()
 
     def ended(self, entry: QueuedJob, *, served: bool) -> None:

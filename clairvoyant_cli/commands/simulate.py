@@ -204,11 +204,11 @@ def draw_of(mix: Mix, history: "History | None", requests: int) -> "Draw":
 
 def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: float) -> "Forecaster":
     """Return the forecaster that `--predictor` names."""
-    from clairvoyant_cli.research.simulator import predictions
+    from clairvoyant_cli.research.simulator.workload import noisy_class, oracle
 
     kind, _, number = mix.predictor.partition(":")
     if kind == "oracle":
-        return lambda _, workload: predictions.oracle(workload)
+        return lambda _, workload: oracle(workload)
     if kind == "class":
         accuracy = -1.0
         with suppress(ValueError):
@@ -216,7 +216,7 @@ def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: f
         if not 0.5 <= accuracy <= 1.0:
             raise InputError(f"--predictor {mix.predictor!r}: give an accuracy from 0.5 to 1")
         accuracy = min(accuracy, 1.0 - 1e-9)
-        return lambda rng, workload: predictions.noisy_class(rng, workload, accuracy, short_s, long_s)
+        return lambda rng, workload: noisy_class(rng, workload, accuracy, short_s, long_s)
     if kind == "recorded" and history is not None and history.predictions is not None:
         recorded = history.predictions
         return lambda _, __: recorded

@@ -27,5 +27,4 @@ class Tally:
         self._of = trimmed(self._of)
 
     def of(self, client: str) -> int:
-        """Return a client's count."""
         return self._of.get(client, 0)

@@ -148,7 +148,6 @@ class Standings(Sequence[Standing]):
         return self._tau_of[client]
 
     def _later_than(self, late_s: float) -> int:
-        """Return how many jobs are past their tau by more."""
         if self._latest is None:
             found = ((entry, self._tau_s(entry)) for entry in self.entries)
             late = (self._now - entry.job.arrival_s - tau_s for entry, tau_s in found if tau_s is not None)

@@ -84,7 +84,6 @@ class ServiceCounters:
         return charge_s * self._left(now - at)
 
     def charge(self, client: str, seconds: float, now: float) -> None:
-        """Add to what the client has been charged."""
         # Rounding may leave slightly less than 0.
         self._charges[client] = (max(self.used_s(client, now) + seconds, 0.0), now)
         self._until_sweep -= 1
@@ -112,17 +111,14 @@ class Accounts:
         self._waited_for, self._behind = ServiceCounters(), ServiceCounters()
 
     def used_s(self, client: str, now: float, *, waited_for: bool = True) -> float:
-        """Return what a client has been charged, decayed to now."""
         return (self._waited_for if waited_for else self._behind).used_s(client, now)
 
     def charge(self, entry: QueuedJob, now: float) -> None:
-        """Charge a job's client its predicted cost."""
         entry.charged_s = now
         if entry.job.client:
             self._of(entry).charge(entry.job.client, entry.job.cost_s, now)
 
     def give_back(self, entry: QueuedJob, now: float) -> None:
-        """Refund what is left of the charge of a job."""
         if entry.job.client:
             self._of(entry).give_back(entry.job.client, entry.job.cost_s, entry.charged_s, now)
 

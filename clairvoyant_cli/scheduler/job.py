@@ -98,8 +98,6 @@ class Preempt:
 
 
 class MoveKind(StrEnum):
-    """Events of a job in the queue."""
-
     SUBMITTED = "submitted"
     PROMOTED = "promoted"
     HELD = "held"
@@ -115,8 +113,6 @@ class MoveKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One event in a job's history."""
-
     at_s: float
     kind: MoveKind
     note: str = ""

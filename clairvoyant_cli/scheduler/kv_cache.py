@@ -94,26 +94,18 @@ class KvCache:
         needed = self._lost.pop(job_id, 0.0) or self.room_for(job_id)
         self.taken(job_id)
         if needed and was_there is not None:
-            if was_there:
-                self.was_kept(needed)
-            else:
-                self.was_lost(needed)
+            self.learn(needed, was_there=was_there)
 
-    def was_kept(self, tokens: float) -> None:
-        """Learn that a cache of this size would have kept a context, and did."""
-        self.at_least = max(self.at_least, tokens)
-        if self.at_most <= self.at_least:
-            self.at_most = inf  # what was gone had another cause
-        self._set_room()
-
-    def was_lost(self, tokens: float) -> None:
-        """Learn that a context was gone which a cache of this size would have kept."""
-        self.at_most = min(self.at_most, tokens)
-        if self.at_least >= self.at_most:
-            self.at_least = 0.0
-        self._set_room()
-
-    def _set_room(self) -> None:
+    def learn(self, tokens: float, *, was_there: bool) -> None:
+        """Learn from whether a context was still there that a cache of this size would have kept."""
+        if was_there:
+            self.at_least = max(self.at_least, tokens)
+            if self.at_most <= self.at_least:
+                self.at_most = inf  # what was gone had another cause
+        else:
+            self.at_most = min(self.at_most, tokens)
+            if self.at_least >= self.at_most:
+                self.at_least = 0.0
         self.room_tokens = inf if self.at_most == inf else (self.at_least + self.at_most) / 2.0
 
     def room_for(self, job_id: str) -> float:

@@ -38,7 +38,6 @@ class LazyHeap:
             heapify(self._items)
 
     def first(self) -> QueuedJob | None:
-        """Return the first job, None if there is none."""
         items = self._items
         while items:
             entry: QueuedJob = items[0][-1]
@@ -48,7 +47,6 @@ class LazyHeap:
         return None
 
     def pop(self) -> None:
-        """Remove the first item, dead or live."""
         heappop(self._items)
 
     def __iter__(self) -> Iterator[QueuedJob]:
@@ -94,7 +92,6 @@ class AgesByClient:
             self._turn_s.pop(client, None)  # its later jobs start with a full tau
 
     def had_turn(self, client: str, now: float) -> None:
-        """Record that the guard has started a job of a client."""
         if client in self._of:
             self._turn_s[client] = now
 
@@ -159,7 +156,6 @@ class Lane:
             self.ages.drop(entry)
 
     def first(self, passed: Container[str] = ()) -> QueuedJob | None:
-        """Return the first entry by policy whose id is not in `passed`; None if there is none."""
         if not passed:
             return self.jobs.first()
         return next((entry for entry in self.jobs if entry.job.id not in passed), None)

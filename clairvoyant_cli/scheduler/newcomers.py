@@ -42,7 +42,6 @@ class Newcomers:
         self._came.clear()
 
     def expected(self, policy: Policy, now: float) -> "Expected":
-        """Return what to expect after `now`."""
         zero, one = (policy.key(QueuedJob(Job("", at_s), 0, 0.0, at_s)) for at_s in (0.0, 1.0))
         aging, first_s = one - zero, self._came[0][2] if self._came else now
         over_s = min(WINDOW_S, max(now - first_s, LEAST_S if len(self._came) < MOST else 1e-3))

@@ -31,8 +31,6 @@ EVERY = 1 << 30
 
 
 class WorkerSpeed(Protocol):
-    """How fast a worker works."""
-
     def seconds(self, prompt_tokens: float, tokens: float) -> float:
         """Return the predicted seconds of prefill and decoding."""
         ...
@@ -89,7 +87,6 @@ class Station:
         return sum(entry.left_s(now) for entry in self.running.values())
 
     def note_ends(self) -> None:
-        """Recompute when the first running job should end."""
         ends = (entry.began_s + entry.expected_s for entry in self.running.values())
         self.next_end_s = min(ends, default=0.0)
 
@@ -152,8 +149,8 @@ class Fleet:
     def started(self, entry: QueuedJob, worker: str, now: float) -> None:
         station = self.stations[worker]
         entry.worker = worker
-        entry.started_s = entry.began_s = now
-        entry.expected_s = self.own_s(entry, station)
+        entry.started_s = now
+        entry.expect(self.own_s(entry, station), now)
         if station.speed is not None and entry.remaining_s:
             load_s = self.residency.price_s(worker, entry.job.affinity)
             entry.pace = (entry.expected_s - load_s) / entry.remaining_s
@@ -173,7 +170,7 @@ class Fleet:
             return
         if station.speed is not None:
             entry.pace = station.speed.seconds(0.0, thought.answer_tokens) / due_s
-        entry.began_s, entry.expected_s = now, entry.pace * due_s
+        entry.expect(entry.pace * due_s, now)
         station.note_ends()
 
     def ended(self, entry: QueuedJob, *, served: bool) -> None:

@@ -102,7 +102,6 @@ def probability_long(entry: QueuedJob) -> float:
 
 
 def cost(entry: QueuedJob) -> float:
-    """Order by predicted service time."""
     return entry.job.cost_s
 
 
@@ -175,7 +174,6 @@ def longest(entry: QueuedJob) -> float:
 
 
 def in_turns_of(policy: Policy, tokens: float) -> Policy:
-    """Return the policy with this quantum, if it has one."""
     return policy if policy.quantum_tokens is None else replace(policy, quantum_tokens=tokens)
 
 

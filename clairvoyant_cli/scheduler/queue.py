@@ -57,7 +57,7 @@ class Scheduler(QueueState):
         if rules.max_waiting is not None and self._crowds.waiting_of(client) >= rules.max_waiting:
             raise ClientFullError
         self.line.now = now
-        job = self.fleet.priced(replace(job, session=self.sessions.arrived(job, now)))
+        job = self.fleet.priced(job)
         entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s, behind=job.stands_back)
         entry.usage_s = self.accounts.used_s(client, now, waited_for=entry.waited_for) / rules.weight
         entry.key = self.policy.key(entry)
@@ -65,6 +65,7 @@ class Scheduler(QueueState):
         if len(self._waiting) >= self.capacity:
             displaced = self._crowds.make_room(entry, rules.weight, self.capacity, self.line.is_overdue)
             self.cancel(displaced.job.id, now)
+        entry.job = job = replace(job, session=self.sessions.arrived(job, now))
         self.accounts.charge(entry, now)
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(entry)
@@ -418,12 +419,7 @@ class Scheduler(QueueState):
                 self.line.drop(entry)
                 self._place(entry)
 
-    def remove_worker(self, worker: str) -> None:
-        """Forget a worker; ValueError while it runs anything."""
-        self.fleet.remove(worker)
-
     def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
-        """Recompute which workers can run each job."""
         self.line.now = now
         for entry in (*self._waiting.values(), *self.running.values()):
             entry.job = entry.job.run_by(able(entry.job))

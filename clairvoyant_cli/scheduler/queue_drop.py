@@ -43,7 +43,6 @@ class Crowd:
 
     @property
     def share(self) -> float:
-        """Waiting jobs for the weight."""
         return self.waiting / self.weight
 
     def clear(self) -> None:
@@ -76,7 +75,6 @@ class Crowds:
         self._weight = 0.0
 
     def waiting(self) -> dict[str, int]:
-        """Return the number of waiting jobs of each client that has any."""
         return {crowd.client: crowd.waiting for crowd in self._by_client.values()}
 
     def waiting_of(self, client: str) -> int:

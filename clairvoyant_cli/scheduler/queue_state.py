@@ -228,7 +228,7 @@ class QueueState:
         for entry in parked:
             if entry.parked:
                 self._place(entry)
-        still = [entry for entry in parked if entry.parked and self.sessions.takes_turns(entry.job)]
+        still = [e for e in parked if e.parked and (of := self.sessions.of(e.job)) and of.agent]
         longest = min(still, key=lambda entry: entry.job.arrival_s, default=None)
         if longest is None:
             return
@@ -287,7 +287,6 @@ class QueueState:
             entry.routed = self.fleet.route(entry, among, self.line.now, self.line.pinned_s())
 
     def _place_all(self) -> None:
-        """Rebuild the order of the waiting jobs."""
         self.line.lanes.clear()
         self._crowds.reweigh(lambda client: self.line.rules_of(client).weight)
         for entry in self._waiting.values():
@@ -295,7 +294,6 @@ class QueueState:
             self._place(entry)
 
     def _place_turns(self) -> None:
-        """Order the waiting turns of sessions again."""
         for entry in list(self._waiting.values()):
             if entry.lane is not None and self._is_in_order(entry):
                 self.line.drop(entry)

@@ -55,13 +55,14 @@ class QueuedJob:
     its arrival. `usage_s` is the client's decayed service per weight when it was submitted and charged, at
     `charged_s`. `served_s` is the slot time of earlier runs, `slice_start_tokens` the progress when this run
     started. `expected_s` is the predicted duration, from `began_s` on, of this run, or of its answer once it
-    has stopped thinking (`thought`). Its worker takes `pace` times as long for it as its cost says. Seconds
-    of a preemption: `resume_s` to resume it, `evicts_s` for jobs whose contexts would be evicted, `owed_s`
-    still due since the last cut, `stops_s` until its slot is free, None unless it may be cut while its prompt
-    is read, of which `read_s` are done. `cuts` counts preemptions; a `spared` run is not cut. `behind` is the
-    number of background levels, kept when it is promoted from the background. `parked`: its session waits for
-    its turn. `expected` is what its server should have of its prompt. `lane` is None while it is held, parked
-    or runs; `routed` is the worker that a routing policy chose.
+    has stopped thinking (`thought`), and `upper_s` its upper quantile, 0 if unknown. Its worker takes `pace`
+    times as long for it as its cost says. Seconds of a preemption: `resume_s` to resume it, `evicts_s` for
+    jobs whose contexts would be evicted, `owed_s` still due since the last cut, `stops_s` until its slot is
+    free, None unless it may be cut while its prompt is read, of which `read_s` are done. `cuts` counts
+    preemptions; a `spared` run is not cut. `behind` is the number of background levels, kept when it is
+    promoted from the background. `parked`: its session waits for its turn. `expected` is what its server
+    should have of its prompt. `lane` is None while it is held, parked or runs; `routed` is the worker that a
+    routing policy chose.
     """
 
     job: Job
@@ -81,6 +82,7 @@ class QueuedJob:
     started_s: float = 0.0
     began_s: float = 0.0
     expected_s: float = 0.0
+    upper_s: float = 0.0
     pace: float = 1.0
     served_s: float = 0.0
     done_tokens: float = 0.0
@@ -105,7 +107,6 @@ class QueuedJob:
 
     @property
     def promoted(self) -> bool:
-        """Whether the operator has promoted it."""
         return self.rank == FIRST
 
     @property
@@ -136,9 +137,20 @@ class QueuedJob:
         job = self.job
         if self.done_tokens <= 0.0 or job.tokens <= 0.0:
             return mean_residual(self.read_s, job.cost_s, 0.0) + self.owed_s
-        thought, tokens, q90 = self.thought or (0.0, job.tokens, job.tokens_q90)
+        thought, tokens, q90 = self.lengths
         left = mean_residual(self.done_tokens - thought, tokens, q90)
         return job.cost_s * left / job.tokens + self.owed_s
+
+    @property
+    def lengths(self) -> tuple[float, float, float]:
+        """The tokens of its thinking that are over, those expected after it, and their upper quantile."""
+        return self.thought or (0.0, self.job.tokens, self.job.tokens_q90)
+
+    def expect(self, expected_s: float, now: float) -> None:
+        """Expect what a running job does from now on to take `expected_s`."""
+        _, tokens, q90 = self.lengths
+        self.began_s, self.expected_s = now, expected_s
+        self.upper_s = expected_s * q90 / tokens if tokens > 0.0 else 0.0
 
     def left_s(self, now: float | None = None) -> float:
         """Return the expected seconds until a running job ends on its worker: by its age at `now`, or without
@@ -147,12 +159,6 @@ class QueuedJob:
         if now is None:
             return self.pace * self.remaining_s
         return mean_residual(now - self.began_s, self.expected_s, self.upper_s)
-
-    @property
-    def upper_s(self) -> float:
-        """The upper quantile of `expected_s`, 0 if it is unknown."""
-        _, tokens, q90 = self.thought or (0.0, self.job.tokens, self.job.tokens_q90)
-        return self.expected_s * q90 / tokens if tokens > 0.0 else 0.0
 
 
 Standing = tuple[float, float, int, QueuedJob]

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 SWAP_PATIENCE = 3.0
 """A freshly loaded model stays for this many times its load price while it has work: swapping then takes
 at most a quarter of a busy worker's time."""
-
 
 MAX_TOGETHER = 64
 """Limit of affinities known to be loaded on one worker; clients choose the runner's options."""
@@ -22,7 +22,6 @@ class _Loaded:
 class _Start:
     """A running job that may have loaded its affinity; `believed` if that is assumed until it is known."""
 
-    job_id: str
     affinity: str
     at_s: float
     price_s: float
@@ -34,20 +33,11 @@ class _Worker:
     """What a worker is known to have loaded, its running jobs that may change that, and what follows."""
 
     known: _Loaded = field(default_factory=_Loaded)
-    starts: list[_Start] = field(default_factory=list)
+    starts: dict[str, _Start] = field(default_factory=dict)  # by job, in their order
     assumed: _Loaded = field(default_factory=_Loaded)
 
-    def take(self, job_id: str) -> tuple[int, _Start] | None:
-        """Remove a start; return it and its position, None if it is not listed."""
-        for place, start in enumerate(self.starts):
-            if start.job_id == job_id:
-                del self.starts[place]
-                return place, start
-        return None
-
     def assume(self) -> None:
-        """Recompute what is assumed."""
-        self.assumed = _after(self.known, self.starts)
+        self.assumed = _after(self.known, self.starts.values())
 
 
 def _after(loaded: _Loaded, starts: Iterable[_Start]) -> _Loaded:
@@ -79,7 +69,6 @@ class Residency:
 
     @property
     def prices(self) -> bool:
-        """Whether loading costs anything at all."""
         return self.unknown_s > 0.0 or bool(self.load_s)
 
     def price_s(self, worker: str, affinity: str) -> float:
@@ -108,8 +97,7 @@ class Residency:
     def swaps(self, worker: str, job_id: str, affinity: str) -> bool:
         """Return whether a worker may be loading something for a running job, or would for `affinity`."""
         there = self._workers.get(worker)
-        loading = there is not None and any(start.job_id == job_id for start in there.starts)
-        return loading or self.price_s(worker, affinity) > 0.0
+        return (there is not None and job_id in there.starts) or self.price_s(worker, affinity) > 0.0
 
     def set(self, worker: str, affinities: frozenset[str]) -> None:
         """Set what the worker itself reports as loaded."""
@@ -125,28 +113,29 @@ class Residency:
             return
         there = self._workers.setdefault(worker, _Worker())
         if there.starts or affinity not in there.known.affinities:
-            there.starts.append(_Start(job_id, affinity, now, price_s, affinity in self.load_s))
+            there.starts[job_id] = _Start(affinity, now, price_s, affinity in self.load_s)
             there.assume()
 
     def loaded(self, worker: str, job_id: str) -> None:
         """Record that a job ran: its affinity was loaded when it started."""
         there = self._workers.get(worker)
-        found = there.take(job_id) if there is not None else None
-        if there is None or found is None:
+        if there is None or job_id not in there.starts:
             return
-        place, start = found
-        before = [each for each in there.starts[:place] if not each.believed]
-        there.known = _after(there.known, (*there.starts[:place], replace(start, believed=True)))
-        there.starts[:place] = before  # whether these load anything is not known yet
+        before = dict(takewhile(lambda each: each[0] != job_id, there.starts.items()))
+        start = there.starts.pop(job_id)
+        there.known = _after(there.known, (*before.values(), replace(start, believed=True)))
+        for other, each in before.items():
+            if each.believed:  # whether the others load anything is not known yet
+                del there.starts[other]
         there.assume()
 
     def was_there(self, worker: str, job_id: str) -> None:
         """Record that a job ran without a load: its affinity was loaded beside the others already."""
         there = self._workers.get(worker)
-        if there is None or not there.starts or there.starts[0].job_id != job_id:
+        if there is None or next(iter(there.starts), None) != job_id:
             self.loaded(worker, job_id)  # whether it was loaded before the other starts is not known
             return
-        start = there.starts.pop(0)
+        start = there.starts.pop(job_id)
         if len(there.known.affinities) < MAX_TOGETHER:
             there.known = replace(there.known, affinities=there.known.affinities | {start.affinity})
         there.assume()
@@ -154,7 +143,7 @@ class Residency:
     def not_loaded(self, worker: str, job_id: str) -> None:
         """Record that a job did not run: nothing was loaded for it."""
         there = self._workers.get(worker)
-        if there is not None and there.take(job_id) is not None:
+        if there is not None and there.starts.pop(job_id, None) is not None:
             there.assume()
 
     def _load_s_of(self, worker: str, affinity: str) -> float:

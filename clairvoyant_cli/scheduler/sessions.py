@@ -111,11 +111,6 @@ class Session:
         prior = RETURNS_PRIOR[self.calls_tool]
         return (self.returns + 2.0 * prior) / (self.answers + 2.0)
 
-    def hold_s(self, reread_s: float, waiters: int) -> float:
-        """Return how long its turn is kept after an answer: its usual gap, if a reread would cost more."""
-        longest_s = min(GAP_MARGIN * self.longest_gap_s, MAX_HOLD_S)
-        return min(longest_s, self.returns_p * reread_s / max(waiters, 1))
-
 
 @dataclass(slots=True)
 class Sessions:
@@ -203,11 +198,6 @@ class Sessions:
         session = self.of(job)
         return inf if session is None else session.family
 
-    def takes_turns(self, job: Job) -> bool:
-        """Return whether a job belongs to a session that takes turns with others."""
-        session = self.of(job)
-        return session is not None and session.agent
-
     def is_worth_saving(self, job: Job) -> bool:
         """Return whether the saved conversation of a session is of use: not if its beginning changes."""
         session = self.of(job)
@@ -244,7 +234,6 @@ class Sessions:
             self._of_parent(session, -1)
 
     def left_queue(self, job: Job) -> None:
-        """Record that a waiting job is gone."""
         session = self.of(job)
         if session is not None:
             session.waiting -= 1
@@ -364,8 +353,10 @@ class Sessions:
         return [each for each in active if alone or each.worker in (station.name, "")]
 
     def hold_s(self, session: Session, waiters: int) -> float:
-        """Return how long a session's turn outlasts its last answer."""
-        return session.hold_s(self._read_s(session.worker, session.tokens), waiters)
+        """Return how long a session's turn outlasts its last answer: at most what a reread would cost."""
+        longest_s = min(GAP_MARGIN * session.longest_gap_s, MAX_HOLD_S)
+        reread_s = session.returns_p * self._read_s(session.worker, session.tokens)
+        return min(longest_s, reread_s / max(waiters, 1))
 
     def must_wait(self, job: Job, now: float, waiters: int) -> bool:
         """Return whether a request outside sessions waits, because it would evict the conversation of a
@@ -415,7 +406,6 @@ class Sessions:
         return 0.0 if station is None or station.speed is None else station.speed.seconds(tokens, 0.0)
 
     def parked(self) -> list[Session]:
-        """Return the sessions that wait for their turn."""
         return [each for each in self.known.values() if each.agent and each.waiting and not each.active]
 
     def with_turn(self, now: float, waiters: int) -> list[Session]:

@@ -12,9 +12,9 @@ decision is final.
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from math import log
+from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.client_counts import Tally
 from clairvoyant_cli.scheduler.fairness import ServiceCounters
@@ -53,7 +53,6 @@ class Said(StrEnum):
 
 
 def level_of(job: Job) -> int:
-    """Return the effective level of a job."""
     return UNSAID_URGENCY if job.urgency is None else job.urgency
 
 
@@ -73,18 +72,10 @@ def unbelieved(job: Job) -> int | None:
     return LEVELS - 1 if job.urgency_by == Said.PREDICTOR else None
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoredClaim:
-    """A claim that was ignored; `share` is the client's limit, as a fraction of the slots' time."""
-
-    at_s: float
-    client: str
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class Shouter:
-    """A client that exceeds its urgent share, and how many of its claims were ignored in `REMEMBERED_S`."""
+class Shouter(NamedTuple):
+    """A client that exceeds its urgent share of the slots' time, and how many of its claims were ignored in
+    `REMEMBERED_S`.
+    """
 
     client: str
     unbelieved: int
@@ -96,7 +87,7 @@ class Claims:
 
     def __init__(self) -> None:
         self.refused = Tally()
-        self._lately: deque[IgnoredClaim] = deque(maxlen=MAX_REMEMBERED)
+        self._lately = deque[tuple[float, str, float]](maxlen=MAX_REMEMBERED)  # time, client, its share
         self._served = ServiceCounters(CLAIM_HALF_LIFE_S)
 
     def believes(self, job: Job, share: float, slots: Iterable[int], now: float) -> bool:
@@ -106,18 +97,17 @@ class Claims:
         return self._served.used_s(job.client, now) <= share * sum(slots) * CLAIM_WINDOW_S
 
     def refuse(self, client: str, share: float, now: float) -> None:
-        """Record an ignored claim."""
         self.refused.add(client)
-        self._lately.append(IgnoredClaim(now, client, share))
+        self._lately.append((now, client, share))
 
     def shouter(self, now: float) -> Shouter | None:
         """Return the client with the most ignored claims of late, None below MIN_REMEMBERED."""
-        lately = [each for each in self._lately if now - each.at_s <= REMEMBERED_S]
-        loudest = Counter(each.client for each in lately).most_common(1)
-        if not loudest or loudest[0][1] < MIN_REMEMBERED:
-            return None
-        client, times = loudest[0]
-        return Shouter(client, times, next(each.share for each in reversed(lately) if each.client == client))
+        shares = {client: share for at_s, client, share in self._lately if now - at_s <= REMEMBERED_S}
+        ignored = Counter(client for at_s, client, _ in self._lately if now - at_s <= REMEMBERED_S)
+        for client, times in ignored.most_common(1):
+            if times >= MIN_REMEMBERED:
+                return Shouter(client, times, shares[client])
+        return None
 
     def started(self, job: Job, now: float) -> None:
         """Charge a claim that starts its predicted cost."""

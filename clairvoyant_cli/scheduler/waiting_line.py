@@ -207,7 +207,6 @@ class WaitingLine:
         return policy.guard.allows(now - overdue.job.arrival_s, now - other.job.arrival_s, since)
 
     def had_turn(self, entry: QueuedJob, now: float) -> None:
-        """Record that the guard starts a waiting job."""
         ages = None if entry.lane is None else self.lanes[entry.lane].ages
         if isinstance(ages, AgesByClient):
             ages.had_turn(entry.job.client, now)

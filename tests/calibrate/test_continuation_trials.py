@@ -13,10 +13,10 @@ from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.continuation import FULL_TOKENS, HOPELESS, LEAST_TOKENS, MOST_TOKENS, Prover
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import TRIALS
+from clairvoyant_cli.research import replay as simulated
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Service as BaseService
-from clairvoyant_cli.research.replay.lengths import AnswerTokens
+from clairvoyant_cli.research.replay.engine import AnswerTokens
 from profiles.records import MIN_TRIALS, Continuation
 from tests.fakes.calibrating import SMALL, measured, replay
 from tests.fakes.replay_backend import Engine, Replay, Service, Speed
@@ -59,7 +59,7 @@ class DiffersOnce(Engine):
 class KeepsTheLonger(Engine):
     """Keeps of two prompts that begin alike the longer one, and does not go back far in it, as llama.cpp."""
 
-    def prefill_s(self, service: BaseService) -> float:
+    def prefill_s(self, service: simulated.Service) -> float:
         whole = (
             each.tokens for each in self.journal if each.digest == service.digest and not each.said_tokens
         )

@@ -19,7 +19,7 @@ from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay.lengths import digest, words_of
+from clairvoyant_cli.research.replay.engine import digest, words_of
 from clairvoyant_cli.research.replay.proof import proven
 from profiles.records import Served
 from tests.fakes.raw_http import RawClient, post, raw_client, read_message

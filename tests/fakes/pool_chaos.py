@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.research.replay.lengths import digest
+from clairvoyant_cli.research.replay.engine import digest
 from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.cut_chaos import Backend, Visitor
 from tests.fakes.replay_backend import Engine, Speed

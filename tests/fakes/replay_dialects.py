@@ -3,7 +3,6 @@ embeddings, Anthropic's Messages; and the requests of Ollama that load a model o
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from string import ascii_lowercase
@@ -21,25 +20,26 @@ from clairvoyant_cli.research.replay.dialects import (
     Ask,
     Json,
     OllamaChat,
+    OpenAIChat,
     RefusedError,
     cap_of,
-    encode,
     model_of,
     read_turns,
+    sse,
     template,
     text_of,
     timestamp,
+    wants_usage,
 )
-from clairvoyant_cli.research.replay.lengths import WORDS
+from clairvoyant_cli.research.replay.engine import WORDS
 
 TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class FullAsk(Ask):
-    """A request whose stream may have to end with its usage, or whose prompt is `raw`."""
+class RawAsk(Ask):
+    """A request whose prompt may be `raw`."""
 
-    wants_usage: bool = False
     raw: bool = False
 
 
@@ -47,7 +47,7 @@ class OllamaGenerate(OllamaChat):
     """POST /api/generate."""
 
     def read(self, body: Json) -> Ask:
-        return FullAsk(**asdict(self._read(body)), raw=body.get("raw") is True)
+        return RawAsk(**asdict(self._read(body)), raw=body.get("raw") is True)
 
     def _read(self, body: Json) -> Ask:
         prompt, system = (
@@ -62,104 +62,13 @@ class OllamaGenerate(OllamaChat):
 
     def whole(self, answer: Answer, text: str) -> Json:
         """Return the final object; its context has as many token ids as there are tokens."""
-        if isinstance(answer.ask, FullAsk) and answer.ask.raw:
+        if isinstance(answer.ask, RawAsk) and answer.ask.raw:
             return super().whole(answer, text)
         tokens = answer.service.prompt_tokens + answer.service.planned_tokens
         return super().whole(answer, text) | {"context": list(range(tokens))}
 
     def _content(self, text: str) -> Json:
         return {"response": text}
-
-
-class EventStream(OllamaChat):
-    """A route that streams server-sent events."""
-
-    stream_media_type = "text/event-stream"
-
-    def error(self, status: int, message: str) -> Json:
-        """Return the body of an error, as Ollama's OpenAI routes write it."""
-        kind = {400: "invalid_request_error", 404: "not_found_error"}.get(status, "api_error")
-        return {"error": {"message": message, "type": kind, "param": None, "code": None}}
-
-
-def sse(value: object, event: str | None = None) -> bytes:
-    head = b"" if event is None else b"event: " + event.encode() + b"\n"
-    return head + b"data: " + encode(value) + b"\n\n"
-
-
-class OpenAIChat(EventStream):
-    """POST /v1/chat/completions: events of one kind, usage on request, a terminator."""
-
-    id_prefix = "chatcmpl-"
-    kind = "chat.completion"
-    stream_kind = "chat.completion.chunk"
-
-    def read(self, body: Json) -> Ask:
-        prompt, chars, said = read_turns(body.get("messages"))
-        cap = cap_of(body.get("max_completion_tokens"), body.get("max_tokens"))
-        return FullAsk(
-            model_of(body), prompt, chars, cap, body.get("stream") is True, said, wants_usage(body)
-        )
-
-    def token(self, answer: Answer, word: str) -> bytes:
-        """Return the event of one token; the role is in every one, as in Ollama."""
-        return sse(self._object(answer, self.stream_kind, self._choice(word, "delta", None)))
-
-    def closing(self, answer: Answer, text: str) -> bytes:
-        """Return the finish reason, the usage if requested, and the terminator."""
-        last = self._choice("", "delta", answer.finish_reason)
-        frames = sse(self._object(answer, self.stream_kind, last) | _timings(answer))
-        if isinstance(answer.ask, FullAsk) and answer.ask.wants_usage:
-            frames += sse(
-                self._object(answer, self.stream_kind) | {"usage": _usage(answer)} | _timings(answer)
-            )
-        return frames + b"data: [DONE]\n\n"
-
-    def whole(self, answer: Answer, text: str) -> Json:
-        choice = self._choice(text, "message", answer.finish_reason)
-        return self._object(answer, self.kind, choice) | {"usage": _usage(answer)} | _timings(answer)
-
-    def _choice(self, text: str, field: str, reason: str | None) -> Json:
-        return {"index": 0, field: {"role": "assistant", "content": text}, "finish_reason": reason}
-
-    def _object(self, answer: Answer, kind: str, *choices: Json) -> Json:
-        return {
-            "id": self.id_prefix + answer.service.digest,
-            "object": kind,
-            "created": int(answer.created.timestamp()),
-            "model": answer.ask.model,
-            "system_fingerprint": "fp_replay",
-            "choices": choices,
-        }
-
-
-def wants_usage(body: Json) -> bool:
-    """Return whether a stream shall end with its usage."""
-    options = body.get("stream_options")
-    return isinstance(options, Mapping) and options.get("include_usage") is True
-
-
-def _usage(answer: Answer) -> Json:
-    cached = answer.cached_tokens
-    return ({} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}) | {
-        "prompt_tokens": answer.service.prompt_tokens,
-        "completion_tokens": answer.service.planned_tokens,
-        "total_tokens": answer.service.prompt_tokens + answer.service.planned_tokens,
-    }
-
-
-def _timings(answer: Answer) -> Json:
-    """Return the timings of an answer as llama.cpp reports them, if the server has a cache."""
-    if answer.cached_tokens is None:
-        return {}
-    timings = {
-        "cache_n": answer.cached_tokens,
-        "prompt_n": answer.service.prompt_tokens - answer.cached_tokens,
-        "prompt_ms": answer.prefill_s * 1e3,
-        "predicted_n": answer.service.planned_tokens,
-        "predicted_ms": answer.decode_s * 1e3,
-    }
-    return {"timings": timings}
 
 
 class OpenAICompletion(OpenAIChat):
@@ -174,7 +83,7 @@ class OpenAICompletion(OpenAIChat):
             prompt = "\n".join(part for part in prompt if isinstance(part, str))
         prompt = prompt if isinstance(prompt, str) else ""
         cap, stream = cap_of(body.get("max_tokens")), body.get("stream") is True
-        return FullAsk(model_of(body), prompt, len(prompt), cap, stream, wants_usage=wants_usage(body))
+        return RawAsk(model_of(body), prompt, len(prompt), cap, stream, wants_usage=wants_usage(body))
 
     def _choice(self, text: str, field: str, reason: str | None) -> Json:
         return {"text": text, "index": 0, "finish_reason": reason}
@@ -185,7 +94,7 @@ def named_event(kind: str, fields: Json) -> bytes:
     return sse({"type": kind} | fields, event=kind)
 
 
-class OpenAIResponses(EventStream):
+class OpenAIResponses(OpenAIChat):
     """POST /v1/responses: named events, usage in the last one, no terminator."""
 
     def read(self, body: Json) -> Ask:
@@ -274,7 +183,7 @@ class OpenAIResponses(EventStream):
         }
 
 
-class AnthropicMessages(EventStream):
+class AnthropicMessages(OpenAIChat):
     """POST /v1/messages, which Ollama and llama.cpp speak too: named events, no terminator."""
 
     def read(self, body: Json) -> Ask:
@@ -418,7 +327,6 @@ async def embed(replay: Replay, route: str, body: Json, send: Send) -> None:
 
 
 DIALECTS |= {
-    "/v1/chat/completions": OpenAIChat(),
     "/v1/embeddings": OpenAIChat(),
     "/api/generate": OllamaGenerate(),
     "/v1/completions": OpenAICompletion(),

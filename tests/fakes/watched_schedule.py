@@ -18,7 +18,7 @@ from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.observing.request_stats import STATS_EVERY_S
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
-from clairvoyant_cli.research.replay.lengths import digest
+from clairvoyant_cli.research.replay.engine import digest
 from clairvoyant_cli.research.replay.proof import proven
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import GainState, QueuedRequest, RunningRequest, Snapshot

@@ -6,8 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clairvoyant_cli.research.simulator.engine import Preemption, SlotSimulation
-from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_class
-from clairvoyant_cli.research.simulator.workload import Floats, TwoNormals, Workload, poisson
+from clairvoyant_cli.research.simulator.workload import (
+    Floats,
+    Predictions,
+    TwoNormals,
+    Workload,
+    noisy_class,
+    poisson,
+)
 from clairvoyant_cli.scheduler.explain import Standings
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
 from clairvoyant_cli.scheduler.policy import POLICIES

@@ -17,8 +17,7 @@ from math import ceil
 import numpy as np
 
 from clairvoyant_cli.research.simulator.engine import Run, job_maker
-from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.workload import Floats, Workload
+from clairvoyant_cli.research.simulator.workload import Floats, Predictions, Workload
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 WORKER = "gpu"

@@ -26,8 +26,15 @@ from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.simulator.comparison import UNBOUNDED
 from clairvoyant_cli.research.simulator.engine import Route, SlotSimulation
-from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_class, oracle
-from clairvoyant_cli.research.simulator.workload import Floats, TwoNormals, Workload, poisson
+from clairvoyant_cli.research.simulator.workload import (
+    Floats,
+    Predictions,
+    TwoNormals,
+    Workload,
+    noisy_class,
+    oracle,
+    poisson,
+)
 from clairvoyant_cli.scheduler.placement import EVERY
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage

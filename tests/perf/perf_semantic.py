@@ -26,8 +26,7 @@ from clairvoyant_cli.research.simulator.comparison import (
     absolute,
 )
 from clairvoyant_cli.research.simulator.engine import Run
-from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.workload import Floats, Ints, Workload
+from clairvoyant_cli.research.simulator.workload import Floats, Ints, Predictions, Workload
 from clairvoyant_cli.scheduler.policy import POLICIES, URGENCY_STEP_S, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.queued_job import QueuedJob

@@ -5,9 +5,8 @@ from time import perf_counter
 
 import numpy as np
 
-from clairvoyant_cli.research.simulator.engine import simulate
-from clairvoyant_cli.research.simulator.predictions import noisy_class
-from clairvoyant_cli.research.simulator.workload import TwoNormals, poisson
+from clairvoyant_cli.research.simulator.engine import SlotSimulation
+from clairvoyant_cli.research.simulator.workload import TwoNormals, noisy_class, poisson
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -21,9 +20,8 @@ def main() -> None:
     prediction = noisy_class(rng, workload, 0.85, 3.5, 8.9)
     for name in sys.argv[1:] or ["sjf", "bounded"]:
         before = perf_counter()
-        simulate(
-            Scheduler(POLICIES[name], workers={"a": 1}, tau_s=36.0, capacity=REQUESTS), workload, prediction
-        )
+        scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=36.0, capacity=REQUESTS)
+        SlotSimulation(scheduler, workload, prediction).run()
         sys.stdout.write(f"{name:14s} {REQUESTS:,} requests in {perf_counter() - before:.1f} s\n")
 
 

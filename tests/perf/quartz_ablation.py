@@ -12,8 +12,7 @@ import numpy as np
 from clairvoyant_cli.confidence import jain
 from clairvoyant_cli.research.simulator.comparison import UNBOUNDED
 from clairvoyant_cli.research.simulator.engine import Run, SlotSimulation
-from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.workload import Floats, Ints, Workload
+from clairvoyant_cli.research.simulator.workload import Floats, Ints, Predictions, Workload
 from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
 from clairvoyant_cli.scheduler.placement import EVERY
 from clairvoyant_cli.scheduler.policy import (

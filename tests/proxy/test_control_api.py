@@ -26,8 +26,8 @@ from clairvoyant_cli.proxy.queue import operation
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.scheduler.policy import SERVABLE, Policy
-from clairvoyant_cli.scheduler.policy_forecast import starts
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import decode

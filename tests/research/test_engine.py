@@ -5,9 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation, simulate
-from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_class, oracle
-from clairvoyant_cli.research.simulator.workload import TwoNormals, Workload, burst, poisson
+from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
+from clairvoyant_cli.research.simulator.workload import (
+    Predictions,
+    TwoNormals,
+    Workload,
+    burst,
+    noisy_class,
+    oracle,
+    poisson,
+)
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -32,7 +39,7 @@ def test_a_burst_arrives_before_the_first_decision() -> None:
 def test_several_slots_run_side_by_side() -> None:
     workload = three([0.0, 0.0, 0.0], [4.0, 4.0, 4.0])
     scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 1})
-    run = simulate(scheduler, workload, oracle(workload))
+    run = SlotSimulation(scheduler, workload, oracle(workload)).run()
     assert sorted(run.finish_s.tolist()) == [4.0, 4.0, 8.0]
 
 
@@ -135,7 +142,8 @@ def test_no_wait_exceeds_the_bound_the_default_states(
     gaps, costs, guesses = (np.array(column) for column in zip(*requests, strict=True))
     workload = Workload(np.cumsum(gaps), costs, np.zeros(len(costs), dtype=np.int64))
     predictions = Predictions(np.full(len(costs), 0.5), guesses, guesses, guesses)
-    run = simulate(Scheduler(POLICIES["bounded"], workers={"a": 1}, tau_s=tau_s), workload, predictions)
+    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1}, tau_s=tau_s)
+    run = SlotSimulation(scheduler, workload, predictions).run()
     free_s = 0.0
     for arrival_s, cost_s, wait_s in zip(workload.arrival_s, costs, run.wait_s, strict=True):
         ahead_s = max(free_s - arrival_s, 0.0)

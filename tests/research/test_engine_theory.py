@@ -7,8 +7,7 @@ import pytest
 
 from clairvoyant_cli.confidence import Estimate, mean_of
 from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
-from clairvoyant_cli.research.simulator.predictions import oracle
-from clairvoyant_cli.research.simulator.workload import Floats, Service, TwoNormals, poisson
+from clairvoyant_cli.research.simulator.workload import Floats, Service, TwoNormals, oracle, poisson
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from tests.research import theory

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from clairvoyant_cli.confidence import change_of, jain, mean_of, student_t
-from clairvoyant_cli.research.simulator.predictions import (
+from clairvoyant_cli.research.simulator.workload import (
+    TwoNormals,
+    Workload,
     noisy_class,
+    poisson,
 )
-from clairvoyant_cli.research.simulator.workload import TwoNormals, Workload, poisson
 from tests.research.theory import covers
 
 

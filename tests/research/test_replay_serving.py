@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import httpx
@@ -172,3 +174,12 @@ async def test_a_server_that_stops_can_start_again_on_its_port() -> None:
 async def test_wait_until_times_out_with_the_state() -> None:
     with pytest.raises(TimeoutError, match="0 waiting, 0 running"):
         await Engine().wait_until(lambda c: c.started == 1, timeout_s=0)
+
+
+def test_the_routes_of_demo_and_bench_are_there_without_those_of_the_tests() -> None:
+    code = (
+        "from clairvoyant_cli.backends.adapters import OTHER, adapter_of\n"
+        "from clairvoyant_cli.research.replay.dialects import DIALECTS\n"
+        "assert {OTHER.chat_path, adapter_of('ollama').chat_path} == {*DIALECTS}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

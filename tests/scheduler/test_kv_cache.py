@@ -83,15 +83,15 @@ def test_room_for_a_context_includes_later_evictions() -> None:
 
 def test_the_cache_size_is_learned_from_hits_and_losses() -> None:
     cache = KvCache()
-    cache.was_kept(400.0)
+    cache.learn(400.0, was_there=True)
     assert cache.room_tokens == inf
-    cache.was_lost(1000.0)
+    cache.learn(1000.0, was_there=False)
     assert cache.room_tokens == 700.0
-    cache.was_kept(800.0)
+    cache.learn(800.0, was_there=True)
     assert cache.room_tokens == 900.0
-    cache.was_lost(200.0)  # for another reason, perhaps
+    cache.learn(200.0, was_there=False)  # for another reason, perhaps
     assert cache.room_tokens == 100.0
-    cache.was_kept(500.0)
+    cache.learn(500.0, was_there=True)
     assert cache.room_tokens == inf
 
 

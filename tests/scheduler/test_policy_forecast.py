@@ -4,8 +4,8 @@ import pytest
 
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
-from clairvoyant_cli.scheduler.policy_forecast import MAX_PLAYED, starts
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.start_forecast import MAX_PLAYED, starts
 
 
 def queue(policy: str = "fcfs", *costs_s: float, slots: int = 1) -> Scheduler:

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
-from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.workload import Workload
+from clairvoyant_cli.research.simulator.workload import Predictions, Workload
 from clairvoyant_cli.scheduler.job import Dispatch, Job, MoveKind, Preempt, QueueFullError, Reason
 from clairvoyant_cli.scheduler.policy import CUT_MARGIN, MAX_CUTS, POLICIES
 from clairvoyant_cli.scheduler.preemption import may_be_cut, most_cuts

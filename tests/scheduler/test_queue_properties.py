@@ -227,9 +227,7 @@ class Story:
         assert {entry.job.id for entry in self.scheduler.waiting()} == self.waiting
         assert set(self.scheduler.running) == self.running
         assert not self.waiting & self.running
-        starts = {
-            start.job_id for each in self.scheduler.residency._workers.values() for start in each.starts
-        }
+        starts = {job_id for each in self.scheduler.residency._workers.values() for job_id in each.starts}
         assert starts <= self.running
         told = self.scheduler.clients
         here = [*self.scheduler.waiting(), *self.scheduler.running.values()]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.scheduler.chain import Chain
-from clairvoyant_cli.scheduler.job import Job, Reason
+from clairvoyant_cli.scheduler.job import Job, QueueFullError, Reason
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.sessions import GROWTH, MAX_SESSIONS, USUAL_GAP_S
@@ -239,6 +239,16 @@ def test_a_change_of_policy_parks_a_request_that_can_be_cancelled() -> None:
     scheduler.set_policy(POLICIES["bounded"], 1.0)
     assert started(scheduler, 1.1) == []
     assert scheduler.cancel("b0", 1.2)
+
+
+def test_a_request_that_finds_no_place_does_not_keep_its_sessions_turn() -> None:
+    scheduler = queue(room=500.0, capacity=1)
+    serve(scheduler, turn("a", 0), 0.0)
+    scheduler.submit(turn("b", 0, 1.0, client="b"), 1.0)
+    with pytest.raises(QueueFullError):
+        scheduler.submit(turn("a", 1, 1.1), 1.1)
+    assert started(scheduler, 1.2) == [], "a may come back"
+    assert started(scheduler, 1.0 + 2.0 * USUAL_GAP_S) == ["b0"]
 
 
 def test_what_is_remembered_is_bounded() -> None:

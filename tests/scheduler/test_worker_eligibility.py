@@ -63,9 +63,9 @@ def test_a_worker_is_removed_only_when_idle() -> None:
     scheduler.submit(Job("x", 0.0, able=frozenset("b")), 0.0)
     assert started(scheduler, 0.0) == {"x": "b"}
     with pytest.raises(ValueError, match="b still runs 1"):
-        scheduler.remove_worker("b")
+        scheduler.fleet.remove("b")
     scheduler.finish("x", 1.0)
-    scheduler.remove_worker("b")
+    scheduler.fleet.remove("b")
     assert dict(scheduler.slots) == {"a": 1}
 
 

@@ -15,14 +15,13 @@ import numpy as np
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits
 from clairvoyant_cli.proxy.observing.queue_rows import why
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
-from clairvoyant_cli.research.simulator.engine import Run, simulate
-from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Workload
+from clairvoyant_cli.research.simulator.engine import Run, SlotSimulation
+from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Predictions, Workload
 from clairvoyant_cli.scheduler.explain import Standing, Standings
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
-from clairvoyant_cli.scheduler.policy_forecast import starts
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.snapshot import (
     BackendState,
     ClassStats,
@@ -121,7 +120,8 @@ class Scene:
         scheduler = Scheduler(
             POLICIES[policy], workers={"local": SLOTS}, tau_s=TAU_S, capacity=len(asked) + 1
         )
-        return simulate(scheduler, workload, Predictions(p_long, cost_s, 2.1 * cost_s, expected))
+        predictions = Predictions(p_long, cost_s, 2.1 * cost_s, expected)
+        return SlotSimulation(scheduler, workload, predictions).run()
 
     def _slots(self) -> list[int]:
         free_from, slots = [0.0] * SLOTS, [0] * len(self.asked)

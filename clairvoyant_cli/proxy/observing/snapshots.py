@@ -198,7 +198,7 @@ class SnapshotBuilder:
             late=stats.late,
             overruled=self.levels.totals(claims.refused),
             heeded=dispatcher.scheduler.policy.by_level,
-            shouter=None if loud is None else ShouterState(loud.client, loud.unbelieved, loud.share),
+            shouter=None if loud is None else ShouterState(*loud),
         )
 
     def _sessions(self, waiting: Sequence[QueuedJob], now: float) -> SessionsState:

@@ -112,7 +112,6 @@ class Dispatcher:
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def attempts_on(self, worker: str) -> list[Attempt]:
-        """Return the attempts in a worker's slots."""
         running = (self.live[job_id].attempt for job_id in self.scheduler.running)
         return [each for each in running if each is not None and each.worker == worker]
 
@@ -126,7 +125,7 @@ class Dispatcher:
             if exchange.attempt is None:
                 self.scheduler.cancel(exchange.id, self._clock())
             else:
-                self.scheduler.finish(exchange.id, self._clock(), served=_is_success(status))
+                self._free(exchange, status)
             self._forget(exchange)
 
     def abandon(self, exchange: Exchange, outcome: Outcome, status: int, release: Release) -> None:
@@ -138,7 +137,6 @@ class Dispatcher:
         self._tell(exchange, outcome, status)
 
     def cancel(self, job_id: str) -> bool:
-        """Cancel a waiting or running exchange for the operator."""
         exchange = self.live.get(job_id)
         if exchange is None or exchange.phase in (Phase.RELEASING, Phase.ENDED):
             return False
@@ -205,8 +203,12 @@ class Dispatcher:
         try:
             await release(exchange)
         finally:
-            self.scheduler.finish(exchange.id, self._clock(), served=_is_success(status))
+            self._free(exchange, status)
             self._forget(exchange)
+
+    def _free(self, exchange: Exchange, status: int) -> None:
+        # With a successful answer, the backend had loaded the model.
+        self.scheduler.finish(exchange.id, self._clock(), served=200 <= status < 300)
 
     def _tell(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
         end = exchange.end = RequestEnd(outcome, status, self._clock())
@@ -218,8 +220,3 @@ class Dispatcher:
         exchange.shed()
         self.live.pop(exchange.id, None)
         self.moved()
-
-
-def _is_success(status: int) -> bool:
-    """Whether the backend began a successful answer, for which it had loaded the model."""
-    return 200 <= status < 300

@@ -81,9 +81,6 @@ class Asked:
     traceparent: str = ""
     body: bytes | None = None
 
-    def without_text(self) -> "Asked":
-        return replace(self, parsed=replace(self.parsed, view=None), prompt=None, body=None)
-
 
 @dataclass(slots=True, eq=False)
 class Attempt:
@@ -168,7 +165,6 @@ class Exchange:
 
     @property
     def job(self) -> Job:
-        """The request as the scheduler knows it."""
         return self.asked.job
 
     @property
@@ -187,7 +183,6 @@ class Exchange:
 
     @property
     def dispatched_s(self) -> float | None:
-        """When it was granted its current or last slot."""
         return None if self.attempt is None else self.attempt.granted_s
 
     @property
@@ -232,7 +227,6 @@ class Exchange:
 
     @property
     def tokens(self) -> int:
-        """Tokens so far, by counting the stream's events."""
         return sum(each.tokens for each in self.attempts)
 
     @property
@@ -256,7 +250,6 @@ class Exchange:
 
     @property
     def ended_s(self) -> float | None:
-        """When it ended."""
         return None if self.end is None else self.end.at_s
 
     @property
@@ -266,7 +259,6 @@ class Exchange:
         return next(ended, None)
 
     def begin(self, attempt: Attempt) -> None:
-        """It was granted a slot."""
         self.attempts.append(attempt)
         self.attempt = attempt
         self.phase = Phase.CONNECTING
@@ -292,7 +284,8 @@ class Exchange:
 
     def shed(self) -> None:
         """Drop the text of request and answer; ended requests keep numbers only."""
-        self.asked = self.asked.without_text()
+        parsed = replace(self.asked.parsed, view=None)
+        self.asked = replace(self.asked, parsed=parsed, prompt=None, body=None)
         self.task = self.splice = self.answer = None
         if self.attempt is not None:
             self.attempt.usage = None
@@ -332,7 +325,6 @@ class Exchange:
         self._prediction_state, self.is_explained = None, False
 
     def reestimated(self, estimates: Estimates) -> None:
-        """Replace the estimates that the scheduler uses."""
         self.asked = replace(self.asked, job=replace(self.job, **estimates))
 
     def explained(self, features: tuple[tuple[str, float], ...]) -> None:

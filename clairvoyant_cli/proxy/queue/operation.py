@@ -16,8 +16,8 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, SERVABLE, in_turns_of
-from clairvoyant_cli.scheduler.policy_forecast import starts
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
+from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.snapshot import PolicyOutlook
 
 CHOSEN = ("flag", "operator")
@@ -68,7 +68,6 @@ class Operation:
 
     @property
     def tau_s(self) -> float | None:
-        """The starvation timeout in seconds, None if there is none."""
         return self.dispatcher.scheduler.tau_s
 
     def patience_s(self, exchange: Exchange) -> float | None:

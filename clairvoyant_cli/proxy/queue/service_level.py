@@ -108,7 +108,6 @@ class ServiceLevel:
 
     @property
     def recent_missed(self) -> float:
-        """The share of recent requests that missed the target."""
         return sum(self._recent) / len(self._recent) if self._recent else 0.0
 
     def state(self) -> ServiceLevelState:

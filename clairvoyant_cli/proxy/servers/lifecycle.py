@@ -111,7 +111,7 @@ class ServerLifecycle:
         server.name = server.adapter.name
         self.pool.servers = {server.name: server}
         self._watching[server.name] = self._watching.pop(guessed)
-        scheduler.remove_worker(guessed)
+        scheduler.fleet.remove(guessed)
         scheduler.residency.fixed.discard(guessed)
         self._enter(server)
         for listener in self.joined:  # its profiles are those of its kind
@@ -282,7 +282,7 @@ class ServerLifecycle:
 
     def _forget(self, server: Server) -> None:
         del self.pool.servers[server.name]
-        self.dispatcher.scheduler.remove_worker(server.name)
+        self.dispatcher.scheduler.fleet.remove(server.name)
         server.outage.note(away=False)
         server.health.forget()
         self._match_waiting()

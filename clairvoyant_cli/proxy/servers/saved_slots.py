@@ -198,12 +198,10 @@ class SavedSlots:
             self._failed("a restored conversation was read again")
 
     def forget(self, key: str) -> None:
-        """Erase a conversation's file, if it has one."""
         if self.files.pop(key, None) is not None:
             self._sweep()
 
     def forget_all(self) -> None:
-        """Erase all files."""
         self.files.clear()
         self._sweep()
 

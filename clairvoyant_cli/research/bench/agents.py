@@ -32,8 +32,8 @@ from clairvoyant_cli.research.bench.setup import (
 )
 from clairvoyant_cli.research.bench.summary import Key, Summary, compare
 from clairvoyant_cli.research.replay import Engine, Speed
+from clairvoyant_cli.research.replay.engine import WORDS
 from clairvoyant_cli.research.replay.kv_cache import CHARS_PER_TOKEN, KvCache
-from clairvoyant_cli.research.replay.lengths import WORDS
 from clairvoyant_cli.research.report import Cell as Figure
 from clairvoyant_cli.research.report import Report, Table, figures
 from predictor.record import Predictor

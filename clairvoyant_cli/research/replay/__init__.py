@@ -1,8 +1,7 @@
 """A simulated LLM server: answers of a chosen length at a chosen speed, like Ollama."""
 
 from clairvoyant_cli.research.replay.app import DEFAULT_MODEL, Replay
-from clairvoyant_cli.research.replay.engine import Engine, Service, Speed
-from clairvoyant_cli.research.replay.lengths import digest, heavy_tailed, tabled
+from clairvoyant_cli.research.replay.engine import Engine, Service, Speed, digest, heavy_tailed, tabled
 
 __all__ = [
     "DEFAULT_MODEL",

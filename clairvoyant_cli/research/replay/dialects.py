@@ -1,4 +1,4 @@
-"""Ollama's chat route: how it reads a request and writes an answer."""
+"""The chat routes of Ollama, its own and OpenAI's: how each reads a request and writes an answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +38,7 @@ class Ask:
     cap: int | None
     stream: bool
     said: str = ""
+    wants_usage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,6 @@ def cap_of(*limits: object) -> int | None:
 
 
 def timestamp(moment: datetime) -> str:
-    """Return a moment as Ollama writes it."""
     return moment.isoformat().replace("+00:00", "Z")
 
 
@@ -123,18 +123,15 @@ class OllamaChat:
     stream_media_type = "application/x-ndjson"
 
     def read(self, body: Json) -> Ask:
-        """Read a request; RefusedError if it cannot be answered."""
         return self._ask(body, *read_turns(body.get("messages", [])))
 
     def opening(self, answer: Answer) -> bytes:
-        """Return the frames before the first token."""
         return b""
 
     def token(self, answer: Answer, word: str) -> bytes:
         return encode(self._object(answer, word) | {"done": False}) + b"\n"
 
     def closing(self, answer: Answer, text: str) -> bytes:
-        """Return the frames after the last token."""
         return encode(self.whole(answer, "")) + b"\n"
 
     def whole(self, answer: Answer, text: str) -> Json:
@@ -178,4 +175,88 @@ def template(body: Json) -> str:
     return f"{END}\n".join(turns if opened else [*turns, f"{BEGIN}assistant\n"])
 
 
-DIALECTS = {"/api/chat": OllamaChat()}
+def sse(value: object, event: str | None = None) -> bytes:
+    head = b"" if event is None else b"event: " + event.encode() + b"\n"
+    return head + b"data: " + encode(value) + b"\n\n"
+
+
+class OpenAIChat(OllamaChat):
+    """POST /v1/chat/completions: events of one kind, usage on request, a terminator."""
+
+    stream_media_type = "text/event-stream"
+    id_prefix = "chatcmpl-"
+    kind = "chat.completion"
+    stream_kind = "chat.completion.chunk"
+
+    def read(self, body: Json) -> Ask:
+        prompt, chars, said = read_turns(body.get("messages"))
+        cap = cap_of(body.get("max_completion_tokens"), body.get("max_tokens"))
+        return Ask(model_of(body), prompt, chars, cap, body.get("stream") is True, said, wants_usage(body))
+
+    def token(self, answer: Answer, word: str) -> bytes:
+        """Return the event of one token; the role is in every one, as in Ollama."""
+        return sse(self._object(answer, self.stream_kind, self._choice(word, "delta", None)))
+
+    def closing(self, answer: Answer, text: str) -> bytes:
+        """Return the finish reason, the usage if requested, and the terminator."""
+        last = self._choice("", "delta", answer.finish_reason)
+        frames = sse(self._object(answer, self.stream_kind, last) | _timings(answer))
+        if answer.ask.wants_usage:
+            frames += sse(
+                self._object(answer, self.stream_kind) | {"usage": _usage(answer)} | _timings(answer)
+            )
+        return frames + b"data: [DONE]\n\n"
+
+    def whole(self, answer: Answer, text: str) -> Json:
+        choice = self._choice(text, "message", answer.finish_reason)
+        return self._object(answer, self.kind, choice) | {"usage": _usage(answer)} | _timings(answer)
+
+    def error(self, status: int, message: str) -> Json:
+        """Return the body of an error, as Ollama's OpenAI routes write it."""
+        kind = {400: "invalid_request_error", 404: "not_found_error"}.get(status, "api_error")
+        return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+    def _choice(self, text: str, field: str, reason: str | None) -> Json:
+        return {"index": 0, field: {"role": "assistant", "content": text}, "finish_reason": reason}
+
+    def _object(self, answer: Answer, kind: str, *choices: Json) -> Json:
+        return {
+            "id": self.id_prefix + answer.service.digest,
+            "object": kind,
+            "created": int(answer.created.timestamp()),
+            "model": answer.ask.model,
+            "system_fingerprint": "fp_replay",
+            "choices": choices,
+        }
+
+
+def wants_usage(body: Json) -> bool:
+    """Return whether a stream shall end with its usage."""
+    options = body.get("stream_options")
+    return isinstance(options, Mapping) and options.get("include_usage") is True
+
+
+def _usage(answer: Answer) -> Json:
+    cached = answer.cached_tokens
+    return ({} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}) | {
+        "prompt_tokens": answer.service.prompt_tokens,
+        "completion_tokens": answer.service.planned_tokens,
+        "total_tokens": answer.service.prompt_tokens + answer.service.planned_tokens,
+    }
+
+
+def _timings(answer: Answer) -> Json:
+    """Return the timings of an answer as llama.cpp reports them, if the server has a cache."""
+    if answer.cached_tokens is None:
+        return {}
+    timings = {
+        "cache_n": answer.cached_tokens,
+        "prompt_n": answer.service.prompt_tokens - answer.cached_tokens,
+        "prompt_ms": answer.prefill_s * 1e3,
+        "predicted_n": answer.service.planned_tokens,
+        "predicted_ms": answer.decode_s * 1e3,
+    }
+    return {"timings": timings}
+
+
+DIALECTS = {"/api/chat": OllamaChat(), "/v1/chat/completions": OpenAIChat()}

@@ -59,7 +59,6 @@ class KvCache:
         return slot, shared_chars(self.texts[slot], prompt)
 
     def release(self, slot: int, text: str) -> None:
-        """Free a slot that now contains a text."""
         self.texts[slot] = text
         self._free.append(slot)
 

@@ -8,8 +8,17 @@ import numpy as np
 from clairvoyant_cli.confidence import change_of, mean_of, percentile
 from clairvoyant_cli.research.report import Cell
 from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
-from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_class, oracle
-from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Ints, TwoNormals, Workload
+from clairvoyant_cli.research.simulator.workload import (
+    LONG,
+    MEDIUM,
+    SHORT,
+    Ints,
+    Predictions,
+    TwoNormals,
+    Workload,
+    noisy_class,
+    oracle,
+)
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -42,7 +51,6 @@ class Options:
 
     @property
     def size(self) -> str:
-        """The size in words."""
         return f"mean of {self.seeds} seeds x {self.requests} requests, 95 % confidence"
 
 

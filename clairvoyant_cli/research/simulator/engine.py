@@ -12,8 +12,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.workload import Floats, Workload
+from clairvoyant_cli.research.simulator.workload import Floats, Predictions, Workload
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.kv_cache import KvCache, price_of_cut
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -41,7 +40,6 @@ class Preemption:
     room_s: float = 0.0
 
     def reread_s(self, served_s: float) -> float:
-        """Return the seconds it takes to recompute the cache of a job."""
         return self.recompute * served_s
 
 
@@ -68,8 +66,6 @@ class Run:
 
 
 class SlotSimulation:
-    """One run in progress."""
-
     def __init__(
         self,
         scheduler: Scheduler,
@@ -115,7 +111,14 @@ class SlotSimulation:
                 self._arrive(number, now)
                 number += 1
             self._decide(now)
-        return self._outcome()
+        return Run(
+            self.workload,
+            np.array(self._start_s),
+            np.array(self._finish_s),
+            self.scheduler.tau_firings,
+            self._preemptions,
+            self._lost_s,
+        )
 
     def _complete(self, now: float) -> None:
         completions = self._completions
@@ -187,21 +190,6 @@ class SlotSimulation:
             other = int(lost)
             self._overhead_s[other] = preemption.fixed_s + preemption.reread_s(self._done_s[other])
             self.scheduler.owe(lost, self._overhead_s[other], now)
-
-    def _outcome(self) -> Run:
-        return Run(
-            self.workload,
-            np.array(self._start_s),
-            np.array(self._finish_s),
-            self.scheduler.tau_firings,
-            self._preemptions,
-            self._lost_s,
-        )
-
-
-def simulate(scheduler: Scheduler, workload: Workload, predictions: Predictions) -> Run:
-    """Run a workload through a scheduler whose backends cannot preempt."""
-    return SlotSimulation(scheduler, workload, predictions).run()
 
 
 def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int], Job]:

@@ -15,8 +15,7 @@ import numpy as np
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import LARGE_BYTES, opened
-from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Workload
+from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Predictions, Workload
 from predictor.errors import ModelError
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 from predictor.text_lines import lines_of
@@ -30,8 +29,6 @@ MILLISECONDS = {"timestamp_ms", "timestamp"}
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A recorded workload and its recorded predictions."""
-
     workload: Workload
     predictions: Predictions | None = None
 

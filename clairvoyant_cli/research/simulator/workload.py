@@ -1,6 +1,6 @@
 """Workloads: arrival times and true service times as columns, drawn from seeded generators.
 
-The scheduler does not see a workload, only the `Predictions` made of it.
+The scheduler does not see a workload, only the `Predictions` made of it, perfect or with noise.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,10 @@ MIN_SERVICE_S = 0.1
 
 
 def no_ints() -> Ints:
-    """Return an unused column."""
     return np.zeros(0, dtype=np.int64)
 
 
 def no_floats() -> Floats:
-    """Return an unused column."""
     return np.zeros(0)
 
 
@@ -70,11 +68,9 @@ class TwoNormals:
 
     @property
     def mean_s(self) -> float:
-        """The mean service time of the mix."""
         return self.short_mean_s * (1.0 - self.long_share) + self.long_mean_s * self.long_share
 
     def __call__(self, rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
-        """Draw `n` service times and their classes."""
         kind = (rng.random(n) < self.long_share).astype(np.int64)
         short = rng.normal(self.short_mean_s, self.short_sd_s, n)
         long = rng.normal(self.long_mean_s, self.long_sd_s, n)
@@ -82,7 +78,6 @@ class TwoNormals:
 
 
 def poisson(rng: np.random.Generator, n: int, rate_per_s: float, service: Service) -> Workload:
-    """Return `n` requests arriving as a Poisson process."""
     service_s, kind = service(rng, n)
     return Workload(np.cumsum(rng.exponential(1.0 / rate_per_s, n)), service_s, kind)
 
@@ -95,3 +90,47 @@ def burst(
     short, long = (replace(service, long_share=share)(rng, len(kind))[0] for share in (0.0, 1.0))
     arrival_s = np.sort(rng.uniform(0.0, spread_s, len(kind)))
     return Workload(arrival_s, np.where(kind == LONG, long, short), kind)
+
+
+TOKENS_PER_S = 40.0
+"""Tokens per second of service, for workloads without token counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Columns of shape (n,): P(Long), expected seconds and their 0.9 quantile, the same in tokens, and the
+    urgency that the scheduler sees. The last two may be empty.
+    """
+
+    p_long: Floats
+    cost_s: Floats
+    cost_q90_s: Floats
+    tokens: Floats
+    tokens_q90: Floats = field(default_factory=no_floats)
+    urgency: Ints = field(default_factory=no_ints)
+
+
+def oracle(workload: Workload) -> Predictions:
+    """Return the truth itself; P(Long) orders by true service time."""
+    service_s = workload.service_s
+    tokens = workload.tokens if len(workload.tokens) else service_s * TOKENS_PER_S
+    return Predictions(service_s / max(float(service_s.max()), 1e-9), service_s, service_s, tokens)
+
+
+def noisy_class(
+    rng: np.random.Generator, workload: Workload, accuracy: float, short_s: float, long_s: float
+) -> Predictions:
+    """Return a calibrated two-class prediction that is right with probability `accuracy`.
+
+    P(Long) is `accuracy` or its complement, the cost the mean that follows from it. `short_s` and `long_s`
+    are the classes' mean service times.
+    """
+    said_long = (workload.kind != SHORT) ^ (rng.random(len(workload)) >= accuracy)
+    return from_p_long(np.where(said_long, accuracy, 1.0 - accuracy), short_s, long_s)
+
+
+def from_p_long(p_long: Floats, short_s: float, long_s: float) -> Predictions:
+    """Return the prediction that follows from P(Long) when the classes' mean service times are known."""
+    cost_s = short_s + (long_s - short_s) * p_long
+    q90_s = np.where(p_long >= 0.1, long_s, short_s)
+    return Predictions(p_long, cost_s, q90_s, cost_s * TOKENS_PER_S, q90_s * TOKENS_PER_S)

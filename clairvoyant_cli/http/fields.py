@@ -107,13 +107,11 @@ class Fields:
         stop = HOP_BY_HOP.union(dropped)
         named = self.listed.get(b"connection")
         if named:
-            stop = stop.union(name for name in named if _may_be_named(name))
+            passing = FRAMING_FIELDS | END_TO_END
+            stop = stop.union(
+                name for name in named if name not in passing and not name.startswith(END_TO_END_PREFIXES)
+            )
         return [item for key, item in zip(self.keys, self.items, strict=True) if key not in stop]
-
-
-def _may_be_named(name: bytes) -> bool:
-    """Whether `Connection` may call a field hop-by-hop, so that it ends here (RFC 9110, 7.6.1)."""
-    return name not in FRAMING_FIELDS and name not in END_TO_END and not name.startswith(END_TO_END_PREFIXES)
 
 
 def no_head(block: bytes, why: str) -> FramingError:

@@ -110,7 +110,7 @@ class Throttle(Protocol):
     def resume(self) -> None: ...
 
 
-class ConnectedClient(Throttle, Protocol):
+class ConnectedClient(Protocol):
     """A client's connection, as its requests and the table see it; `listener.ClientConnection` explains."""
 
     peer: str

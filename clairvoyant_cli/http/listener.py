@@ -198,10 +198,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _drop_pipelined(self) -> None:
         """Accept no more requests of a client that pipelines behind a queued one, which would hide its
-        leaving.
-
-        The connection ends with the present answer, so it knows that the others were not processed (RFC 9112,
-        9.3.2).
+        leaving. The connection ends with the present answer, so it knows that the others were not processed
+        (RFC 9112, 9.3.2).
         """
         self._reader.stop()
         self._slicing = False
@@ -425,16 +423,6 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
-    def pause(self) -> None:
-        self.pause_reading()
-        if self._request is not None:
-            self._request.stop_flow()
-
-    def resume(self) -> None:
-        self.resume_reading()
-        if self._request is not None:
-            self._request.resume_flow()
-
     def cut(self) -> None:
         """End an answer that cannot be finished, so that its client sees that it was not."""
         if self._transport is not None and self._writer is not None and self._writer.cut_needs_reset:
@@ -448,9 +436,8 @@ class ClientConnection(asyncio.Protocol):
         self._resets = True
 
     def close(self) -> None:
-        """End our side after what is written; close when the client has read that.
-
-        Closing at once could lose the end of an answer while the client still sends (RFC 9112, 9.6).
+        """End our side after what is written; close when the client has read that. Closing at once could lose
+        the end of an answer while the client still sends (RFC 9112, 9.6).
         """
         transport = self._transport
         if transport is None or self._ending or transport.is_closing():

@@ -184,10 +184,14 @@ class Request:
             self._body.clear()
         self._pump()
 
-    def stop_flow(self) -> None:
+    def pause(self) -> None:
+        """Stop feeding the body onward: the sink reads slowly."""
+        self.connection.pause_reading()
         self._flow_stopped = True
 
-    def resume_flow(self) -> None:
+    def resume(self) -> None:
+        """Feed the body again."""
+        self.connection.resume_reading()
         self._flow_stopped = False
         if self._flow:
             self._pump()

@@ -191,10 +191,9 @@ class UpstreamConnection(asyncio.Protocol):
         self.resume()
 
     async def hang_up(self, patience_s: float) -> bool:
-        """Abandon the answer and wait until the backend has noticed; False on a timeout.
-
-        Half-closing first makes a server close its own half when its handler ends: the only sign that every
-        backend gives that the work has stopped.
+        """Abandon the answer and wait until the backend has noticed; False on a timeout. Half-closing first
+        makes a server close its own half when its handler ends: the only sign that every backend gives that
+        the work has stopped.
         """
         self.let_go()
         transport = self._transport

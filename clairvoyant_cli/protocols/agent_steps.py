@@ -51,9 +51,8 @@ def step_of(
     read_characters: int,
     tools: Raw,
 ) -> Step:
-    """Return where a task stands.
-
-    `read` are the last messages as they were read; of the whole conversation `answered` counts the answers.
+    """Return where a task stands. `read` are the last messages as they were read; of the whole conversation
+    `answered` counts the answers.
     """
     new: list[tuple[Raw, ReadMessage]] = []
     answers: list[int] = []

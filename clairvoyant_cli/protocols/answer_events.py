@@ -43,14 +43,12 @@ ENDS = ("stop", "length")
 class Events:
     """How the events of a route are parsed and written; `sse` or NDJSON.
 
-    `read` parses an event, `written` returns one like `event` with another text, and `whole` the unstreamed
-    answer.
+    `read` parses an event, and `written` returns one like `event` with another text.
     """
 
     sse: bool
     read: Callable[[AnswerEvent], Said]
     written: Callable[[AnswerEvent, str], AnswerEvent]
-    whole: Callable[[AnswerEvent, AnswerEvent, str], AnswerEvent]
 
 
 def _read_ollama_chat(event: AnswerEvent) -> Said:
@@ -138,38 +136,25 @@ def _with_text(event: AnswerEvent, text: str) -> AnswerEvent:
     return event | {"choices": [event["choices"][0] | {"text": text}]}
 
 
-def _whole_chat(ended: AnswerEvent, totals: AnswerEvent, text: str) -> AnswerEvent:
-    choice = {name: value for name, value in ended["choices"][0].items() if name != "delta"}
-    choice["message"] = {"role": "assistant", "content": text}
-    return _whole_openai(ended, totals, choice) | {"object": "chat.completion"}
-
-
-def _whole_openai(ended: AnswerEvent, totals: AnswerEvent, choice: AnswerEvent) -> AnswerEvent:
-    return (
-        ended
-        | {"choices": [choice]}
-        | {name: totals[name] for name in ("usage", "timings") if name in totals}
-    )
-
-
 EVENTS: dict[Shape, Events] = {
-    Shape.OLLAMA_CHAT: Events(
-        False, _read_ollama_chat, _with_message, lambda ended, totals, text: _with_message(ended, text)
-    ),
+    Shape.OLLAMA_CHAT: Events(False, _read_ollama_chat, _with_message),
     Shape.OLLAMA_GENERATE: Events(
-        False,
-        _read_ollama_generate,
-        lambda event, text: event | {"response": text},
-        lambda ended, totals, text: ended | {"response": text},
+        False, _read_ollama_generate, lambda event, text: event | {"response": text}
     ),
-    Shape.CHAT: Events(True, _read_chat, _with_delta, _whole_chat),
-    Shape.COMPLETION: Events(
-        True,
-        _read_completion,
-        _with_text,
-        lambda ended, totals, text: _whole_openai(ended, totals, ended["choices"][0] | {"text": text}),
-    ),
+    Shape.CHAT: Events(True, _read_chat, _with_delta),
+    Shape.COMPLETION: Events(True, _read_completion, _with_text),
 }
+
+
+def unstreamed(shape: Shape, ended: AnswerEvent, totals: AnswerEvent, text: str) -> AnswerEvent:
+    """Return the unstreamed answer, made of the events that end a stream and have its totals."""
+    counts = {name: totals[name] for name in ("usage", "timings") if name in totals}
+    whole = EVENTS[shape].written(ended, text) | counts
+    if shape is Shape.CHAT:
+        choice = {name: value for name, value in whole["choices"][0].items() if name != "delta"}
+        choice["message"] = {"role": "assistant", "content": text}
+        whole |= {"choices": [choice], "object": "chat.completion"}
+    return whole
 
 
 def sse(event: AnswerEvent) -> bytes:

@@ -91,9 +91,8 @@ def continuable(
     defaults: Mapping[str, Any] | None = None,
     caps: tuple[str, ...] = CAPS,
 ) -> Continuable | str:
-    """Return what is needed to continue the answer to a request, or why it cannot be.
-
-    `streams` is the route's default of `stream`; see `Continuable` for the others.
+    """Return what is needed to continue the answer to a request, or why it cannot be. `streams` is the
+    route's default of `stream`; see `Continuable` for the others.
     """
     defaults = defaults or {}
     if shape not in EVENTS:

@@ -109,18 +109,15 @@ def prompt_text(prompt: Raw, allowance: Allowance, most: int = MAX_ENTRIES) -> T
     if not is_list(prompt):
         return Text(TOKEN_ID) if is_given(prompt) else NOTHING
     if _NO_PLAIN_LIST.search(prompt, 1) is None:
-        return _token_ids(bytes(prompt).count(b",") + 1 if len(prompt) > len("[]") else 0, most)
+        token_ids = bytes(prompt).count(b",") + 1 if len(prompt) > len("[]") else 0
+        shown_ids = min(token_ids, most)
+        return Text(TOKEN_ID * shown_ids, len(TOKEN_ID) * (token_ids - shown_ids))
     listed = entries(prompt) if most > 1 else None
     if not listed:
         return NOTHING
     shown = allowance.ends(listed, most)
     texts = [prompt_text(entry, allowance, most // NARROWER) for entry in shown]
     return joined(texts, "\n", _passed_over(listed, shown))
-
-
-def _token_ids(how_many: int, most: int) -> Text:
-    shown = min(how_many, most)
-    return Text(TOKEN_ID * shown, len(TOKEN_ID) * (how_many - shown))
 
 
 def joined(texts: Sequence[Text], separator: str, passed_over: float = 0.0) -> Text:

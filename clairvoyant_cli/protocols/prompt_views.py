@@ -53,7 +53,7 @@ PLAIN_MESSAGE = msgspec.json.Decoder(PlainMessage)
 def _ollama_chat(body: RequestBody, model: str, client: str) -> PromptView:
     return _conversation(
         _listed(body.messages),
-        cap=_ollama_cap(body),
+        cap=_cap(nested(body.options).num_predict),
         json_mode=is_given(body.format),
         tools=body.tools,
         thinking=_thinking(body.think),
@@ -70,7 +70,7 @@ def _ollama_generate(body: RequestBody, model: str, client: str) -> PromptView:
         cut=whole.cut,
         system=text_of(body.system).text,
         task=Task.INFILL if suffix.text else Task.COMPLETION if is_given(body.raw) else Task.CHAT,
-        max_tokens=_ollama_cap(body),
+        max_tokens=_cap(nested(body.options).num_predict),
         json_mode=is_given(body.format),
         images=count(body.images),
         thinking=_switched(_thinking(body.think), whole.text),
@@ -251,7 +251,6 @@ def _conversation(
 
 def _passed_over(between: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
     """Return one anonymous, empty turn that is about as long as the messages between a conversation's ends.
-
     Of a few of them it is found how many characters a byte is: bytes may be escapes, pictures, or left out.
     """
     if not between:
@@ -289,10 +288,6 @@ def _cap(*given: Raw) -> int | None:
     if not caps or min(caps) < 0:
         return None
     return int(min(max(caps), MAX_CAP_TOKENS))
-
-
-def _ollama_cap(body: RequestBody) -> int | None:
-    return _cap(nested(body.options).num_predict)
 
 
 def _is_json(response_format: Raw) -> bool:

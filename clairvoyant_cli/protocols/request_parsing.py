@@ -172,10 +172,8 @@ def _bypass(body: RequestBody, shape: Shape, view: PromptView, habits: Habits, m
 
 
 def _is_plain(raw: Piece) -> bool:
-    """Whether a body means the same to every parser.
-
-    Go, and so Ollama, ignores the case of names and takes the last of several: what seems to be empty may ask
-    for an essay. Such a body counts as unknown.
+    """Whether a body means the same to every parser. Go, and so Ollama, ignores the case of names and takes
+    the last of several: what seems to be empty may ask for an essay. Such a body counts as unknown.
     """
     bare = msgspec.json.format(bytes(raw), indent=-1)
     named = OBJECT.decode(bare)

@@ -101,9 +101,8 @@ def unescaped(path: str, prefix: str = "") -> str:
 
 
 def plainly_spelled(path: str) -> str:
-    """Return a path in lower case (as in LM Studio's router), without `.`, `..` and empty segments.
-
-    Any spelling that some server accepts must be recognised: a request it would generate for must not bypass
-    the queue. Queueing what ends in a 404 does no harm.
+    """Return a path in lower case (as in LM Studio's router), without `.`, `..` and empty segments. Any
+    spelling that some server accepts must be recognised: a request it would generate for must not bypass the
+    queue. Queueing what ends in a 404 does no harm.
     """
     return "/" + normpath(path.lower()).lstrip("/")

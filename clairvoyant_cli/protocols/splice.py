@@ -26,6 +26,7 @@ from clairvoyant_cli.protocols.answer_events import (
     Said,
     ndjson,
     sse,
+    unstreamed,
     without_role,
 )
 from clairvoyant_cli.protocols.can_continue import Continuable
@@ -177,7 +178,8 @@ class Splice:
         if self._ended is None:
             raise PartError("the stream ended before the answer did")
         if not self.asked.streamed:
-            return msgspec.json.encode(self._events.whole(self._ended, self._totals or {}, self.said))
+            answer = unstreamed(self.asked.shape, self._ended, self._totals or {}, self.said)
+            return msgspec.json.encode(answer)
         if self._closed or not self._events.sse:
             return b""
         return b"data: " + DONE + b"\n\n"

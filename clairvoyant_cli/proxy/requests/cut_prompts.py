@@ -18,10 +18,9 @@ MIN_PROMPT_S = 1.0
 def prefill_of(
     exchange: Exchange, server: Server, expected_s: float, now: float
 ) -> tuple[Prefill, CutPrice] | None:
-    """Return how far a prompt was read and the price of cutting it now; None if it may not be cut.
-
-    An answer that does not show when it begins counts as begun when its prompt should be read, at the
-    server's measured speed and without what was cached when this run of `expected_s` seconds started.
+    """Return how far a prompt was read and the price of cutting it now; None if it may not be cut. An answer
+    that does not show when it begins counts as begun when its prompt should be read, at the server's measured
+    speed and without what was cached when this run of `expected_s` seconds started.
     """
     attempt = exchange.attempt
     if attempt is None or attempt.stop_reading is None or exchange.phase is not Phase.PREFILL:

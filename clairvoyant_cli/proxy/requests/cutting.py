@@ -166,10 +166,8 @@ class Preemption:
             scheduler.spare(exchange.id)
 
     def _price(self, exchange: Exchange) -> CutPrice:
-        """Return the price of cutting an answer now and continuing it.
-
-        If the answer is shorter than its prompt, llama.cpp may drop it for a similar chat, so it is read
-        again at worst.
+        """Return the price of cutting an answer now and continuing it. If the answer is shorter than its
+        prompt, llama.cpp may drop it for a similar chat, so it is read again at worst.
         """
         server = self.pool.server_of(exchange)
         found = server.continuation_of(exchange.job.model)
@@ -296,9 +294,8 @@ class Preemption:
             self.stats.recomputed_tokens += again
 
     def ran_on(self, last: Totals, exchange: Exchange) -> None:
-        """Count the tokens recomputed for the last part of an answer, as reported or else estimated.
-
-        Ollama counts the whole prompt as read since June 2026; only later versions report what was cached.
+        """Count the tokens recomputed for the last part of an answer, as reported or else estimated. Ollama
+        counts the whole prompt as read since June 2026; only later versions report what was cached.
         """
         if exchange.has_begun and exchange.attempt is not None:
             tells = last.prefill_s is not None and last.prefilled_tokens != last.prompt_tokens
@@ -312,10 +309,9 @@ def _context_tokens(exchange: Exchange) -> float:
 
 
 def _is_too_early(exchange: Exchange) -> bool:
-    """Whether cutting a greedy answer now might change its text.
-
-    llama.cpp keeps a slot's content only if less than half of it matches the next chat, and rounds
-    differently where it has to read its own tokens again.
+    """Whether cutting a greedy answer now might change its text. llama.cpp keeps a slot's content only if
+    less than half of it matches the next chat, and rounds differently where it has to read its own tokens
+    again.
     """
     splice = exchange.splice
     if splice is None or not splice.asked.is_greedy:

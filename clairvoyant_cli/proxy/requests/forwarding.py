@@ -41,7 +41,7 @@ def forward(
         drop = (*drop, b"authorization")
         if head.method.upper() != b"TRACE":  # whose answer is the request itself
             extra.append((b"Authorization", b"Bearer " + server.key))
-    upstream.throttle = request.connection
+    upstream.throttle = request
     upstream.begin(head, head.encode(server.upstream.host_header, *extra, drop=drop), relay)
     if head.has_body:
         request.flow_to(upstream if stamp is None else Stamping(upstream, stamp), keep=keep)
@@ -68,7 +68,7 @@ def forward_continuation(
         extra.append((b"Authorization", b"Bearer " + server.key))
     fields = Fields([(b"Host", host_header), *passing, *extra])
     head = RequestHead(asked.method, target, fields)
-    upstream.throttle = request.connection
+    upstream.throttle = request
     upstream.begin(head, head.encode(host_header), relay)
     upstream.body(body)
     upstream.body_end([])

@@ -85,9 +85,8 @@ class Refusals:
     def send(
         self, request: Request, route: Route, refusal: Refusal, exchange: Exchange | None = None
     ) -> None:
-        """Answer a request with a refusal in its dialect; `exchange` is its record, if any.
-
-        An answer that has begun is cut short instead, visibly to its client.
+        """Answer a request with a refusal in its dialect; `exchange` is its record, if any. An answer that
+        has begun is cut short instead, visibly to its client.
         """
         if request.connection.head_sent:
             request.connection.cut()

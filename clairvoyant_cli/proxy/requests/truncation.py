@@ -113,9 +113,8 @@ class Truncations:
 
 def is_truncated(length: Length, read: int, context: int, *, counts_cached: bool) -> bool:
     """Return whether a server that read so many tokens truncated the prompt: it is longer than the context in
-    any case, or the server read half of its context to the token, or less than there is.
-
-    Old versions count only what was not cached, unless `counts_cached`.
+    any case, or the server read half of its context to the token, or less than there is. Old versions count
+    only what was not cached, unless `counts_cached`.
     """
     if read > context:
         return False  # the context is another by now

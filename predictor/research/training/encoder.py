@@ -11,15 +11,16 @@ Without `--minilm` the shipped encoder is calibrated again, in minutes, for a ne
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from shutil import copyfile
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from safetensors.torch import load_file
@@ -31,7 +32,7 @@ from predictor.loading import MODELS, SEMANTIC
 from predictor.research.studies.unseen import Corpus, deal, family, file_accuracy
 from predictor.research.training.card_writing import file_hashes, write_card
 from predictor.research.training.fitting import FOLDS, calibrate_evenly
-from predictor.research.training.material import TYPICAL_LEVEL, Numbers, Rows, label, single_answers
+from predictor.research.training.material import TYPICAL_LEVEL, Numbers, label, single_answers
 from predictor.research.training.ngram_net import chances_of
 from predictor.research.training.shipped_models import Entry, card_of, narrate, read_manifest
 from predictor.semantic.model import ENCODER, VOCABULARY, Encoder, shape, share_of
@@ -111,6 +112,13 @@ class Layer(nn.Module):
         return self.last(x + self.dropout(self.outer(functional.gelu(self.inner(x)))))
 
 
+class Readings(NamedTuple):
+    """A file's prompts as the network takes them: ids of word pieces, and shapes (prompts, SHAPE)."""
+
+    ids: list[Tensor]
+    shapes: Tensor
+
+
 class Network(nn.Module):
     """Ids of word pieces and a prompt's shape to a score, and the mean of the last layer."""
 
@@ -131,29 +139,19 @@ class Network(nn.Module):
         for part in (self.first, *self.layers[:FROZEN]):
             part.requires_grad_(False)
 
-    def forward(self, ids: list[Tensor], shapes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores (prompts,) and embeddings (prompts, EMBEDDED) of each prompt's ids, and shapes.
+    def forward(self, readings: Readings, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return scores (prompts,) and embeddings (prompts, EMBEDDED) of some prompts.
 
-        The prompts follow one another and only attention separates them: padding would be half of all pieces.
+        They follow one another and only attention separates them: padding would be half of all pieces.
         """
+        ids = [readings.ids[row] for row in rows]
         lengths = [len(each) for each in ids]
         places = torch.cat([self.places[:length] for length in lengths])
         x = self.first(self.words(torch.cat(ids)) + places)
         for layer in self.layers:
             x = layer(x, lambda joint: torch.cat([attention(part) for part in joint.split(lengths)]))
         embeddings = torch.stack([part.float().mean(0) for part in x.split(lengths)])
-        return self.head(torch.cat([embeddings, shapes], 1))[:, 0], embeddings
-
-
-class Readings(NamedTuple):
-    """A file's prompts as the network takes them: ids of word pieces, and shapes (prompts, SHAPE)."""
-
-    ids: list[Tensor]
-    shapes: Tensor
-
-    def rows(self, rows: Rows) -> "Readings":
-        """Return some prompts."""
-        return Readings([self.ids[row] for row in rows], self.shapes[rows])
+        return self.head(torch.cat([embeddings, readings.shapes[list(rows)]], 1))[:, 0], embeddings
 
 
 def read_prompts(tokenizer: Tokenizer, prompts: list[str]) -> Readings:
@@ -165,16 +163,14 @@ def read_prompts(tokenizer: Tokenizer, prompts: list[str]) -> Readings:
 def score(network: Network, readings: Readings) -> tuple[Floats, Floats]:
     """Return the scores (prompts,) and the embeddings (prompts, EMBEDDED) of a file's prompts."""
     network.eval()
+    rows = range(len(readings.ids))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        starts = range(0, len(readings.ids), BATCH)
-        parts = [network(readings.ids[at : at + BATCH], readings.shapes[at : at + BATCH]) for at in starts]
+        parts = [network(readings, rows[start : start + BATCH]) for start in rows[::BATCH]]
     scores, embeddings = (torch.cat(each).float().numpy() for each in zip(*parts, strict=True))
     return scores, embeddings
 
 
-def fine_tune(
-    network: Network, corpus: Corpus, held: list[str], readings: list[Readings], steps: int
-) -> None:
+def fine_tune(network: Network, corpus: Corpus, held: list[str], read: list[Readings], steps: int) -> None:
     """Train the upper layers and the head, in place, without some families and the prompts they share."""
     known, labels = corpus.training_rows(held), corpus.labels
     firsts = np.searchsorted(labels.files, np.arange(len(corpus.datasets)))
@@ -201,7 +197,7 @@ def fine_tune(
         for file in generator.choice(len(rows), FILES_A_STEP, p=chances, replace=False):
             drawn = generator.choice(rows[file], min(PROMPTS_A_FILE, len(rows[file])), replace=False)
             with torch.autocast("cpu", torch.bfloat16):
-                scores, _ = network(*readings[file].rows(drawn))
+                scores, _ = network(read[file], drawn)
             (_loss(scores.float(), torch.from_numpy(targets[file][drawn]).float()) / FILES_A_STEP).backward()
         nn.utils.clip_grad_norm_(upper, 1.0)
         optimiser.step()
@@ -247,27 +243,19 @@ class Single(nn.Module):
 
 def export(single: Single, path: Path) -> None:
     """Write the network to `path` in ONNX, its weights in eight bits, quantised channel by channel."""
-    with TemporaryDirectory() as folder:
-        whole = Path(folder) / "whole.onnx"
-        torch.onnx.export(
-            single.eval(),
-            (torch.randint(1000, 2000, (20,)), torch.zeros(SHAPE)),
-            str(whole),
-            input_names=["ids", "shape"],
-            output_names=["score", "embedding"],
-            dynamic_axes={"ids": {0: "pieces"}},
-            opset_version=OPSET,
-            dynamo=False,
-        )
-        quantize_dynamic(whole, path, weight_type=QuantType.QInt8, per_channel=True)
-
-
-def mean_network(networks: list[Network]) -> Network:
-    """Return the first network, with the mean of the weights of all."""
-    states = [network.state_dict() for network in networks]
-    mean = {name: sum(state[name] for state in states) / len(states) for name in states[0]}
-    networks[0].load_state_dict(mean)
-    return networks[0]
+    whole = BytesIO()
+    torch.onnx.export(
+        single.eval(),
+        (torch.randint(1000, 2000, (20,)), torch.zeros(SHAPE)),
+        whole,
+        input_names=["ids", "shape"],
+        output_names=["score", "embedding"],
+        dynamic_axes={"ids": {0: "pieces"}},
+        opset_version=OPSET,
+        dynamo=False,
+    )
+    model = onnx.load_from_string(whole.getvalue())
+    quantize_dynamic(model, path, weight_type=QuantType.QInt8, per_channel=True)
 
 
 def measures(corpus: Corpus, scores: dict[str, dict[str, Numbers]]) -> dict[str, float]:
@@ -305,7 +293,9 @@ def train(corpus: Corpus, allowed: list[Entry], minilm: Path, out: Path) -> Card
             mixed = (1 - shares) * lexical[data.name] + shares * said
             for way, each in zip(scores, (said, lexical[data.name], mixed), strict=True):
                 scores[way][data.name] = each
-    network = mean_network(networks)
+    states = [network.state_dict() for network in networks]
+    network = networks[0]
+    network.load_state_dict({name: sum(each[name] for each in states) / len(states) for name in states[0]})
     fine_tune(network, corpus, [], readings, STEPS_ON)
     embedded = np.concatenate([score(network, each)[1] for each in readings])
     centre = embedded.mean(axis=0)

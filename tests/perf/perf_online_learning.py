@@ -1,6 +1,8 @@
 """Serves streams of requests: each is predicted, then learned from, as a server meets them.
 
-python -m tests.perf.perf_online_learning FILE...   (as for `clairvoyant study`)
+python -m tests.perf.perf_online_learning [--shipped] FILE...   (as for `clairvoyant study`)
+
+With `--shipped` the shipped models predict, without and with the encoder: give files that trained neither.
 """
 
 import sys
@@ -16,7 +18,7 @@ import numpy.typing as npt
 from clairvoyant_cli.commands.study import table_text
 from predictor.card import Card
 from predictor.errors import ModelError
-from predictor.loading import load_model
+from predictor.loading import load_encoder, load_model
 from predictor.ranking import pair_ranking, ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Predictor, PromptView
 from predictor.research.studies.evaluation import calibration_error
@@ -25,8 +27,10 @@ from predictor.research.studies.unseen import SEED, Corpus
 from predictor.research.training.dataset import Dataset, read_dataset
 from predictor.research.training.fitting import save
 from predictor.research.training.material import Numbers
+from predictor.semantic.model import Encoder
 
 STREAMS_A_FILE = 1
+STREAMS_SHIPPED = 3
 STREAM = 1000
 SETTLED = 500
 SOON = slice(100, 200)  # of a stream's requests: when most of what can be learned should have been
@@ -66,11 +70,14 @@ class Served(NamedTuple):
         return calibration_error(self.chances[some], real)
 
 
-def serve(predictor: Predictor, views: Iterable[PromptView], tokens: Numbers) -> Served:
-    """Predict each request of a stream, then learn its answer."""
+def serve(
+    predictor: Predictor, views: Iterable[PromptView], tokens: Numbers, encoder: Encoder | None = None
+) -> Served:
+    """Predict each request of a stream, with the encoder's opinion if there is one, then learn its answer."""
     rows = []
     for view, count in zip(views, tokens, strict=True):
-        prediction = predictor.predict(view)
+        opinion = None if encoder is None else encoder.encode(view.prompt, view.cut)
+        prediction = predictor.predict(view, opinion)
         chances = prediction.p_short, prediction.p_medium, prediction.p_long
         static = prediction.memo.static  # type: ignore[attr-defined]
         rows.append((static, prediction.score, chances, count <= prediction.q90_tokens))
@@ -102,6 +109,25 @@ def online(corpus: Corpus, progress: Progress) -> StudyTable:
                 views = [replace(data.views[row], model="served") for row in order]
                 served = serve(load_model(folder), views, data.tokens[order, model])
                 rows.append([data.name, data.models[model], *_figures(served)])
+    return _table("Learning while serving", rows)
+
+
+def shipped(datasets: Iterable[Dataset], progress: Progress) -> list[StudyTable]:
+    """Serve streams of files that trained no shipped model, by words alone and with the encoder."""
+    generator, encoder = np.random.default_rng(SEED), load_encoder()
+    tables: dict[str, list[list[Cell]]] = {"Words": [], "Words and encoder": []}
+    for data in datasets:
+        progress(data.name)
+        for _, model in _streams(data, generator, STREAMS_SHIPPED):
+            order = _draw(data, model, generator)
+            views = [replace(data.views[row], model="served") for row in order]
+            for rows, opinions in zip(tables.values(), (None, encoder), strict=True):
+                served = serve(load_model(), views, data.tokens[order, model], opinions)
+                rows.append([data.name, data.models[model], *_figures(served)])
+    return [_table(title, rows) for title, rows in tables.items()]
+
+
+def _table(title: str, rows: list[list[Cell]]) -> StudyTable:
     ranks = ["static", "learnt", "soon static", "soon learnt", "late static", "late learnt", "late gain"]
     pairs, covers = ["static pairs", "learnt pairs"], ["q90 covers", "late covers"]
     columns = ["file", "model", *ranks, *pairs, *covers, "first error", "late error"]
@@ -114,7 +140,7 @@ def online(corpus: Corpus, progress: Progress) -> StudyTable:
     # A hundred answers may hold no Long one: there is nothing to rank then.
     for name, summary in (("mean", np.nanmean), ("least", np.nanmin), ("most", np.nanmax)):
         rows.append([name, "", *summary(figures, axis=0).tolist()])
-    return StudyTable("Learning while serving", columns, rows)
+    return StudyTable(title, columns, rows)
 
 
 def _figures(served: Served) -> list[float]:
@@ -125,12 +151,14 @@ def _figures(served: Served) -> list[float]:
     return [*ranks, *served.pairs(late), *covers, served.error(slice(SOON.start)), served.error(late)]
 
 
-def _streams(data: Dataset, generator: np.random.Generator) -> list[tuple[Dataset, int]]:
+def _streams(
+    data: Dataset, generator: np.random.Generator, count: int = STREAMS_A_FILE
+) -> list[tuple[Dataset, int]]:
     """Return a file with the columns of models whose answers make a stream, drawn at random."""
     shorts, longs = data.tokens < SHORT_BELOW_TOKENS, data.tokens >= LONG_FROM_TOKENS
     enough = np.minimum(shorts.sum(axis=0), longs.sum(axis=0)) >= MIN_PAIRED
     enough &= np.isfinite(data.tokens).sum(axis=0) >= MIN_STREAMED
-    return [(data, int(model)) for model in generator.permutation(np.flatnonzero(enough))[:STREAMS_A_FILE]]
+    return [(data, int(model)) for model in generator.permutation(np.flatnonzero(enough))[:count]]
 
 
 def _draw(data: Dataset, model: int, generator: np.random.Generator) -> npt.NDArray[np.intp]:
@@ -139,5 +167,12 @@ def _draw(data: Dataset, model: int, generator: np.random.Generator) -> npt.NDAr
 
 
 if __name__ == "__main__":
-    corpus = Corpus.of([read_dataset(Path(path)) for path in sys.argv[1:]])
-    print(table_text(online(corpus, lambda line: print(line, file=sys.stderr))))
+    given = [read_dataset(Path(path)) for path in sys.argv[1:] if path != "--shipped"]
+
+    def narrate(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    if "--shipped" in sys.argv:
+        print(*map(table_text, shipped(given, narrate)), sep="\n")
+    else:
+        print(table_text(online(Corpus.of(given), narrate)))

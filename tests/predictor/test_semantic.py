@@ -52,8 +52,8 @@ def test_an_opinion_is_had_of_any_text(encoder: Encoder, text: str) -> None:
         ("Explain monads, for example with 字 in a string.", 1.0),
         ("Erkläre mir die Größe der Straße, bitte ausführlich.", 1.0),
         ("```\n1 + 1\n```", 1.0),
-        ("请写一篇关于夏天的文章，分点明确。", 0.5),
-        ("Расскажи подробно о Волге.", 0.5),
+        ("请写一篇关于夏天的文章，分点明确。", 0.25),
+        ("Расскажи подробно о Волге.", 0.25),
         ("", 1.0),
     ],
 )

@@ -32,7 +32,7 @@ from predictor.loading import MODELS, SEMANTIC
 from predictor.research.studies.unseen import Corpus, deal, family, file_accuracy
 from predictor.research.training.card_writing import file_hashes, write_card
 from predictor.research.training.fitting import FOLDS, calibrate_evenly
-from predictor.research.training.material import TYPICAL_LEVEL, Numbers, Rows, label, single_answers
+from predictor.research.training.material import TYPICAL_LEVEL, Numbers, label, single_answers
 from predictor.research.training.shipped_models import Entry, card_of, narrate, read_manifest
 from predictor.semantic.model import ENCODER, VOCABULARY, Encoder, shape, share_of
 from predictor.semantic.opinion import EMBEDDED

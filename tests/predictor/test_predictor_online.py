@@ -11,7 +11,7 @@ import predictor
 from predictor.errors import ModelError
 from predictor.frozen import FrozenPredictor
 from predictor.judged import WINDOW, Judged
-from predictor.lexical.online import NOISE, Correction, Features
+from predictor.lexical.online import Correction, Features
 from predictor.ranking import ranking_accuracy
 from predictor.record import Prediction, Predictor, PromptView, Quality, Step
 
@@ -253,26 +253,14 @@ def test_it_learns_what_follows_a_tools_result() -> None:
     assert after["read"] > 2 * after["search"]
 
 
-def test_restarts_lose_little_of_what_is_certain() -> None:
-    """With variances lost, the first answer after a restart would move the level by half its surprise."""
-    correction, generator = Correction(4), np.random.default_rng(1)
-    features = Features.of(np.array([7], np.uint32), 0, np.ones(4, np.float32))
-    for _ in range(100):
-        correction.learn(features, 5.0, 6.0 + generator.normal(0, 0.1))
-    heir = Correction.of_state(correction.export_state(), 4)
-    heir.learn(features, 5.0, 8.0)
-    assert heir.shift(features) == pytest.approx(1.0, abs=0.2)
-
-
 def test_many_answers_leave_the_regression_sound() -> None:
     correction, generator = Correction(12), np.random.default_rng(1)
     weights = generator.normal(0, 0.5, 12)
-    for _ in range(4_000):
+    for _ in range(20_000):
         dense = generator.normal(0, 1, 12).astype(np.float32)
         features = Features.of(generator.integers(0, 90, 20).astype(np.uint32), 0, dense)
         correction.learn(features, 5.0, 5.0 + float(dense @ weights) + generator.normal(0, 0.5))
-    inverse = correction._inverse.astype(float)
-    spread = np.linalg.eigvalsh(inverse)
+    spread = np.linalg.eigvalsh(correction._covariance)
     assert spread.min() > 0
-    assert spread.max() < 1 / NOISE + 1e-3
+    assert spread.max() < 1
     assert correction._dense == pytest.approx(weights, abs=0.1)

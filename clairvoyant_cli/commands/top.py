@@ -116,8 +116,20 @@ def _live(url: str | None, token_file: Path | None) -> Attachment:
 
 
 async def _snapshot(opened: AbstractAsyncContextManager[Attachment]) -> Snapshot:
+    import tui.print_tables  # noqa: F401 - if it is damaged, that is said, not what the daemon answers
+
     async with opened as (source, _):
         return await source.snapshot()
+
+
+def _print(snapshot: Snapshot, as_json: bool) -> None:
+    from tui.print_tables import output_width, state
+
+    if as_json:
+        say_json(without_prompts(snapshot))
+    else:
+        for line in state(snapshot, output_width()):
+            say(line)
 
 
 async def _watch(
@@ -150,13 +162,3 @@ async def _watch(
             await app.run_async()
         if app.return_code:
             sys.exit(app.return_code)
-
-
-def _print(snapshot: Snapshot, as_json: bool) -> None:
-    from tui.print_tables import output_width, state
-
-    if as_json:
-        say_json(without_prompts(snapshot))
-    else:
-        for line in state(snapshot, output_width()):
-            say(line)

@@ -1,10 +1,10 @@
-"""Learns the traffic at hand: a correction of the static mean, and the spread and the classes of each model.
+"""Learns from the traffic: a correction of the static mean, and the spread and the classes of each model.
 
-Rule 1: what outlives the daemon are weights of hashed features and counts. Of the last answers hashes are in
-memory; text is nowhere.
-Rule 2: an answer costs the same whether ten thousand came before it or a thousand.
-Rule 3: the correction shrinks to nothing where nothing was learnt; where there is nothing to learn but noise
-it costs one to two points of ranking accuracy. It is always applied in full: weighting it by its success made
+Rule 1: only weights and variances of hashed features, and counts, are saved. The features of the latest
+answers are in memory only, and text is not kept at all.
+Rule 2: learning from an answer costs the same after ten thousand answers as after a thousand.
+Rule 3: where nothing was learned the correction is zero. On traffic that is only noise it costs one to two
+points of ranking accuracy. It is always applied in full: weighting it by its success made
 scores of different times incomparable, and cost requests 100 to 200 of a stream two to five points.
 """
 
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float32]
 Buckets = npt.NDArray[np.uint16]
 
 NOISE = np.float32(2.0)
-"""The variance of what cannot be learnt; a feature's square is how freely it may learn (a ridge penalty)."""
+"""Variance of what cannot be learned. A feature's square is how freely it may learn (a ridge penalty)."""
 
 GRAM_VALUE = 0.7
 MAX_GRAMS = 192
@@ -37,26 +37,25 @@ KEY_BUCKETS = 256
 
 REPLAYED, REPLAYED_OF = 4, 256
 REPLAY_RATE = np.float32(0.1)
-"""Words learn from that many of the last answers again. Unseen streams are ranked half a point better in
-requests 100 to 200 for it."""
+"""After each answer, the words learn again from `REPLAYED` of the last `REPLAYED_OF`. It ranks unseen streams
+about half a point better."""
 
 DRIFT = np.float32(1e-5)
-"""How much of what is certain becomes uncertain with each answer: of what was learnt 100,000 answers ago
-little is left."""
+"""Share of the certainty that is lost with each answer, so that the weights can follow changing traffic."""
 
-LARGEST_SURPRISE = 3.0  # log units; an answer ten times longer still than this must not bend everything else
+LARGEST_SURPRISE = 3.0  # log units; limits the effect of a single answer
 _MAGIC = b"correction 7\n"
 _HEAD = struct.Struct("<QII")
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A request as the correction sees it: buckets of grams, and dense numbers, the hashed keys among them.
+    """A request as the correction sees it: buckets of grams, and dense numbers including the hashed keys.
 
     Each gram has a bucket for all clients and one for its own client, so that another client's answers to the
-    same words do not undo what was learnt from its own.
+    same words do not undo what was learned from its own.
 
-    Two grams of a prompt in one bucket count twice and are learnt once.
+    Two grams of a prompt in one bucket count twice and are learned once.
     """
 
     grams: Buckets
@@ -64,19 +63,19 @@ class Features:
 
     @classmethod
     def of(cls, hashes: Hashes, client: int, dense: Floats) -> "Features":
-        """Describe a request, of the distinct hashes of its grams and the 32-bit hash of its client."""
+        """Describe a request by the distinct hashes of its grams and the 32-bit hash of its client."""
         kept = hashes[:MAX_GRAMS]
         own = (kept ^ np.uint32(client)) * _OWN >> np.uint32(16)
         return cls(np.concatenate((kept, own), dtype=np.uint16, casting="unsafe"), dense)
 
     @property
     def gram_value(self) -> np.float32:
-        """The value of each gram: they are as long together whatever their number."""
+        """Value of each gram, such that all grams of a request together have length GRAM_VALUE."""
         return np.float32(GRAM_VALUE / sqrt(len(self.grams)))
 
 
 def hashed_keys(keys: Mapping[str, float]) -> Floats:
-    """Return keys with their values as numbers, (KEY_BUCKETS,); few share a place, with either sign."""
+    """Return keys with their values as numbers, (KEY_BUCKETS,). Collisions are rare and have random signs."""
     numbers = np.zeros(KEY_BUCKETS, np.float32)
     for key, value in keys.items():
         place = crc32(key.encode("utf-8", "replace"))
@@ -85,14 +84,14 @@ def hashed_keys(keys: Mapping[str, float]) -> Floats:
 
 
 class Correction:
-    """What is added to the static log tokens, learnt from their difference from the real ones.
+    """A Bayesian linear regression of the difference between real and static log tokens.
 
-    A Bayesian regression: of the dense features the whole covariance is kept, of words their variances alone
-    (as in AROW: Crammer et al., NIPS 2009).
+    It keeps the full covariance of the dense features, and only the variances of the words
+    (AROW: Crammer et al., NIPS 2009).
     """
 
     def __init__(self, width: int) -> None:
-        """Start with nothing learnt, for dense vectors of `width` numbers."""
+        """Start with nothing learned, for dense vectors of `width` numbers."""
         self.learnt = 0
         self._dense = np.zeros(width, np.float32)
         self._covariance = np.eye(width, dtype=np.float32)
@@ -110,7 +109,7 @@ class Correction:
         return float(self._dense @ features.dense + words)
 
     def learn(self, features: Features, static: float, real: float) -> None:
-        """Learn from an answer of `real` log tokens, `static` without what was learnt."""
+        """Learn from an answer of `real` log tokens where the static prediction was `static`."""
         surprise = min(max(real - static, -LARGEST_SURPRISE), LARGEST_SURPRISE)
         value, grams = features.gram_value, features.grams
         moved, words = self._covariance @ features.dense, self._variances[grams] * value
@@ -130,7 +129,7 @@ class Correction:
             self._table[again.grams] += missed * self._variances[again.grams]
 
     def export_state(self) -> bytes:
-        """Return what was learnt, as hashed weights and variances; a copy and no more, for an event loop."""
+        """Return what was learned, as hashed weights and variances. Cheap enough for an event loop."""
         used = np.flatnonzero(self._table != 0)  # a tenth of the time of finding floats
         head = _HEAD.pack(self.learnt, len(used), len(self._dense))
         parts = self._table[used], self._variances[used], self._dense, self._covariance.diagonal()
@@ -163,16 +162,16 @@ class Correction:
 # -- the spread and the classes of each model's answers ------------------------------------------------
 
 SCALE_GUESSED, SCALE_STEP = 10.0, 0.01
-"""How many answers the card's spread counts for, and the least weight of a new one."""
+"""How many answers the card's spread counts as, and the least weight of a new answer."""
 
 Q90_STEP = 0.08
 """How far, in spreads, the quantile moves; an exceedance moves it nine times as far as the reverse, so
 that it rests where one answer in ten exceeds it (Gibbs and Candes, adaptive conformal inference, 2021)."""
 
 EDGE_STEP, EDGE_LEARNED, EDGE_LEAST = 0.4, 50.0, 0.05
-"""How far, in log odds, a class boundary moves for an answer wholly unforeseen, after how many answers half
-as far, and the least step. The mean may be right and the classes wrong: an edge fitted to other traffic has
-its skew (Platt scaling, one answer at a time)."""
+"""Initial step of a class boundary in log odds, the number of answers after which it has halved, and the
+least step. The mean may be right and the classes wrong, because the boundaries were fitted to other traffic
+(Platt scaling, one answer at a time)."""
 
 LARGEST_EDGE = 3.0
 
@@ -221,19 +220,19 @@ class ModelEdges:
         self._known: dict[int, Edges] = {}
 
     def of(self, model: int) -> Edges:
-        """Return a model's edges; fresh ones, not kept, for a model not learnt yet."""
+        """Return a model's edges; defaults, not kept, for a model without answers."""
         return self._known.get(model) or Edges()
 
     def to_teach(self, model: int) -> Edges:
-        """Return a model's edges, to be kept; past `MAX_MODELS` the one known longest is forgotten."""
+        """Return a model's edges, to be kept; beyond `MAX_MODELS` the oldest is dropped."""
         if model not in self._known and len(self._known) >= MAX_MODELS:
             del self._known[next(iter(self._known))]
         return self._known.setdefault(model, Edges())
 
     def export_state(self) -> dict[str, tuple[float, ...]]:
-        """Return what was learnt, fit for JSON."""
+        """Return what was learned, as values for JSON."""
         return {str(model): astuple(edges) for model, edges in self._known.items()}
 
     def import_state(self, state: Mapping[str, tuple[float, ...]]) -> None:
-        """Take up what `export_state` returned; TypeError or ValueError if that cannot be."""
+        """Restore what `export_state` returned; TypeError or ValueError if it is damaged."""
         self._known = {int(model): Edges(*map(float, shifts)) for model, shifts in state.items()}

@@ -38,7 +38,7 @@ STARTED_FOR_S = 0.2  # a request sent this long ago is counted by /slots, if it 
 LEADS_BACK = "its address leads back to this proxy; give --backend the LLM server itself"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class ServerWatch:
     """Keeps a server's state current and waits for slots that must drain.
 

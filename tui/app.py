@@ -121,7 +121,7 @@ class Top(App[None]):
             self.register_theme(theme)
         self._memory = memory
         self.likes: Mapping[str, str] = (_stored(memory) if memory else {}) | dict(likes or {})
-        price = self.likes.get("price")
+        price = (likes or {}).get("price")  # checked with the other settings
         self._price_kwh = float(price) if price else None
         liked = self.likes.get("theme", "")
         self.theme = liked if liked in [theme.name for theme in THEMES] else THEMES[0].name

@@ -175,7 +175,7 @@ class Adapter:
     CONTINUES: ClassVar[tuple[Way, ...]] = (Prefill(),)
     CAPS: ClassVar[tuple[str, ...]] = CAPS  # the fields that bound an answer's length there
     # Fields of a request that have its prompt read in one go, though it may be in the cache.
-    READ_ANEW: ClassVar[Mapping[str, Any]] = {}
+    READ_AGAIN: ClassVar[Mapping[str, Any]] = {}
     PRIORITY: ClassVar[Priority | None] = None  # how its queue is ordered by `priority`, if it was started so
     REPORTS_SLOTS: ClassVar[bool] = False  # tells how many slots it has, and which are at work
     REPORTS_LOADING: ClassVar[bool] = True  # may answer 503 while its model loads, instead of waiting

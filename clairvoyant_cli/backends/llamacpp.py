@@ -41,7 +41,7 @@ class LlamaCpp(Adapter):
     REPORTS_SLOTS = True
     ANSWERS_ANY_MODEL = True
     SETS_LENGTH = True
-    READ_ANEW: ClassVar[Mapping[str, Any]] = {"cache_prompt": False}
+    READ_AGAIN: ClassVar[Mapping[str, Any]] = {"cache_prompt": False}
     health_path = "/health"
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:

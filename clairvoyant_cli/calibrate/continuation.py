@@ -259,7 +259,7 @@ class Cutter:
     def asked(self, question: Question) -> Continuable:
         body = self._client.body(question, question.cap, greedy=True)
         route = self.adapter.routes[self.adapter.chat_path]
-        raw = msgspec.json.encode(body | dict(self.adapter.READ_ANEW))
+        raw = msgspec.json.encode(body | dict(self.adapter.READ_AGAIN))
         asked = continuable(raw, route.shape, streams=route.streams)
         if isinstance(asked, str):
             raise ClairvoyantError(f"a calibration question cannot be cut: {asked}; please report this")
@@ -287,7 +287,7 @@ class Cutter:
             warm_s = None if part is None or part.first_s is None else part.first_s - begun_s
         # Other chats pass through all slots.
         await together(self._client.ask(each) for each in islice(self._others, self._at_once))
-        begun_s, part = await self._resume(way, cut, look_up=True, read_anew=repeated)
+        begun_s, part = await self._resume(way, cut, look_up=True, read_again=repeated)
         if part is None or part.first_s is None:
             return None if part is None else Continued(said, repeated, warm_s)
         return Continued(said, repeated, warm_s, cut.splice.said, part.tokens, part.first_s - begun_s)
@@ -318,10 +318,10 @@ class Cutter:
         return Cut(splice, tokens, earlier)
 
     async def _resume(
-        self, way: Way, cut: Cut, *, first_only: bool = False, look_up: bool = False, read_anew: bool = False
+        self, way: Way, cut: Cut, *, first_only: bool = False, look_up: bool = False, read_again: bool = False
     ) -> tuple[float, Part | None]:
         """Continue an answer; return when that began, and what came: None if the way is not available. With
-        `look_up` the server first looks for it in its cache; with `read_anew` it reads all again.
+        `look_up` the server first looks for it in its cache; with `read_again` it reads all again.
         """
         begun_s = self._client.clock()
         if look_up and (lookup := self.adapter.cache_lookup(cut.splice.asked)) is not None:
@@ -329,8 +329,8 @@ class Cutter:
         onward: Onward | None = await way.onward(self.ask, cut.splice.asked, cut.splice.said, cut.tokens)
         if onward is None:
             return begun_s, None
-        if read_anew:
-            onward = replace(onward, body=onward.body | dict(self.adapter.READ_ANEW))
+        if read_again:
+            onward = replace(onward, body=onward.body | dict(self.adapter.READ_AGAIN))
         cut.splice.continue_in(onward.shape, cut.earlier)
         path = onward.path or self.adapter.chat_path
         try:
@@ -342,7 +342,7 @@ class Cutter:
 
     async def _warm_up(self, asked: Continuable) -> None:
         """Have the prompt in the cache whenever an answer begins, where it cannot be read in one go."""
-        if not self.adapter.READ_ANEW:
+        if not self.adapter.READ_AGAIN:
             await self._client.ask(Question("warm-up", asked.body["messages"][-1]["content"], 1))
 
     async def _part(

@@ -202,9 +202,8 @@ def _about_noise(singles: Sequence[Sample]) -> Iterator[str]:
     if freedom:
         # The 95 % quantile of chi-squared over its degrees of freedom (Wilson and Hilferty, 1931).
         part = 2.0 / (9.0 * freedom)
-        bound = NOISY_RATE * sqrt((1.0 - part + CERTAIN * sqrt(part)) ** 3)
-    if freedom and spread > bound:
-        yield f"the speed varied by {spread:.0%} from answer to answer: something else used the machine"
+        if spread > NOISY_RATE * sqrt((1.0 - part + CERTAIN * sqrt(part)) ** 3):
+            yield f"the speed varied by {spread:.0%} from answer to answer: something else used the machine"
     told = [s for s in singles if s.decode_s is not None]
     more_s = [s.sojourn_s - (s.decode_s or 0.0) - (s.prefill_s or 0.0) - (s.load_s or 0.0) for s in told]
     if told and median(more_s) > max(UNEXPLAINED_S, UNEXPLAINED * median(s.sojourn_s for s in told)):

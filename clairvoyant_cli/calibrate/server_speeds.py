@@ -25,9 +25,7 @@ from profiles.records import Band, Sample, Served, place_of
 
 # The first answer after a pause pays for caches and clocks that the others find warm.
 WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)
-SINGLES_SHARE = (
-    0.35  # of a bounded run that questions one at a time may take; they tell how long the rest will
-)
+SINGLES_SHARE = 0.35  # of a bounded run for questions one at a time; they tell how long the rest will take
 LEAST_SHORTS = 2  # asked one at a time, however long they take
 MIN_TOKENS = 32
 SHORT_TOKENS, LONG_TOKENS = 60, 800  # assumed lengths of the answers of either kind, before any was asked

@@ -107,11 +107,15 @@ async def _proxy(stack: AsyncExitStack, url: str | None) -> ControlClient:
             raise
     state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
     # Of several commands one starts the proxy. SQLite has a lock on all systems that ends with its process.
-    with closing(sqlite3.connect(state_dir() / "run.lock", timeout=MAX_START_S)) as lock:
-        lock.execute("BEGIN EXCLUSIVE")
-        with suppress(ClairvoyantError):
-            return await _watched(stack, daemon_url(None))
-        return await _watched(stack, _started())
+    try:
+        with closing(sqlite3.connect(state_dir() / "run.lock", timeout=MAX_START_S)) as lock:
+            lock.execute("BEGIN EXCLUSIVE")
+            with suppress(ClairvoyantError):
+                return await _watched(stack, daemon_url(None))
+            return await _watched(stack, _started())
+    except sqlite3.Error as error:
+        why = f"cannot lock {state_dir() / 'run.lock'}: {error}"
+        raise ClairvoyantError(f"{why}; start the proxy yourself: clairvoyant serve") from None
 
 
 async def _watched(stack: AsyncExitStack, url: str) -> ControlClient:

@@ -144,7 +144,9 @@ def direct_clients(port: int) -> list[str]:
     names = []
     for pid in sorted(pids - {os.getpid()}):
         with suppress(psutil.Error):
-            process = psutil.Process(pid)
-            if not any(Path(word).stem in OWN_PROGRAMS for word in process.cmdline()[:MOST_WORDS]):
+            process, words = psutil.Process(pid), list[str]()
+            with suppress(psutil.AccessDenied):  # another account's
+                words = process.cmdline()[:MOST_WORDS]
+            if not any(Path(word).stem in OWN_PROGRAMS for word in words):
                 names.append(f"{process.name()} (pid {pid})")
     return names

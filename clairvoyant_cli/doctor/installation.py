@@ -1,4 +1,4 @@
-"""Checks the installation and the machine: packages, predictor, GPU, files, limits, clock."""
+"""Checks the installation and the machine: packages, predictor, GPU, files, limits."""
 
 import os
 import shutil

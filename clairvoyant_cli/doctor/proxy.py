@@ -102,7 +102,6 @@ def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:
         claim_alone(probe)
         try:
             probe.bind((host, port))
-            yield ok("port", f"{config.listen} is free")
         except OSError as error:
             if any(each.url.endswith(f":{port}") for each in running_daemons()):
                 yield ok("port", f"{config.listen} is used by another daemon of this account")
@@ -110,6 +109,8 @@ def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:
             other = f"{host}:{port + 1}"
             why = f"{config.listen} is in use ({error.strerror or error})"
             yield broken("port", why, f"clairvoyant serve --listen {other}")
+        else:
+            yield ok("port", f"{config.listen} is free")
 
 
 def check_openness(config: ServeConfig) -> Iterator[Finding]:

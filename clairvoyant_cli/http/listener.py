@@ -29,7 +29,7 @@ DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
 """What a client may send behind a request that waits in the queue, before it is taken for an attack."""
 
 SHORT_PACKET_BYTES = 4096
-"""What is read at once however much else is: it takes 30 us, and the others must not wait for a crowd."""
+"""What is read at once however much else is: it takes 30 us, and other clients must not wait for hundreds."""
 
 LEAVING_S = 0.0002  # about what it takes to clean up after a request whose client has left
 REFUSED_LINGER_S = 0.5

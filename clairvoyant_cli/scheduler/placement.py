@@ -26,9 +26,6 @@ MAX_PASSED = 3
 """Jobs that may be left waiting for a better worker at one decision. If more wait, the free worker takes the
 one of them that loses least. A fourth gains nothing."""
 
-EVERY = 1 << 30
-"""As a number of routing candidates: all workers."""
-
 
 class WorkerSpeed(Protocol):
     def seconds(self, prompt_tokens: float, tokens: float) -> float:

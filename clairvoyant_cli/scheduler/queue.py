@@ -54,7 +54,7 @@ class Scheduler(QueueState):
         client, rules = job.client, self.line.rules_of(job.client)
         if job.id in self:
             raise ValueError(f"a job {job.id!r} is in the queue already")
-        if rules.max_waiting is not None and self._crowds.waiting_of(client) >= rules.max_waiting:
+        if rules.max_waiting is not None and self._queues.waiting_of(client) >= rules.max_waiting:
             raise ClientFullError
         self.line.now = now
         job = self.fleet.priced(job)
@@ -63,7 +63,7 @@ class Scheduler(QueueState):
         entry.key = self.policy.key(entry)
         displaced = None
         if len(self._waiting) >= self.capacity:
-            displaced = self._crowds.make_room(entry, rules.weight, self.capacity, self.line.is_overdue)
+            displaced = self._queues.make_room(entry, rules.weight, self.capacity, self.line.is_overdue)
             self.cancel(displaced.job.id, now)
         entry.job = job = replace(job, session=self.sessions.arrived(job, now))
         self.accounts.charge(entry, now)

@@ -25,7 +25,7 @@ MAX_ASKED = 8
 with a single job are not counted."""
 
 
-class Crowd:
+class ClientQueue:
     """One client's waiting jobs: their number, and which would start last.
 
     `listed` is the share it was last listed under, `listing` the number of that item.
@@ -65,58 +65,61 @@ class Crowd:
         return entry
 
 
-class Crowds:
+class ClientQueues:
     """The waiting jobs of all clients, with quick access to the client that has most."""
 
     def __init__(self) -> None:
-        self._by_client: dict[str, Crowd] = {}
-        self._largest: list[tuple[float, int, Crowd]] = []
+        self._by_client: dict[str, ClientQueue] = {}
+        self._largest: list[tuple[float, int, ClientQueue]] = []
         self._numbers = count()
         self._weight = 0.0
 
     def waiting(self) -> dict[str, int]:
-        return {crowd.client: crowd.waiting for crowd in self._by_client.values()}
+        return {queue.client: queue.waiting for queue in self._by_client.values()}
 
     def waiting_of(self, client: str) -> int:
         return self._by_client[client].waiting if client in self._by_client else 0
 
     def share_of(self, client: str, weight: float) -> float:
         """Return a client's share of the weight of all waiting clients, itself included."""
-        return weight / (self._weight + (0.0 if client in self._by_client else weight))
+        return weight / self._weight_with(client, weight)
+
+    def _weight_with(self, client: str, weight: float) -> float:
+        return self._weight if client in self._by_client else self._weight + weight
 
     def join(self, client: str, weight: float) -> None:
-        crowd = self._by_client.get(client)
-        if crowd is None:
-            crowd = self._by_client[client] = Crowd(client, weight)
+        queue = self._by_client.get(client)
+        if queue is None:
+            queue = self._by_client[client] = ClientQueue(client, weight)
             self._weight += weight
-        crowd.waiting += 1
-        if crowd.share > crowd.listed:
-            self._list(crowd)
+        queue.waiting += 1
+        if queue.share > queue.listed:
+            self._list(queue)
 
     def place(self, entry: QueuedJob) -> None:
         """Let a counted job be dropped; call it after its lane has taken it."""
-        crowd = self._by_client[entry.job.client]
-        crowd.add(entry)
-        if crowd.listing < 0:  # its only job was held and may be dropped now
-            self._list(crowd)
+        queue = self._by_client[entry.job.client]
+        queue.add(entry)
+        if queue.listing < 0:  # its only job was held and may be dropped now
+            self._list(queue)
 
     def leave(self, client: str) -> None:
         """Count a job that leaves the queue. The heap is corrected when the client comes up."""
-        crowd = self._by_client[client]
-        crowd.waiting -= 1
-        if not crowd.waiting:
+        queue = self._by_client[client]
+        queue.waiting -= 1
+        if not queue.waiting:
             del self._by_client[client]
             # An empty queue leaves no rounding error.
-            self._weight = self._weight - crowd.weight if self._by_client else 0.0
+            self._weight = self._weight - queue.weight if self._by_client else 0.0
 
     def reweigh(self, weight_of: Callable[[str], float]) -> None:
         """Change the weights and forget which jobs may be dropped; the caller adds them again."""
         self._largest.clear()
-        for crowd in self._by_client.values():
-            crowd.weight = weight_of(crowd.client)
-            crowd.clear()
-            self._list(crowd)
-        self._weight = fsum(crowd.weight for crowd in self._by_client.values())
+        for queue in self._by_client.values():
+            queue.weight = weight_of(queue.client)
+            queue.clear()
+            self._list(queue)
+        self._weight = fsum(queue.weight for queue in self._by_client.values())
 
     def make_room(
         self, newcomer: QueuedJob, weight: float, capacity: int, overdue: Callable[[QueuedJob], bool]
@@ -127,22 +130,22 @@ class Crowds:
         the newcomer's own that would start after it. A client's fair share of the capacity is by its weight.
         """
         client = newcomer.job.client
-        own, fair_share = self._by_client.get(client), capacity * self.share_of(client, weight) / weight
+        own, fair_share = self._by_client.get(client), capacity / self._weight_with(client, weight)
         above = (self.waiting_of(client) + 1) / weight
-        passed: list[tuple[float, int, Crowd]] = []
+        passed: list[tuple[float, int, ClientQueue]] = []
         found = None
         while found is None and len(passed) < MAX_ASKED:
-            crowd = self._first()
-            if crowd is None or crowd.share <= above:
+            queue = self._first()
+            if queue is None or queue.share <= above:
                 break
-            found = crowd.last(overdue)
-            if found is None and crowd.waiting > 1 and crowd.share > fair_share:
-                found = crowd.latest_overdue.first()
-            if found is None and crowd.waiting > 1:
+            found = queue.last(overdue)
+            if found is None and queue.waiting > 1 and queue.share > fair_share:
+                found = queue.latest_overdue.first()
+            if found is None and queue.waiting > 1:
                 passed.append(heappop(self._largest))
             elif found is None:
                 heappop(self._largest)
-                crowd.listed, crowd.listing = 0.0, -1
+                queue.listed, queue.listing = 0.0, -1
         for item in passed:
             heappush(self._largest, item)
         if found is None:
@@ -151,26 +154,26 @@ class Crowds:
                 raise QueueFullError
         return found
 
-    def _first(self) -> Crowd | None:
+    def _first(self) -> ClientQueue | None:
         """Return the client with most jobs per weight; stale heap items are corrected as they come up."""
         items = self._largest
         while items:
-            _, listing, crowd = items[0]
-            if listing != crowd.listing or not crowd.waiting:
+            _, listing, queue = items[0]
+            if listing != queue.listing or not queue.waiting:
                 heappop(items)
-            elif crowd.share < crowd.listed:
-                heapreplace(items, self._item(crowd))
+            elif queue.share < queue.listed:
+                heapreplace(items, self._item(queue))
             else:
-                return crowd
+                return queue
         return None
 
-    def _list(self, crowd: Crowd) -> None:
-        heappush(self._largest, self._item(crowd))
+    def _list(self, queue: ClientQueue) -> None:
+        heappush(self._largest, self._item(queue))
         if len(self._largest) > SLACK + 2 * len(self._by_client):
             self._largest = [self._item(each) for each in self._by_client.values()]
             heapify(self._largest)
 
-    def _item(self, crowd: Crowd) -> tuple[float, int, Crowd]:
-        """Return what lists a crowd under its share; an item made before counts no more."""
-        crowd.listed, crowd.listing = crowd.share, next(self._numbers)
-        return -crowd.listed, crowd.listing, crowd
+    def _item(self, queue: ClientQueue) -> tuple[float, int, ClientQueue]:
+        """Return what lists a queue under its share; an item made before counts no more."""
+        queue.listed, queue.listing = queue.share, next(self._numbers)
+        return -queue.listed, queue.listing, queue

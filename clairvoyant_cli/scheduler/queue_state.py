@@ -12,7 +12,7 @@ from clairvoyant_cli.scheduler.job import Job, Move, MoveKind
 from clairvoyant_cli.scheduler.newcomers import Newcomers
 from clairvoyant_cli.scheduler.placement import Fleet
 from clairvoyant_cli.scheduler.policy import Policy
-from clairvoyant_cli.scheduler.queue_drop import Crowds
+from clairvoyant_cli.scheduler.queue_drop import ClientQueues
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
@@ -67,7 +67,7 @@ class QueueState:
         self._seq = count()
         self._promotions = count(1)
         self._waiting: dict[str, QueuedJob] = {}  # insertion order is arrival order
-        self._crowds = Crowds()
+        self._queues = ClientQueues()
         self._back: deque[QueuedJob] = deque()  # background jobs, the oldest first
         self._since_forward = FORWARD_EVERY
         self._parked: dict[str, QueuedJob] = {}
@@ -106,7 +106,7 @@ class QueueState:
     @property
     def clients(self) -> dict[str, tuple[int, int]]:
         """The numbers of waiting and running jobs of each client that has any."""
-        waiting, running = self._crowds.waiting(), self.line.clients_running
+        waiting, running = self._queues.waiting(), self.line.clients_running
         names = waiting.keys() | running.keys()
         return {name: (waiting.get(name, 0), running.get(name, 0)) for name in names}
 
@@ -158,7 +158,7 @@ class QueueState:
         if not self.policy.by_level or entry.promoted:
             return True
         client = entry.job.client
-        share = self._crowds.share_of(client, self.line.rules_of(client).weight)
+        share = self._queues.share_of(client, self.line.rules_of(client).weight)
         if self.claims.believes(entry.job, share, self.slots.values(), now):
             return True
         self.claims.refuse(client, share, now)
@@ -173,7 +173,7 @@ class QueueState:
             self._by_root.setdefault(entry.job.prefix.hashes[0], {})[entry.job.id] = entry
         self.waited_for += not entry.job.stands_back
         client = entry.job.client
-        self._crowds.join(client, self.line.rules_of(client).weight)
+        self._queues.join(client, self.line.rules_of(client).weight)
         self._place(entry)
 
     def _place(self, entry: QueuedJob) -> None:
@@ -184,14 +184,14 @@ class QueueState:
         entry.parked = self._must_park(entry)
         if entry.parked:
             self._parked[entry.job.id] = entry
-            self._crowds.place(entry)
+            self._queues.place(entry)
         elif not entry.held:
             if self._is_in_order(entry):
                 usual = replace(entry.job, cost_s=self.sessions.usual_s, cost_high_s=self.sessions.usual_s)
                 entry.key = self.policy.key(replace(entry, job=usual))
             self.line.push(entry)
             if not entry.promoted and not entry.cuts:  # a partial answer is never dropped
-                self._crowds.place(entry)
+                self._queues.place(entry)
 
     def _is_in_order(self, entry: QueuedJob) -> bool:
         """Return whether a waiting job goes by its arrival among the turns of sessions."""
@@ -288,7 +288,7 @@ class QueueState:
 
     def _place_all(self) -> None:
         self.line.lanes.clear()
-        self._crowds.reweigh(lambda client: self.line.rules_of(client).weight)
+        self._queues.reweigh(lambda client: self.line.rules_of(client).weight)
         for entry in self._waiting.values():
             entry.lane = None
             self._place(entry)
@@ -308,7 +308,7 @@ class QueueState:
             if not self._by_root[root]:
                 del self._by_root[root]
         self.waited_for -= not entry.job.stands_back
-        self._crowds.leave(entry.job.client)
+        self._queues.leave(entry.job.client)
         self.line.drop(entry)
 
     def _stop(self, job_id: str, now: float, *, served: bool) -> QueuedJob:

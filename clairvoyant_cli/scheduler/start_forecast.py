@@ -26,7 +26,6 @@ just so long. With r waits are overestimated by a quarter, with 1 underestimated
 MIN_SIGMA, MAX_SIGMA = 0.15, 2.5
 """Limits of the spread of a wait, as the sigma of its logarithm."""
 
-
 MAX_PLAYED = 200
 """Jobs simulated to compare policies: some ten milliseconds per policy."""
 

@@ -119,8 +119,8 @@ class RunningServer:
             return False
 
     def _computed_s(self) -> float:
-        """Return the processor time of its processes, in seconds."""
-        spent = (each.cpu_times() for each in self.processes())
+        """Return the processor time of its processes without the desktop app, in seconds."""
+        spent = (each.cpu_times() for each in self.processes()[bool(self.app) :])
         return sum(float(each.user + each.system) for each in spent)
 
 

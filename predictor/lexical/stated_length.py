@@ -216,7 +216,7 @@ def stated_cues(length: int, seen: bytes, words: list[bytes], distinct: Set[byte
 
 def _asked(seen: bytes, words: list[bytes], numbers: Set[bytes]) -> tuple[float, float]:
     if BLURRED.isdisjoint(numbers):
-        return asked_tokens(words, [words.index(number) for number in numbers])
+        return asked_tokens(words, sorted(map(words.index, numbers)))
     places = [place for place, word in enumerate(words) if word in numbers]
     return asked_tokens(in_english(split_with_numbers(seen)), places)
 

@@ -184,6 +184,15 @@ async def test_errors_are_one_line(tmp_path: Path, words: tuple[str, ...], code:
     assert line in err
 
 
+async def test_a_lock_that_cannot_be_taken_is_an_error_in_one_line(tmp_path: Path) -> None:
+    lock = tmp_path / "clairvoyant/run.lock"
+    lock.parent.mkdir()
+    lock.write_bytes(b"no database" * 100)
+    code, out, err = await ran(tmp_path, "--", "true")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert f"cannot lock {lock}: " in err
+
+
 def test_saved_time_is_the_difference_of_the_totals() -> None:
     then = busy()
     before = replace(

@@ -5,6 +5,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -157,12 +158,15 @@ def test_direct_clients_are_found_by_their_connections(
     def process(pid: int) -> SimpleNamespace:
         if pid == 5:
             raise psutil.AccessDenied(pid)
+        if pid == 6:
+            return SimpleNamespace(name=lambda: "service.exe", cmdline=Mock(side_effect=psutil.AccessDenied))
         return SimpleNamespace(name=lambda: words[pid][0], cmdline=lambda: words[pid])
 
     open_ones = [
         *(connection(7, 11434), connection(7, 11434), connection(9, 11434), connection(5, 11434)),
         *(
             connection(8, 443),
+            connection(6, 11434),
             connection(4, 11434),
             connection(3, 11434),
             connection(0, 11434, psutil.CONN_TIME_WAIT),
@@ -171,7 +175,8 @@ def test_direct_clients_are_found_by_their_connections(
     ]
     monkeypatch.setattr(psutil, "Process", process)
     monkeypatch.setattr(psutil, "net_connections", lambda kind: open_ones)
-    assert direct_clients(11434) == ["chat.exe (pid 7)", "ollama app.exe (pid 9)"]
+    found = ["service.exe (pid 6)", "chat.exe (pid 7)", "ollama app.exe (pid 9)"]
+    assert direct_clients(11434) == found
 
     def forbidden(kind: str) -> None:
         raise psutil.AccessDenied

@@ -35,7 +35,6 @@ from clairvoyant_cli.research.simulator.workload import (
     oracle,
     poisson,
 )
-from clairvoyant_cli.scheduler.placement import EVERY
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -43,6 +42,7 @@ from predictor.record import Prediction, Predictor, PromptView
 from tests.fakes.replay_backend import Engine, Replay, Speed
 from tests.perf import quartz_ablation as quartz
 from tests.perf.quartz_ablation import (
+    EVERY,
     LOAD,
     SHIFTS,
     VARIANTS,

@@ -14,7 +14,6 @@ from clairvoyant_cli.research.simulator.comparison import UNBOUNDED
 from clairvoyant_cli.research.simulator.engine import Run, SlotSimulation
 from clairvoyant_cli.research.simulator.workload import Floats, Ints, Predictions, Workload
 from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
-from clairvoyant_cli.scheduler.placement import EVERY
 from clairvoyant_cli.scheduler.policy import (
     GENTLE_AGING_RATE,
     POLICIES,
@@ -27,6 +26,7 @@ from clairvoyant_cli.scheduler.quantile_coverage import ALPHA, DELTA, Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
+EVERY = 1 << 30  # as a number of routing candidates: all workers
 WORKERS = ("w0", "w1", "w2", "w3")
 CLIENTS = 16
 CHAT, RAG = 0, 1

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from predictor.lexical.cues import NAMES, read
-from predictor.lexical.stated_length import STATED_CUES, asked_tokens
+from predictor.lexical.stated_length import STATED_CUES, _asked, asked_tokens
 from predictor.lexical.words import (
     WINDOW_CHARACTERS,
     gram_hash,
@@ -135,6 +135,17 @@ def _told(prompt: str) -> dict[str, float]:
 )
 def test_other_languages_read_like_english(prompt: str, english: bytes) -> None:
     assert b" ".join(read(prompt)[0]) == english
+
+
+def test_of_many_numbers_the_first_count_in_any_order_of_a_set() -> None:
+    text = b"write two pages on one three four five six seven eight nine ten eleven"
+    words = text.split()
+    numbers = dict.fromkeys(each for each in words if each not in b"write pages on".split())
+    forwards, backwards = (
+        _asked(text, words, dict.fromkeys(each).keys()) for each in (numbers, [*numbers][::-1])
+    )
+    assert forwards == backwards
+    assert forwards[0] > 0.0
 
 
 def test_foreign_marks_end_a_prompt_like_english_ones() -> None:

@@ -314,11 +314,11 @@ def test_memory_of_a_full_queue_is_bounded() -> None:
         scheduler.cancel(str(number), 0.0)
         if len(scheduler) < 20:
             scheduler.submit(Job(f"x{number}", 0.0, cost_s=1.0, client="a"), 0.0)
-    crowds = scheduler._crowds
-    assert len(crowds._by_client) == 1
-    assert len(crowds._largest) < 300
-    [crowd] = crowds._by_client.values()
-    assert len(crowd.last_jobs._items) < 300
+    queues = scheduler._queues
+    assert len(queues._by_client) == 1
+    assert len(queues._largest) < 300
+    [queue] = queues._by_client.values()
+    assert len(queue.last_jobs._items) < 300
 
 
 def test_memory_of_overdue_jobs_is_bounded() -> None:
@@ -329,10 +329,10 @@ def test_memory_of_overdue_jobs_is_bounded() -> None:
         assert displaced(scheduler, newcomer, now)[0] == "a"
         scheduler.cancel(newcomer.id, now)
         scheduler.submit(job(f"a{number + 20}", at=now), now)
-    crowds = scheduler._crowds
-    [crowd] = crowds._by_client.values()
-    assert len(crowd.latest_overdue._items) + len(crowd.last_jobs._items) < 300
-    assert crowds._weight == crowd.weight
+    queues = scheduler._queues
+    [queue] = queues._by_client.values()
+    assert len(queue.latest_overdue._items) + len(queue.last_jobs._items) < 300
+    assert queues._weight == queue.weight
     for entry in list(scheduler.waiting()):
         scheduler.cancel(entry.job.id, 1e6)
-    assert crowds._weight == 0.0
+    assert queues._weight == 0.0

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -176,3 +177,24 @@ def test_the_next_free_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert free_port_after(port - 1) > port
+
+
+def test_what_the_desktop_app_computes_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed_s = {"app": 0.0, "server": 1.0}
+
+    def cpu_times(name: str) -> SimpleNamespace:
+        computed_s["app"] += 9.0
+        return SimpleNamespace(user=computed_s[name], system=0.0)
+
+    app = SimpleNamespace(cmdline=lambda: ["/opt/ollama app.exe"], cpu_times=lambda: cpu_times("app"))
+    process = SimpleNamespace(
+        parent=lambda: app, children=lambda recursive: [], cpu_times=lambda: cpu_times("server")
+    )
+    connected = SimpleNamespace(status=psutil.CONN_ESTABLISHED, laddr=SimpleNamespace(port=8080))
+    monkeypatch.setattr(servers, "_connections", lambda: [connected])
+    monkeypatch.setattr(servers, "SAMPLE_S", 0.0)
+    server = running("ollama", process)
+    assert server.processes() == [app, process]
+    assert not server.is_answering()
+    process.cpu_times = lambda: cpu_times("app")
+    assert server.is_answering()

@@ -190,7 +190,7 @@ class SnapshotBuilder:
     def _urgency(self, now: float) -> UrgencyState:
         dispatcher, stats, predictor = self.operation.dispatcher, self.urgency_stats, self.levels.predictor
         claims = dispatcher.scheduler.claims
-        loud = claims.shouter(now)
+        shouter = claims.shouter(now)
         return UrgencyState(
             levels=stats.levels(list(dispatcher.live.values())),
             predictor="" if predictor is None else predictor.name,
@@ -198,7 +198,7 @@ class SnapshotBuilder:
             late=stats.late,
             overruled=self.levels.totals(claims.refused),
             heeded=dispatcher.scheduler.policy.by_level,
-            shouter=None if loud is None else ShouterState(*loud),
+            shouter=None if shouter is None else ShouterState(*shouter),
         )
 
     def _sessions(self, waiting: Sequence[QueuedJob], now: float) -> SessionsState:

@@ -1,8 +1,13 @@
 """What tests of more than one tree share."""
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
+
+# The tests run side by side, and threads of a small matrix product cost more than they save: learning from
+# an answer took four times the processor time. Read when numpy is first imported; child processes inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings

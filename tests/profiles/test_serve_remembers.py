@@ -434,3 +434,19 @@ async def test_a_server_that_starts_later_gets_the_name_and_the_profile_of_its_k
             assert [known.name for known in daemon.pool.first.profiles] == [PROFILE.name]
     with reading(path) as connection:
         assert [found.backend for found in each(connection, Span())] == ["ollama"]
+
+
+async def test_a_server_that_is_busy_when_recognised_gets_its_name_once_idle(tmp_path: Path) -> None:
+    path = keep(tmp_path / "c.db", (), replace(PROFILE, host=this_host()))
+    port = free_port()
+    async with daemon_on(path, f"http://127.0.0.1:{port}") as daemon:
+        dispatcher, server = daemon.dispatcher, daemon.pool.first
+        idle, busy = dispatcher.attempts_on, True
+        dispatcher.attempts_on = lambda name: [None] if busy else idle(name)  # type: ignore[method-assign, assignment, list-item]
+        async with serve_app(Replay(Engine(speed=Speed(1e5, 2000.0))).app, port):
+            await until(daemon, lambda state: server.adapter.name == "ollama" and server.state == "up")
+            assert server.name == "other"
+            busy = False
+            server.watch.look_now()
+            await until(daemon, lambda state: [shown.name for shown in state.backends] == ["ollama"])
+            assert [known.name for known in server.profiles] == [PROFILE.name]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from clairvoyant_cli.http import upstream as upstream_module
@@ -88,10 +89,16 @@ async def test_leaving_the_queue_never_reaches_the_server(llama: LlamaServer) ->
     async with serving(llama.base_url) as daemon, raw_client(daemon.base_url) as first:
         first.send(ask("0.5 running", 1500, stream=True))
         await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"])
-        async with raw_client(daemon.base_url) as leaver:
-            leaver.send(ask("0.5 waiting", 5, stream=False))
-            await until(daemon, lambda s: len(s.queue) == 1)
-        left = await until(daemon, lambda s: s.counters.client_cancelled == 1)
+        assert llama.process is not None
+        server = psutil.Process(llama.process.pid)
+        server.suspend()  # its answer outlasts what happens in the queue
+        try:
+            async with raw_client(daemon.base_url) as leaver:
+                leaver.send(ask("0.5 waiting", 5, stream=False))
+                await until(daemon, lambda s: len(s.queue) == 1)
+            left = await until(daemon, lambda s: s.counters.client_cancelled == 1)
+        finally:
+            server.resume()
         assert (left.queue, len(left.running)) == ((), 1)
         assert (await first.response(b"POST")).whole
         recent = daemon.snapshot().recent

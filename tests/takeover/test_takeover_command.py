@@ -147,7 +147,8 @@ def test_a_takeover_that_fails_is_undone(ollama: Ollama, monkeypatch: pytest.Mon
     assert not ollama.is_taken_over()
 
 
-def test_running_answers_are_waited_for(ollama: Ollama) -> None:
+def test_running_answers_are_waited_for(ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "BUSY_S", -1.0)  # this server sleeps between tokens where others compute
     with ThreadPoolExecutor() as pool:
         running = pool.submit(ollama.ask, 60)  # three seconds
         while not any(

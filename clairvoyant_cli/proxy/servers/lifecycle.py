@@ -106,7 +106,7 @@ class ServerLifecycle:
         named_by_kind = not self.config.backends and adapter_of(guessed).name == guessed
         if not named_by_kind or guessed == server.adapter.name or len(self.pool) > 1:
             return
-        if self.dispatcher.attempts_on(guessed):
+        if self.dispatcher.attempts_on(guessed):  # `see_settings` comes back to it
             return
         server.name = server.adapter.name
         self.pool.servers = {server.name: server}
@@ -208,6 +208,9 @@ class ServerLifecycle:
             news = f"{server.name}: {unproved}, so no answer is cut; prove it again: clairvoyant calibrate"
             self.journal.event(logging.WARNING, news)
         server.unproved = unproved
+        if server.name != server.adapter.name:  # it may have been busy when it was recognised
+            self._name_by_kind(server)
+            self._match_waiting()
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Count a success or failure towards the health of the server that answered; learn from an overflow

@@ -436,6 +436,19 @@ async def test_a_server_that_starts_later_gets_the_name_and_the_profile_of_its_k
         assert [found.backend for found in each(connection, Span())] == ["ollama"]
 
 
+async def test_a_name_that_the_operator_gave_is_kept(tmp_path: Path) -> None:
+    port = free_port()
+    backend = Replay(Engine(speed=Speed(1e5, 2000.0))).app
+    async with (
+        daemon_on(tmp_path / "c.db", f"llamacpp=http://127.0.0.1:{port}") as daemon,
+        serve_app(backend, port),
+    ):
+        server = daemon.pool.first
+        await until(daemon, lambda state: server.adapter.name == "ollama" and server.state == "up")
+        await daemon.lifecycle.see_settings(server)
+        assert [shown.name for shown in daemon.snapshot().backends] == ["llamacpp"]
+
+
 async def test_a_server_that_is_busy_when_recognised_gets_its_name_once_idle(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", (), replace(PROFILE, host=this_host()))
     port = free_port()

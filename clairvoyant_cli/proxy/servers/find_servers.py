@@ -72,6 +72,7 @@ async def find_server(
             guessed=not all_found and wanted.kind is None,
             annotate=config.annotate,
             prober=prober,
+            named_by_kind=wanted.name is None,
             key=key.encode() if key else None,
             weight=wanted.weight,
             tests_allowed=wanted.self_test,

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from clairvoyant_cli.addresses import Address
-from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError
@@ -100,15 +99,14 @@ class ServerLifecycle:
         scheduler.set_slots(server.name, server.room, weight=server.weight)
         scheduler.set_speed(server.name, server.speeds)
 
-    def _name_by_kind(self, server: Server) -> None:
-        """Give the only server, a bare URL that was taken for another kind until it answered, its name."""
+    def _name_by_kind(self, server: Server) -> bool:
+        """Rename the only server if its name was guessed and it is of another kind; return whether it was."""
         scheduler, guessed = self.dispatcher.scheduler, server.name
-        named_by_kind = not self.config.backends and adapter_of(guessed).name == guessed
-        if not named_by_kind or guessed == server.adapter.name or len(self.pool) > 1:
-            return
+        if not server.named_by_kind or guessed == server.adapter.name or len(self.pool) > 1:
+            return False
         if self.dispatcher.attempts_on(guessed):  # `see_settings` comes back to it
-            return
-        server.name = server.adapter.name
+            return False
+        server.name, server.residents = server.adapter.name, None
         self.pool.servers = {server.name: server}
         self._watching[server.name] = self._watching.pop(guessed)
         scheduler.fleet.remove(guessed)
@@ -116,6 +114,7 @@ class ServerLifecycle:
         self._enter(server)
         for listener in self.joined:  # its profiles are those of its kind
             listener(server)
+        return True
 
     def start(self, server: Server) -> None:
         self._watching[server.name] = self.spawn(server.watch.run())
@@ -208,8 +207,7 @@ class ServerLifecycle:
             news = f"{server.name}: {unproved}, so no answer is cut; prove it again: clairvoyant calibrate"
             self.journal.event(logging.WARNING, news)
         server.unproved = unproved
-        if server.name != server.adapter.name:  # it may have been busy when it was recognised
-            self._name_by_kind(server)
+        if self._name_by_kind(server):  # it was busy when it was recognised
             self._match_waiting()
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:

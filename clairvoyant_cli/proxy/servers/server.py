@@ -38,18 +38,20 @@ class ProvenWay(NamedTuple):
 class Server(ObservedServer):
     """One server behind the proxy, and everything the proxy keeps about it.
 
-    `key` is its own API key. `profiles` are its measurements, the preferred one first. `weight` is its share
-    among servers that could serve a request equally well. A `draining` server gets no new requests; a
-    `leaving` one is also removed once it has nothing left to do. `residents` is None unless it swaps models,
-    `saved_slots` unless it may save conversations. `settings` maps a model to what decides its answers
-    besides the request. With `tests_allowed`, it is tested although that may cost money; `self_test` says how
-    far the test is. `truncated` counts the prompts that it cut to its context, and `cut_to` are the tokens of
-    the last one and that context. `news`, `unproved` and `remarks` hold what was logged already.
+    `key` is its own API key. It is `named_by_kind` if nobody gave it a name. `profiles` are its measurements,
+    the preferred one first. `weight` is its share among servers that could serve a request equally well. A
+    `draining` server gets no new requests; a `leaving` one is also removed once it has nothing left to do.
+    `residents` is None unless it swaps models, `saved_slots` unless it may save conversations. `settings`
+    maps a model to what decides its answers besides the request. With `tests_allowed`, it is tested although
+    that may cost money; `self_test` says how far the test is. `truncated` counts the prompts that it cut to
+    its context, and `cut_to` are the tokens of the last one and that context. `news`, `unproved` and
+    `remarks` hold what was logged already.
     """
 
     prober: Prober
     watch: ServerWatch = field(init=False)
     key: bytes | None = None
+    named_by_kind: bool = False
     profiles: Sequence[Profile] = ()
     weight: float = 1.0
     draining: bool = False

@@ -391,5 +391,6 @@ RECENT: Grid[FinishedRequest] = Grid(
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.outcome} {row.predicted.length_class}"
     ),
     empty=lambda view: "No request has ended yet." if view.link.state is LinkState.LIVE else "",
-    of=lambda view: (view.state.recent, view.link.state, heeded(view)),
+    # Ended requests are only appended.
+    of=lambda view: (len(view.state.recent), view.state.recent[-1:], view.link.state, heeded(view)),
 )

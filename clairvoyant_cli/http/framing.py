@@ -1,7 +1,8 @@
 """HTTP/1.1 framing in both directions: what a message is on the wire, and where it ends. No I/O.
 
 Rule 1: what two parsers could read differently is refused, never repaired (RFC 9112, 11.2): bare CR or LF,
-folded lines, blanks around names, two lengths, any coding but chunked.
+blanks around names, two lengths, any coding but chunked. Requests may not fold lines or give a length beside
+chunks; a response that does is read as clients read it, and ends its connection.
 Rule 2: a body keeps its framing, Content-Length or chunked, unless the receiver cannot read it.
 Rule 3: everything buffered has a limit: a head, a chunk's line, the trailers.
 Rule 4: an answer that was cut looks cut to every client, whatever its version (RFC 9112, 6.3 and 8).
@@ -44,7 +45,7 @@ CHUNKS_AT_ONCE = 256
 
 MAX_INFORMATIONAL = 16  # 1xx answers before the final one; more are a flood (Go's net/http: 5)
 
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + VALUE + rb")?\r\n")
+_CHUNK_LINE = rb"([0-9A-Fa-f]{1,16})%b(?:;" + VALUE + rb")?\r\n"
 
 
 class End(NamedTuple):
@@ -91,6 +92,7 @@ class Reader:
     """
 
     _start: ClassVar[re.Pattern[bytes]]  # what the first bytes of a head must look like
+    _chunk_line: ClassVar[re.Pattern[bytes]]
 
     def __init__(self, state: _State) -> None:
         self.pending = False
@@ -223,7 +225,7 @@ class Reader:
         """Read the chunks that are here whole, and the line of one that is not."""
         pieces: list[bytes] = []
         slack = self._slack
-        while pos < len(data) and (line := _CHUNK_LINE.match(data, pos)) is not None:
+        while pos < len(data) and (line := self._chunk_line.match(data, pos)) is not None:
             end = line.end()
             size = int(line[1], 16)
             slack = min(CHUNK_SLACK_BYTES, slack + 16 + 2 * size - (end - pos))
@@ -253,7 +255,7 @@ class Reader:
         return pos
 
     def _hold_chunk_line(self, data: bytes, pos: int) -> int:
-        if _CHUNK_LINE.match(data, pos) is not None:
+        if self._chunk_line.match(data, pos) is not None:
             raise FramingError(400, "a chunk holds more framing than body")
         if data.find(b"\n", pos, pos + CHUNK_LINE_LIMIT_BYTES) >= 0:
             raise FramingError(400, "a chunk does not begin with its size")
@@ -292,6 +294,7 @@ class Reader:
 class RequestReader(Reader):
     """Reads a client's requests. One at a time: what is pipelined is held until `next_request`."""
 
+    _chunk_line = re.compile(_CHUNK_LINE % b"")
     _start = re.compile(rb"(?:\r\n)?+" + TCHAR + rb"*+(?: |\Z)|\r\Z")
 
     def __init__(self) -> None:
@@ -318,6 +321,7 @@ class RequestReader(Reader):
 class ResponseReader(Reader):
     """Reads a server's answers, each to the request that was announced by `expect`."""
 
+    _chunk_line = re.compile(_CHUNK_LINE % rb"[ \t]*")  # clients skip blanks after the size
     _start = re.compile(rb"H(?:T(?:T(?:P(?:/.*)?)?)?)?\Z", re.DOTALL)
 
     def __init__(self) -> None:

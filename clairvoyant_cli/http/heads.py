@@ -22,6 +22,7 @@ IGNORED_UPGRADES = (b"h2c", b"tls/")
 every first request, and TLS must not start within a connection."""
 
 _REQUEST_LINE = re.compile(rb"(" + TCHAR + rb"++) ([\x21-\x7e]++) HTTP/([0-9])\.([0-9])\r\n")
+_FOLD = re.compile(rb"\r\n[ \t]+")  # RFC 9112, 5.2
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([1-9][0-9][0-9])(?: (" + VALUE + rb"))?\r\n")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]++)([/?].*)?", re.IGNORECASE)
 _AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]++\]|[^/?#@:\[\]]++):[0-9]{1,5}")
@@ -55,7 +56,7 @@ class RequestHead:
         for name in options:
             if name in FRAMING_FIELDS and name in fields.first:
                 raise FramingError(400, f"Connection must not name {name.decode().title()}")
-        declared = _declared(fields, http10=http10, coding_status=501)
+        declared = _declared(fields, http10=http10)
         self.method = method
         self.target = target
         self.fields = fields
@@ -163,18 +164,30 @@ def read_request_head(block: bytes) -> RequestHead:
 
 
 def read_response_head(block: bytes) -> ResponseHead:
-    """Parse a response's head, each line with its CRLF; FramingError if it is invalid (RFC 9112, 4)."""
+    """Parse a response's head, each line with its CRLF; FramingError if it is invalid (RFC 9112, 4).
+
+    What all clients read is read here, too: folded lines, chunks from HTTP/1.0, `chunked` twice or beside a
+    length, which it overrides (RFC 9112, 6.3). The connection takes no other request then.
+    """
     line = _STATUS_LINE.match(block)
     if line is None:
         raise no_head(block, "the first line is no HTTP/1.1 status line")
     major, minor, status, reason = line.groups(b"")
     if major != b"1":
         raise FramingError(502, "it does not speak HTTP/1.1")
-    fields, http10 = Fields.parse(block, line.end()), minor == b"0"
-    length = _declared(fields, http10=http10, coding_status=502)
-    chunked = b"transfer-encoding" in fields.first
+    fields, http10 = Fields.parse(_FOLD.sub(b" ", block[line.end() :])), minor == b"0"
     keep_alive = _persists(fields.members(b"connection"), http10=http10)
-    return ResponseHead(int(status), reason, fields.items, length, chunked, keep_alive, fields)
+    codings = fields.members(b"transfer-encoding")
+    if not codings:
+        return ResponseHead(
+            int(status), reason, fields.items, _length(fields), keep_alive=keep_alive, fields=fields
+        )
+    if set(codings) != {b"chunked"}:
+        raise FramingError(502, "the only transfer coding is chunked")
+    if http10 or len(codings) > 1 or b"content-length" in fields.first:
+        keep_alive = False
+        fields = Fields(item for item in fields.items if item[0].lower() != b"content-length")
+    return ResponseHead(int(status), reason, fields.items, None, True, keep_alive, fields)
 
 
 def bodiless(method: bytes, status: int) -> bool:
@@ -187,17 +200,21 @@ def _persists(options: list[bytes], *, http10: bool) -> bool:
     return (b"keep-alive" in options) if http10 else (b"close" not in options)
 
 
-def _declared(fields: Fields, *, http10: bool, coding_status: int) -> int | None:
-    """Return the declared length, None without one; FramingError for any doubt (RFC 9112, 6.1 to 6.3)."""
-    length = fields.first.get(b"content-length")
+def _declared(fields: Fields, *, http10: bool) -> int | None:
+    """Return a request's length, None without one; FramingError for any doubt (RFC 9112, 6.1 to 6.3)."""
     codings = fields.listed.get(b"transfer-encoding")
     if codings is not None:
-        if length is not None:
+        if b"content-length" in fields.first:
             raise FramingError(400, "Content-Length and Transfer-Encoding exclude each other")
         if http10:
             raise FramingError(400, "HTTP/1.0 knows no Transfer-Encoding")
         if codings != [b"chunked"]:
-            raise FramingError(coding_status, "the only transfer coding is chunked")
+            raise FramingError(501, "the only transfer coding is chunked")
+    return _length(fields)
+
+
+def _length(fields: Fields) -> int | None:
+    length = fields.first.get(b"content-length")
     if length is None:
         return None
     if _LENGTH.fullmatch(length) is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum, auto
 
@@ -9,6 +10,20 @@ from clairvoyant_cli.system import CLOSE_WAIT, ESTABLISHED, NO_LINGER, reset, tc
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Idle seconds before the first probe, seconds between two, and unanswered probes: two minutes in all."""
+
+
+READ_BYTES = 64 * 1024
+
+
+def unread(transport: asyncio.BaseTransport) -> Iterator[bytes]:
+    """Yield what the kernel has received for a transport that is in `connection_lost`, without TLS."""
+    peer = transport.get_extra_info("socket")
+    if peer is None or transport.get_extra_info("ssl_object") is not None:
+        return
+    with suppress(OSError), peer.dup() as again:
+        again.setblocking(False)
+        while data := again.recv(READ_BYTES):
+            yield data
 
 
 class Peer(Enum):

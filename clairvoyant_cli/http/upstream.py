@@ -8,10 +8,14 @@ Rule 3: connecting has a timeout, answering has none.
 
 import asyncio
 import errno
+import math
+import socket
 import ssl
+from asyncio.staggered import staggered_race
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -21,13 +25,16 @@ from clairvoyant_cli.http.framing import End, Event, Malformed, ResponseReader, 
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.limits import Throttle
 from clairvoyant_cli.http.request import SHORT_BYTES, Piece
-from clairvoyant_cli.http.sockets import Peer, keep_alive, peer_of
+from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of, unread
 
 MAX_IDLE = 32  # how many idle connections are kept
 MAX_IDLE_S = 2.0  # older ones are closed: cpp-httplib keeps them 5 s, Go and Node at least as long
 MIN_IDLE_S = 0.05
 """Minimum rest: llama.cpp closes the connection of a streamed answer a millisecond after its end, without
 announcing it, and a request sent in that millisecond is lost."""
+
+NEXT_ADDRESS_S = 0.25  # RFC 8305, section 8: Connection Attempt Delay
+IN_FLIGHT_S = 0.3  # what arrives sooner after a half-close may have been sent before the server saw it
 
 Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
@@ -90,6 +97,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._corked = b""
         self._reading = True
         self._hanging_up = False
+        self._half_closed_s = math.inf
         self.throttle: Throttle | None = None
         self.idle_since = 0.0
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -107,12 +115,21 @@ class UpstreamConnection(asyncio.Protocol):
         elif not self._hanging_up:
             # Nobody asked: the rest of an answer that was given up, or a server that closes with a 408.
             self.close()
+        elif asyncio.get_running_loop().time() - self._half_closed_s >= IN_FLIGHT_S:
+            # The server has not noticed, as Python's http.server, which does when a write fails.
+            self._pool.ignores_half_close = True
+            self._reset()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        transport, self._transport = self._transport, None
         self._pool.forget(self)
         if not self.closed.done():
             self.closed.set_result(None)
+        if exc is not None and transport is not None and self._sink is not None:
+            # A write failed: the server has closed its side. Its answer, 413 or 401, may have come before.
+            for data in unread(transport):
+                if self._sink is not None:
+                    self._take(self._reader.receive(data), self._sink)
         while self._reader.pending and self._sink is not None:
             self._take(self._reader.receive(b""), self._sink)
         sink = self._sink
@@ -192,14 +209,17 @@ class UpstreamConnection(asyncio.Protocol):
 
     async def hang_up(self, patience_s: float) -> bool:
         """Abandon the answer and wait until the backend has noticed; False on a timeout. Half-closing first
-        makes a server close its own half when its handler ends: the only sign that every backend gives that
-        the work has stopped.
+        makes most servers close their own half when their handler ends: the only sign that the work has
+        stopped. One that writes on after it gets a reset, and from then on nothing else.
         """
         self.let_go()
         transport = self._transport
         if transport is None:
             return True
-        if transport.can_write_eof():
+        if self._pool.ignores_half_close:
+            self._reset()
+        elif transport.can_write_eof():
+            self._half_closed_s = asyncio.get_running_loop().time()
             with suppress(OSError, RuntimeError):
                 transport.write_eof()
             with suppress(TimeoutError):
@@ -208,6 +228,11 @@ class UpstreamConnection(asyncio.Protocol):
         noticed = self._transport is None
         transport.abort()
         return noticed
+
+    def _reset(self) -> None:
+        if self._transport is not None:
+            end_with_reset(self._transport)
+            self._transport.abort()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -301,6 +326,7 @@ class Upstream:
         self._spare_ends: asyncio.TimerHandle | None = None
         self._opening_spare = False
         self._spawn: Spawn | None = None
+        self.ignores_half_close = False  # it was seen to write on after one
 
     def __repr__(self) -> str:
         spare = "" if self._spare is None else ", a spare"
@@ -323,16 +349,9 @@ class Upstream:
         return spare if spare is not None and spare.is_there() else await self._open()
 
     async def _open(self) -> UpstreamConnection:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self),
-                    self.host,
-                    self.port,
-                    ssl=self._ssl,
-                    server_hostname=self.host if self._ssl else None,
-                )
+                return await self._connect_first()
         except TimeoutError:
             raise UnreachableError(f"no connection within {self._connect_timeout_s:g} s") from None
         except ssl.SSLError as error:
@@ -341,6 +360,29 @@ class Upstream:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise UpstreamError("this machine allows no more open files") from None
             raise UnreachableError(reason(error)) from None
+
+    async def _connect_first(self) -> UpstreamConnection:
+        """Connect to the first address of the host that answers ("happy eyeballs", RFC 8305), as uvloop
+        tries one address after the other, each until the kernel gives up.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        attempts = [partial(self._connect, str(address[0])) for *_, address in found]
+        if len(attempts) == 1:
+            return await attempts[0]()
+        won, _, errors = await staggered_race(attempts, NEXT_ADDRESS_S)
+        if won is None:
+            raise next(filter(None, errors))
+        return cast(UpstreamConnection, won)
+
+    async def _connect(self, address: str) -> UpstreamConnection:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: UpstreamConnection(self),
+            address,
+            self.port,
+            ssl=self._ssl,
+            server_hostname=self.host if self._ssl else None,
+        )
         return connection
 
     def keep(self, connection: UpstreamConnection) -> None:

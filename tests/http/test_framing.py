@@ -246,12 +246,27 @@ def test_a_switch_to_what_was_not_offered_is_an_error(protocol: str) -> None:
 @pytest.mark.parametrize(
     "head",
     [
+        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\nX: a\r\n\t folded\r\n",
+    ],
+)
+def test_an_answer_that_all_clients_read_is_read_and_ends_its_connection(head: str) -> None:
+    reader = reader_of_answers(request(method="GET"))
+    answer, *events = reader.receive(head.encode() + b"\r\n5 \r\nriver\r\n0\r\n\r\n")
+    assert isinstance(answer, ResponseHead)
+    assert (body_of([answer, *events]), reader.reusable) == (b"river", False)
+    assert answer.get(b"content-length") is None
+    assert answer.get(b"x") in (None, b"a folded")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked\r\n",
-        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n",
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n",
-        "HTTP/1.1 200 OK\r\nX: a\r\n folded\r\n",
         "HTTP/1.1 000 OK\r\n",
         "HTTP/1.1 099 OK\r\n",
         "HTTP/1.1 1000 OK\r\n",

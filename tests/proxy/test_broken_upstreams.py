@@ -92,7 +92,7 @@ async def test_an_answer_cut_short_stays_cut_short(
         b"HTTP/9.9 200 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nriver!",
         b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nriver",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nNo colon here\r\n\r\n",
         b"HTTP/1.1 200 O",
         b"HTTP/1.1 103 Early Hints\r\n\r\n",

@@ -351,7 +351,8 @@ class ClientConnection(asyncio.Protocol):
         self.write(self._writer.head(head, *extra))
 
     def send_informational(self, head: ResponseHead) -> None:
-        if self._writer is not None and self._request is not None:
+        # Behind a head, which may have been sent early, it would be read as a part of the body.
+        if self._writer is not None and self._request is not None and not self.head_sent:
             if head.status == 100:
                 self._request.continued()
             self.write(self._writer.informational(head))

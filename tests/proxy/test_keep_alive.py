@@ -17,6 +17,7 @@ from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
+from tests.fakes.scripted_upstream import answer
 from tests.fakes.serving import between, serving, until
 
 LENGTHS = tabled({"endless": 100_000, "short": 3})
@@ -190,6 +191,24 @@ async def test_a_servers_own_error_is_passed_on_as_an_event(body: bytes) -> None
         last = events(await chunked_rest(client))[-1]
         assert "no such model" in last["error"]["message"]
         assert [each.status for each in daemon.snapshot().recent] == [404]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_informational_answers_behind_an_early_head_are_dropped(stream: bool) -> None:
+    begun = asyncio.Event()
+    kind, body = ("text/event-stream", b"data: [DONE]\n\n") if stream else ("application/json", b"{}")
+
+    async def hints(conversation: Any) -> None:
+        await conversation.request()
+        await begun.wait()
+        conversation.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
+        conversation.send(answer(body, f"Content-Type: {kind}"))
+
+    async with between(hints, keep_alive="0.01") as (_, client):
+        client.send(asks("/v1/chat/completions", stream=stream))
+        await client.receive(b"\r\n\r\n")
+        begun.set()
+        assert (await chunked_rest(client)).endswith(body)
 
 
 async def test_nothing_comes_early_where_it_is_off_or_the_answer_is_soon() -> None:

@@ -9,9 +9,12 @@ Rule 4: every sqlite3 error becomes a ProfilesError (`explained`).
 import os
 import sqlite3
 import stat
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 SCHEMA_VERSION = 13  # the number of migrations; a file has its own in SQLite's user_version
@@ -72,11 +75,30 @@ def explanation(path: Path, error: Exception) -> str:
     if "full" in text or getattr(error, "errno", None) == 28:
         return f"the disk of {path} is full; free some space, or choose another path with --db"
     if "locked" in text or "busy" in text:
+        if not _has_locks(path.resolve().parent):
+            return f"{path} is on a file system without locks; choose another path with --db or {VARIABLE}"
         return f"{path} is locked by another process; try again, or stop that process"
     if "readonly" in text or "unable to open" in text or isinstance(error, OSError):
         why = getattr(error, "strerror", None) or text
         return f"cannot use {path} ({why}); choose another path with --db or {VARIABLE}"
     return f"{path}: {text}"
+
+
+@cache
+def _has_locks(folder: Path) -> bool:
+    """Return whether files in a folder can be locked, as SQLite locks them: it takes any failure for a lock
+    of another process.
+    """
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
@@ -211,25 +233,27 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     with _closed_on_error(connection):
         connection.execute("PRAGMA foreign_keys = ON")
         if mode == "rw":
-            _keep_a_log(connection)
+            _keep_a_log(connection, path.resolve().parent)
             # In WAL mode, NORMAL survives a killed process and commits without waiting for the disk.
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA secure_delete = ON")
     return connection
 
 
-def _keep_a_log(connection: sqlite3.Connection) -> None:
+def _keep_a_log(connection: sqlite3.Connection, folder: Path) -> None:
     """Switch the file to WAL mode; retry while another process does the same, which SQLite does not."""
     ends_s = time.monotonic() + SHAPING_TIMEOUT_S
+    connection.execute("PRAGMA busy_timeout = 0")
     while True:
         try:
             # Without file system support for WAL the mode stays as it is.
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > ends_s:
+            if "locked" not in str(error) or time.monotonic() > ends_s or not _has_locks(folder):
                 raise
             time.sleep(RETRY_S)
         else:
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
             return
 
 

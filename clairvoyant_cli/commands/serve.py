@@ -22,6 +22,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 from clairvoyant_cli.system import heed_signals, run
+from profiles.database import default_path
 
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.daemon import Daemon
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 WHILE_WATCHED = "CLAIRVOYANT_WHILE_WATCHED"
 """Environment variable by which `run` starts a daemon that ends with the last reader of its events."""
 
+DATABASE_S = 0.5  # how long a start waits for the database; longer ones come while it serves
 FIRST_WATCHER_S = 30.0  # how long such a daemon waits for its first reader
 _ORDERS = "\n\n".join(f"{name}: {POLICIES[name].summary}" for name in SERVABLE)
 POLICY_HELP = f"Order of queued requests.  [default: {DEFAULT_POLICY}]\n\n{_ORDERS}"
@@ -80,9 +82,18 @@ async def _serve(config: ServeConfig) -> None:
         from predictor.frozen import FrozenPredictor
 
         predictor = FrozenPredictor(predictor)
-    with kept_in(config) as persistence:
+    with kept_in(config) as opened:
+        opening = asyncio.wrap_future(opened)
+        # A profile that was asked for is waited for.
+        await asyncio.wait([opening], timeout=DATABASE_S if config.profile is None else None)
+        if not opening.done():
+            path = config.db or default_path()
+            log.warning("%s takes long to open: no profiles and no history until it is open", path)
 
-        async def self_test(daemon: "Daemon") -> None:
+        async def remember_and_test(daemon: "Daemon") -> None:
+            persistence = await asyncio.shield(opening)
+            if daemon.state_saver is None:
+                daemon.remember(persistence)
             if persistence is None or config.no_self_test or config.no_preempt or config.freeze:
                 return
             # On a thread: its HTTP client takes a tenth of a second to import.
@@ -92,11 +103,11 @@ async def _serve(config: ServeConfig) -> None:
         daemon_of = running_daemon(
             config,
             predictor,
-            persistence=persistence,
+            persistence=opening.result() if opening.done() else None,
             announced=True,
             encode=encode,
             urgency=urgency,
-            self_test=self_test,
+            self_test=remember_and_test,
         )
         async with daemon_of as daemon:
             # Exempt the loaded modules and models from garbage collection, to keep pauses short.

@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from sqlite3 import Connection
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from clairvoyant_cli.config import ServeConfig, load_serve_config
@@ -67,9 +69,8 @@ def urgency_predictor(config: ServeConfig) -> UrgencyPredictor | None:
         return load_urgency(named, with_encoder=has_encoder(config))
 
 
-@contextmanager
-def kept_in(config: ServeConfig) -> Iterator["Ledger | None"]:
-    """Yield the daemon's database; None, with a warning, if it cannot be used.
+def open_ledger(config: ServeConfig) -> "Ledger | None":
+    """Open the daemon's database; None, with a warning, if it cannot be used.
 
     Raises ClairvoyantError if a configured profile is missing.
     """
@@ -77,17 +78,32 @@ def kept_in(config: ServeConfig) -> Iterator["Ledger | None"]:
     from profiles.writer import Bounds
 
     path = Path(config.db) if config.db else default_path()
-    ledger = None
     try:
-        ledger = Ledger(path, profile=config.profile, bounds=Bounds(config.history_days, config.history_rows))
+        return Ledger(path, profile=config.profile, bounds=Bounds(config.history_days, config.history_rows))
     except ProfilesError as error:
         if config.profile is not None:
             raise ClairvoyantError(str(error)) from None
         logging.getLogger("clairvoyant").warning("no profiles and no history: %s", error)
+    return None
+
+
+@contextmanager
+def kept_in(config: ServeConfig) -> Iterator["Future[Ledger | None]"]:
+    """Open the daemon's database on a thread, as it may take minutes; close it after the block."""
+    opening: Future[Ledger | None] = Future()
+
+    def run() -> None:
+        try:
+            opening.set_result(open_ledger(config))
+        except BaseException as error:
+            opening.set_exception(error)
+
+    # A daemon thread: one that hangs must not keep the process.
+    Thread(target=run, name="database", daemon=True).start()
     try:
-        yield ledger
+        yield opening
     finally:
-        if ledger is not None:
+        if opening.done() and opening.exception() is None and (ledger := opening.result()) is not None:
             ledger.close()
 
 

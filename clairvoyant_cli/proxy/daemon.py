@@ -96,11 +96,12 @@ class Daemon:
     connections: ConnectionTable
     preemption: Preemption
     second_opinions: SecondOpinions | None
-    state_saver: StateSaver | None
+    saver_of: Callable[[Persistence], StateSaver]
     base_url: str
     drain_timeout_s: float
     reload: Callable[[], str]
     background: list[Callable[[], Awaitable[None]]]
+    state_saver: StateSaver | None = None
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _drain_ends_s: float = float("inf")
@@ -115,6 +116,11 @@ class Daemon:
 
     def snapshot(self) -> Snapshot:
         return self.snapshots.snapshot()
+
+    def remember(self, persistence: Persistence | None) -> None:
+        """Load profiles and learned state, and record what follows. At any time, once."""
+        if persistence is not None:
+            self.state_saver = self.saver_of(persistence)
 
     def drain(self, within_s: float = float("inf")) -> None:
         """Shut down in order: refuse new work, send the waiting away, finish what runs `within_s`."""
@@ -194,10 +200,10 @@ async def running_daemon(
                 tasks.spawn,
                 clock,
                 listeners.addresses,
-                persistence,
                 encode,
                 urgency,
             )
+            daemon.remember(persistence)
 
             def took(address: Address) -> None:
                 daemon.stats.journal.event(logging.INFO, f"listening on {joined(*address)} as well")
@@ -258,7 +264,6 @@ def _compose(
     spawn: Spawn,
     clock: Callable[[], float],
     own: Sequence[Address],
-    persistence: Persistence | None,
     encode: Encode | None,
     urgency: UrgencyPredictor | None,
 ) -> Daemon:
@@ -406,8 +411,8 @@ def _compose(
     if opinions is not None:
         admission.admitted.append(opinions.arrived)
         background.append(opinions.run)
-    saver = None
-    if persistence is not None:
+
+    def saver_of(persistence: Persistence) -> StateSaver:
         saver = StateSaver(
             persistence, lifecycle, operation, stats, predictor, learn_queue, gain, config.freeze
         )
@@ -415,7 +420,9 @@ def _compose(
         preemption.prefer(config)
         lifecycle.joined.append(saver.take_in)
         saver.took_over.append(lambda _: preemption.prefer(config))
-        background.append(saver.run)
+        spawn(saver.run())
+        return saver
+
     return Daemon(
         gateway=Gateway(admission, serving, Passthrough(pool, access, refusals), control),
         lifecycle=lifecycle,
@@ -430,7 +437,7 @@ def _compose(
         connections=table,
         preemption=preemption,
         second_opinions=opinions,
-        state_saver=saver,
+        saver_of=saver_of,
         base_url=local_url(host, port),
         drain_timeout_s=config.drain_timeout,
         reload=reload,

@@ -108,11 +108,11 @@ async def run_arm(
         policy=arm.get("policy"),
         urgency=arm.get("urgency"),
     )
-    with kept_in(config) as persistence:
+    with kept_in(config) as opening:
         daemon_of = running_daemon(
             config,
             load_predictor(None),
-            persistence=persistence,
+            persistence=opening.result(),
             encode=second_opinion(config),
             urgency=urgency_predictor(config),
         )

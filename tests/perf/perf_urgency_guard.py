@@ -53,8 +53,8 @@ async def run(url: str, database: Path, clients: Path, tau_s: float, options: ar
         tau=tau_s,
         freeze=True,
     )
-    with kept_in(config) as persistence:
-        daemon_of = running_daemon(config, load_predictor(None), persistence=persistence)
+    with kept_in(config) as opening:
+        daemon_of = running_daemon(config, load_predictor(None), persistence=opening.result())
         async with daemon_of as daemon, httpx.AsyncClient(timeout=900) as client:
             until_s = time.monotonic() + options.seconds
 

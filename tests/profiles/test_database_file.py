@@ -1,5 +1,6 @@
 """The database file: permissions, versions, damage, foreign files."""
 
+import errno
 import logging
 import os
 import re
@@ -65,6 +66,22 @@ def test_schema_version_equals_the_number_of_migrations(tmp_path: Path) -> None:
     with closing(open_database(tmp_path / "c.db")) as connection:
         applied = connection.execute("SELECT COUNT(*) FROM _sqlite_migrations").fetchone()[0]
     assert applied == SCHEMA_VERSION == len(migrations._migrations)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has locks everywhere")
+def test_a_file_system_without_locks_is_not_taken_for_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    path = tmp_path / "c.db"
+    # SQLite says the same of a lock that it cannot get and of one that it cannot ask for.
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr("fcntl.lockf", refuse)
+        with pytest.raises(ProfilesError, match=r"file system without locks; choose another path with --db"):
+            open_database(path)
 
 
 def test_a_newer_schema_is_an_error(tmp_path: Path) -> None:

@@ -1,17 +1,41 @@
 """A killed daemon, and one without a usable database."""
 
 import asyncio
+import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 
 from tests.fakes.calibrating import replay
 from tests.fakes.daemon_process import daemon_process
+from tests.fakes.remembered import recorded
 from tests.perf.perf_profiles_kill import main
 
 
 async def test_history_survives_kill_nine() -> None:
     assert await main(kills=2, seed=359) == 0
+
+
+async def test_daemon_serves_while_its_database_is_locked_and_records_afterwards(tmp_path: Path) -> None:
+    db = tmp_path / "c.db"
+    body = {"model": "replay", "messages": [{"role": "user", "content": "Hello"}]}
+    async with replay() as (_, url):
+        manager = daemon_process(url, "--db", str(db), home=tmp_path)
+        with closing(sqlite3.connect(db, isolation_level=None)) as holder:
+            holder.execute("BEGIN EXCLUSIVE")
+            daemon = await asyncio.to_thread(manager.__enter__)
+        try:
+            assert any(f"{db} takes long to open" in line for line in daemon.lines)
+            await asyncio.to_thread(daemon.await_line, "no matching profile")
+            async with httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False) as http:
+                assert (await http.post("/api/chat", json=body)).status_code == 200
+            daemon.signal(signal.SIGTERM)
+            await asyncio.to_thread(daemon.wait)
+        finally:
+            await asyncio.to_thread(manager.__exit__, None, None, None)
+    assert len(recorded(db)) == 1
 
 
 async def test_daemon_serves_without_a_usable_database(tmp_path: Path) -> None:

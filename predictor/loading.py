@@ -21,6 +21,7 @@ URGENCY = "urgency"
 def load_model(model: str | Path | None = None) -> Predictor:
     """Return the predictor of a shipped name or of a model directory; the default one for None."""
     directory = find_model(model)
+    _import_runtime()
     kind = read_card(directory).kind
     name = directory.name
     if kind == "lexical":
@@ -36,6 +37,7 @@ def load_model(model: str | Path | None = None) -> Predictor:
 
 def load_encoder(model: str | Path | None = None) -> "Encoder":
     """Return the encoder of a model directory, the shipped one for None."""
+    _import_runtime()
     from predictor.semantic.model import Encoder
 
     return Encoder(find_model(model if model is not None else SEMANTIC))
@@ -43,10 +45,19 @@ def load_encoder(model: str | Path | None = None) -> "Encoder":
 
 def load_urgency(model: str | Path | None = None, *, with_encoder: bool = True) -> "UrgencyModel":
     """Return the urgency model of a directory, the shipped one for None. Without an encoder: words alone."""
+    _import_runtime()
     from predictor.urgency.model import UrgencyModel
 
     encoder = read_card(MODELS / SEMANTIC).sha256.get("encoder.onnx", "") if with_encoder else ""
     return UrgencyModel(find_model(model if model is not None else URGENCY), encoder)
+
+
+def _import_runtime() -> None:
+    try:
+        import onnxruntime  # noqa: F401
+    except Exception as error:  # a shared library that the system refuses, or half a package
+        reason = (str(error) or repr(error)).splitlines()[0]
+        raise ModelError(f"ONNX Runtime cannot be loaded ({reason}); install it again") from None
 
 
 def find_model(model: str | Path | None) -> Path:

@@ -172,19 +172,23 @@ class Quality:
     q90_coverage: float | None
 
 
+UNKNOWN = Prediction(1 / 3, 1 / 3, 1 / 3, 0.0, 400.0, 1200.0, "unknown")
+"""Of a request that nothing is known of: the middle of the queue, and nothing is learned from it."""
+
+
 class Predictor:
-    """Predicts answer lengths. All methods are called from one thread and do no I/O; all but `predict` are
-    optional.
+    """Predicts answer lengths; this one knows nothing. All methods are called from one thread and do no I/O;
+    all are optional.
     """
 
-    name: str = ""
+    name: str = "none"
 
     def predict(self, view: PromptView, opinion: "Opinion | None" = None) -> Prediction:
         """Return the prediction for a request, with an encoder's opinion of its prompt if there is one.
 
         Never raises, whatever the text. The latest prediction of a request is the one to learn from.
         """
-        raise NotImplementedError
+        return UNKNOWN
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
         """Learn that the request behind `prediction` was answered in `tokens` tokens."""

@@ -15,6 +15,7 @@ from clairvoyant_cli.commands.options import config_option, json_option, token_f
 from clairvoyant_cli.config import BackendConfig, ServeConfig, load_serve_config
 from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of, ok
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.packages import REINSTALL
 from clairvoyant_cli.protocols.printable import plural
 
 MARKS = {
@@ -117,9 +118,8 @@ def _predictor(config: ServeConfig) -> list[Finding]:
     try:
         predictor = load_predictor(config.predictor)
     except ClairvoyantError as error:
-        return [
-            broken("predictor", str(error), "clairvoyant serve    # without --predictor: the built-in one")
-        ]
+        other = "clairvoyant serve    # without --predictor: the built-in one"
+        return [broken("predictor", str(error), other if config.predictor else REINSTALL)]
     begun_s = time.perf_counter()
     predictor.predict(PromptView("What is the capital of France?"))
     took_ms = (time.perf_counter() - begun_s) * 1000

@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -16,12 +17,13 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.log import log_of
 from clairvoyant_cli.commands.options import config_option, serve_options
 from clairvoyant_cli.commands.plain_output import say
-from clairvoyant_cli.commands.setup import kept_in, load_predictor, second_opinion, urgency_predictor
+from clairvoyant_cli.commands.setup import kept_in, load_working_predictor, second_opinion, urgency_predictor
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 from clairvoyant_cli.system import heed_signals, run
+from predictor.record import Predictor
 from profiles.database import default_path
 
 if TYPE_CHECKING:
@@ -76,7 +78,10 @@ async def _serve(config: ServeConfig) -> None:
     from clairvoyant_cli.proxy.daemon import running_daemon
 
     log = logging.getLogger("clairvoyant")
-    predictor = load_predictor(config.predictor)
+    predictor = load_working_predictor(config)
+    if predictor.name == Predictor.name:
+        policy = config.policy or ("fcfs" if config.urgency is None else None)
+        config = replace(config, policy=policy, semantic="off")
     encode, urgency = second_opinion(config), urgency_predictor(config)
     if config.freeze:
         from predictor.frozen import FrozenPredictor

@@ -41,6 +41,19 @@ def load_predictor(directory: str | None) -> Predictor:
     return predictor
 
 
+def load_working_predictor(config: ServeConfig) -> Predictor:
+    """Load the daemon's predictor. If the shipped one cannot be loaded, warn and return one that knows
+    nothing: the proxy must start.
+    """
+    try:
+        return load_predictor(config.predictor)
+    except ClairvoyantError as error:
+        if config.predictor is not None:
+            raise
+        logging.getLogger("clairvoyant").warning("no predictions, so arrival order: %s", error)
+        return Predictor()
+
+
 def has_encoder(config: ServeConfig) -> bool:
     """Return whether an encoder refines predictions."""
     return config.semantic == "on" or (config.semantic == "auto" and config.predictor is None)
@@ -59,14 +72,21 @@ def second_opinion(config: ServeConfig) -> "Encode | None":
 
 
 def urgency_predictor(config: ServeConfig) -> UrgencyPredictor | None:
-    """Load the urgency model; None if it is off. It uses the encoder if that is on."""
+    """Load the urgency model; None if it is off, or the shipped one is unusable. It uses the encoder if
+    that is on.
+    """
     if config.urgency is None:
         return None
     from predictor import load_urgency
 
     named = None if config.urgency == "shipped" else Path(config.urgency)
-    with model_errors():
+    try:
         return load_urgency(named, with_encoder=has_encoder(config))
+    except ModelError as error:
+        if named is not None:
+            raise ClairvoyantError(str(error)) from None
+        logging.getLogger("clairvoyant").warning("no predicted urgency: %s", error)
+        return None
 
 
 def open_ledger(config: ServeConfig) -> "Ledger | None":

@@ -1,5 +1,7 @@
 """What `serve` and its kin cannot use: one line that says what to do, before anything starts."""
 
+import asyncio
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,12 +12,17 @@ from click.testing import CliRunner
 import clairvoyant_cli.main
 from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.commands import serve
+from clairvoyant_cli.commands.setup import load_working_predictor, urgency_predictor
 from clairvoyant_cli.config import MAX_SLOTS, ServeConfig, load_serve_config
 from clairvoyant_cli.doctor.proxy import _port
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.system import run
+from predictor.loading import MODELS
+from predictor.record import UNKNOWN, PromptView
 from profiles import records
+from tests.fakes.calibrating import replay
+from tests.fakes.daemon_process import daemon_process
 
 NO_URLS = (
     "http://",
@@ -177,6 +184,36 @@ def test_a_client_variable_that_is_no_url_has_no_port() -> None:
 # -- interrupted before it serves -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "error", ["ImportError('executable stack')", "OSError(193, 'a DLL')", "KeyError('x')"]
+)
+def test_a_runtime_that_cannot_be_loaded_leaves_arrival_order(
+    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "onnxruntime.py").write_text(f"raise {error}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    config = ServeConfig(urgency="shipped")
+    assert load_working_predictor(config).predict(PromptView("Hello")) == UNKNOWN
+    assert urgency_predictor(config) is None
+    assert [line.partition(":")[0] for line in caplog.messages] == [
+        "no predictions, so arrival order",
+        "no predicted urgency",
+    ]
+    with pytest.raises(ClairvoyantError, match="ONNX Runtime cannot be loaded"):
+        load_working_predictor(ServeConfig(predictor=str(MODELS / "default")))
+
+
+async def test_serve_starts_without_a_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "onnxruntime.py").write_text("raise ImportError('executable stack')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with replay() as (_, url):
+        manager = daemon_process(url, home=tmp_path)
+        daemon = await asyncio.to_thread(manager.__enter__)
+        await asyncio.to_thread(manager.__exit__, None, None, None)
+    assert "policy fcfs, predictor none" in daemon.lines[-1]
+
+
 def interrupted(*_: object, **__: object) -> NoReturn:
     raise KeyboardInterrupt
 
@@ -194,7 +231,7 @@ def test_serve_ends_quietly_when_it_is_interrupted_before_it_serves(
     elif where == "loop":
         monkeypatch.setattr("uvloop.run", interrupted)
     else:
-        monkeypatch.setattr(serve, "load_predictor", interrupted)
+        monkeypatch.setattr(serve, "load_working_predictor", interrupted)
     result = CliRunner().invoke(cli, ["serve", "--db", str(tmp_path / "c.db")])
     assert (result.exit_code, result.output) == (0, "")
 

@@ -6,8 +6,8 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.clients import ClientRules
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import PassOn, Refused
-from clairvoyant_cli.proxy.requests.new_exchange import EMBEDDING, UNKNOWN, ReadBody
-from predictor.record import PromptView, Task
+from clairvoyant_cli.proxy.requests.new_exchange import EMBEDDING, ReadBody
+from predictor.record import UNKNOWN, PromptView, Task
 from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts
 
 

@@ -22,7 +22,7 @@ from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.matching import names
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import Job
-from predictor.record import Prediction, Predictor, Task
+from predictor.record import UNKNOWN, Prediction, Predictor, Task
 
 log = logging.getLogger("clairvoyant")
 
@@ -30,9 +30,6 @@ SHOWN_CHARS = 4000  # characters of a prompt that are shown, where prompts are s
 ALONG_S = 0.25
 """How long a title request waits for the question it comes with: Open WebUI sends it up to 0.15 s earlier,
 and a request whose prompt is being read is not cut before its first token."""
-
-UNKNOWN = Prediction(1 / 3, 1 / 3, 1 / 3, 0.0, 400.0, 1200.0, "unknown")
-"""For a body that cannot be parsed: the middle of the queue, and nothing is learned from it."""
 
 EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
 """Embeddings decode nothing: they count as the shortest jobs."""

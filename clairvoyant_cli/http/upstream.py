@@ -317,6 +317,7 @@ class Upstream:
             raise ClairvoyantError(f"{url!r} has no valid port; give one like :11434") from None
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.host = parts.hostname
+        self._is_address = ":" in self.host or self.host.replace(".", "").isdigit()
         self.port = port or (443 if parts.scheme == "https" else 80)
         self.host_header = parts.netloc.rpartition("@")[2].encode()
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
@@ -365,11 +366,11 @@ class Upstream:
         """Connect to the first address of the host that answers ("happy eyeballs", RFC 8305), as uvloop
         tries one address after the other, each until the kernel gives up.
         """
+        if self._is_address:
+            return await self._connect(self.host)  # nothing to look up, which takes a thread
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         attempts = [partial(self._connect, str(address[0])) for *_, address in found]
-        if len(attempts) == 1:
-            return await attempts[0]()
         won, _, errors = await staggered_race(attempts, NEXT_ADDRESS_S)
         if won is None:
             raise next(filter(None, errors))

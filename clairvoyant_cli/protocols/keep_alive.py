@@ -4,9 +4,11 @@ Many clients count only such events, not comments or empty lines, and some break
 """
 
 import re
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -21,9 +23,13 @@ JSON_LINES = b"application/x-ndjson"
 JSON = b"application/json"
 
 OPENING = ("response.created", "response.queued", "response.in_progress")
-RESPONSE_ID = re.compile(rb'"response"\s*:\s*\{\s*"id"\s*:\s*"([^"\\]+)"')
+OPENED = (OPENING[0], OPENING[-1])  # what a waiting client gets of them, numbered 0 and 1
+EVENT_DATA = re.compile(rb"^data: ?([^\r\n]*)", re.MULTILINE)
+DONE = b"data: [DONE]\n\n"
+CODINGS = (b"gzip", b"x-gzip", b"deflate")
 MAX_EVENT_BYTES = 4 * 1024 * 1024  # of an event of a Responses stream: some repeat the whole answer
 MAX_ERROR_BYTES = 64 * 1024
+MAX_WHOLE_BYTES = 64 * 1024 * 1024  # of an answer that comes whole where a stream was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ def filler_of(shape: Shape, model: str, request_id: str, *, streamed: bool) -> F
         return Filler(JSON_LINES, line, line)
     if shape is Shape.RESPONSES:
         said = _response(model, request_id, int(now.timestamp()))
-        created, going_on = _response_event(OPENING[0], said, 0), _response_event(OPENING[-1], said, 1)
+        created, going_on = (_response_event(kind, said, i) for i, kind in enumerate(OPENED))
         return Filler(EVENT_STREAM, created + going_on, going_on)
     if shape is Shape.MESSAGES:  # pings may come before `message_start`, which has the prompt's tokens
         event = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -102,7 +108,7 @@ def error_event(body: bytes, shape: Shape, refusal: Refusal, request_id: str, *,
     if shape is Shape.RESPONSES:
         code = "server_is_overloaded" if refusal.busy else "server_error"
         failed = {"status": "failed", "error": {"code": code, "message": refusal.message}}
-        return _response_event("response.failed", _response("", request_id, 0) | failed, 2)
+        return _response_event("response.failed", _response("", request_id, 0) | failed, len(OPENED))
     return b"data: %b\n\n" % body
 
 
@@ -118,39 +124,139 @@ class Joint:
 
 class ResponseJoined(Joint):
     """Makes one response of a Responses stream and the opening that its client has got: leaves out the
-    server's opening events, and writes our id for the server's in the others. Clients compare the ids.
+    server's opening events, and in the others writes our id for the server's and goes on with the numbers.
     """
 
     def __init__(self, request_id: str) -> None:
-        self._ours = _response_id(request_id).encode()
-        self._theirs = b""
+        self._ours = _response_id(request_id)
+        self._theirs: Any = None
         self._held = bytearray()
-        self._is_opening = True
+        self._ahead: int | None = None  # how much higher our sequence numbers are
 
     def feed(self, data: bytes) -> bytes:
+        searched = max(0, len(self._held) - 3)
         self._held += data
         out = bytearray()
-        while (mark := EVENT_END.search(self._held)) is not None:
+        while (mark := EVENT_END.search(self._held, searched)) is not None:
             event = bytes(self._held[: mark.end()])
             del self._held[: mark.end()]
-            self._is_opening = self._is_opening and any(b'"%b"' % each.encode() in event for each in OPENING)
-            if self._is_opening:
-                found = RESPONSE_ID.search(event)
-                self._theirs = self._theirs or (found[1] if found else b"")
-            else:
-                out += event.replace(self._theirs, self._ours) if self._theirs else event
+            searched = 0
+            out += self._joined(event)
         return bytes(out) if len(self._held) <= MAX_EVENT_BYTES else bytes(out) + self.end()
+
+    def _joined(self, event: bytes) -> bytes:
+        found = EVENT_DATA.search(event)
+        said = fitting(PLAIN_OBJECT, found[1]) if found is not None else None
+        if found is None or said is None or not isinstance(said.get("type"), str):
+            return event  # a comment, or the end
+        response = said.get("response")
+        if self._theirs is None and isinstance(response, dict):
+            self._theirs = response.get("id")
+        if self._ahead is None and said["type"] in OPENING:
+            return b""
+        number = said.get("sequence_number")
+        if isinstance(number, int):
+            if self._ahead is None:
+                self._ahead = max(0, len(OPENED) - number)
+            said["sequence_number"] = number + self._ahead
+        self._ahead = self._ahead or 0
+        if isinstance(response, dict) and response.get("id") == self._theirs:
+            said["response"] = response | {"id": self._ours}
+        if "response_id" in said and said["response_id"] == self._theirs:
+            said["response_id"] = self._ours
+        return event[: found.start(1)] + msgspec.json.encode(said) + event[found.end(1) :]
 
     def end(self) -> bytes:
         held, self._held = bytes(self._held), bytearray()
         return held
 
 
+class EventsOfWhole(Joint):
+    """Makes events of an answer that comes whole although its client has got the beginning of a stream."""
+
+    def __init__(self, shape: Shape, events: Joint, written: Callable[[bytes, Refusal], bytes]) -> None:
+        self._shape = shape
+        self._events = events
+        self._written = written
+        self._held: bytearray | None = bytearray()  # None: it is a stream
+
+    def feed(self, data: bytes) -> bytes:
+        if self._held is None:
+            return self._events.feed(data)
+        self._held += data
+        begun = self._held.lstrip()
+        if not begun or (begun.startswith(b"{") and len(begun) <= MAX_WHOLE_BYTES):
+            return b""
+        held, self._held = bytes(self._held), None
+        return self._events.feed(held)
+
+    def end(self) -> bytes:
+        whole = fitting(PLAIN_OBJECT, self._held) if self._held else None
+        if whole is None:
+            return self._events.feed(bytes(self._held or b"")) + self._events.end()
+        if whole.get("error"):
+            return self._written(bytes(self._held or b""), Refusal(500, "the server answered with an error"))
+        return self._events.feed(events_of_whole(whole, self._shape)) + self._events.end()
+
+
+def events_of_whole(whole: AnswerEvent, shape: Shape) -> bytes:
+    """Return a whole answer as the events of a stream of its route."""
+    if shape is Shape.RESPONSES:
+        event = {"type": "response.completed", "sequence_number": len(OPENED), "response": whole}
+        return b"event: response.completed\n" + sse(event)
+    if shape is Shape.MESSAGES:
+        return b"".join(b"event: %b\n%b" % (each["type"].encode(), sse(each)) for each in _of_message(whole))
+    if shape is not Shape.CHAT:
+        return sse(whole) + (DONE if shape is Shape.COMPLETION else b"")
+    choices = [
+        {"delta": choice.get("message")} | {name: choice[name] for name in choice if name != "message"}
+        for choice in whole.get("choices") or ()
+        if isinstance(choice, dict)
+    ]
+    return sse(whole | {"object": "chat.completion.chunk", "choices": choices}) + DONE
+
+
+def _of_message(whole: AnswerEvent) -> Iterator[AnswerEvent]:
+    """Yield the events of a message of Anthropic's API."""
+    yield {"type": "message_start", "message": whole | {"content": [], "stop_reason": None}}
+    for index, block in enumerate(whole.get("content") or ()):
+        name = "text" if "text" in block else "thinking" if "thinking" in block else "input"
+        brought = block.get(name)
+        delta = {"type": f"{name}_delta", name: brought}
+        if name == "input":
+            delta = {"type": "input_json_delta", "partial_json": msgspec.json.encode(brought).decode()}
+        empty = {} if name == "input" else ""
+        yield {"type": "content_block_start", "index": index, "content_block": block | {name: empty}}
+        yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    ended = {name: whole.get(name) for name in ("stop_reason", "stop_sequence")}
+    yield {"type": "message_delta", "delta": ended, "usage": whole.get("usage") or {}}
+    yield {"type": "message_stop"}
+
+
+class Decoded(Joint):
+    """Decodes an answer that a server compressed although it was asked not to."""
+
+    def __init__(self, joint: Joint) -> None:
+        self._joint = joint
+        self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, by its head
+
+    def feed(self, data: bytes) -> bytes:
+        try:
+            return self._joint.feed(self._decoder.decompress(data))
+        except zlib.error:  # it is not what its label says
+            return self._joint.feed(data)
+
+    def end(self) -> bytes:
+        return self._joint.feed(self._decoder.flush()) + self._joint.end()
+
+
 class ErrorInstead(Joint):
     """Makes one event of an answer that is an error: its status can no longer be told."""
 
-    def __init__(self, status: int, written: Callable[[bytes, Refusal], bytes]) -> None:
+    def __init__(self, status: int, shape: Shape, written: Callable[[bytes, Refusal], bytes]) -> None:
         self._status = status
+        self._shape = shape
         self._written = written
         self._held = bytearray()
 
@@ -162,7 +268,9 @@ class ErrorInstead(Joint):
         body, message = b"", bytes(self._held).decode("utf-8", "replace").strip()[:500]
         told = fitting(PLAIN_OBJECT, self._held)
         if told is not None and told.get("error"):
-            body, error = msgspec.json.encode(told), told["error"]
+            error = told["error"]
+            if self._shape is not Shape.MESSAGES or told.get("type") == "error":
+                body = msgspec.json.encode(told)  # in the words of the server, where clients read them
             message = str(error.get("message") if isinstance(error, dict) else error)
         return self._written(body, Refusal(self._status, message or f"the server answered {self._status}"))
 
@@ -175,10 +283,14 @@ def joint_of(
     *,
     streamed: bool,
 ) -> Joint:
-    """Return what joins an answer to a filler. `written` makes an error's last event of its JSON body."""
-    kind = (head.get(b"content-type") or b"").lower()
-    announced = JSON if not streamed else JSON_LINES if shape in OLLAMA_SHAPES else EVENT_STREAM
-    as_announced = kind.startswith(announced) and head.get(b"content-encoding") in (None, b"identity")
-    if head.status != 200 or not as_announced:
-        return ErrorInstead(head.status, written)
-    return ResponseJoined(request_id) if streamed and shape is Shape.RESPONSES else Joint()
+    """Return what joins an answer to a filler, whatever its label. `written` makes an error's last event of
+    its JSON body.
+    """
+    joint: Joint = ErrorInstead(head.status, shape, written)
+    coding = (head.get(b"content-encoding") or b"identity").lower()
+    page = (head.get(b"content-type") or b"").lower().startswith(b"text/html")  # of a login, not of a model
+    if 200 <= head.status < 300 and head.status != 204 and not page and coding in (b"identity", *CODINGS):
+        joint = ResponseJoined(request_id) if streamed and shape is Shape.RESPONSES else Joint()
+        if streamed and shape not in OLLAMA_SHAPES:
+            joint = EventsOfWhole(shape, joint, written)
+    return Decoded(joint) if coding in CODINGS else joint

@@ -58,6 +58,7 @@ class ParsedRequest:
 
     model: str = ""
     stream: bool = False
+    stream_unclear: bool = False  # "true", 1: vLLM takes it for true, llama.cpp for false
     view: PromptView | None = None
     choices: int = 1
     prompt_tokens: float = 0.0
@@ -151,6 +152,7 @@ def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedReques
     return ParsedRequest(
         model=model,
         stream=is_given(body.stream) if scalar(body.stream) is not None else route.streams,
+        stream_unclear=not isinstance(scalar(body.stream), bool | None),
         view=view,
         choices=min(MAX_CHOICES, max([1, *filter(None, choices)])),
         prompt_tokens=characters / 4,

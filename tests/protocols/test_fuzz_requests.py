@@ -70,7 +70,7 @@ class Echo:
             it.send(answer(b'{"result": "text", "stats": 5}', "Content-Type: application/json"))
 
 
-OURS = (b"host", b"x-clairvoyant-priority", b"x-clairvoyant-client")
+OURS = (b"host", b"accept-encoding", b"x-clairvoyant-priority", b"x-clairvoyant-client")
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))

@@ -243,7 +243,8 @@ async def test_a_request_arrives_as_it_was_sent(path: str) -> None:
         (b"X-Latin", b"caf\xe9"),
         (b"Authorization", b"Bearer secret"),
         (b"Cookie", b"a=1; b=2"),
-        (b"Accept-Encoding", b"gzip, br;q=0.5"),
+        # A head without a coding may be sent before the answer of a server.
+        (b"Accept-Encoding", b"gzip, br;q=0.5" if path == "/upload" else b"identity"),
     ]
 
 

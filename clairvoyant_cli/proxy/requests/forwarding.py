@@ -26,10 +26,16 @@ def forward(
     drop: tuple[bytes, ...],
     keep: bool = False,
     stamp: Stamp | None = None,
+    uncompressed: bool = False,
 ) -> None:
-    """Begin to send a request, without the headers in `drop`; `keep` a complete body for a repeat."""
+    """Begin to send a request, without the headers in `drop`; `keep` a complete body for a repeat. Ask for
+    an `uncompressed` answer where a head without a coding may be sent before it.
+    """
     head = request.head
     extra: list[Header] = []
+    if uncompressed and head.get(b"accept-encoding") is not None:
+        drop = (*drop, b"accept-encoding")
+        extra.append((b"Accept-Encoding", b"identity"))
     if stamp is not None:
         drop = (*drop, *OUTDATED)
         if head.length is not None:

@@ -7,6 +7,7 @@ an error is sent as an event.
 """
 
 import asyncio
+import re
 
 from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.request import Request
@@ -26,6 +27,7 @@ TIMEOUT_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 """Headers in which OpenAI's and Anthropic's SDKs announce their time-outs, in seconds."""
 
 SHORTEST_S = 1.0
+BINARY = re.compile(rb'"encoding_format"\s*:\s*"(?!float"|base64")')  # an answer that is no JSON
 
 
 class KeepAlive:
@@ -47,7 +49,7 @@ class KeepAlive:
         self._timer: asyncio.TimerHandle | None = None
         asked = exchange.asked
         readable = request.complete and asked.parsed.view is not None and asked.route.work is not Work.OPAQUE
-        if silent_s is not None and readable:
+        if silent_s is not None and readable and not asked.parsed.stream_unclear:
             timeout_s = _announced_s(request)
             self._every_s = min(EVERY_S, SHARE * timeout_s)
             self._timer = asyncio.get_running_loop().call_later(min(silent_s, SHARE * timeout_s), self._begin)
@@ -56,6 +58,8 @@ class KeepAlive:
         asked = self._exchange.asked
         if asked.route.shape is Shape.RESPONSES and not has_no_side_effects(self._request, asked.route):
             return  # a server that stores the answer does so under its own id
+        if asked.route.work is Work.EMBED and BINARY.search(b"".join(self._request.arrived)) is not None:
+            return
         filler = filler_of(
             asked.route.shape, asked.parsed.model, self._exchange.id, streamed=asked.parsed.stream
         )
@@ -66,6 +70,11 @@ class KeepAlive:
         self._request.connection.send_head(head, *self._refusals.about(self._exchange))
         self._request.connection.send_body(filler.first)
         self._repeat(filler.again)
+
+    @property
+    def may_open(self) -> bool:
+        """Whether its client may get, or has got, a head before the server's."""
+        return self._timer is not None or self._request.opened
 
     def suspend(self, event: bytes) -> None:
         """Send an event again and again to the client of a streamed answer that was cut."""

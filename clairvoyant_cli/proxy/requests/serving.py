@@ -140,7 +140,16 @@ class Serving:
             if onward is None:
                 stamp = self.annotation.stamp(exchange, attempt, server)
                 keep = relay.may_wait or (request.complete and exchange.asked.route.work is not Work.OPAQUE)
-                forward(request, upstream, relay, server, drop=drop, keep=keep, stamp=stamp)
+                forward(
+                    request,
+                    upstream,
+                    relay,
+                    server,
+                    drop=drop,
+                    keep=keep,
+                    stamp=stamp,
+                    uncompressed=keep_alive.may_open,
+                )
             else:
                 forward_continuation(
                     request, upstream, relay, server, msgspec.json.encode(onward.body), onward.path, drop=drop

@@ -177,6 +177,7 @@ class Adapter:
     # Fields of a request that have its prompt read in one go, though it may be in the cache.
     READ_AGAIN: ClassVar[Mapping[str, Any]] = {}
     PRIORITY: ClassVar[Priority | None] = None  # how its queue is ordered by `priority`, if it was started so
+    SETTINGS_WAKE: ClassVar[bool] = False  # reading `settings` loads a model that was unloaded while idle
     REPORTS_SLOTS: ClassVar[bool] = False  # tells how many slots it has, and which are at work
     REPORTS_LOADING: ClassVar[bool] = True  # may answer 503 while its model loads, instead of waiting
     SWAPS_MODELS: ClassVar[bool] = False  # loads models on demand, unloads others, and lists those loaded
@@ -322,6 +323,10 @@ class Adapter:
     def keeps_prompts(self, port: int | None) -> bool:
         """Whether the process at a local port is seen to keep prompts in memory that leave its slots."""
         return False
+
+    async def unloads_in_s(self, ask: Ask, model: str) -> float:
+        """Return in how many seconds it unloads a model by itself that gets no request."""
+        return inf
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
         """Return the models it lists; None if it does not say."""

@@ -41,6 +41,7 @@ class LlamaCpp(Adapter):
     REPORTS_SLOTS = True
     ANSWERS_ANY_MODEL = True
     SETS_LENGTH = True
+    SETTINGS_WAKE = True  # /apply-template; /health, /props and /v1/models do not (tools/server/README.md)
     READ_AGAIN: ClassVar[Mapping[str, Any]] = {"cache_prompt": False}
     health_path = "/health"
 
@@ -63,7 +64,7 @@ class LlamaCpp(Adapter):
             server.shares_cache = shares_cache(words_of(("llama",), server.local_port))
         props = probes.props_of(answer.body) or probes.NO_PROPS
         server.version = props.build or server.version
-        server.models = () if props.model is None else (props.model,)
+        server.models = () if props.model is None or props.sleeps else (props.model,)
         server.detail = NOT_UNDERSTOOD if answer.status == 200 and props.slots is None else ""
         if props.slots is not None and not server.slots_fixed:
             server.slots = props.slots

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
+from math import inf
 from typing import Any
 
 import psutil
@@ -154,6 +156,10 @@ class Ollama(Adapter):
                 if parent is not None and parent.name().startswith("ollama"):
                     found.append(process.cmdline())
         return bool(found) and all("--no-webui" in words and caches_prompts(words) for words in found)
+
+    async def unloads_in_s(self, ask: Ask, model: str) -> float:
+        at = probes.unloads_at((await ask("/api/ps")).body, model)
+        return inf if at is None else (at - datetime.now(UTC)).total_seconds()
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
         offered = probes.ollama_models((await ask(self.models_path)).body)

@@ -92,7 +92,8 @@ class TimedAnswer:
 
 class Client:
     """Asks one model of one server, as an async context manager; gives up after `silence_s` of silence.
-    `options` are sent with every question. No request takes longer than `piece_s`, None: without limit.
+    `options` and `extra` fields are sent with every question. No request takes longer than `piece_s`, None:
+    without limit.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Client:
         self.clock = clock
         self.model = model
         self.options: Body = {}
+        self.extra: Body = {}
         self.silence_s = SILENCE_S
         self.piece_s: float | None = None
         self.http = client_for(found.base_url, key)
@@ -116,6 +118,7 @@ class Client:
     def body(self, question: Question, cap: int, *, greedy: bool = False) -> Body:
         """Return the body that asks a question, with the `options` that keep the model loaded."""
         body = self.found.adapter.chat_body(self.model, question.prompt, cap, greedy=greedy)
+        body |= self.extra
         return body | {"options": body["options"] | self.options} if self.options else body
 
     async def ask(self, question: Question, cap: int | None = None) -> TimedAnswer:

@@ -33,6 +33,7 @@ from clairvoyant_cli.proxy.servers.server import Server
 from profiles.records import Host, Profile, Served
 
 PIECE_S = 2.0
+FOREVER_S = 1e9  # Ollama's `keep_alive: -1` is a date in some 290 years
 IDLE_S = 2.0  # without requests before a test; agents send their next request sooner
 LOOK_EVERY_S = 1.0
 ATTEMPTS = 5  # failures in a row before a message is logged
@@ -197,11 +198,17 @@ class SelfTest:
         """Run one part of a test; return whether it was completed."""
         try:
             async with asyncio.timeout(None) as self._piece:
-                if server.adapter.REPORTS_SLOTS and await server.adapter.busy_slots(server.ask):
-                    return False  # another client is there
                 await server.adapter.refresh(server.ask, server)
                 if model not in self._loaded(server):
+                    return False  # nothing loads a model, or wakes it
+                if server.adapter.REPORTS_SLOTS and await server.adapter.busy_slots(server.ask):
+                    return False  # another client is there
+                unloads_in_s = await server.adapter.unloads_in_s(server.ask, model)
+                if unloads_in_s < PIECE_S + 1.0:
                     return False
+                if server.adapter.UNLOADS_MODELS:  # not later than without the test
+                    stays_s = -1 if unloads_in_s > FOREVER_S else int(unloads_in_s - PIECE_S)
+                    test.client.extra = {"keep_alive": stays_s}
                 if server.residents is not None:  # other options would load the model again
                     context = next((each.context for each in server.models if each.name == model), None)
                     if context is None or not server.residents.is_plain(model):

@@ -5,7 +5,9 @@ server must not take the requests that wait for it down with it.
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from math import isfinite
 from typing import TypeVar
 
@@ -73,12 +75,15 @@ class ProbeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ServerProps:
-    """llama.cpp's properties; "" and None for what is missing. `tells_slots` identifies llama.cpp."""
+    """llama.cpp's properties; "" and None for what is missing. `tells_slots` identifies llama.cpp. `sleeps`:
+    it has unloaded its model while idle (`--sleep-idle-seconds`), and most questions would load it.
+    """
 
     tells_slots: bool = False
     build: str = ""
     slots: int | None = None
     model: LoadedModel | None = None
+    sleeps: bool = False
 
 
 NO_PROPS = ServerProps()
@@ -170,6 +175,16 @@ def loaded_models(body: bytes | None) -> tuple[LoadedModel, ...] | None:
     )
 
 
+def unloads_at(body: bytes | None, model: str) -> datetime | None:
+    """Return when Ollama unloads a model by itself (`/api/ps`); None if it does not say."""
+    for each in _models(body, MAX_MODELS) or ():
+        if short_name(each["name"]) == model:
+            with suppress(ValueError):
+                at = datetime.fromisoformat(text(each["expires_at"]))
+                return at if at.tzinfo is not None else None
+    return None
+
+
 def ollama_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
     """Return the models that Ollama lists (`/api/tags`); None if the answer is not understood."""
     models = _models(body, MAX_LISTED_MODELS)
@@ -228,6 +243,7 @@ def props_of(body: bytes | None) -> ServerProps | None:
         build=short_name(told["build_info"]),
         slots=whole_number(told["total_slots"], MAX_SLOTS) or None,
         model=LoadedModel(name=name, context=context) if name else None,
+        sleeps=is_given(told["is_sleeping"]),
     )
 
 

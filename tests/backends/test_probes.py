@@ -265,3 +265,18 @@ async def test_a_head_that_is_none_or_too_long_is_no_answer(head: bytes) -> None
         await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
         assert backend.state == "down"
     await prober.close()
+
+
+def test_when_ollama_unloads_a_model() -> None:
+    listing = b'{"models": [{"name": "m:latest", "expires_at": "2026-11-26T12:00:00.123456789+01:00"}]}'
+    at = probes.unloads_at(listing, "m:latest")
+    assert at is not None
+    assert at.isoformat() == "2026-11-26T12:00:00.123456+01:00"
+    assert probes.unloads_at(listing, "other") is None
+    assert probes.unloads_at(b'{"models": [{"name": "m", "expires_at": "soon"}]}', "m") is None
+
+
+def test_a_model_that_sleeps_is_not_loaded() -> None:
+    props = probes.props_of(b'{"total_slots": 1, "model_path": "m.gguf", "is_sleeping": true}')
+    assert props is not None
+    assert props.sleeps

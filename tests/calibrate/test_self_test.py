@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from clairvoyant_cli.backends.ollama import Ollama
-from clairvoyant_cli.calibrate.self_test import IDLE_S, SelfTest, Storage
+from clairvoyant_cli.calibrate.client import Client
+from clairvoyant_cli.calibrate.self_test import IDLE_S, PIECE_S, SelfTest, Storage
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
@@ -294,3 +295,26 @@ def test_proof_is_added_to_the_existing_profile(tmp_path: Path) -> None:
         newest, oldest = (each.profile for each in every(connection))
     assert (oldest.name, oldest.took_s) == (PROFILE.name, 5.0)
     assert (newest.name, newest.host) == (f"{PROFILE.name}-2", this_host())
+
+
+@pytest.mark.parametrize("left_s", [1.0, 60.0])
+def test_a_model_is_not_kept_loaded_by_the_test(left_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unloads_in_s(self: Any, ask: Any, model: str) -> float:
+        return left_s
+
+    monkeypatch.setattr(Ollama, "unloads_in_s", unloads_in_s)
+    sent: list[Any] = []
+    build = Client.body
+
+    def body(self: Client, *args: Any, **kwargs: Any) -> Any:
+        sent.append(build(self, *args, **kwargs))
+        return sent[-1]
+
+    monkeypatch.setattr(Client, "body", body)
+
+    async def run() -> None:
+        async with proxied(Kept()):
+            await asyncio.sleep(3 * IDLE_S)
+
+    run_virtually(run())
+    assert {each["keep_alive"] for each in sent} == ({58} if left_s > PIECE_S else set())

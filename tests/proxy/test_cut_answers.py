@@ -490,3 +490,25 @@ async def test_the_cap_in_a_modelfile_counts_for_all_parts_together(
         state = daemon.snapshot()
     assert state.counters.cuts == 1
     assert state.recent[-1].tokens == TOKENS
+
+
+@virtually
+async def test_a_server_that_would_wake_is_asked_for_its_settings_only_at_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        server, asked = daemon.pool.first, list[str]()
+        found = type(server.adapter).settings
+
+        async def settings(self: Any, ask: Any, model: str, version: str) -> Any:
+            asked.append(model)
+            return await found(self, ask, model, version)
+
+        monkeypatch.setattr(type(server.adapter), "settings", settings)
+        monkeypatch.setattr(type(server.adapter), "SETTINGS_WAKE", True)
+        await asyncio.sleep(30.0)
+        assert not asked
+        server.settings.clear()  # as after a start before a server that sleeps
+        await cut_once(daemon, client, "/api/chat", stream=True)
+        assert asked
+        assert daemon.snapshot().counters.cuts == 1

@@ -189,6 +189,8 @@ class Serving:
         if exchange.has_begun:
             return await self.preemption.onward(exchange, server)
         if exchange.splice is None:
+            if self.preemption.enabled and server.proofs and server.settings_of(exchange.job.model) is None:
+                await server.see_settings()
             self.preemption.consider(exchange, request, server)
         return self.preemption.first(exchange)
 

@@ -201,7 +201,8 @@ class ServerLifecycle:
         """Ask for a server's settings, and log once when proofs of exact continuation no longer hold."""
         if server.residents is not None:
             server.residents.loaded_with(server.models, self._on(server))
-        await server.see_settings(ask)
+        if ask is None or not server.adapter.SETTINGS_WAKE or self.dispatcher.attempts_on(server.name):
+            await server.see_settings(ask)  # a model that sleeps is left asleep until a request comes
         unproved = "; ".join(server.changes_since_proof())
         if unproved and unproved != server.unproved:
             news = f"{server.name}: {unproved}, so no answer is cut; prove it again: clairvoyant calibrate"

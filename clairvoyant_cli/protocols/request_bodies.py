@@ -35,7 +35,11 @@ class RequestBody(msgspec.Struct, gc=False):
     input_extra: Raw = ABSENT
     tools: Raw = ABSENT
     functions: Raw = ABSENT
+    # What servers do besides answering.
     integrations: Raw = ABSENT
+    background: Raw = ABSENT
+    mcp_servers: Raw = ABSENT
+    web_search: Raw = msgspec.field(default=ABSENT, name="web_search_options")
     # How the answer is to be.
     max_completion_tokens: Raw = ABSENT
     max_tokens: Raw = ABSENT

@@ -377,7 +377,18 @@ async def test_what_is_idempotent_is_sent_again_on_a_fresh_connection(
 async def test_what_is_not_idempotent_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = post("/v1/responses", b'{"model": "m", "input": "hello"}')
     kept = post("/v1/chat/completions", b'{"messages": []}', "X-Conversation-Id: 1")
-    for raw in (post("/x", b"{}"), get("/x", method="DELETE"), stored, kept):
+    server_tools = [
+        post(path, json.dumps({"model": "m", "store": False, "messages": [], "input": "x"} | asked).encode())
+        for path, asked in (
+            ("/v1/responses", {"background": True}),
+            ("/v1/responses", {"tools": [{"type": "function"}, {"type": "mcp", "server_url": "http://x"}]}),
+            ("/api/v1/chat", {"integrations": ["mcp/files"]}),
+            ("/v1/messages", {"mcp_servers": [{"url": "http://x"}]}),
+            ("/v1/chat/completions", {"web_search_options": {"search_context_size": "low"}}),
+        )
+    ]
+    unread = post("/v1/chat/completions", b"{")
+    for raw in (post("/x", b"{}"), get("/x", method="DELETE"), stored, kept, unread, *server_tools):
         statuses, requests = await asked_on_a_stale_connection(raw, monkeypatch)
         assert (statuses, requests) == ([200, 502], 2)
 

@@ -52,16 +52,17 @@ def _gpus() -> tuple[tuple[str, ...], str]:
         return (), ""
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    except Exception:
         return _drm_gpus(), ""
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         names = tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
         return names, str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
+    except Exception:  # names that are no UTF-8, and whatever else a driver may tell
         return (), ""
     finally:
-        pynvml.nvmlShutdown()
+        with suppress(Exception):
+            pynvml.nvmlShutdown()
 
 
 def _drm_gpus() -> tuple[str, ...]:

@@ -1,9 +1,12 @@
 """`clairvoyant env`: prints environment variables and settings that send clients through the proxy."""
 
+import os
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -85,6 +88,8 @@ def command(
             click.echo(export.format(name=variable, value=value))
         for line in filled(client.get("text", ""), base, key).splitlines():
             click.echo(f"{comment}   {line}".rstrip())
+    for variable, value in past_proxies(base, os.environ).items():
+        click.echo(export.format(name=variable, value=value))
     if not names:
         click.echo(
             f"{comment} With --client NAME: {', '.join(each for each in CLIENTS if each not in USUAL)}"
@@ -94,6 +99,19 @@ def command(
 def variables(client: str, url: str, key: str) -> dict[str, str]:
     """Return the environment variables of a client."""
     return {name: filled(value, url, key) for name, value in CLIENTS[client].get("variables", {}).items()}
+
+
+def past_proxies(url: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what keeps requests for `url` from the proxies that an environment names; nothing if none."""
+    lowered = {name.lower(): value for name, value in environment.items()}
+    if not any(lowered.get(name) for name in ("http_proxy", "https_proxy", "all_proxy")):
+        return {}
+    # Both spellings: curl reads the small one only, others prefer the large one.
+    host = urlsplit(url).hostname or ""
+    kept = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    hosts = [each.strip() for each in kept.split(",") if each.strip()]
+    value = ",".join(hosts if host in hosts or "*" in hosts else [*hosts, host])
+    return {"NO_PROXY": value, "no_proxy": value}
 
 
 def filled(text: str, url: str, key: str) -> str:

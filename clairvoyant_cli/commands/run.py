@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.env import client_option, key_option, variables
+from clairvoyant_cli.commands.env import client_option, key_option, past_proxies, variables
 from clairvoyant_cli.commands.number_format import span
 from clairvoyant_cli.commands.options import url_option
 from clairvoyant_cli.commands.plain_output import say
@@ -56,6 +56,7 @@ def command(url: str | None, names: tuple[str, ...], key: str, quiet: bool, word
             for client in (*USUAL, *names):
                 found = variables(client, proxy.url, key).items()
                 environment |= {name: value for name, value in found if value != MODEL}
+            environment |= past_proxies(proxy.url, environment)
             before = await _state(proxy)
             try:
                 process = run_in_front([program, *words[1:]], environment)

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from clairvoyant_cli.commands.env import past_proxies
 from clairvoyant_cli.commands.run import _told
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
@@ -209,3 +210,22 @@ def test_saved_time_is_the_difference_of_the_totals() -> None:
     assert told(12, 20.0, 0.0) == "12 requests waited 20 s in all, as in arrival order", "after midnight"
     assert told(100, 50.0, 70.0, 3) == "3 requests, none compared with arrival order"
     assert _told(before, None) == ""
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ({}, None),
+        ({"HTTP_PROXY": "http://proxy:3128"}, "127.0.0.1"),
+        (
+            {"all_proxy": "http://proxy:3128", "no_proxy": "10.0.0.1, a.example"},
+            "10.0.0.1,a.example,127.0.0.1",
+        ),
+        ({"http_proxy": "http://proxy:3128", "NO_PROXY": "*"}, "*"),
+    ],
+)
+def test_requests_are_not_sent_to_the_proxy_of_an_environment(
+    named: dict[str, str], expected: str | None
+) -> None:
+    kept = past_proxies("http://127.0.0.1:7117", named)
+    assert kept == ({} if expected is None else {"NO_PROXY": expected, "no_proxy": expected})

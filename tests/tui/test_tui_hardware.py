@@ -109,6 +109,22 @@ def test_a_field_that_fails_is_none_and_the_rest_lives(function: str, field: str
     assert all(getattr(gpu, other) is not None for other in others)
 
 
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetClockInfo"]
+)
+def test_whatever_a_driver_raises_leaves_one_field_out(
+    function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = fake_nvml(Device())
+
+    def garbled(*args: object) -> str:
+        return b"\xff".decode()
+
+    monkeypatch.setattr(module, function, garbled)
+    (gpu,) = Nvidia(lambda: module).read()
+    assert gpu.power_w is not None
+
+
 def test_processes_may_be_secret() -> None:
     forbidden = {
         "nvmlDeviceGetComputeRunningProcesses": "NVML_ERROR_NO_PERMISSION",

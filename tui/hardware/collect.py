@@ -18,7 +18,7 @@ from xml.parsers.expat import ExpatError
 import psutil
 
 from tui.hardware.nvidia import Nvidia, NvidiaGone
-from tui.hardware.reading import Gpu, Hardware, Host
+from tui.hardware.reading import Gpu, Hardware, Host, told
 
 DRM = Path("/sys/class/drm")
 _AMD = "0x1002"
@@ -94,8 +94,8 @@ def _ioreg() -> bytes:
 
 
 def _apple_gpu(index: int, entry: dict[str, Any], host: Host) -> Gpu:
-    told = entry.get("PerformanceStatistics", {})
-    use, held = told.get("Device Utilization %"), told.get("In use system memory")
+    stats = entry.get("PerformanceStatistics", {})
+    use, held = stats.get("Device Utilization %"), stats.get("In use system memory")
     return Gpu(
         index=index,
         name=str(entry.get("model", "Apple GPU")),
@@ -122,14 +122,14 @@ class Machine:
         self._platform = platform
 
     def __call__(self) -> Hardware:
-        host = self._host()
+        host = told(self._host) or Host()
         if self._platform == "darwin":
-            gpus = read_apple(host)
+            gpus = told(lambda: read_apple(host)) or ()
             return Hardware(host, gpus, "" if gpus else "no GPU that tells its use", time.monotonic())
         note = ""
         try:
             gpus = self._nvidia.read()
         except NvidiaGone as gone:
             gpus, note = (), str(gone)
-        gpus += tuple(replace(gpu, index=gpu.index + len(gpus)) for gpu in self._amd())
+        gpus += tuple(replace(gpu, index=gpu.index + len(gpus)) for gpu in told(self._amd) or ())
         return Hardware(host, gpus, note, time.monotonic())

@@ -1,8 +1,8 @@
 """Reads NVIDIA GPUs by NVML.
 
-Any call may fail at any time: no driver, no permission, a field that this GPU lacks, a GPU that has fallen
-off the bus. A field that fails is None, a device that fails has a `fault`. The library is imported and
-started on the first reading, in the caller's thread.
+Any call may fail at any time and in any way: no driver, no permission, a field that this GPU lacks, a GPU
+that has fallen off the bus, a name that is no UTF-8. A field that fails is None, a device that fails has a
+`fault`. The library is imported and started on the first reading, in the caller's thread.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from tui.hardware.reading import Gpu, GpuProcess
+from tui.hardware.reading import Gpu, GpuProcess, told
 
 _RETRY_AFTER = 10
 _MAX_PROCESSES = 4
@@ -63,64 +63,55 @@ class Nvidia:
                 nvml.nvmlInit()
                 self._nvml = nvml
             return tuple(self._gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-        except nvml.NVMLError as error:
+        except Exception as error:
             raise self._failed(_message(nvml, error)) from error
 
     def _failed(self, why: str) -> NvidiaGone:
-        if self._nvml is not None:
-            self._try(self._nvml, self._nvml.nvmlShutdown)
+        if (nvml := self._nvml) is not None:
+            told(lambda: nvml.nvmlShutdown())
         self._nvml, self._gone, self._skip = None, why, _RETRY_AFTER - 1
         return NvidiaGone(why)
 
     def _gpu(self, nvml: Any, index: int) -> Gpu:
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        except nvml.NVMLError as error:
+        except Exception as error:
             return Gpu(index, "GPU", fault=_message(nvml, error))
-        name = self._try(nvml, nvml.nvmlDeviceGetName, handle)
-        name = name.decode(errors="replace") if isinstance(name, bytes) else name or "GPU"
+        name = told(lambda: nvml.nvmlDeviceGetName(handle)) or "GPU"
+        name = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
         name = name.removeprefix("NVIDIA ")
         try:
             nvml.nvmlDeviceGetPciInfo(handle)
-        except nvml.NVMLError as error:
+        except Exception as error:
             if getattr(error, "value", None) in [getattr(nvml, each, None) for each in _FATAL]:
                 return Gpu(index, name, fault=_message(nvml, error))
-        ask = partial(self._try, nvml)
-        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-        slowed = ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
-        heat = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        memory: Any = told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        slowed = told(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))) or 0
         return Gpu(
             index=index,
             name=name,
-            utilisation=rates.gpu / 100.0 if rates else None,
-            memory_used_bytes=int(memory.used) if memory else None,
-            memory_total_bytes=int(memory.total) if memory else None,
-            temperature_c=float(heat) if heat is not None else None,
-            power_w=power / 1000.0 if power is not None else None,
-            power_limit_w=limit / 1000.0 if limit is not None else None,
-            processes=self._processes(nvml, handle),
-            clock_mhz=ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-            clock_limit_mhz=ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
+            utilisation=told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0),
+            memory_used_bytes=told(lambda: int(memory.used)),
+            memory_total_bytes=told(lambda: int(memory.total)),
+            temperature_c=told(
+                lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+            ),
+            power_w=told(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0),
+            power_limit_w=told(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000.0),
+            processes=tuple(told(lambda: self._processes(nvml, handle)) or ()),
+            clock_mhz=told(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
+            clock_limit_mhz=told(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))),
             throttled=next((why for bits, why in _THROTTLED if slowed & bits), ""),
         )
 
-    def _processes(self, nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
+    def _processes(self, nvml: Any, handle: Any) -> list[GpuProcess]:
         found: dict[int, GpuProcess] = {}
-        for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
-            for process in self._try(nvml, ask, handle) or ():
-                name, used = process_name(process.pid), process.usedGpuMemory
-                found[process.pid] = GpuProcess(process.pid, name, None if used is None else int(used))
-        return tuple(nlargest(_MAX_PROCESSES, found.values(), key=lambda each: each.memory_bytes or 0))
-
-    def _try(self, nvml: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
-        """Return an answer, or None if this device or this user gets none."""
-        try:
-            return ask(*arguments)
-        except nvml.NVMLError:
-            return None
+        compute = told(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+        graphics = told(lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
+        for process in (*compute, *graphics):
+            name, used = process_name(process.pid), process.usedGpuMemory
+            found[process.pid] = GpuProcess(process.pid, name, None if used is None else int(used))
+        return nlargest(_MAX_PROCESSES, found.values(), key=lambda each: each.memory_bytes or 0)
 
 
 def process_name(pid: int) -> str:

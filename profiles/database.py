@@ -9,13 +9,14 @@ Rule 4: every sqlite3 error becomes a ProfilesError (`explained`).
 import os
 import sqlite3
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 SCHEMA_VERSION = 13  # the number of migrations; a file has its own in SQLite's user_version
 VARIABLE = "CLAIRVOYANT_DB"
@@ -89,10 +90,10 @@ def _has_locks(folder: Path) -> bool:
     """Return whether files in a folder can be locked, as SQLite locks them: it takes any failure for a lock
     of another process.
     """
-    if sys.platform == "win32":
+    try:
+        fcntl: Any = import_module("fcntl")
+    except ImportError:  # Windows has locks of its own
         return True
-    import fcntl
-
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

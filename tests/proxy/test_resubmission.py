@@ -1,16 +1,22 @@
 """A client that gives up waiting and sends its request again keeps its place."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.proxy.queue.exchange import Outcome, RequestEnd
 from clairvoyant_cli.proxy.requests import resubmission
+from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
 from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.scheduler.chain import Chain
 from tests.fakes.raw_http import RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import serving, until
@@ -112,3 +118,56 @@ async def test_another_principal_does_not_get_it(tmp_path: Path) -> None:
         ben.send(asked_by(b"ben", "patience"))
         state = await until(daemon, lambda s: len(s.queue) == 1)
         assert "." not in state.queue[0].id
+
+
+def left(kept: Resubmissions, client: str, prompt: int, arrival_s: float, left_s: float) -> None:
+    """Have a client give up a request."""
+    exchange: Any = SimpleNamespace(
+        id=f"id-{prompt}",
+        first_byte_s=None,
+        job=SimpleNamespace(client=client, claimed="", prefix=Chain((prompt,)), arrival_s=arrival_s),
+    )
+    kept.ended(exchange, RequestEnd(Outcome.CLIENT_CANCELLED, 499, left_s))
+
+
+def age_of(kept: Resubmissions, client: str, prompt: int, now: float, *, waiting: int) -> float | None:
+    taken = kept.take(client, "", Chain((prompt,)), now, waiting=waiting)
+    return None if taken is None else taken[1]
+
+
+def test_time_in_which_nothing_waited_adds_no_age() -> None:
+    kept = Resubmissions(Journal(time.monotonic))
+    for prompt in (1, 2, 3):
+        left(kept, "ann", prompt, 10.0, 12.0)
+    assert age_of(kept, "ann", 1, 15.0, waiting=1) == 5.0
+    assert age_of(kept, "ann", 1, 15.0, waiting=1) is None  # it is taken once
+    assert age_of(kept, "ann", 2, 20.0, waiting=0) == 2.0
+    assert age_of(kept, "ann", 3, 21.0, waiting=1) == 3.0
+
+
+def test_the_places_of_one_principal_do_not_drop_those_of_another() -> None:
+    kept = Resubmissions(Journal(time.monotonic))
+    left(kept, "ann", 0, 0.0, 1.0)
+    for prompt in range(resubmission.MAX_KEPT + 100):
+        left(kept, "eve", prompt, 1.0, 1.0)
+    assert age_of(kept, "ann", 0, 1.0, waiting=1) == 1.0
+    assert age_of(kept, "eve", 50, 1.0, waiting=1) is None
+    assert age_of(kept, "eve", resubmission.MAX_KEPT, 1.0, waiting=1) == 0.0
+
+
+async def test_the_longest_wait_counts_from_the_request_that_was_sent_again() -> None:
+    async with occupied(max_wait=3600.0) as (daemon, other):
+        async with raw_client(daemon.base_url) as client:
+            client.send(chat("patience"))
+            await until(daemon, lambda s: len(s.queue) == 1)
+            other.send(chat("another"))
+            await until(daemon, lambda s: len(s.queue) == 2)
+        await until(daemon, lambda s: len(s.queue) == 1)
+        before_s = daemon.stats.journal.clock()
+        async with raw_client(daemon.base_url) as client:
+            client.send(chat("patience"))
+            await until(daemon, lambda s: len(s.queue) == 2)
+            (again,) = (each for each in daemon.dispatcher.live.values() if each.kept_age_s)
+            patience_s = daemon.operation.patience_s(again)
+            assert patience_s is not None
+            assert patience_s >= 3600.0 - (daemon.stats.journal.clock() - before_s)

@@ -156,6 +156,7 @@ class Exchange:
     only_as_asked: bool = False
     stopped_by_operator: bool = False
     is_truncated: bool = False
+    kept_age_s: float = 0.0  # of the request that this one is again; `--max-wait` does not count it
     remark: str = ""
     answer: AnswerText | None = None
     is_explained: bool = False

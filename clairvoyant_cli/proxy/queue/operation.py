@@ -74,7 +74,7 @@ class Operation:
         """Return how long a waiting request may go on waiting; None: as long as it takes."""
         if self.max_wait_s is None or exchange.is_put_off:
             return None
-        return self.max_wait_s - (self.clock() - exchange.job.arrival_s)
+        return self.max_wait_s - (self.clock() - exchange.job.arrival_s - exchange.kept_age_s)
 
     def choose_policy(self, name: str) -> None:
         self.displaced_policy, self.policy_chosen = "", True

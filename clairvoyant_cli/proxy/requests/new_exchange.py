@@ -80,10 +80,10 @@ class ExchangeFactory:
         stands_back = 0 if chore is None or chore.waited_for else self.access.stands_back(asks.client)
         pool = self.times.pool
         claimed, parent = claims_of(request.head, parsed.conversation)
-        job_id, arrival_s = self._id_and_arrival(asks.client, claimed, parsed, now)
+        job_id, age_s = self._id_and_age(asks.client, claimed, parsed, now)
         job = Job(
             id=job_id,
-            arrival_s=arrival_s,
+            arrival_s=now - age_s,
             **self.times.estimates(parsed, prediction),
             prompt_tokens=self.times.prompt_tokens(parsed),
             client=asks.client,
@@ -109,21 +109,21 @@ class ExchangeFactory:
             granted=asyncio.get_running_loop().create_future(),
             task=asyncio.current_task(),
             answer=AnswerText() if self.show_prompts else None,
+            kept_age_s=age_s,
         )
 
-    def _id_and_arrival(
-        self, client: str, claimed: str, parsed: ParsedRequest, now: float
-    ) -> tuple[str, float]:
-        """Return a new id and now; of a request that is sent again, its next id and first arrival."""
-        left = self.resubmissions.take(client, claimed, parsed.conversation.chain, now)
-        if left is None:
+    def _id_and_age(self, client: str, claimed: str, parsed: ParsedRequest, now: float) -> tuple[str, float]:
+        """Return a new id and no age; of a request that is sent again, its next id and the age it keeps."""
+        chain, waiting = parsed.conversation.chain, len(self.times.pool.queue)
+        taken = self.resubmissions.take(client, claimed, chain, now, waiting=waiting)
+        if taken is None:
             self._ids += 1
-            return f"{self._boot}-{self._ids}", now
-        age_s = now - left.arrival_s
+            return f"{self._boot}-{self._ids}", 0.0
+        left, age_s = taken
         self.journal.event(
             logging.INFO, f"{left.next_id}: {left.id} was sent again and keeps its age of {age_s:.0f} s"
         )
-        return left.next_id, left.arrival_s
+        return left.next_id, age_s
 
     def _predict(self, parsed: ParsedRequest) -> Prediction:
         view = parsed.view

@@ -6,6 +6,7 @@ the youngest: two of them swap places at each time-out, and tau never reaches th
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from math import inf
 
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
@@ -17,10 +18,10 @@ MAX_KEPT = 2000
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A request whose client has left: its id, and when it arrived and ended."""
+    """A request whose client has left: its id, how long it was there, and when it ended."""
 
     id: str
-    arrival_s: float
+    age_s: float
     left_s: float
 
     @property
@@ -31,28 +32,43 @@ class Left:
 @dataclass(slots=True)
 class Resubmissions:
     """The requests whose clients left before any answer. One is the same as another if its principal,
-    session, model and prompt are equal, however the body is written.
+    session, model and prompt are equal, however the body is written. Where too many are kept, the oldest of
+    the principal with the most is dropped.
     """
 
     journal: Journal
     enabled: bool = True
-    _left: OrderedDict[tuple[str, str, int], Left] = field(default_factory=OrderedDict)
+    _left: dict[str, OrderedDict[tuple[str, int], Left]] = field(default_factory=dict)
+    _emptied_s: float = -inf  # when nothing waited last
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         job = exchange.job
         gave_up = end.outcome is Outcome.CLIENT_CANCELLED and exchange.first_byte_s is None
         if not (self.enabled and gave_up and job.prefix):
             return
-        key = job.client, job.claimed, job.prefix.hashes[-1]
-        self._left.pop(key, None)
-        self._left[key] = Left(exchange.id, job.arrival_s, end.at_s)
-        while len(self._left) > MAX_KEPT:
-            self._left.popitem(last=False)
+        key = job.claimed, job.prefix.hashes[-1]
+        kept = self._left.setdefault(job.client, OrderedDict())
+        kept.pop(key, None)
+        kept[key] = Left(exchange.id, end.at_s - job.arrival_s, end.at_s)
+        if sum(map(len, self._left.values())) > MAX_KEPT:
+            max(self._left.values(), key=len).popitem(last=False)
 
-    def take(self, client: str, claimed: str, chain: Chain, now: float) -> Left | None:
-        """Return the request that this one is again, None if there is none; it is returned once."""
-        left = self._left.pop((client, claimed, chain.hashes[-1]), None) if self._left and chain else None
-        return left if left is not None and now - left.left_s <= KEPT_S else None
+    def take(
+        self, client: str, claimed: str, chain: Chain, now: float, *, waiting: int
+    ) -> tuple[Left, float] | None:
+        """Return the request that this one is again, and the age that it keeps, in seconds; None if there is
+        none. It is returned once. Call it for each request, with how many are `waiting`: time in which nobody
+        waited adds no age.
+        """
+        if not waiting:
+            self._emptied_s = now
+        kept = self._left.get(client)
+        left = kept.pop((claimed, chain.hashes[-1]), None) if kept and chain else None
+        if not kept:
+            self._left.pop(client, None)
+        if left is None or now - left.left_s > KEPT_S:
+            return None
+        return left, left.age_s + now - max(left.left_s, self._emptied_s)
 
 
 def attempts_of(request_id: str) -> int:

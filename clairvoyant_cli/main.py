@@ -4,6 +4,7 @@
 """
 
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from typing import NoReturn
 
@@ -12,7 +13,8 @@ import click
 from clairvoyant_cli import __version__
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode, printable
 
-# name -> one-line help; the module is clairvoyant_cli.commands.<name> and its command is `command`.
+# name -> one-line help; the module is <package>.<name> and its command is `command`.
+PACKAGE = "clairvoyant_cli.commands"
 COMMANDS = {
     "serve": "Run the proxy in front of an LLM server.",
     "run": "Run a command whose requests go through the proxy.",
@@ -25,13 +27,8 @@ COMMANDS = {
     "report": "Report time saved or lost against arrival order.",
     "forget": "Erase recorded requests permanently.",
     "top": "Show the queue, slots and GPU live, and control them.",
-    "simulate": "Simulate scheduling policies on the papers' workloads or your own.",
     "demo": "Compare shortest-first with first-come-first-served on a simulated backend.",
     "predict": "Predict the answer length of a prompt.",
-    "evaluate": "Evaluate a predictor on prompts with known answer lengths.",
-    "train": "Train a predictor on your own logs.",
-    "study": "Print the tables of the predictor's studies.",
-    "bench": "Benchmark scheduling policies on your own machine.",
     "doctor": "Check the set-up and print the command that fixes each problem.",
     "takeover": "Listen where an LLM server listens, and move the server to another port.",
     "env": "Print environment variables that send your clients through the proxy.",
@@ -39,7 +36,19 @@ COMMANDS = {
     "completion": "Print the shell completion script for bash, zsh, fish or PowerShell.",
 }
 
+# Commands of the distribution clairvoyant-lab, which is not always installed.
+LABORATORY = ("simulate", "bench", "study", "train", "evaluate")
+
 ASKED_FOR = f"{__name__}.asked_for"  # key in a click context: the command, known before it is imported
+
+
+def installed() -> dict[str, tuple[str, str]]:
+    """Return the package and the one-line help of each command, those of other distributions last."""
+    from importlib.metadata import entry_points
+
+    tables = [(PACKAGE, COMMANDS)]
+    tables += [(each.module, each.load()) for each in entry_points(group="clairvoyant.commands")]
+    return {name: (package, told) for package, table in tables for name, told in table.items()}
 
 
 class LazyGroup(click.Group):
@@ -47,21 +56,29 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the commands in the order of the table."""
-        return list(COMMANDS)
+        return list(installed())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command's module and return its `command`."""
+        package = PACKAGE
         if cmd_name not in COMMANDS:
-            if not ctx.resilient_parsing:
-                from difflib import get_close_matches
-
-                for near in get_close_matches(cmd_name, COMMANDS, 1):
-                    ctx.fail(f"no such command {cmd_name!r}; did you mean {near}?")
-            return None
+            known = installed()
+            if cmd_name not in known:
+                self._suggest(ctx, cmd_name, known)
+                return None
+            package = known[cmd_name][0]
         ctx.meta[ASKED_FOR] = cmd_name
-        command = import_module(f"clairvoyant_cli.commands.{cmd_name}").command
+        command = import_module(f"{package}.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101 - a programming error, not an input
         return command
+
+    def _suggest(self, ctx: click.Context, cmd_name: str, known: Iterable[str]) -> None:
+        from difflib import get_close_matches
+
+        if cmd_name in LABORATORY:
+            ctx.fail(f"{cmd_name} is part of the laboratory; in the checkout: pip install ./lab")
+        for near in [] if ctx.resilient_parsing else get_close_matches(cmd_name, known, 1):
+            ctx.fail(f"no such command {cmd_name!r}; did you mean {near}?")
 
     def invoke(self, ctx: click.Context) -> object:
         """Import and run the command. `serve` exits with 0 when interrupted during its start."""
@@ -76,7 +93,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, told) for name, (_, told) in installed().items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -32,7 +32,7 @@ import textual.widgets, uvicorn, xgboost, onnxmltools, sklearn.linear_model, sci
 sys.platform = "win32"
 for name in ("fcntl", "resource", "termios", "pwd", "grp", "uvloop"):
     sys.modules[name] = None
-TORCH, NEED_TORCH = importlib.util.find_spec("torch"), "predictor.research.training.encoder"
+TORCH, NEED_TORCH = importlib.util.find_spec("torch"), "clairvoyant_lab.training.encoder"
 for tree in sys.argv[1:]:
     package = importlib.import_module(tree)
     for found in pkgutil.walk_packages(package.__path__, f"{tree}."):

@@ -8,12 +8,11 @@ import heapq
 from collections.abc import Sequence
 from math import sqrt
 from random import Random
-from statistics import fmean, pvariance
+from statistics import NormalDist, fmean, pvariance
 
 from clairvoyant_cli.calibrate.questions import LONG_CAP, Question, mixed
 from clairvoyant_cli.calibrate.server_speeds import queue_phase_s, times_of
 from clairvoyant_cli.calibrate.session import SHORTS_PER_LONG, ServiceTime, Session, Step, together
-from clairvoyant_cli.confidence import student_t
 from predictor.record import SHORT_BELOW_TOKENS
 from profiles.records import Estimate, Sample
 
@@ -167,3 +166,17 @@ def sojourns(services_s: Sequence[float], in_flight: int, slots: int) -> list[fl
         heapq.heappush(ended, end)
         times.append(end - sent)
     return times
+
+
+def student_t(freedom: int) -> float:
+    """Return the two-sided 95 % quantile of Student's t to three digits; not a number below one degree.
+
+    Cornish and Fisher's expansion from five degrees of freedom on, tabulated values before.
+    """
+    if freedom < 5:
+        return {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}.get(freedom, float("nan"))
+    z = NormalDist().inv_cdf(0.975)
+    first = (z**3 + z) / 4.0
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96.0
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384.0
+    return z + first / freedom + second / freedom**2 + third / freedom**3

@@ -14,20 +14,20 @@ from rich.text import Text
 
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.options import json_option, option_with_default
-from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.bench.client import Asker, Call
-from clairvoyant_cli.research.bench.prompts import Question
-from clairvoyant_cli.research.bench.race import (
+from clairvoyant_cli.demo.asker import Asker, Call
+from clairvoyant_cli.demo.prompts import Question
+from clairvoyant_cli.demo.race import (
     MOST_QUESTIONS,
     Lane,
     Narrator,
+    by_class,
     change_of,
     draw,
     frame,
     race,
     result_table,
 )
-from clairvoyant_cli.research.bench.summary import by_class
+from clairvoyant_cli.errors import ClairvoyantError
 
 LANES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
 
@@ -66,7 +66,7 @@ def command(tokens_per_s: float, requests: int, seed: int, as_json: bool) -> Non
 async def _run(
     tokens_per_s: float, questions: Sequence[Question], *, as_json: bool
 ) -> tuple[list[Lane], float]:
-    from clairvoyant_cli.commands.embedded_daemon import simulated_daemon
+    from clairvoyant_cli.demo.simulated_daemon import simulated_daemon
 
     async with AsyncExitStack() as stack:
         lanes = []

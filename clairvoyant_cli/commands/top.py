@@ -98,7 +98,7 @@ def command(
 
 @asynccontextmanager
 async def _demo() -> AsyncIterator[Attachment]:
-    from clairvoyant_cli.commands.embedded_daemon import asked_daemon
+    from clairvoyant_cli.demo.simulated_daemon import asked_daemon
     from tui.hardware.simulated import simulated_machine
 
     async with asked_daemon() as daemon:

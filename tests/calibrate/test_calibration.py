@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 import pytest
+from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
@@ -15,7 +16,6 @@ from clairvoyant_cli.calibrate.queueing import cs2, simulated_sojourns
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import ServiceTime, Step
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from profiles.records import Sample
 from tests.fakes.calibrating import SMALL, measured, replay
 from tests.fakes.replay_backend import Engine, Service, digest

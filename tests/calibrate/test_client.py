@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -17,7 +18,6 @@ from clairvoyant_cli.calibrate.client import Client, TimedAnswer
 from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.calibrate.server_speeds import survey
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.calibrating import replay
 
 QUESTION = Question("q", "Write a long story.", 64)

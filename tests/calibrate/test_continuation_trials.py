@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
@@ -13,10 +15,8 @@ from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.continuation import FULL_TOKENS, HOPELESS, LEAST_TOKENS, MOST_TOKENS, Prover
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import TRIALS
-from clairvoyant_cli.research import replay as simulated
-from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay.engine import AnswerTokens
+from clairvoyant_cli.demo import replay as simulated
+from clairvoyant_cli.demo.replay.engine import AnswerTokens
 from profiles.records import MIN_TRIALS, Continuation
 from tests.fakes.calibrating import SMALL, measured, replay
 from tests.fakes.replay_backend import Engine, Replay, Service, Speed

@@ -6,6 +6,8 @@ from random import Random
 from statistics import fmean
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
@@ -14,8 +16,6 @@ from clairvoyant_cli.calibrate.questions import long_questions, mixed, short_que
 from clairvoyant_cli.calibrate.queueing import sojourns
 from clairvoyant_cli.calibrate.run import calibrate, speed_spread
 from clairvoyant_cli.calibrate.session import IN_FLIGHT, QUICK, STANDARD, Plan, Session
-from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from profiles.records import Profile, Sample
 from tests.fakes.remembered import HOST
 from tests.fakes.replay_backend import Engine, Replay, Speed

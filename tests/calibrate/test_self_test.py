@@ -11,14 +11,14 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.self_test import IDLE_S, PIECE_S, SelfTest, Storage
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.database import reading
 from profiles.host import this_host

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from clairvoyant_lab.simulator.traces import read_history
 from click.testing import CliRunner
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import LARGE_BYTES
 from clairvoyant_cli.main import cli
-from clairvoyant_cli.research.simulator.traces import read_history
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import decode
 from predictor.text_lines import LONGEST_LINE

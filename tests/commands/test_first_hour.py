@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 from click.testing import CliRunner
 
 from clairvoyant_cli import main as program
@@ -12,7 +13,6 @@ from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.commands import console as printing
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.replay_backend import Replay
 from tests.fakes.serving import serving
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from clairvoyant_lab.report import Report, print_report
 from click.testing import CliRunner, Result
 from rich.console import RenderableType
 from rich.table import Table
@@ -22,7 +23,6 @@ from clairvoyant_cli.commands.doctor import _print as print_findings
 from clairvoyant_cli.doctor.finding import broken
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli, main
-from clairvoyant_cli.research.report import Report, print_report
 from tests.fakes.remembered import PROFILE, keep, traffic
 from tests.tui.board import busy
 

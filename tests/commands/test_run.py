@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.commands.env import past_proxies
 from clairvoyant_cli.commands.run import _told
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import serving
 from tests.tui.board import busy

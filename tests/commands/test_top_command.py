@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from click.testing import CliRunner, Result
 
-from clairvoyant_cli.commands.embedded_daemon import BACKLOG
 from clairvoyant_cli.commands.top import command
+from clairvoyant_cli.demo.simulated_daemon import BACKLOG
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.client import ControlClient

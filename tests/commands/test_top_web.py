@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 from click.testing import CliRunner
 
 from clairvoyant_cli.commands import web
@@ -18,7 +19,6 @@ from clairvoyant_cli.commands.top import command as top
 from clairvoyant_cli.commands.web import COOKIE, VERBS, secret_of, serving_pages
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.encoding import decode
 from tests.fakes.raw_http import post, raw_client

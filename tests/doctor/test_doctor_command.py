@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 from click.testing import CliRunner
 
 from clairvoyant_cli.commands.doctor import command
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ExitCode
 from clairvoyant_cli.proxy.daemon import running_daemon
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.takeover.journal import Takeover, write
 from predictor import load
 from tests.fakes.llamacpp_server import free_port

@@ -10,12 +10,12 @@ from typing import Any
 import ollama
 import openai
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.proof import proven
+from clairvoyant_lab.virtual_time import run_virtually
 from pydantic import BaseModel
 
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay.proof import proven
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Served
 from tests.fakes.replay_backend import Engine, Replay, Speed

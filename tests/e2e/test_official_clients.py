@@ -9,9 +9,9 @@ import httpx
 import ollama
 import openai
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from predictor import load
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.replay_backend import Engine, Replay, tabled

@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
+from clairvoyant_lab.asgi_server import serve_app
+
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import Plan, Session, Step, Tell
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.faulty_engine import FaultyEngine
 from tests.fakes.remembered import HOST
 from tests.fakes.replay_backend import Replay, Speed

@@ -14,13 +14,14 @@ from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
+from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.proof import proven
+
 import tests.fakes.replay_dialects  # noqa: F401 - adds routes
 from clairvoyant_cli.config import BackendConfig
+from clairvoyant_cli.demo.replay.engine import digest, words_of
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.replay.engine import digest, words_of
-from clairvoyant_cli.research.replay.proof import proven
 from profiles.records import Served
 from tests.fakes.raw_http import RawClient, post, raw_client, read_message
 from tests.fakes.replay_backend import Engine, Replay, Speed

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.research.replay import Service
-from clairvoyant_cli.research.replay.dialects import RefusedError
+from clairvoyant_cli.demo.replay import Service
+from clairvoyant_cli.demo.replay.dialects import RefusedError
 from tests.fakes import replay_backend
 
 

@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.config import BackendConfig
+from clairvoyant_cli.demo.replay.engine import digest
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.research.replay.engine import digest
 from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.cut_chaos import Backend, Visitor
 from tests.fakes.replay_backend import Engine, Speed

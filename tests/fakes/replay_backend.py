@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from clairvoyant_cli.research import replay
-from clairvoyant_cli.research.replay import DEFAULT_MODEL, Speed, digest, heavy_tailed, tabled
+from clairvoyant_cli.demo import replay
+from clairvoyant_cli.demo.replay import DEFAULT_MODEL, Speed, digest, heavy_tailed, tabled
 
 __all__ = [
     "DEFAULT_MODEL",

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 from starlette.types import Send
 
-from clairvoyant_cli.research.replay import Engine, digest
-from clairvoyant_cli.research.replay.app import Replay, send_json
-from clairvoyant_cli.research.replay.dialects import (
+from clairvoyant_cli.demo.replay import Engine, digest
+from clairvoyant_cli.demo.replay.app import Replay, send_json
+from clairvoyant_cli.demo.replay.dialects import (
     BEGIN,
     DIALECTS,
     END,
@@ -31,7 +31,7 @@ from clairvoyant_cli.research.replay.dialects import (
     timestamp,
     wants_usage,
 )
-from clairvoyant_cli.research.replay.engine import WORDS
+from clairvoyant_cli.demo.replay.engine import WORDS
 
 TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
 

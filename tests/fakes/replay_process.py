@@ -3,9 +3,9 @@
 import asyncio
 
 import click
+from clairvoyant_lab.asgi_server import serve_app
 
 import tests.fakes.replay_dialects  # noqa: F401 - adds routes
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.system import heed_signals
 from tests.fakes.replay_backend import Engine, Replay, Speed
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from heapq import heapreplace
 from typing import Any
 
+from clairvoyant_lab.proof import proven
+
 from clairvoyant_cli.config import BackendConfig
+from clairvoyant_cli.demo.replay.engine import digest
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.observing.request_stats import STATS_EVERY_S
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
-from clairvoyant_cli.research.replay.engine import digest
-from clairvoyant_cli.research.replay.proof import proven
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import GainState, QueuedRequest, RunningRequest, Snapshot
 from predictor.record import LengthClass

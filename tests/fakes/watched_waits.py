@@ -4,9 +4,8 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
-
-from clairvoyant_cli.research.simulator.engine import Preemption, SlotSimulation
-from clairvoyant_cli.research.simulator.workload import (
+from clairvoyant_lab.simulator.engine import Preemption, SlotSimulation
+from clairvoyant_lab.simulator.workload import (
     Floats,
     Predictions,
     TwoNormals,
@@ -14,6 +13,7 @@ from clairvoyant_cli.research.simulator.workload import (
     noisy_class,
     poisson,
 )
+
 from clairvoyant_cli.scheduler.explain import Standings
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
 from clairvoyant_cli.scheduler.policy import POLICIES

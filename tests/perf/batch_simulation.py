@@ -15,9 +15,9 @@ from heapq import heappop, heappush
 from math import ceil
 
 import numpy as np
+from clairvoyant_lab.simulator.engine import Run, job_maker
+from clairvoyant_lab.simulator.workload import Floats, Predictions, Workload
 
-from clairvoyant_cli.research.simulator.engine import Run, job_maker
-from clairvoyant_cli.research.simulator.workload import Floats, Predictions, Workload
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 WORKER = "gpu"

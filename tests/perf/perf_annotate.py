@@ -21,13 +21,13 @@ from statistics import fmean
 
 import httpx
 import msgspec
+from clairvoyant_lab.bench.arms import OraclePredictor
+from clairvoyant_lab.bench.plan import Plan, as_written, poisson, without_repeats
 
 from clairvoyant_cli.backends.vllm import Vllm
 from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.demo.prompts import SHIPPED, Question, load_prompts
 from clairvoyant_cli.proxy.daemon import running_daemon
-from clairvoyant_cli.research.bench.arms import OraclePredictor
-from clairvoyant_cli.research.bench.plan import Plan, as_written, poisson, without_repeats
-from clairvoyant_cli.research.bench.prompts import SHIPPED, Question, load_prompts
 from predictor import load
 from predictor.record import LengthClass, Prediction, PromptView
 from profiles.percentiles import percentile

@@ -11,9 +11,9 @@ from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
+from clairvoyant_lab.simulator.traces import read_history
+from clairvoyant_lab.simulator.workload import Predictions
 
-from clairvoyant_cli.research.simulator.traces import read_history
-from clairvoyant_cli.research.simulator.workload import Predictions
 from tests.fakes.watched_waits import Q90, TOKENS_PER_S, Judged, WatchedWaits, of_workload, watched
 
 POLICIES = ("bounded", "srpt", "fcfs")

@@ -14,19 +14,19 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from clairvoyant_lab.commands.study import table_text
+from clairvoyant_lab.studies.evaluation import calibration_error
+from clairvoyant_lab.studies.study_table import Cell, Progress, StudyTable
+from clairvoyant_lab.studies.unseen import SEED, Corpus
+from clairvoyant_lab.training.dataset import Dataset, read_dataset
+from clairvoyant_lab.training.fitting import save
+from clairvoyant_lab.training.material import Numbers
 
-from clairvoyant_cli.commands.study import table_text
 from predictor.card import Card
 from predictor.errors import ModelError
 from predictor.loading import load_encoder, load_model
 from predictor.ranking import pair_ranking, ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Predictor, PromptView
-from predictor.research.studies.evaluation import calibration_error
-from predictor.research.studies.study_table import Cell, Progress, StudyTable
-from predictor.research.studies.unseen import SEED, Corpus
-from predictor.research.training.dataset import Dataset, read_dataset
-from predictor.research.training.fitting import save
-from predictor.research.training.material import Numbers
 from predictor.semantic.model import Encoder
 
 STREAMS_A_FILE = 1

@@ -13,7 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from clairvoyant_cli.research.bench.virtual_time import run_virtually  # noqa: E402
+from clairvoyant_lab.virtual_time import run_virtually  # noqa: E402
+
 from tests.fakes.chaos_run import faultless, wanted  # noqa: E402
 from tests.fakes.pool_chaos import pool_chaos  # noqa: E402
 

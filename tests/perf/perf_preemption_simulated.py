@@ -11,10 +11,9 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
-
-from clairvoyant_cli.confidence import mean_of
-from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs, save
-from clairvoyant_cli.research.simulator.comparison import (
+from clairvoyant_lab.confidence import mean_of
+from clairvoyant_lab.report import Cell, Report, figures, paragraphs, save
+from clairvoyant_lab.simulator.comparison import (
     BY_CLASS,
     Figure,
     Options,
@@ -25,9 +24,10 @@ from clairvoyant_cli.research.simulator.comparison import (
     relative,
     variant,
 )
-from clairvoyant_cli.research.simulator.engine import Preemption
-from clairvoyant_cli.research.simulator.workload import LONG, Floats, Ints, Service, TwoNormals, poisson
-from clairvoyant_cli.research.svg import Curve, Plot, Point
+from clairvoyant_lab.simulator.engine import Preemption
+from clairvoyant_lab.simulator.workload import LONG, Floats, Ints, Service, TwoNormals, poisson
+from clairvoyant_lab.svg import Curve, Plot, Point
+
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.starvation import Guard

@@ -16,17 +16,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 import numpy.typing as npt
-
-import tests.fakes.replay_dialects  # noqa: F401 - adds routes
-from clairvoyant_cli.config import BackendConfig, ServeConfig
-from clairvoyant_cli.proxy.access.clients import parse_clients
-from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
-from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
-from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.simulator.comparison import UNBOUNDED
-from clairvoyant_cli.research.simulator.engine import Route, SlotSimulation
-from clairvoyant_cli.research.simulator.workload import (
+from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.simulator.comparison import UNBOUNDED
+from clairvoyant_lab.simulator.engine import Route, SlotSimulation
+from clairvoyant_lab.simulator.workload import (
     Floats,
     Predictions,
     TwoNormals,
@@ -35,6 +28,13 @@ from clairvoyant_cli.research.simulator.workload import (
     oracle,
     poisson,
 )
+from clairvoyant_lab.virtual_time import run_virtually
+
+import tests.fakes.replay_dialects  # noqa: F401 - adds routes
+from clairvoyant_cli.config import BackendConfig, ServeConfig
+from clairvoyant_cli.proxy.access.clients import parse_clients
+from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-
-from clairvoyant_cli.commands.console import PlainConsole
-from clairvoyant_cli.confidence import Estimate
-from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs, print_report
-from clairvoyant_cli.research.simulator.comparison import (
+from clairvoyant_lab.confidence import Estimate
+from clairvoyant_lab.report import Cell, Report, figures, paragraphs, print_report
+from clairvoyant_lab.simulator.comparison import (
     UNBOUNDED,
     Draw,
     Figure,
@@ -25,8 +23,10 @@ from clairvoyant_cli.research.simulator.comparison import (
     Variant,
     absolute,
 )
-from clairvoyant_cli.research.simulator.engine import Run
-from clairvoyant_cli.research.simulator.workload import Floats, Ints, Predictions, Workload
+from clairvoyant_lab.simulator.engine import Run
+from clairvoyant_lab.simulator.workload import Floats, Ints, Predictions, Workload
+
+from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.scheduler.policy import POLICIES, URGENCY_STEP_S, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.queued_job import QueuedJob

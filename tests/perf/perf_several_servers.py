@@ -36,8 +36,9 @@ import httpx
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from clairvoyant_cli.research.bench.asgi_server import serve_app  # noqa: E402
-from clairvoyant_cli.research.bench.prompts import SHIPPED  # noqa: E402
+from clairvoyant_lab.asgi_server import serve_app  # noqa: E402
+
+from clairvoyant_cli.demo.prompts import SHIPPED  # noqa: E402
 from profiles.percentiles import percentile  # noqa: E402
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled  # noqa: E402
 

@@ -4,9 +4,9 @@ import sys
 from time import perf_counter
 
 import numpy as np
+from clairvoyant_lab.simulator.engine import SlotSimulation
+from clairvoyant_lab.simulator.workload import TwoNormals, noisy_class, poisson
 
-from clairvoyant_cli.research.simulator.engine import SlotSimulation
-from clairvoyant_cli.research.simulator.workload import TwoNormals, noisy_class, poisson
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 

@@ -22,9 +22,10 @@ import uvloop
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from clairvoyant_lab.proof import proven  # noqa: E402
+
 from clairvoyant_cli.backends.adapters import adapter_of  # noqa: E402
 from clairvoyant_cli.backends.prober import Prober  # noqa: E402
-from clairvoyant_cli.research.replay.proof import proven  # noqa: E402
 from profiles.database import writing  # noqa: E402
 from profiles.host import this_host  # noqa: E402
 from profiles.records import Served  # noqa: E402

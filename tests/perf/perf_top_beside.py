@@ -26,7 +26,8 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from clairvoyant_cli.research.bench.asgi_server import serve_app  # noqa: E402
+from clairvoyant_lab.asgi_server import serve_app  # noqa: E402
+
 from clairvoyant_cli.state.client import ControlClient  # noqa: E402
 from clairvoyant_cli.state.source import EVERY_S  # noqa: E402
 from tests.fakes.child import child  # noqa: E402

@@ -19,13 +19,13 @@ from pathlib import Path
 from random import Random
 
 import httpx
+from clairvoyant_lab.training.dataset import LEVELS, Case, read_cases
+from clairvoyant_lab.training.urgency_cases.writing import write_cases
 
 from clairvoyant_cli.commands.setup import kept_in, load_predictor, second_opinion, urgency_predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
-from predictor.research.training.dataset import LEVELS, Case, read_cases
-from predictor.research.training.urgency_cases.writing import write_cases
 from profiles.percentiles import percentile
 
 ARMS: dict[str, dict[str, str]] = {

@@ -19,12 +19,12 @@ from pathlib import Path
 from random import Random
 
 import httpx
+from clairvoyant_lab.training.urgency_cases.writing import write_cases
 
 from clairvoyant_cli.commands.setup import kept_in, load_predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
-from predictor.research.training.urgency_cases.writing import write_cases
 from tests.perf.perf_urgency import SEED, TOKENS, body, mean_and_p90, service_s
 
 UNGUARDED = 0.0

@@ -7,9 +7,10 @@ thread time, so that a busy machine does not count.
 from statistics import median
 from time import thread_time_ns
 
+from clairvoyant_lab.training.urgency_cases.writing import read_day
+
 from predictor.loading import MODELS, URGENCY
 from predictor.record import PromptView
-from predictor.research.training.urgency_cases.writing import read_day
 from predictor.urgency.model import UrgencyModel
 
 ROUNDS = 9

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from clairvoyant_cli.commands.embedded_daemon import asked_daemon
 from clairvoyant_cli.commands.web import serving_pages
+from clairvoyant_cli.demo.simulated_daemon import asked_daemon
 from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import until

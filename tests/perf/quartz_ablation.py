@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from clairvoyant_lab.confidence import jain
+from clairvoyant_lab.simulator.comparison import UNBOUNDED
+from clairvoyant_lab.simulator.engine import Run, SlotSimulation
+from clairvoyant_lab.simulator.workload import Floats, Ints, Predictions, Workload
 
-from clairvoyant_cli.confidence import jain
-from clairvoyant_cli.research.simulator.comparison import UNBOUNDED
-from clairvoyant_cli.research.simulator.engine import Run, SlotSimulation
-from clairvoyant_cli.research.simulator.workload import Floats, Ints, Predictions, Workload
 from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
 from clairvoyant_cli.scheduler.policy import (
     GENTLE_AGING_RATE,

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clairvoyant_lab.commands import evaluate, train
+from clairvoyant_lab.studies.urgency import judge, quadratic_kappa
+from clairvoyant_lab.training.dataset import read_cases
+from clairvoyant_lab.training.urgency_cases.acuity import Findings, level_of
+from clairvoyant_lab.training.urgency_cases.writing import read_apart, read_day, write_cases
 from click.testing import CliRunner
 
 import predictor
-from clairvoyant_cli.commands import evaluate, train
 from predictor.card import read_card
 from predictor.errors import ModelError
 from predictor.loading import MODELS, SEMANTIC, URGENCY, load_model
 from predictor.record import PromptView
-from predictor.research.studies.urgency import judge, quadratic_kappa
-from predictor.research.training.dataset import read_cases
-from predictor.research.training.urgency_cases.acuity import Findings, level_of
-from predictor.research.training.urgency_cases.writing import read_apart, read_day, write_cases
 from predictor.urgency.model import LEVELS, UrgencyModel
 from predictor.urgency.vitals import NAMES, cues, read_signs
 
@@ -163,7 +163,7 @@ def test_the_obvious_is_seen(text: str, most: int, least: int) -> None:
 
 def test_the_shipped_model_was_trained_with_the_shipped_encoder() -> None:
     assert predictor.load_urgency().hears, (
-        "the encoder has changed; run: python -m predictor.research.training.urgency_cases"
+        "the encoder has changed; run: python -m clairvoyant_lab.training.urgency_cases"
     )
     assert not predictor.load_urgency(with_encoder=False).hears
     card = read_card(MODELS / URGENCY)

@@ -144,7 +144,7 @@ def test_history_lists_sessions(db: Path) -> None:
 
 
 def test_history_trace_is_a_simulator_workload(db: Path, tmp_path: Path) -> None:
-    from clairvoyant_cli.research.simulator.traces import read_history
+    from clairvoyant_lab.simulator.traces import read_history
 
     file = tmp_path / "trace.jsonl"
     file.write_text(run("history", "--trace", "--db", db).stdout)

@@ -3,11 +3,12 @@
 import asyncio
 import json
 
+from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.virtual_time import run_virtually
+
+from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from clairvoyant_cli.doctor.finding import Level
 from clairvoyant_cli.doctor.proxy import check_daemon
-from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay.kv_cache import KvCache
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import post, raw_client

@@ -10,13 +10,13 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.requests.relay import Relay
 from clairvoyant_cli.proxy.servers.server_watch import SHARED
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.llamacpp_server import LlamaServer, llama_server

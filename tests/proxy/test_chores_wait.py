@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import asked, serving, until

@@ -15,11 +15,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access.daily_quota import DailyTokens, midnight_after
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.snapshot import ClientState, Snapshot
 from tests.fakes.daemon_process import daemon_process

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 import prometheus_client
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,7 +25,6 @@ from clairvoyant_cli.proxy.observing.metrics import Histogram
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue import operation
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.scheduler.policy import SERVABLE, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import starts

@@ -9,13 +9,13 @@ from functools import wraps
 from typing import Any
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.requests import keep_alive
-from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Continuation, Served
 from tests.fakes.raw_http import RawClient, post, raw_client

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import pytest
+from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from tests.fakes.cut_chaos import chaos
 
 SRPT = ("srpt", "srpt", "bounded", "fcfs")

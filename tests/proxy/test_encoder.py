@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.proxy.requests import encoder as second_opinion
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from predictor.card import Calibration
 from predictor.record import Prediction, PromptView, UrgencyPredictor
 from predictor.semantic.opinion import EMBEDDED, Opinion

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import cast
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import Header, Message, get, post, raw_client, read_head, read_message
 from tests.fakes.replay_backend import Engine, Replay, tabled

@@ -5,9 +5,9 @@ import time
 from contextlib import AsyncExitStack
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.serving import asked, serving, until

@@ -4,9 +4,9 @@ import json
 import re
 from pathlib import Path
 
+from clairvoyant_lab.asgi_server import serve_app
 from prometheus_client.parser import text_string_to_metric_families
 
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import serving

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import raw_client
 from tests.fakes.replay_backend import Engine, Speed

@@ -4,7 +4,8 @@ import asyncio
 import json
 from typing import Any
 
-from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_lab.asgi_server import serve_app
+
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import serving
 

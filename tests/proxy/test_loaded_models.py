@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.ollama import full_name
@@ -16,7 +17,6 @@ from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Asked, AttemptEnd, Exchange, Outcome, Phase
 from clairvoyant_cli.proxy.servers.loaded_models import ASSUMED_LOAD_S, MAX_AFFINITIES, Residents
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler

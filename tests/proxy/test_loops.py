@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.llamacpp import LlamaCpp
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import get, post, raw_client

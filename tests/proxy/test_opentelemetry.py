@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,7 +19,6 @@ from starlette.routing import Route
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.observing.traces import VARIABLES, traces_to
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import asked, serving, until

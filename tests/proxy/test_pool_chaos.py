@@ -1,6 +1,7 @@
 """Servers that die, come back, are drained, removed and added, under a crowd: nothing lost, nothing twice."""
 
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
+from clairvoyant_lab.virtual_time import run_virtually
+
 from tests.fakes.pool_chaos import pool_chaos
 
 

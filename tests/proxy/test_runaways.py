@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.protocols.repetition import ends_in_repetition
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import serving
 

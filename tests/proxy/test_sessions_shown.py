@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.virtual_time import run_virtually
 
+from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.observing.snapshots import RESTED_S
-from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay.kv_cache import KvCache
 from clairvoyant_cli.scheduler.sessions import MAX_HOLD_S
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import RawClient, post, raw_client

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 from click.testing import CliRunner
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,7 +17,6 @@ from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.raw_http import Message, get, post, raw_client
 from tests.fakes.serving import serving, until

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.proxy.observing.queue_rows import FIRST_CHARS, WHOLE_PROMPTS
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.state.encoding import encode, without_prompts
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.serving import serving, until

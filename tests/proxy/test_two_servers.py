@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from clairvoyant_lab.asgi_server import serve_app
+
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, Speed
 from tests.fakes.scripted_upstream import Conversation, answer, scripted

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 from prometheus_client.parser import text_string_to_metric_families
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access.clients import parse_clients
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.state.client import ControlClient
 from predictor.record import PromptView
 from tests.fakes.raw_http import get, post, raw_client

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.printable import NAME_CHARS
 from clairvoyant_cli.proxy.access.clients import parse_clients, user_name
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import serving, until

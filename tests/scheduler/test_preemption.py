@@ -6,11 +6,11 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+from clairvoyant_lab.simulator.engine import Preemption, Run, SlotSimulation
+from clairvoyant_lab.simulator.workload import Predictions, Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
-from clairvoyant_cli.research.simulator.workload import Predictions, Workload
 from clairvoyant_cli.scheduler.job import Dispatch, Job, MoveKind, Preempt, QueueFullError, Reason
 from clairvoyant_cli.scheduler.policy import CUT_MARGIN, MAX_CUTS, POLICIES
 from clairvoyant_cli.scheduler.preemption import may_be_cut, most_cuts

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from clairvoyant_lab.simulator.engine import Preemption, Run, SlotSimulation
+from clairvoyant_lab.simulator.workload import Predictions, Workload
 
-from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
-from clairvoyant_cli.research.simulator.workload import Predictions, Workload
 from clairvoyant_cli.scheduler.job import Job, MoveKind, Preempt, Reason
 from clairvoyant_cli.scheduler.policy import MAX_CUTS, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler

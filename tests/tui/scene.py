@@ -11,12 +11,12 @@ from math import exp, log
 from random import Random
 
 import numpy as np
+from clairvoyant_lab.simulator.engine import Run, SlotSimulation
+from clairvoyant_lab.simulator.workload import LONG, MEDIUM, SHORT, Predictions, Workload
 
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits
 from clairvoyant_cli.proxy.observing.queue_rows import why
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
-from clairvoyant_cli.research.simulator.engine import Run, SlotSimulation
-from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Predictions, Workload
 from clairvoyant_cli.scheduler.explain import Standing, Standings
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES

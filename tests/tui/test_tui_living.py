@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clairvoyant_lab.asgi_server import serve_app
 from textual.pilot import Pilot
 
 import tui.app
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.source import DaemonSource
 from tests.fakes.raw_http import post, raw_client

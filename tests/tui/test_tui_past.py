@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.state.encoding import without_prompts
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.state_history import EVERY_S, PAGE, SPAN_S, StateHistory

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 import pytest
+from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.figures_on_screen import wrong_figures
 from tests.fakes.watched_schedule import DEEDS, Watched, watched

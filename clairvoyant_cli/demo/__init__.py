@@ -1,0 +1,1 @@
+"""The race that `clairvoyant demo` shows, on simulated LLM servers."""

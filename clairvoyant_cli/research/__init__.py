@@ -1,1 +1,0 @@
-"""Research code: benchmarks, the simulator and the replay backend. Nothing that serves imports it."""

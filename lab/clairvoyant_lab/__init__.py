@@ -1,0 +1,1 @@
+"""The laboratory: simulator, benchmarks, studies and training. The product does not import it."""

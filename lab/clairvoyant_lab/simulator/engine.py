@@ -1,0 +1,212 @@
+"""Simulates slots on several workers, one job a slot, in virtual time.
+
+1. Completions are in a heap, arrivals are a column. At one instant completions come first, then arrivals,
+   then the scheduler's decision: it sees a burst as a whole.
+2. The scheduler that serves makes all decisions. The engine only makes time pass.
+3. Equal workloads, predictions and schedulers give equal runs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+import numpy as np
+
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.kv_cache import KvCache, price_of_cut
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_lab.simulator.workload import Floats, Predictions, Workload
+
+Completion = tuple[float, int, int, int]
+"""(time, sequence, request, run of the request); outdated once that run was preempted."""
+
+Route = Callable[[int, float, Scheduler], str]
+"""Chooses the worker a request is pinned to on arrival, "" for any: (number, now, scheduler) -> worker."""
+
+LOOK_S = 0.5
+"""Seconds between two decisions while requests wait: the remaining times of running ones change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """The cost of preempting a job and resuming it, in seconds.
+
+    `fixed_s` saves or restores the KV cache. `recompute` is the share of the time already served that must be
+    spent again if the cache was evicted. A worker keeps the caches of the last `room_s` seconds of service.
+    """
+
+    fixed_s: float = 0.0
+    recompute: float = 0.0
+    room_s: float = 0.0
+
+    def reread_s(self, served_s: float) -> float:
+        return self.recompute * served_s
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The first start and the end of each request in seconds. `lost_s` is the total cost of resuming."""
+
+    workload: Workload
+    start_s: Floats
+    finish_s: Floats
+    tau_firings: int
+    preemptions: int
+    lost_s: float = 0.0
+
+    @property
+    def wait_s(self) -> Floats:
+        """From arrival to first start."""
+        return self.start_s - self.workload.arrival_s
+
+    @property
+    def sojourn_s(self) -> Floats:
+        """From arrival to the end of the answer."""
+        return self.finish_s - self.workload.arrival_s
+
+
+class SlotSimulation:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        workload: Workload,
+        predictions: Predictions,
+        *,
+        preemption: Preemption | None = None,
+        route: Route | None = None,
+    ) -> None:
+        """Prepare a run; without `preemption` the backend cannot preempt."""
+        n = len(workload)
+        self.scheduler = scheduler
+        self.workload = workload
+        self._preemption = preemption
+        self._route = route
+        self._job = job_maker(workload, predictions)
+        self._service_s = workload.service_s.tolist()
+        self._start_s = [-1.0] * n
+        self._finish_s = [0.0] * n
+        self._resumed_s = [0.0] * n
+        self._done_s = [0.0] * n
+        self._overhead_s = [0.0] * n
+        self._worker = [""] * n
+        self._runs = [0] * n
+        self._completions: list[Completion] = []
+        self._interrupts = scheduler.policy.interrupts
+        self._look_s = float("inf")
+        self._seq = 0
+        self._preemptions = 0
+        self._lost_s = 0.0
+        room_s = 0.0 if preemption is None else preemption.room_s
+        self._kept = {worker: KvCache(room_s) for worker in scheduler.slots}
+
+    def run(self) -> Run:
+        arrival_s = [*self.workload.arrival_s.tolist(), float("inf")]
+        n, number, completions = len(arrival_s) - 1, 0, self._completions
+        while completions or number < n:
+            now = min(arrival_s[number], self._look_s)
+            if completions and completions[0][0] <= now:
+                now = completions[0][0]
+                self._complete(now)
+            while arrival_s[number] <= now:
+                self._arrive(number, now)
+                number += 1
+            self._decide(now)
+        return Run(
+            self.workload,
+            np.array(self._start_s),
+            np.array(self._finish_s),
+            self.scheduler.tau_firings,
+            self._preemptions,
+            self._lost_s,
+        )
+
+    def _complete(self, now: float) -> None:
+        completions = self._completions
+        while completions and completions[0][0] <= now:
+            _, _, number, run = heappop(completions)
+            if run == self._runs[number]:
+                self._finish_s[number] = now
+                self.scheduler.finish(str(number), now)
+                if self._preemption is not None:
+                    self._leave(number, self._service_s[number], now, self._preemption, waits=False)
+
+    def _arrive(self, number: int, now: float) -> None:
+        worker = "" if self._route is None else self._route(number, now, self.scheduler)
+        self.scheduler.submit(replace(self._job(number), worker=worker), now)
+
+    def _decide(self, now: float) -> None:
+        self._fill(now)
+        if self._preemption is None or not self._interrupts:
+            self._look_s = now + LOOK_S if self.scheduler.deferring else float("inf")
+            return
+        self._report_progress(now, self._preemption)
+        while preempts := self.scheduler.preemptions(now):
+            for preempt in preempts:
+                number = int(preempt.job_id)
+                self._stop(number, now, self._preemption)
+                self.scheduler.requeue(preempt.job_id, now, worker=preempt.worker)
+                self._leave(number, self._done_s[number], now, self._preemption, waits=True)
+            self._fill(now)
+        self._look_s = now + LOOK_S if len(self.scheduler) else float("inf")
+
+    def _fill(self, now: float) -> None:
+        while (dispatch := self.scheduler.next(now)) is not None:
+            self._start(int(dispatch.job.id), dispatch.worker, now)
+
+    def _start(self, number: int, worker: str, now: float) -> None:
+        if self._start_s[number] < 0.0:
+            self._start_s[number] = now
+        duration_s = self._service_s[number] - self._done_s[number] + self._overhead_s[number]
+        self._lost_s += self._overhead_s[number]
+        self._kept[worker].taken(str(number))
+        self._worker[number] = worker
+        self._resumed_s[number] = now
+        self._seq += 1
+        heappush(self._completions, (now + duration_s, self._seq, number, self._runs[number]))
+
+    def _done_by(self, number: int, now: float) -> float:
+        useful_s: float = now - self._resumed_s[number] - self._overhead_s[number]
+        return self._done_s[number] + max(useful_s, 0.0)
+
+    def _report_progress(self, now: float, preemption: Preemption) -> None:
+        for job_id, entry in self.scheduler.running.items():
+            number = int(job_id)
+            done_s = self._done_by(number, now)
+            tokens_per_s = entry.job.tokens / max(entry.job.cost_s, 1e-12)
+            price = price_of_cut(self._kept[entry.worker], done_s, preemption.fixed_s, preemption.reread_s)
+            self.scheduler.progress(job_id, done_s * tokens_per_s, *price)
+
+    def _stop(self, number: int, now: float, preemption: Preemption) -> None:
+        self._done_s[number] = self._done_by(number, now)
+        self._overhead_s[number] = preemption.fixed_s
+        self._runs[number] += 1
+        self._preemptions += 1
+
+    def _leave(
+        self, number: int, served_s: float, now: float, preemption: Preemption, *, waits: bool
+    ) -> None:
+        """Keep the job's cache on its worker; jobs whose caches are evicted must recompute them."""
+        for lost in self._kept[self._worker[number]].left(str(number), served_s, waits=waits):
+            other = int(lost)
+            self._overhead_s[other] = preemption.fixed_s + preemption.reread_s(self._done_s[other])
+            self.scheduler.owe(lost, self._overhead_s[other], now)
+
+
+def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int], Job]:
+    """Return a function from a request's number to its job."""
+    urgency = predictions.urgency if len(predictions.urgency) else workload.urgency
+    columns = {
+        "arrival_s": workload.arrival_s,
+        "p_long": predictions.p_long,
+        "cost_s": predictions.cost_s,
+        "cost_high_s": predictions.cost_q90_s,
+        "tokens": predictions.tokens,
+        "tokens_q90": predictions.tokens_q90,
+        "prompt_tokens": workload.prompt_tokens,
+        "urgency": urgency,
+    }
+    given = {name: column.tolist() for name, column in columns.items() if len(column)}
+    if len(workload.client):
+        given["client"] = [str(client) for client in workload.client.tolist()]
+    rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
+    return lambda i: Job(str(i), **rows[i])

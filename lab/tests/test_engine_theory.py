@@ -1,0 +1,92 @@
+"""The engine against queueing theory: each formula within the confidence interval of independent runs."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from clairvoyant_lab.confidence import Estimate, mean_of
+from clairvoyant_lab.simulator.engine import Preemption, Run, SlotSimulation
+from clairvoyant_lab.simulator.workload import Floats, Service, TwoNormals, oracle, poisson
+
+from clairvoyant_cli.scheduler.policy import POLICIES, Policy
+from clairvoyant_cli.scheduler.queue import Scheduler
+from tests import theory
+
+RATE_PER_S = 0.7
+REQUESTS = 2000
+SRPT = Policy("srpt", lambda entry: entry.remaining_s, preemptive=True, max_cuts=None)
+SEEDS = 8
+
+
+def measured(
+    policy: Policy, service: Service, rate_per_s: float, figure: Callable[[Run], Floats]
+) -> Estimate:
+    """Return the mean of a figure over independent runs with perfect foresight."""
+    means = []
+    for seed in range(SEEDS):
+        workload = poisson(np.random.default_rng(seed), REQUESTS, rate_per_s, service)
+        scheduler = Scheduler(policy, workers={"a": 1}, capacity=REQUESTS)
+        preemption = Preemption() if policy.preemptive else None
+        run = SlotSimulation(scheduler, workload, oracle(workload), preemption=preemption).run()
+        means.append(float(figure(run).mean()))
+    return mean_of(means)
+
+
+def quantiles(service: TwoNormals) -> Floats:
+    """Return a fine sample that stands for the distribution of a mix of two normals."""
+    draws, _ = service(np.random.default_rng(99), 400_000)
+    return draws
+
+
+def test_mm1_in_order_of_arrival() -> None:
+    wait = measured(POLICIES["fcfs"], theory.exponential(1.0), RATE_PER_S, lambda run: run.wait_s)
+    assert theory.covers(wait, theory.mm1_fcfs_wait_s(RATE_PER_S, 1.0))
+
+
+def test_mmc_in_order_of_arrival() -> None:
+    """Three slots of one worker: Erlang's formula."""
+    rate, slots = 2.1, 3
+    means = []
+    for seed in range(SEEDS):
+        workload = poisson(np.random.default_rng(seed), REQUESTS, rate, theory.exponential(1.0))
+        scheduler = Scheduler(POLICIES["fcfs"], workers={"a": slots}, capacity=REQUESTS)
+        means.append(float(SlotSimulation(scheduler, workload, oracle(workload)).run().wait_s.mean()))
+    assert theory.covers(mean_of(means), theory.mmc_fcfs_wait_s(rate, 1.0, slots))
+
+
+def test_mg1_in_order_of_arrival() -> None:
+    service = TwoNormals()
+    wait = measured(POLICIES["fcfs"], service, 0.12, lambda run: run.wait_s)
+    assert theory.covers(wait, theory.mg1_fcfs_wait_s(0.12, quantiles(service)))
+
+
+@pytest.mark.parametrize("exponentially", [True, False])
+def test_mg1_shortest_first(exponentially: bool) -> None:
+    service: Service = theory.exponential(1.0) if exponentially else TwoNormals()
+    rate = RATE_PER_S if exponentially else 0.12
+    sizes = theory.exponential_quantiles(1.0) if exponentially else quantiles(TwoNormals())
+    wait = measured(POLICIES["oracle"], service, rate, lambda run: run.wait_s)
+    assert theory.covers(wait, theory.mg1_sjf_wait_s(rate, sizes))
+
+
+@pytest.mark.parametrize("exponentially", [True, False])
+def test_mg1_shortest_remaining_first(exponentially: bool) -> None:
+    service: Service = theory.exponential(1.0) if exponentially else TwoNormals()
+    rate = RATE_PER_S if exponentially else 0.12
+    sizes = theory.exponential_quantiles(1.0) if exponentially else quantiles(TwoNormals())
+    sojourn = measured(SRPT, service, rate, lambda run: run.sojourn_s)
+    assert theory.covers(sojourn, theory.mg1_srpt_sojourn_s(rate, sizes))
+
+
+def test_the_formulas_agree_where_they_must() -> None:
+    sizes = theory.exponential_quantiles(1.0)
+    fcfs = theory.mg1_fcfs_wait_s(RATE_PER_S, sizes)
+    assert fcfs == pytest.approx(theory.mm1_fcfs_wait_s(RATE_PER_S, 1.0), rel=1e-3)
+    assert theory.mmc_fcfs_wait_s(RATE_PER_S, 1.0, 1) == pytest.approx(
+        theory.mm1_fcfs_wait_s(RATE_PER_S, 1.0)
+    )
+    assert (
+        theory.mg1_srpt_sojourn_s(RATE_PER_S, sizes)
+        < 1.0 + theory.mg1_sjf_wait_s(RATE_PER_S, sizes)
+        < 1.0 + fcfs
+    )

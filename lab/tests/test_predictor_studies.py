@@ -1,0 +1,127 @@
+"""The studies on small made-up distributions, where what they must find is known."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from clairvoyant_lab.commands import study
+from click.testing import CliRunner
+
+from clairvoyant_cli.errors import ClairvoyantError
+
+pytest.importorskip("xgboost")
+
+LENGTHS = {"Who is": 60, "Summarize the life of": 400, "Write a detailed essay about": 1500}
+NAMES = "river castle engine planet garden bridge island forest mirror candle".split()
+
+
+def _distribution(path: Path, seed: int, models: int = 1, each: int = 60) -> Path:
+    """Write prompts whose opening words set the length, with a spread of a fifth."""
+    generator = np.random.default_rng(seed)
+    with path.open("w") as file:
+        for number in range(each):
+            for opening, length in LENGTHS.items():
+                prompt = f"{opening} the {NAMES[number % len(NAMES)]} of {path.stem} {number}"
+                tokens = {
+                    f"model{model}": round(length * float(generator.uniform(0.8, 1.2)))
+                    for model in range(models)
+                }
+                file.write(json.dumps({"prompt": prompt, "tokens": tokens}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("prompts")
+    return [_distribution(folder / f"{name}.jsonl", seed) for seed, name in enumerate(("alpha", "beta"))]
+
+
+def _table(name: str, *arguments: object) -> dict[str, dict[str, Any]]:
+    """Return the study's rows by their first cell, each by column."""
+    result = CliRunner().invoke(study.command, [name, *map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.exception
+    table = json.loads(result.stdout)
+    return {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
+
+
+def _refusal(name: str, *arguments: object) -> str:
+    result = CliRunner().invoke(study.command, [name, *map(str, arguments)])
+    assert isinstance(result.exception, ClairvoyantError)
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+def test_families_never_seen_are_ranked(tmp_path: Path) -> None:
+    names = ("alpha", "mt_bench_a", "mt_bench_b", "gamma", "cot_delta")
+    rows = _table("unseen", *(_distribution(tmp_path / f"{name}.jsonl", 3 + len(name)) for name in names))
+    assert rows["mean over families"]["ours"] > 0.9
+    assert rows["least"]["ours"] == min(rows[name]["ours"] for name in names)
+    assert rows["kind: reasoning"]["ours"] == rows["cot_delta"]["ours"]
+    assert rows["cot_delta"]["kinds"] == "reasoning"
+    assert rows["mean over files"]["trees"] > 0.9
+
+
+def test_a_stream_is_learnt_while_served(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    from clairvoyant_lab.studies.unseen import Corpus
+    from clairvoyant_lab.training.dataset import read_dataset
+
+    from tests.perf import perf_online_learning
+
+    monkeypatch.setattr(perf_online_learning, "MIN_STREAMED", 100)
+    monkeypatch.setattr(perf_online_learning, "SOON", slice(40, 80))
+    table = perf_online_learning.online(Corpus.of([read_dataset(path) for path in files]), lambda line: None)
+    rows: dict[object, dict[str, Any]] = {
+        row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows
+    }
+    assert list(rows) == ["alpha", "beta", "mean", "least", "most"]
+    assert rows["mean"]["late learnt"] > 0.9
+    gains = [rows[name]["late learnt"] - rows[name]["late static"] for name in ("alpha", "beta")]
+    assert rows["least"]["late gain"] == pytest.approx(min(gains))
+    assert 0 <= rows["mean"]["late covers"] <= 1
+    assert rows["mean"]["late error"] < 0.25
+
+
+def test_repeated_runs_give_the_ceiling(tmp_path: Path) -> None:
+    row = _table("ceiling", _distribution(tmp_path / "runs.jsonl", 7, models=3))["runs"]
+    assert row["runs"] == 3
+    assert row["one other run"] == row["mean of the others"] == 1.0
+    assert (1 + row["its tau_b"]) / 2 < row["its pairs"] <= 1.0
+
+
+def test_a_model_that_hardly_answered_is_left_out_of_the_ceiling(tmp_path: Path) -> None:
+    lines = [
+        {"prompt": f"{n}", "tokens": {"a": 10 + 30 * n, "b": 12 + 31 * n, **({"c": 5} if n < 3 else {})}}
+        for n in range(40)
+    ]
+    path = tmp_path / "gaps.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    row = _table("ceiling", path)["gaps"]
+    assert row["runs"] == 2
+    assert row["mean of the others"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["unseen", "ceiling"])
+def test_a_study_that_cannot_be_made_says_why(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "few.jsonl"
+    path.write_text('{"prompt": "a", "output_tokens": 3}\n{"prompt": "b", "output_tokens": 900}\n')
+    assert _refusal(name, path)
+
+
+def test_what_cannot_be_counted_is_null_in_json(tmp_path: Path) -> None:
+    path = tmp_path / "short.jsonl"
+    path.write_text('{"prompt": "a", "tokens": {"x": 3, "y": 4}}\n')
+    assert _table("ceiling", path)["short"]["one other run"] is None
+
+
+def test_a_family_is_never_judged_by_what_saw_a_part_of_it(tmp_path: Path) -> None:
+    from clairvoyant_lab.studies.unseen import Corpus, deal
+    from clairvoyant_lab.training.dataset import read_dataset
+
+    names = ("alpha", "mt_bench_a", "mt_bench_b", "gamma")
+    datasets = [read_dataset(_distribution(tmp_path / f"{name}.jsonl", 3 + len(name))) for name in names]
+    corpus = Corpus.of(datasets)
+    assert sorted(name for part in deal(datasets) for name in part) == ["alpha", "gamma", "mt_bench"]
+    known = corpus.training_rows(["mt_bench"])
+    assert {names[file] for file in corpus.labels.files[known]} == {"alpha", "gamma"}

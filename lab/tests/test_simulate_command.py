@@ -1,0 +1,122 @@
+"""`clairvoyant simulate` as a user meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from clairvoyant_lab.commands.simulate import command
+from clairvoyant_lab.svg import ticks
+from click.testing import CliRunner, Result
+
+from clairvoyant_cli.errors import ClairvoyantError
+
+SMALL = ["--seeds", "2", "--requests", "60"]
+
+
+def simulate(*arguments: str) -> Result:
+    """Run the command; an exception it does not expect is the test's."""
+    return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+
+
+def test_a_scenario_as_a_table() -> None:
+    result = simulate("--scenario", "clairvoyant-table8", *SMALL)
+    assert result.exit_code == 0
+    assert "[-70.0]" in result.stdout
+    assert "In brackets: the paper's figure." in result.stdout
+
+
+def test_json_is_data_and_nothing_else() -> None:
+    result = simulate("--scenario", "clairvoyant-table8", *SMALL, "--json")
+    found = json.loads(result.stdout)
+    assert found["name"] == "clairvoyant-table8"
+    [cell] = [
+        cell
+        for table in found["tables"]
+        for cell in table["cells"]
+        if (table["title"], cell["row"], cell["column"]) == ("Change against fcfs", "sjf no tau", "short P50")
+    ]
+    assert cell["paper"] == -70.0
+    assert -100.0 < cell["ours"] < -30.0
+
+
+def test_a_generated_workload_with_several_backends_and_preemption() -> None:
+    result = simulate(
+        *SMALL, "--policy", "srpt", "--workers", "2", "--slots", "2", "--preempt", "0.1", "--tau", "0"
+    )
+    assert result.exit_code == 0
+    assert "4 slots, offered load 0.74 per slot" in result.stdout
+
+
+def test_a_burst() -> None:
+    result = simulate(
+        *SMALL, "--workload", "burst", "--long-share", "0.25", "--predictor", "oracle", "--json"
+    )
+    figures = json.loads(result.stdout)["tables"][1]["cells"]
+    assert any(f["row"] == "bounded" and f["column"] == "short P50" and f["ours"] < -40.0 for f in figures)
+
+
+def test_a_file_of_recorded_requests(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    lines = [f"{n * 0.5},{20 if n % 2 else 900},{30 if n % 2 else 700}" for n in range(40)]
+    path.write_text("\n".join(["arrival_s,tokens,predicted_tokens", *lines]))
+    found = json.loads(simulate("--workload", str(path), "--predictor", "recorded", "--json").stdout)
+    change = {(c["row"], c["column"]): c["ours"] for c in found["tables"][1]["cells"]}
+    assert change["bounded", "short P50"] < -50.0
+
+
+def test_one_run_has_no_interval_and_the_json_is_still_json() -> None:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    printed = simulate("--scenario", "clairvoyant-table8", "--seeds", "1", "--requests", "60", "--json")
+    found = json.loads(printed.stdout, parse_constant=refuse)
+    assert found["tables"][0]["cells"][0]["half_width"] is None
+
+
+def test_a_file_without_long_answers_that_arrive_twice_as_fast(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    lines = [f"{n * 0.5},{20 if n % 2 else 500}" for n in range(40)]
+    path.write_text("\n".join(["arrival_s,tokens", *lines]))
+    once, twice = (
+        json.loads(simulate("--workload", str(path), "--speed-up", factor, "--json").stdout)
+        for factor in ("1", "2")
+    )
+    columns = {cell["column"] for cell in once["tables"][0]["cells"]}
+    assert columns == {"short P50", "short P95", "medium P50", "medium P95", "mean", "longest wait"}
+    longest = [table["tables"][0]["cells"][5]["ours"] for table in (once, twice)]
+    assert longest[0] < longest[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--policy", "nosuch"], "is none of bounded, sjf"),
+        (["--predictor", "tarot"], "is neither oracle"),
+        (["--predictor", "class:2"], "accuracy from 0.5 to 1"),
+        (["--predictor", "recorded"], "needs a --workload FILE"),
+        (["--workload", "nowhere.csv"], "cannot read the requests nowhere.csv"),
+    ],
+)
+def test_simulate_errors_are_one_line(arguments: list[str], complaint: str) -> None:
+    with pytest.raises(ClairvoyantError, match=complaint) as caught:
+        simulate(*SMALL, *arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["x", "1", "1,2,3", "-1,2", "3,-1"])
+def test_mean_and_spread_must_be_two_valid_numbers(text: str) -> None:
+    result = simulate("--short", text)
+    assert result.exit_code == 2
+    assert "--short" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (0.3, 0.9, [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]),
+        (5.0, 5.0, [5.0, 6.0]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(expected)

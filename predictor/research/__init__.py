@@ -1,1 +1,0 @@
-"""Research code: training and judging predictors. Nothing that serves imports it."""

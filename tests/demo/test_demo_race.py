@@ -1,0 +1,212 @@
+"""A race of two backends, what the lanes tell of it, and how it is drawn."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from clairvoyant_lab.asgi_server import serve_app
+from rich.console import Console
+
+from clairvoyant_cli.backends.chat_probe import client_for
+from clairvoyant_cli.demo.asker import Asker, Call
+from clairvoyant_cli.demo.prompts import Question
+from clairvoyant_cli.demo.race import (
+    Lane,
+    Narrator,
+    Place,
+    Row,
+    draw,
+    frame,
+    race,
+    result_table,
+    window,
+)
+from clairvoyant_cli.state.snapshot import (
+    Counters,
+    PredictionState,
+    PredictorState,
+    QueuedRequest,
+    RunningRequest,
+    Snapshot,
+    TauState,
+)
+from tests.fakes.faulty_engine import FaultyEngine
+from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
+
+FORETOLD = PredictionState("short", 0.8, 0.1, 0.1, 42.0, 90.0)
+
+
+@dataclass
+class NoProxy:
+    """Stands where a proxy would: its clients talk to the backend itself. `running`, `queue`: prompts."""
+
+    base_url: str
+    running: Sequence[str] = ()
+    queue: Sequence[str] = ()
+
+    def snapshot(self) -> Snapshot:
+        """Return the state that the test chose."""
+        return Snapshot(
+            taken_at=0.0,
+            daemon_version="",
+            pid=0,
+            listen="",
+            mode="serving",
+            uptime_s=0.0,
+            policy="fcfs",
+            policies=(),
+            tau=TauState(),
+            predictor=PredictorState("none"),
+            backends=(),
+            running=tuple(
+                RunningRequest(p, "", "decoding", "", "", "", FORETOLD, 0.0, 0.0, prompt=p)
+                for p in self.running
+            ),
+            # Listed backwards, so that only a reader of the ranks gets them right.
+            queue=tuple(
+                QueuedRequest(p, rank, 0.0, "", "", "", FORETOLD, 0.0, prompt=p)
+                for rank, p in reversed(list(enumerate(self.queue, 1)))
+            ),
+            recent=(),
+            stats=(),
+            counters=Counters(),
+            queue_capacity=0,
+        )
+
+
+def lane_of(*names: str, proxy: NoProxy | None = None) -> Lane:
+    calls = [Call(Question(name, name, 10), sent_s=0.0) for name in names]
+    return Lane("fcfs", "First come", proxy or NoProxy("http://127.0.0.1:9"), calls)
+
+
+def test_rows_are_in_the_order_of_service() -> None:
+    lane = lane_of("a", "b", "c", "d", "e", "f", proxy=NoProxy("", running=["c"], queue=["e", "b"]))
+    lane.calls[0].ended_s = 2.0
+    lane.calls[3].ended_s = 1.0
+    lane.calls[3].error = "HTTP 500"
+    rows = lane.rows()
+    assert [(row.call.question.title, row.place) for row in rows] == [
+        ("d", Place.FAILED),
+        ("a", Place.DONE),
+        ("c", Place.RUNNING),
+        ("e", Place.WAITING),
+        ("b", Place.WAITING),
+        ("f", Place.WAITING),
+    ]
+    assert [row.predicted for row in rows] == [None, None, 42.0, 42.0, 42.0, None]
+
+
+def test_a_call_not_sent_yet_has_no_row() -> None:
+    lane = lane_of("a")
+    lane.calls[0].sent_s = None
+    assert lane.rows() == []
+
+
+async def test_both_lanes_get_the_same_burst_and_answer_it() -> None:
+    questions = draw(6, seed=3)
+    lengths = tabled({q.prompt: q.tokens for q in questions})
+    backends = [Replay(Engine(answer_tokens=lengths)) for _ in range(2)]
+    looks: list[float] = []
+    async with serve_app(backends[0].app) as one, serve_app(backends[1].app) as two:
+        lanes = [Lane("x", "X", NoProxy(url), [Call(q) for q in questions]) for url in (one, two)]
+        took_s = await race(lanes, Asker("replay"), lambda lanes, elapsed_s: looks.append(elapsed_s))
+    assert [s.digest for s in backends[0].engine.journal] == [s.digest for s in backends[1].engine.journal]
+    for lane in lanes:
+        assert [call.tokens for call in lane.calls] == [q.tokens for q in questions]
+        assert all(call.error is None and 0 < (call.sojourn_s or 0) <= took_s for call in lane.calls)
+    assert looks == sorted(looks)
+    assert looks[-1] == took_s
+
+
+async def test_failures_are_recorded_in_their_calls() -> None:
+    engine = FaultyEngine(answer_tokens=lambda prompt, rng: 5)
+    backend = Replay(engine)
+    calls = [Call(Question("q", "q", 5)) for _ in range(4)]
+    async with serve_app(backend.app) as url, client_for(url) as client:
+        engine.fail_next(503)
+        engine.die_next(after_tokens=2)
+        for call in calls[:3]:
+            await Asker("replay").ask(client, call)
+    async with client_for(url) as client:
+        await Asker("replay").ask(client, calls[3])
+    assert [call.error for call in calls] == ["HTTP 503", "RemoteProtocolError", None, "ConnectError"]
+    assert calls[3].sojourn_s is None
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 16)])
+@pytest.mark.parametrize("count", [2, 12, 32])
+def test_a_frame_fits_its_terminal(width: int, height: int, count: int) -> None:
+    questions = draw(count, seed=1)
+    prompts = [q.prompt for q in questions]
+    lanes = [
+        Lane(
+            "x",
+            "First come, first served",
+            NoProxy("", prompts[:1], prompts[1:]),
+            [Call(q, sent_s=0.0) for q in questions],
+        )
+        for _ in range(2)
+    ]
+    console = Console(width=width, height=height)
+    with console.capture() as capture:
+        console.print(frame(lanes, 12.3, "Simulated backend", height))
+    lines = capture.get().splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    assert "12.3 s" in lines[0]
+
+
+@pytest.mark.parametrize("running", [0, 10, 19])
+def test_the_running_row_stays_in_view(running: int) -> None:
+    call = Call(Question("q", "q", 1))
+    rows = [Row(call, Place.RUNNING if i == running else Place.WAITING, None) for i in range(20)]
+    shown, above, below = window(rows, 8)
+    assert Place.RUNNING in [row.place for row in shown]
+    assert above + len(shown) + below == 20
+    assert len(shown) + 2 == 8
+
+
+def test_the_narrator_prints_each_answer_once() -> None:
+    lane = lane_of("a", "b")
+    console = Console(width=80)
+    narrator = Narrator(console)
+    with console.capture() as capture:
+        narrator([lane], 0.5)
+        lane.calls[1].ended_s = 1.0
+        narrator([lane], 1.0)
+        lane.calls[0].ended_s, lane.calls[0].error = 2.0, "HTTP 500"
+        narrator([lane], 2.0)
+        narrator([lane], 2.1)
+    assert [line.split() for line in capture.get().splitlines()] == [
+        ["1.0", "s", "fcfs", "b", "after", "1.0", "s"],
+        ["2.0", "s", "fcfs", "a", "failed:", "HTTP", "500"],
+    ]
+
+
+def test_the_result_says_what_changed() -> None:
+    before, after = lane_of("a", "b"), lane_of("a", "b")
+    for lane, ended_s in ((before, 4.0), (after, 1.0)):
+        for call in lane.calls:
+            call.ended_s = ended_s
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(result_table(before, after, "Simulated backend"))
+    text = capture.get()
+    assert "short answers, mean" in text
+    assert "-75%" in text
+    assert "long" not in text
+
+
+async def test_a_cancelled_race_cancels_its_requests() -> None:
+    backend = Replay(Engine(speed=Speed(decode_tokens_per_s=100)))
+    begun = asyncio.Event()
+    async with serve_app(backend.app) as url:
+        lane = Lane("x", "X", NoProxy(url), [Call(Question("q", "q", 5))])
+        running = asyncio.create_task(race([lane], Asker("replay"), lambda lanes, elapsed_s: begun.set()))
+        await begun.wait()
+        await backend.engine.wait_until(lambda c: c.started == 1)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await backend.engine.wait_until(lambda c: c.ended == 1)

@@ -6,6 +6,7 @@
 import sys
 from collections.abc import Iterable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import NoReturn
 
 import click
@@ -36,18 +37,18 @@ COMMANDS = {
     "completion": "Print the shell completion script for bash, zsh, fish or PowerShell.",
 }
 
-# Commands of the distribution clairvoyant-lab, which is not always installed.
-LABORATORY = ("simulate", "bench", "study", "train", "evaluate")
-
+# The commands of the distribution clairvoyant-lab. It is found by its name: the metadata of all that is
+# installed would take longer to search than the rest of `--help`.
+LABORATORY = "clairvoyant_lab"
 ASKED_FOR = f"{__name__}.asked_for"  # key in a click context: the command, known before it is imported
 
 
 def installed() -> dict[str, tuple[str, str]]:
-    """Return the package and the one-line help of each command, those of other distributions last."""
-    from importlib.metadata import entry_points
-
+    """Return the package and the one-line help of each command, the laboratory's last, if it is installed."""
     tables = [(PACKAGE, COMMANDS)]
-    tables += [(each.module, each.load()) for each in entry_points(group="clairvoyant.commands")]
+    if find_spec(LABORATORY) is not None:
+        package = f"{LABORATORY}.commands"
+        tables.append((package, import_module(package).COMMANDS))
     return {name: (package, told) for package, table in tables for name, told in table.items()}
 
 
@@ -75,8 +76,8 @@ class LazyGroup(click.Group):
     def _suggest(self, ctx: click.Context, cmd_name: str, known: Iterable[str]) -> None:
         from difflib import get_close_matches
 
-        if cmd_name in LABORATORY:
-            ctx.fail(f"{cmd_name} is part of the laboratory; in the checkout: pip install ./lab")
+        if cmd_name in ("simulate", "bench", "study", "train", "evaluate"):
+            ctx.fail(f"{cmd_name!r} is a command of clairvoyant-lab; in the checkout: pip install ./lab")
         for near in [] if ctx.resilient_parsing else get_close_matches(cmd_name, known, 1):
             ctx.fail(f"no such command {cmd_name!r}; did you mean {near}?")
 

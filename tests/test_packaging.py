@@ -28,17 +28,6 @@ def test_wheel_contains_only_the_product() -> None:
     assert set(packages) == {"clairvoyant_cli", "tui", "predictor", "profiles"}
 
 
-def test_nothing_in_the_wheel_imports_what_is_left_out_of_it() -> None:
-    excluded = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["exclude"]
-    assert all((ROOT / each).exists() for each in excluded)
-    names = [each.removesuffix(".py").replace("/", ".") for each in excluded]
-    for package in ("clairvoyant_cli", "tui", "predictor", "profiles"):
-        for path in (ROOT / package).rglob("*.py"):
-            if not path.relative_to(ROOT).as_posix().startswith(tuple(excluded)):
-                imports = re.findall(r"^\s*(?:from|import) (\S+)", path.read_text("utf-8"), re.MULTILINE)
-                assert not [each for each in imports if each.startswith(tuple(names))], path
-
-
 def test_package_page_links_are_absolute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

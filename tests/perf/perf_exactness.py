@@ -40,7 +40,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.fakes.daemon_process import daemon_process  # noqa: E402
 
-PROMPTS = ROOT / "clairvoyant_cli/research/bench/prompts.jsonl"
+PROMPTS = ROOT / "clairvoyant_cli/demo/prompts.jsonl"
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/api/chat", "/api/generate")
 SHORTS = ("Say hi.", "What is 2+2?", "Name a colour.", "Hello!", "Is water wet?")
 MAX_PROMPT_CHARS = 400

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from clairvoyant_cli.commands.env import CLIENTS
 from clairvoyant_cli.commands.env import command as env
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.main import COMMANDS, cli
+from clairvoyant_cli.main import cli, installed
 from tests.fakes.remembered import PROFILE, keep
 
 URL = "http://127.0.0.1:9999"
@@ -122,7 +122,7 @@ def test_every_shell_has_a_completion(shell: str) -> None:
 @pytest.mark.parametrize(
     ("words", "some"),
     [
-        ("", set(COMMANDS)),
+        ("", set(installed())),
         ("serve --policy rr", {"rr", "rr-sjf"}),
         ("calibrate --backend l", {"llamacpp", "lmstudio"}),
         ("profiles show ge", {"gemma@ollama"}),

@@ -26,7 +26,7 @@ STUDIES = {
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @json_option("Print one JSON object.")
 def command(study: str, files: tuple[Path, ...], as_json: bool) -> None:
-    """Print the table of a STUDY over FILEs (.jsonl or .jsonl.gz). Needs the train extra."""
+    """Print the table of a STUDY over FILEs (.jsonl or .jsonl.gz)."""
     from clairvoyant_lab.commands.request_lines import read_files
 
     with model_errors():

@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Train a model on FILEs (.jsonl or .jsonl.gz), for `clairvoyant serve --predictor OUT`.
 
-    Each line has `output_tokens`, and a request as `body`, `messages` or `prompt`. Needs the train extra.
+    Each line has `output_tokens`, and a request as `body`, `messages` or `prompt`.
     """
     from clairvoyant_lab.commands.request_lines import read_files, read_recorded
     from clairvoyant_lab.studies.evaluation import table

@@ -11,9 +11,9 @@ from clairvoyant_lab.simulator.workload import (
     noisy_class,
     poisson,
 )
-from tests.theory import covers
 
 from clairvoyant_cli.calibrate.queueing import student_t
+from tests.lab.theory import covers
 
 
 def two_classes(n: int = 20_000) -> Workload:

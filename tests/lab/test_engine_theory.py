@@ -10,7 +10,7 @@ from clairvoyant_lab.simulator.workload import Floats, Service, TwoNormals, orac
 
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
-from tests import theory
+from tests.lab import theory
 
 RATE_PER_S = 0.7
 REQUESTS = 2000

@@ -3,6 +3,8 @@
 `clairvoyant --help` loads only click, so the one-line help of each command is in the table here.
 """
 
+import errno
+import os
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -40,6 +42,7 @@ COMMANDS = {
 # The commands of the distribution clairvoyant-lab. It is found by its name: the metadata of all that is
 # installed would take longer to search than the rest of `--help`.
 LABORATORY = "clairvoyant_lab"
+GIVE_PATHS = "give --db and --config, or set HOME or XDG_CONFIG_HOME, XDG_DATA_HOME and XDG_STATE_HOME"
 ASKED_FOR = f"{__name__}.asked_for"  # key in a click context: the command, known before it is imported
 
 
@@ -105,11 +108,15 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command. User errors become one line on stderr and an exit code."""
-    encodings = {getattr(stream, "encoding", None) for stream in (sys.stdout, sys.stderr)}
-    if encodings != {"utf-8"}:  # None: pythonw (the service on Windows) has no streams
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the shell (>&-), or pythonw, the service on Windows
+            # Its descriptor is taken, too: a socket with number 1 or 2 would get what libraries print.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115
+    if {sys.stdout.encoding, sys.stderr.encoding} != {"utf-8"}:
         import_module("clairvoyant_cli.system").print_anything()  # lazily: --help needs none of it
     try:
         code = cli(standalone_mode=False)
+        sys.stdout.flush()  # where it fails, it is an error of this command
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(ExitCode.USAGE)
@@ -119,12 +126,19 @@ def main() -> None:
         _end("aborted", ExitCode.FAILURE)
     except ClairvoyantError as error:
         _end(str(error), error.exit_code)
+    except BrokenPipeError:
+        _leave_silently()  # the reader of a pipe has what it wanted
     except OSError as error:
+        if error.errno == errno.ENOSPC and error.filename is None:
+            _leave_silently(f"standard output cannot be written: {os.strerror(error.errno)}")
         # A default path under HOME. Errors of paths that the user named are handled where they are read.
         if error.filename is None:
             raise
-        fix = "give --db and --config, or set HOME or XDG_CONFIG_HOME, XDG_DATA_HOME and XDG_STATE_HOME"
-        _end(f"{error.filename}: {error.strerror}; {fix}", ExitCode.FAILURE)
+        _end(f"{error.filename}: {error.strerror}; {GIVE_PATHS}", ExitCode.FAILURE)
+    except RuntimeError as error:
+        if "home directory" not in str(error):
+            raise
+        _end(f"this account has no home directory; {GIVE_PATHS}", ExitCode.FAILURE)
     except (ImportError, SyntaxError, AttributeError):
         # Another distribution may have overwritten our packages tui, predictor or profiles.
         packages = import_module("clairvoyant_cli.packages")
@@ -133,6 +147,13 @@ def main() -> None:
             raise
         _end(f"{why}; run: {packages.REINSTALL}", ExitCode.FAILURE)
     sys.exit(code)
+
+
+def _leave_silently(message: str = "") -> NoReturn:
+    """Exit without the interpreter's own flush of standard output, which would fail again."""
+    if message:
+        click.echo(f"clairvoyant: {message}", err=True)
+    os._exit(ExitCode.FAILURE)
 
 
 def _misused(error: click.UsageError) -> str:

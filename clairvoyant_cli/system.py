@@ -423,13 +423,17 @@ def open_without_waiting(path: str, flags: int) -> int:
 
 
 def is_open_to_others(path: Path, mode: int) -> bool:
-    """Return whether others than the owner may read a file with this `st_mode`."""
+    """Return whether others than the owner may read a file with this `st_mode`, or write it.
+
+    A file that nobody may write is accepted: container platforms mount secrets with mode 0440 or 0444.
+    """
     if sys.platform == "win32":
         try:
             return bool(windows.strangers(windows.access_of(path), windows.account_sid()))
         except OSError:
             return True
-    return bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
+    mounted = not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
+    return not mounted and bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
 
 
 def command_to_close(path: Path) -> str:

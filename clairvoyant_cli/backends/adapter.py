@@ -3,6 +3,7 @@
 Other kinds are subclasses in modules of their own (`adapters.ADAPTERS`).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -35,6 +36,17 @@ NOT_UNDERSTOOD = "its answers cannot be parsed"
 UNTOLD_CONTEXT = 2048  # tokens for prompt and answer at a server that does not tell: Ollama's least default
 CONTEXT_MARGIN = 128  # tokens that may come until a cut takes effect, and that a template adds
 BYTES_A_TOKEN = 2  # of text, fewer only in numbers and in what is no text
+
+
+_URL = re.compile(
+    rb"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[^/?#@:]+)(?::(?P<port>[0-9]{1,5}))?(?P<path>[/?#].*)?",
+    re.IGNORECASE,
+)
+
+
+def _is_under(prefix: bytes, target: bytes) -> bool:
+    """Whether a path is the prefix itself or below it."""
+    return target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in (b"", b"/", b"?", b"#")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +106,29 @@ class ObservedServer:
     def base_url(self) -> str:
         """Where its API is."""
         return self.upstream.url + self.prefix
+
+    def target_of(self, target: bytes) -> bytes:
+        """Return the target of a client's request at this server: under its prefix."""
+        prefix = self.prefix.encode()
+        return target if _is_under(prefix, target) or target == b"*" else prefix + target
+
+    def kept_here(self, location: bytes) -> bytes:
+        """Return where a redirect of this server leads through the proxy: the path, without its prefix.
+
+        A location at another host is returned as it is, and so is one whose path would be read as a host.
+        """
+        absolute = _URL.fullmatch(location)
+        if absolute is not None:
+            host, port = absolute["host"].decode("latin-1"), absolute["port"]
+            default = 443 if absolute["scheme"].lower() == b"https" else 80
+            if (same_host(host.strip("[]")), int(port or default)) != self.place[:2]:
+                return location
+        path = location if absolute is None else absolute["path"] or b"/"
+        prefix = self.prefix.encode()
+        if prefix and _is_under(prefix, path):
+            path = path[len(prefix) :]
+            path = path if path.startswith(b"/") else b"/" + path
+        return location if path.startswith(b"//") else path
 
     @property
     def place(self) -> tuple[str, int, str]:

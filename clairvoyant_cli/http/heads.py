@@ -101,9 +101,13 @@ class RequestHead:
     def has_body(self) -> bool:
         return self.length != 0
 
-    def encode(self, host: bytes, *extra: Header, drop: Sequence[bytes] = ()) -> bytes:
-        """Return the head for the next server: `Host` is its own, the rest end-to-end, then `extra`."""
-        lines = [self.method + b" " + self.origin_form + b" HTTP/1.1", b"Host: " + host]
+    def encode(
+        self, host: bytes, *extra: Header, drop: Sequence[bytes] = (), target: bytes | None = None
+    ) -> bytes:
+        """Return the head for the next server: `Host` is its own, the rest end-to-end, then `extra`. The
+        `target` there may be another.
+        """
+        lines = [self.method + b" " + (target or self.origin_form) + b" HTTP/1.1", b"Host: " + host]
         lines += [name + b": " + value for name, value in self.fields.passing(b"host", *drop)]
         if self.chunked:
             lines.append(b"Transfer-Encoding: chunked")

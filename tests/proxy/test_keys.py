@@ -44,6 +44,8 @@ def test_keys_are_kept_as_hashes(tmp_path: Path) -> None:
     [
         ('[clients.ann]\nkey = "key-of-ann"\n', 0o640, False),
         ('[clients.ann]\nkey = "key-of-ann"\n', 0o600, True),
+        ('[clients.ann]\nkey = "key-of-ann"\n', 0o440, True),  # a secret that Kubernetes mounts
+        ('[clients.ann]\nkey = "key-of-ann"\n', 0o444, True),  # one that Docker mounts
         ("[clients.ann]\nweight = 2\n", 0o644, True),
     ],
 )

@@ -10,6 +10,7 @@ run for the account that runs the daemon.
 """
 
 import hmac
+import logging
 import os
 import secrets
 from contextlib import suppress
@@ -26,7 +27,10 @@ from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.proxy.access.clients import Clients, find_key, parse_clients, parse_key_file
 from clairvoyant_cli.proxy.access.origins import AllowedOrigins
+from clairvoyant_cli.proxy.access.page_fields import is_preflight
 from clairvoyant_cli.system import command_to_close, is_open_to_others
+
+log = logging.getLogger("clairvoyant")
 
 PRIORITY_HEADER = b"x-clairvoyant-priority"
 URGENCY_HEADER = b"x-clairvoyant-urgency"
@@ -35,6 +39,8 @@ BACKEND_HEADER = b"x-clairvoyant-backend"
 
 NO_ADMIN_TOKEN = "the admin token is missing or wrong; pass it with --token-file"  # noqa: S105 - a message
 NO_RUN_TOKEN = "only the account that runs this daemon may do this, unless it has --admin-token-file"  # noqa: S105 - a message
+UNKNOWN = "unknown"  # the client of a request that needs no key
+MOST_LOGGED = 100
 NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
 
 
@@ -48,6 +54,7 @@ class Access:
     admin_token: bytes | None = field(default=None, repr=False)
     origins: AllowedOrigins = field(default_factory=AllowedOrigins)
     run_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    _logged: set[str] = field(default_factory=set, repr=False)
 
     @property
     def consumed_headers(self) -> tuple[bytes, ...]:
@@ -61,11 +68,20 @@ class Access:
         if self.clients.keys:
             key = bearer(head) or head.get(b"x-api-key")
             client = self.clients.owner_of(key) if key else None
+            if client is None and is_preflight(head):
+                return UNKNOWN  # browsers send no key with it
             return NO_KEY if client is None else self.clients.user_of(client, head)
         if (objection := self.origins.objection(head)) is not None:
+            self._log(objection)
             return Refusal(403, f"clairvoyant: {objection}")
         peer = request.connection.peer
         return THIS_MACHINE if is_loopback(peer) else peer
+
+    def _log(self, objection: str) -> None:
+        """Log each objection once; any page can cause any number of different ones."""
+        if objection not in self._logged and len(self._logged) < MOST_LOGGED:
+            self._logged.add(objection)
+            log.warning(objection)
 
     def shown_name(self, head: RequestHead, client: str) -> str:
         named = None if self.clients.keys else head.get(CLIENT_HEADER)

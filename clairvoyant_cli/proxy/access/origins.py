@@ -66,12 +66,17 @@ class AllowedOrigins:
             name = host_name(authority)
             address = None if name is None else address_of(name)
             is_local = address is not None and (address.is_loopback or name == "0.0.0.0")  # noqa: S104 - compared
-            if authority == host or name == "localhost" or is_local:
+            if authority == host or _is_localhost(name) or is_local:
                 return True
         return origin.startswith(APP_SCHEMES) or self._let_in(origin)
 
     def _let_in(self, origin: str) -> bool:
         return any(pattern.fullmatch(origin) for pattern in self.origins)
+
+
+def _is_localhost(name: str | None) -> bool:
+    """Whether a name means this machine to every browser (RFC 6761, 6.3)."""
+    return name == "localhost" or (name is not None and name.endswith(".localhost"))
 
 
 def from_our_own_page(head: RequestHead) -> bool:

@@ -8,6 +8,7 @@ from clairvoyant_cli.protocols.inject_field import OUTDATED, Stamp, Stamping
 from clairvoyant_cli.protocols.lenient_json import entries, fitting, is_given, scalar, text
 from clairvoyant_cli.protocols.request_bodies import BODY, nested
 from clairvoyant_cli.protocols.routes import Route, Shape, Work
+from clairvoyant_cli.proxy.access.page_fields import is_preflight
 from clairvoyant_cli.proxy.servers.server import Server
 
 REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
@@ -46,12 +47,14 @@ def forward(
     if request.expects_continue:
         extra.append((b"Expect", b"100-continue"))
         request.welcome_body_soon()
-    if server.key is not None:
+    if server.key is not None and not is_preflight(head):  # which may come from anybody
         drop = (*drop, b"authorization")
         if head.method.upper() != b"TRACE":  # whose answer is the request itself
             extra.append((b"Authorization", b"Bearer " + server.key))
     upstream.throttle = request
-    upstream.begin(head, head.encode(server.upstream.host_header, *extra, drop=drop), relay)
+    target = server.target_of(head.origin_form)
+    wire = head.encode(server.upstream.host_header, *extra, drop=drop, target=target)
+    upstream.begin(head, wire, relay)
     if head.has_body:
         request.flow_to(upstream if stamp is None else Stamping(upstream, stamp), keep=keep)
     upstream.uncork()
@@ -69,7 +72,7 @@ def forward_continuation(
 ) -> None:
     """Send a server another request in the name of one: another body, to another path maybe."""
     asked, host_header = request.head, server.upstream.host_header
-    target = asked.origin_form if path is None else (server.prefix + path).encode()
+    target = server.target_of(asked.origin_form if path is None else path.encode())
     passing = asked.fields.passing(*REPLACED, *drop)
     extra = [(b"Accept-Encoding", b"identity"), (b"Content-Length", b"%d" % len(body))]
     if server.key is not None:

@@ -66,7 +66,8 @@ class KeepAlive:
         if filler is None:
             return
         self._request.opened = True
-        head = ResponseHead(200, reason_of(200), [(b"Content-Type", filler.content_type)])
+        lent = self._refusals.pages.of_early_head(self._request.head)
+        head = ResponseHead(200, reason_of(200), [(b"Content-Type", filler.content_type), *lent])
         self._request.connection.send_head(head, *self._refusals.about(self._exchange))
         self._request.connection.send_body(filler.first)
         self._repeat(filler.again)

@@ -131,7 +131,7 @@ class Passthrough:
         relay: Relay | None = None
         try:
             upstream = await server.upstream.connect(fresh=fresh)
-            relay = Relay(request, upstream, self.refusals.by(server))
+            relay = Relay(request, upstream, server, self.refusals.pages, self.refusals.by(server))
             forward(request, upstream, relay, server, drop=self.access.consumed_headers)
             await relay.finished
         except asyncio.CancelledError:

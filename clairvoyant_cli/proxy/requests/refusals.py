@@ -1,7 +1,7 @@
 """The proxy's own error answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from clairvoyant_cli.http.fields import Header
@@ -9,6 +9,7 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S, Refusal
 from clairvoyant_cli.protocols.routes import Route
+from clairvoyant_cli.proxy.access.page_fields import PageFields, is_preflight, preflight_answer
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.truncation import Truncations
@@ -35,6 +36,7 @@ class Refusals:
     stats: RequestStats
     overload_status: int = 503
     truncations: Truncations | None = None
+    pages: PageFields = field(default_factory=PageFields)
 
     def full(self) -> Refusal:
         return self._overload("clairvoyant: the queue is full")
@@ -91,8 +93,12 @@ class Refusals:
         if request.connection.head_sent:
             request.connection.cut()
             return
+        if is_preflight(request.head):
+            request.connection.respond(preflight_answer(request.head), b"")
+            return
         head, body = self.rendered(refusal, route)
-        request.connection.respond(head, body, *(() if exchange is None else self.about(exchange)))
+        about = () if exchange is None else self.about(exchange)
+        request.connection.respond(head, body, *about, *self.pages.of_refusal(request.head))
 
     def rendered(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
         return speaker(self.pool, route.family).adapter.render(refusal, route)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
@@ -10,10 +10,13 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, ResponseSink, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.keep_alive import Joint
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
+from clairvoyant_cli.proxy.access.page_fields import PageFields
 from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
+from clairvoyant_cli.proxy.servers.server import Server
 
 NOT_READY_BYTES = 4096  # the longest answer that may only mean "not ready": llama.cpp's has 80 bytes
 NOT_READY = b"Loading model"
+LOCATIONS = (b"location", b"content-location")
 
 
 class CutError(Exception):
@@ -22,6 +25,17 @@ class CutError(Exception):
 
 class EndedError(Exception):
     """The answer was ended for its client before the server had finished it."""
+
+
+def kept_here(head: ResponseHead, server: Server) -> ResponseHead:
+    """Return a head whose redirect does not lead past the proxy."""
+    if head.get(b"location") is None and head.get(b"content-location") is None:
+        return head
+    headers = [
+        (name, server.kept_here(value) if name.lower() in LOCATIONS else value)
+        for name, value in head.headers
+    ]
+    return replace(head, headers=headers, fields=None)
 
 
 def _future() -> "asyncio.Future[None]":
@@ -40,6 +54,8 @@ class Relay(ResponseSink):
 
     request: Request
     upstream: UpstreamConnection
+    server: Server
+    pages: PageFields
     extra: tuple[Header, ...]
     on_head: Callable[[ResponseHead], UsageReader] | None = None
     on_first_byte: Callable[[], None] | None = None
@@ -69,6 +85,8 @@ class Relay(ResponseSink):
 
     def head(self, head: ResponseHead) -> None:
         """Pass on the head, with the proxy's headers after the backend's."""
+        self.pages.learn(self.request.head, head)
+        head = kept_here(head, self.server)
         if self.may_wait and head.status == 503 and (head.length or 0) <= NOT_READY_BYTES:
             self._held = (head, bytearray())
         else:

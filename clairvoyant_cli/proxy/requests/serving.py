@@ -366,6 +366,8 @@ class Serving:
         return kind(
             request,
             upstream,
+            server,
+            self.refusals.pages,
             self.refusals.about(exchange),
             on_head=on_head,
             on_first_byte=on_first_byte,

@@ -108,10 +108,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command. User errors become one line on stderr and an exit code."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by the shell (>&-), or pythonw, the service on Windows
-            # Its descriptor is taken, too: a socket with number 1 or 2 would get what libraries print.
-            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115
+    _open_streams()
     if {sys.stdout.encoding, sys.stderr.encoding} != {"utf-8"}:
         import_module("clairvoyant_cli.system").print_anything()  # lazily: --help needs none of it
     try:
@@ -126,19 +123,8 @@ def main() -> None:
         _end("aborted", ExitCode.FAILURE)
     except ClairvoyantError as error:
         _end(str(error), error.exit_code)
-    except BrokenPipeError:
-        _leave_silently()  # the reader of a pipe has what it wanted
-    except OSError as error:
-        if error.errno == errno.ENOSPC and error.filename is None:
-            _leave_silently(f"standard output cannot be written: {os.strerror(error.errno)}")
-        # A default path under HOME. Errors of paths that the user named are handled where they are read.
-        if error.filename is None:
-            raise
-        _end(f"{error.filename}: {error.strerror}; {GIVE_PATHS}", ExitCode.FAILURE)
-    except RuntimeError as error:
-        if "home directory" not in str(error):
-            raise
-        _end(f"this account has no home directory; {GIVE_PATHS}", ExitCode.FAILURE)
+    except (OSError, RuntimeError) as error:
+        _end_by(error)
     except (ImportError, SyntaxError, AttributeError):
         # Another distribution may have overwritten our packages tui, predictor or profiles.
         packages = import_module("clairvoyant_cli.packages")
@@ -147,6 +133,35 @@ def main() -> None:
             raise
         _end(f"{why}; run: {packages.REINSTALL}", ExitCode.FAILURE)
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Open the null device for closed standard streams (`>&-`, or pythonw, the service on Windows).
+
+    Its descriptor is taken, too: a socket with number 1 or 2 would get what libraries print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(null, mode, closefd=False))  # noqa: SIM115
+
+
+def _end_by(error: OSError | RuntimeError) -> NoReturn:
+    """Exit with one line for an error of the environment; raise any other error again.
+
+    Errors of paths that the user named are handled where they are read.
+    """
+    if isinstance(error, BrokenPipeError):
+        _leave_silently()  # the reader of a pipe has what it wanted
+    if isinstance(error, RuntimeError):
+        if "home directory" not in str(error):
+            raise error
+        _end(f"this account has no home directory; {GIVE_PATHS}", ExitCode.FAILURE)
+    if error.filename is not None:  # a default path under HOME
+        _end(f"{error.filename}: {error.strerror}; {GIVE_PATHS}", ExitCode.FAILURE)
+    if error.errno != errno.ENOSPC:
+        raise error
+    _leave_silently(f"standard output cannot be written: {error.strerror}")
 
 
 def _leave_silently(message: str = "") -> NoReturn:

@@ -38,6 +38,7 @@ class RequestBody(msgspec.Struct, gc=False):
     # What servers do besides answering.
     integrations: Raw = ABSENT
     background: Raw = ABSENT
+    previous_response_id: Raw = ABSENT
     mcp_servers: Raw = ABSENT
     web_search: Raw = msgspec.field(default=ABSENT, name="web_search_options")
     # How the answer is to be.

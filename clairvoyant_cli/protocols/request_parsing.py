@@ -31,6 +31,7 @@ MAX_PIECES = 1024  # a body in more pieces counts as long; this many are joined 
 RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
 """Options whose change makes Ollama reload the model (server/sched.go, needsReload)."""
 
+LONGEST_ID = 256
 MAX_CHOICES = 1024  # answers to one request that are believed; OpenAI allows 128
 DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_debug_render_only"})
 """Fields that decide whether a request waits."""
@@ -67,6 +68,7 @@ class ParsedRequest:
     bypass: str = ""
     opening: int = 0
     ranks_itself: bool | None = None
+    follows: str = ""  # the stored response that it goes on from
     conversation: Conversation = NO_CONVERSATION
 
 
@@ -160,6 +162,7 @@ def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedReques
         priority=SERVICE_TIERS.get(text(body.service_tier), 0),
         bypass=bypass,
         ranks_itself=body.priority is not ABSENT,
+        follows=text(body.previous_response_id)[:LONGEST_ID],
     )
 
 

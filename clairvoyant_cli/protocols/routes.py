@@ -56,6 +56,10 @@ class Route:
     name: str = ""
 
     @property
+    def speakers(self) -> frozenset[Family]:
+        return frozenset((self.family,))
+
+    @property
     def scheduled(self) -> bool:
         return self.work is not Work.PASS
 
@@ -88,6 +92,22 @@ def _table() -> dict[str, Route]:
 
 ROUTES = _table()
 """Path of a POST -> what it is. Ollama: server/routes.go; llama.cpp: tools/server/server.cpp."""
+
+
+OLLAMA_CHANGES = frozenset(f"/api/{name}" for name in ("show", "delete", "copy", "push", "pull", "create"))
+"""Ollama's routes that are about the one model which their body names."""
+
+OF_LLAMACPP = ("/props", "/slots", "/apply-template", "/lora-adapters")
+OF_LMSTUDIO = ("/api/v0/", "/api/v1/")
+
+
+def speakers_of(path: str) -> frozenset[Family]:
+    """Return whose servers answer a path that needs no slot; empty if any may."""
+    if path == "/":  # llama.cpp's page, or "Ollama is running"
+        return frozenset((Family.OLLAMA, Family.LLAMACPP))
+    if path.startswith("/api/") and not path.startswith(OF_LMSTUDIO):
+        return frozenset((Family.OLLAMA,))
+    return frozenset((Family.LLAMACPP,) if path.startswith(OF_LLAMACPP) else ())
 
 
 _UTF16_ESCAPE = re.compile("%u([0-9A-Fa-f]{4})")

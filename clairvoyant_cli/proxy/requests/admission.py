@@ -13,6 +13,7 @@ from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.inject_field import opening_of
+from clairvoyant_cli.protocols.named_model import named_model
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_request
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.keys import Access
@@ -128,7 +129,9 @@ class Admission:
         if parsed.bypass or parsed.model in self.pool.remote_models:
             request.scheduled = False
             return PassOn(asks.route, parsed.model)
-        servers = able(self.pool, asks.route.family, parsed.model)
+        if not parsed.model and len(self.pool) > 1:
+            parsed.model = named_model(request.arrived, request.head.get(b"content-encoding"))
+        servers = able(self.pool, asks.route.speakers, parsed.model, parsed.follows)
         refusal = self._objection(asks.client, parsed, servers)
         if refusal is None:
             exchange = self.factory.exchange(request, asks, parsed, servers)

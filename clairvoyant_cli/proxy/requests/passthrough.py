@@ -1,23 +1,22 @@
 """Forwards requests that need no slot: chooses the server, and merges model lists.
 
-Rule: if several servers would do, reads go to one that is up; writes go to the first or the named one, and
-the answer says which.
+Rule: of several servers, the request goes to one that speaks the path's dialect, has the model and is up: the
+first of them. The answer says which it was.
 """
 
 import asyncio
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, field
 
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.own_requests import OwnAnswer
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.lenient_json import fitting, text
-from clairvoyant_cli.protocols.model_lists import LISTS, merged
+from clairvoyant_cli.protocols.model_lists import LIST_BYTES, LISTS, merged
+from clairvoyant_cli.protocols.named_model import named_model
 from clairvoyant_cli.protocols.printable import decoded, printable
-from clairvoyant_cli.protocols.probes import ANSWER_BYTES
-from clairvoyant_cli.protocols.request_bodies import BODY
-from clairvoyant_cli.protocols.routes import Route, plainly_spelled, unescaped
+from clairvoyant_cli.protocols.routes import OLLAMA_CHANGES, Route, plainly_spelled, speakers_of, unescaped
 from clairvoyant_cli.proxy.access.keys import BACKEND_HEADER, Access
 from clairvoyant_cli.proxy.requests.forwarding import forward
 from clairvoyant_cli.proxy.requests.refusals import IN_A_LOOP, Refusals
@@ -26,11 +25,13 @@ from clairvoyant_cli.proxy.servers.matching import able
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 
+log = logging.getLogger("clairvoyant")
+
 LIST_TIMEOUT_S = 5.0  # a server that takes longer is left out of a list
-SHOW = "/api/show"  # asks what is known of one model, which its body names
-SHOW_BYTES = 64 * 1024
+NAMING_BYTES = 64 * 1024  # of a body that names a model
 
 ONE_MODEL = "/v1/models/"  # what follows is the name of the model that is asked about
+ONE_RESPONSE = "/v1/responses/"  # what follows is the id of a stored response
 READING = (b"GET", b"HEAD", b"OPTIONS")
 
 
@@ -39,6 +40,7 @@ class Passthrough:
     pool: ServerPool
     access: Access
     refusals: Refusals
+    _left_out: set[tuple[str, str]] = field(default_factory=set)  # lists whose loss has been logged
 
     async def pass_on(self, request: Request, route: Route, model: str = "") -> None:
         """Have a request answered by the server that it is for; `model` is the one it names, if known."""
@@ -68,15 +70,22 @@ class Passthrough:
             )
         if len(pool) == 1:
             return pool.first
-        if path == SHOW and head.method == b"POST":
-            pieces = await request.read(SHOW_BYTES)
-            shown = fitting(BODY, b"".join(pieces or ()))
-            model = "" if shown is None else text(shown.model) or text(shown.name)
-        elif head.method in READING and path.startswith(ONE_MODEL):
-            model = unescaped(head.path, pool.first.prefix)[len(ONE_MODEL) :]
-        if model:
-            return _one_that_is_there(able(pool, route.family, model))
-        return _one_that_is_there(list(pool)) if head.method in READING else pool.first
+        if path.startswith(ONE_RESPONSE):
+            holder = pool.holder_of(path[len(ONE_RESPONSE) :].partition("/")[0])
+            if holder is not None:
+                return holder
+        model = model or await self._model_in(request, path)
+        return _one_that_is_there(able(pool, speakers_of(path) or route.speakers, model))
+
+    async def _model_in(self, request: Request, path: str) -> str:
+        """Return the model that a request is about, which its path or its body names."""
+        head = request.head
+        if head.method in READING and path.startswith(ONE_MODEL):
+            return unescaped(head.path, self.pool.first.prefix)[len(ONE_MODEL) :]
+        if path not in OLLAMA_CHANGES or not head.has_body:
+            return ""
+        pieces = await request.read(NAMING_BYTES)
+        return named_model(pieces or (), head.get(b"content-encoding"))
 
     async def _listed(self, request: Request, path: str) -> bool:
         """Answer with the lists of all servers that give one; False if none does."""
@@ -84,11 +93,15 @@ class Passthrough:
         up = [server for server in speak or self.pool if server.state != "down"]
         asked = [server for server in up if not server.leaving]
         answers = await asyncio.gather(*(self._collected(request, server) for server in asked))
-        lists = [
-            (server, *answer)
-            for server, answer in zip(asked, answers, strict=True)
-            if answer is not None and answer[0].status == 200 and merged(path, [answer[1]]) is not None
-        ]
+        lists = []
+        for server, answer in zip(asked, answers, strict=True):
+            if answer is not None and answer[0].status != 200:
+                continue  # it has no such list
+            if answer is not None and merged(path, [answer[1]]) is not None:
+                lists.append((server, *answer))
+            elif (server.name, path) not in self._left_out:
+                self._left_out.add((server.name, path))
+                log.warning("%s: no list at %s that can be read; it is left out", server.name, path)
         body = merged(path, [text for _, _, text in lists])
         if body is None:
             return False
@@ -107,7 +120,7 @@ class Passthrough:
                 answer = OwnAnswer(upstream)
                 drop = (*self.access.consumed_headers, b"accept-encoding")
                 forward(request, upstream, answer, server, drop=drop)
-                head, text = await answer.whole(ANSWER_BYTES)
+                head, text = await answer.whole(LIST_BYTES)
         except (TimeoutError, UpstreamError):
             return None
         return None if text is None else (head, text)

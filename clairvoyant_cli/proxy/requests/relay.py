@@ -1,6 +1,7 @@
 """One answer on its way from the backend to the client, byte for byte."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,8 @@ from clairvoyant_cli.proxy.servers.server import Server
 
 NOT_READY_BYTES = 4096  # the longest answer that may only mean "not ready": llama.cpp's has 80 bytes
 NOT_READY = b"Loading model"
+RESPONSE_ID = re.compile(rb'"(?:response_)?id"\s*:\s*"(resp[A-Za-z0-9_-]{1,200})"')
+LONGEST_ID = 256  # bytes of a field with one
 LOCATIONS = (b"location", b"content-location")
 
 
@@ -62,6 +65,7 @@ class Relay(ResponseSink):
     may_wait: bool = False
     holds_head: bool = False
     keep_alive: KeepAlive | None = None
+    on_id: Callable[[str], None] | None = None
     finished: "asyncio.Future[None]" = field(default_factory=_future)
     status: int = 0
     whole: bool = False
@@ -70,6 +74,7 @@ class Relay(ResponseSink):
     _held: tuple[ResponseHead, bytearray] | None = None
     _unsent_head: ResponseHead | None = None
     _joint: Joint | None = None
+    _tail: bytes = b""
 
     def __post_init__(self) -> None:
         self._client = self.request.connection
@@ -100,11 +105,22 @@ class Relay(ResponseSink):
             return
         if self.broken:
             return
+        if self.on_id is not None:
+            self._find_id(data)
         self._send(data)
         self._note_first_byte(data)
         if self._usage is not None:
             self._usage.feed(data)
             self._end_early(self._usage.ending)
+
+    def _find_id(self, data: bytes) -> None:
+        """Tell the id of the response, which may arrive in pieces."""
+        self._tail += data
+        found = RESPONSE_ID.search(self._tail)
+        if found is not None and self.on_id is not None:
+            self.on_id(found[1].decode())
+            self.on_id = None
+        self._tail = b"" if found is not None else self._tail[-LONGEST_ID:]
 
     def end(self, trailers: list[Header]) -> None:
         if self._held is not None:

@@ -15,7 +15,7 @@ from clairvoyant_cli.backends.continuation import Onward
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
-from clairvoyant_cli.protocols.routes import Route, Work
+from clairvoyant_cli.protocols.routes import Route, Shape, Work
 from clairvoyant_cli.protocols.summed_totals import summed_totals
 from clairvoyant_cli.protocols.usage import Totals, UsageReader
 from clairvoyant_cli.proxy.access.keys import Access
@@ -148,7 +148,7 @@ class Serving:
                     drop=drop,
                     keep=keep,
                     stamp=stamp,
-                    uncompressed=keep_alive.may_open,
+                    uncompressed=keep_alive.may_open or self._stores(exchange),
                 )
             else:
                 forward_continuation(
@@ -374,7 +374,12 @@ class Serving:
             may_wait=may_wait,
             holds_head=request.complete,
             keep_alive=keep_alive,
+            on_id=partial(self.pool.holds, server=server) if self._stores(exchange) else None,
         )
+
+    def _stores(self, exchange: Exchange) -> bool:
+        """Whether a later request may name this one's answer, which only its server has."""
+        return len(self.pool) > 1 and exchange.asked.route.shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
 
     def _may_wait(self, exchange: Exchange, server: Server, request: Request) -> bool:
         if not request.complete or not server.adapter.REPORTS_LOADING or server.outage.over:

@@ -14,14 +14,18 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 
 
-def able(pool: ServerPool, family: Family, model: str) -> list[Server]:
-    """Return the servers that can serve a route of this family for a model.
+def able(pool: ServerPool, speakers: frozenset[Family], model: str, follows: str = "") -> list[Server]:
+    """Return the servers that can serve a route of these families for a model; only the one that stores the
+    response which it `follows`.
 
     Those that list the model; if none does, those that may have it without listing it; else all that speak
     the dialect, or all servers: then the server's own refusal is the answer.
     """
     every = list(pool)
-    speak = [server for server in every if family in server.adapter.SPEAKS] or every
+    holder = pool.holder_of(follows)
+    if holder is not None:
+        return [holder]
+    speak = [server for server in every if speakers & server.adapter.SPEAKS] or every
     if not model or len(every) == 1:
         return speak
     listing = [server for server in speak if server.lists(model)]
@@ -37,7 +41,8 @@ def able_for(pool: ServerPool, exchange: Exchange) -> list[Server]:
     """Return the servers that can serve an exchange. If its answer has begun: the server that began it or,
     while that is away, those that are proven to continue it.
     """
-    found = able(pool, exchange.asked.route.family, exchange.asked.parsed.model)
+    parsed = exchange.asked.parsed
+    found = able(pool, exchange.asked.route.speakers, parsed.model, parsed.follows)
     if not exchange.has_begun:
         return found
     origin = pool.get((exchange.attempt or exchange.parts[-1]).worker)

@@ -8,6 +8,8 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.queue import Scheduler
 
+MOST_STORED = 20_000  # ids of some 50 characters
+
 
 class ServerPool:
     """One or more servers. `queue` holds the requests that wait for them."""
@@ -15,6 +17,7 @@ class ServerPool:
     def __init__(self, queue: Scheduler) -> None:
         self.queue = queue
         self.servers: dict[str, Server] = {}  # `ServerLifecycle` adds and removes them
+        self._stored: dict[str, str] = {}  # id of a response -> the server that stores it
 
     def __getitem__(self, name: str) -> Server:
         return self.servers[name]
@@ -32,6 +35,15 @@ class ServerPool:
     def first(self) -> Server:
         """The server that gets requests that bypass the queue."""
         return next(iter(self))
+
+    def holds(self, response: str, server: Server) -> None:
+        """Remember which server has answered with a response: only that one may have it stored."""
+        self._stored[response] = server.name
+        if len(self._stored) > MOST_STORED:
+            del self._stored[next(iter(self._stored))]
+
+    def holder_of(self, response: str) -> Server | None:
+        return self.servers.get(self._stored.get(response, ""))
 
     def server_of(self, exchange: Exchange) -> Server:
         """Return the server that serves an exchange; the first if it waits, or its server has left."""

@@ -3,6 +3,7 @@
 Each branch is type-checked with `mypy --platform linux`, darwin and win32.
 """
 
+import errno
 import os
 import shlex
 import signal
@@ -420,6 +421,25 @@ def open_without_waiting(path: str, flags: int) -> int:
     if sys.platform == "win32":
         return os.open(path, flags)
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def lock_now(file: int) -> bool:
+    """Lock an open file for this process, which ends the lock, too; False if another has locked it.
+
+    On a file system without locks nothing is locked.
+    """
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+    return True
 
 
 def is_open_to_others(path: Path, mode: int) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,20 @@ def command(
     will do and asks before it does it. Put flags of `clairvoyant serve` after a double dash:
     takeover ollama -- --policy srpt
     """
+    with nullcontext() if dry_run else journal.held():
+        _carry_out(kind, backend, serve_flags, undo=undo, dry_run=dry_run, yes=yes, now=now)
+
+
+def _carry_out(
+    kind: str | None,
+    backend: str | None,
+    serve_flags: tuple[str, ...],
+    *,
+    undo: bool,
+    dry_run: bool,
+    yes: bool,
+    now: bool,
+) -> None:
     record = journal.read()
     if undo:
         if record is None:

@@ -5,6 +5,8 @@ repeated.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import msgspec
 from clairvoyant_cli.addresses import local_url
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.client import state_dir
-from clairvoyant_cli.system import create_for_owner, remove
+from clairvoyant_cli.system import create_for_owner, lock_now, remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,17 @@ class Takeover:
 def journal_path() -> Path:
     """Return the file of the takeover that is in place, or was begun."""
     return state_dir() / "takeover.json"
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Let no other takeover or undo begin until the block ends; ClairvoyantError if one is running."""
+    path = state_dir() / "takeover.lock"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with path.open("a") as file:
+        if not lock_now(file.fileno()):
+            raise ClairvoyantError("another takeover or undo is running; wait until it ends, then try again")
+        yield
 
 
 def write(record: Takeover, step: str) -> None:

@@ -31,6 +31,8 @@ SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$")
 APPS = ("ollama app", "ollama.app")  # on Windows and macOS; it restarts its server
 CONTAINERS = ("docker", "libpod", "containerd", "kubepods")
 
+CONNECT_S = 5.0
+
 SAMPLES, SAMPLE_S, BUSY_S = 10, 0.1, 0.02
 """A server is idle when no client is connected, or its processes compute less than this in all samples: an
 idle Ollama uses nothing."""
@@ -111,12 +113,16 @@ class RunningServer:
             for _ in range(SAMPLES):
                 # All connections: of its own a process shows only those that it has accepted.
                 clients = (each for each in _connections() if each.status == psutil.CONN_ESTABLISHED)
-                if all(each.laddr.port != self.port for each in clients):
+                if not any(each.laddr.port == self.port and self._is_of(each.laddr.ip) for each in clients):
                     return False
                 time.sleep(SAMPLE_S)
             return self.process is None or self._computed_s() - before_s > BUSY_S
         except psutil.Error:
             return False
+
+    def _is_of(self, address: str) -> bool:
+        """Whether a connection to an address on this server's port is one to this server."""
+        return self.host in ("0.0.0.0", "::") or address.removeprefix("::ffff:") == self.host  # noqa: S104
 
     def _computed_s(self) -> float:
         """Return the processor time of its processes without the desktop app, in seconds."""
@@ -138,10 +144,9 @@ async def find_running(kind: str, url: str | None) -> RunningServer:
     host, port = parts.hostname or "", parts.port or 80
     if not is_loopback(host):
         raise InputError(f"{found.url} is on another machine; run clairvoyant takeover there")
-    there = [each for each in _connections() if each.status == psutil.CONN_LISTEN and each.laddr.port == port]
-    pid = next((each.pid for each in there if each.pid), None)
-    process = None if pid is None else psutil.Process(pid)
-    host = there[0].laddr.ip if there else host
+    listener = _reached(host, port)
+    process = None if listener is None or not listener.pid else psutil.Process(listener.pid)
+    host = host if listener is None else listener.laddr.ip
     listed = frozenset(model.name for model in models)
     return RunningServer(kind, adapter.title, host, port, listed, process, _unit(kind, process))
 
@@ -185,6 +190,26 @@ def _connections() -> list[Any]:
             found = process.net_connections("tcp")
             own += [SimpleNamespace(**each._asdict(), pid=process.pid) for each in found]
     return own
+
+
+def _reached(host: str, port: int) -> Any:
+    """Return the listening socket that a connection to an address reaches; None if the system shows none.
+
+    Others may listen on the same port of other addresses. A socket of the very address gets the connection
+    before one of all addresses, and one of its family before one of both.
+    """
+    with socket.create_connection((host, port), CONNECT_S) as connection:
+        address = str(connection.getpeername()[0])
+    rank = [address, f"::ffff:{address}", "0.0.0.0", "::"]  # noqa: S104 - compared
+    if ":" in address:
+        rank = [address, "::"]
+    listening = [
+        each
+        for each in _connections()
+        if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.laddr.ip in rank
+    ]
+    # Of one socket that several processes hold, the one whose process is shown.
+    return min(listening, key=lambda each: (rank.index(each.laddr.ip), not each.pid), default=None)
 
 
 def _unit(kind: str, process: psutil.Process | None) -> str:

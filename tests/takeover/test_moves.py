@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,13 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from clairvoyant_cli.commands.takeover import command as takeover
 from clairvoyant_cli.config import command_of
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.takeover import moves, servers
-from clairvoyant_cli.takeover.journal import Takeover, journal_path, read, write
+from clairvoyant_cli.takeover.journal import Takeover, held, journal_path, read, write
 from clairvoyant_cli.takeover.servers import RunningServer, free_port_after
 
 SYSTEMD = Takeover("ollama", "127.0.0.1:11434", 11435, (), service=True, unit="ollama.service")
@@ -190,7 +193,9 @@ def test_what_the_desktop_app_computes_is_no_answer(monkeypatch: pytest.MonkeyPa
     process = SimpleNamespace(
         parent=lambda: app, children=lambda recursive: [], cpu_times=lambda: cpu_times("server")
     )
-    connected = SimpleNamespace(status=psutil.CONN_ESTABLISHED, laddr=SimpleNamespace(port=8080))
+    connected = SimpleNamespace(
+        status=psutil.CONN_ESTABLISHED, laddr=SimpleNamespace(ip="127.0.0.1", port=8080)
+    )
     monkeypatch.setattr(servers, "_connections", lambda: [connected])
     monkeypatch.setattr(servers, "SAMPLE_S", 0.0)
     server = running("ollama", process)
@@ -198,3 +203,36 @@ def test_what_the_desktop_app_computes_is_no_answer(monkeypatch: pytest.MonkeyPa
     assert not server.is_answering()
     process.cpu_times = lambda: cpu_times("app")
     assert server.is_answering()
+
+
+@pytest.mark.parametrize(
+    ("listening", "reached"),
+    [
+        (["127.0.0.2", "127.0.0.1"], "127.0.0.1"),
+        (["::1", "127.0.0.1"], "127.0.0.1"),
+        (["0.0.0.0", "127.0.0.1"], "127.0.0.1"),  # noqa: S104 - compared
+        (["127.0.0.2", "::", "0.0.0.0"], "0.0.0.0"),  # noqa: S104 - compared
+        (["::1", "::"], "::"),
+        (["127.0.0.2"], None),
+    ],
+)
+def test_the_socket_that_the_address_reaches_is_the_servers(
+    monkeypatch: pytest.MonkeyPatch, listening: list[str], reached: str | None
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        sockets = [
+            SimpleNamespace(status=psutil.CONN_LISTEN, pid=number, laddr=SimpleNamespace(ip=ip, port=port))
+            for number, ip in enumerate(listening, 1)
+        ]
+        monkeypatch.setattr(servers, "_connections", lambda: sockets)
+        found = servers._reached("127.0.0.1", port)
+    assert (found and found.laddr.ip) == reached
+
+
+def test_one_takeover_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with held():
+        done = CliRunner().invoke(takeover, ["--undo", "--yes"])
+        assert "another takeover or undo is running" in str(done.exception)
+    assert CliRunner().invoke(takeover, ["--undo", "--yes"]).exit_code == 0

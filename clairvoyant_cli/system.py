@@ -297,17 +297,24 @@ def words_of(command: str) -> list[str]:
     return list(lexer)
 
 
-_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+GUARD = 'exec 3<&0; (read _ <&3 || { kill -TERM "-$1"; sleep 10; kill -KILL "-$1"; }) >/dev/null 2>&1 &'
 
 
-def end_with_parent() -> Callable[[], object] | None:
-    """Return what a child calls first so that it ends if this process is killed; None if impossible."""
-    if sys.platform == "linux":
-        import ctypes
+def group_guard(leader: int) -> int | None:
+    """Start a process that ends the group of a `background` process if this one is killed; None on Windows.
 
-        prctl = ctypes.CDLL(None).prctl
-        return lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    return None
+    Returns the other end of its input, which this process alone has: a line there dismisses it, the end of
+    the input without one means that this process is gone. It is no child, so nobody has to wait for it.
+    """
+    if sys.platform == "win32":
+        return None
+    theirs, ours = os.pipe()
+    try:
+        words = ["/bin/sh", "-c", GUARD, "clairvoyant-guard", str(leader)]
+        subprocess.run(words, stdin=theirs, check=False, **background())
+    finally:
+        os.close(theirs)
+    return ours
 
 
 # -- sockets ----------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from clairvoyant_cli.commands.env import client_option, key_option, past_proxies, variables
+from clairvoyant_cli.commands.leases import leased
 from clairvoyant_cli.commands.number_format import span
 from clairvoyant_cli.commands.options import url_option
 from clairvoyant_cli.commands.plain_output import say
-from clairvoyant_cli.commands.serve import WHILE_WATCHED
+from clairvoyant_cli.commands.serve import WHILE_LEASED
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.state.client import ControlClient, admin_token, daemon_url, running_daemons, state_dir
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 USUAL = ("ollama", "openai", "anthropic")  # clients whose variables are set without --client
 MODEL = "your-model"  # what stands for a model in the variables; the user sets such variables
-EVERY_S = 5.0
 MAX_START_S = 60.0
 
 
@@ -50,6 +50,7 @@ def command(url: str | None, names: tuple[str, ...], key: str, quiet: bool, word
 
     async def run() -> tuple[int, str]:
         async with AsyncExitStack() as stack:
+            add = stack.enter_context(leased())
             proxy = await _proxy(stack, url)
             environment = dict(os.environ)
             environment.pop("ANTHROPIC_API_KEY", None)  # a real key must not be sent to the proxy
@@ -62,6 +63,7 @@ def command(url: str | None, names: tuple[str, ...], key: str, quiet: bool, word
                 process = run_in_front([program, *words[1:]], environment)
             except OSError as error:
                 raise ClairvoyantError(f"cannot run {words[0]}: {error.strerror}") from None
+            add(process.pid)
             code = await asyncio.to_thread(process.wait)
             return code, "" if quiet else _told(before, await _state(proxy))
 
@@ -100,9 +102,9 @@ def _told(before: "Snapshot | None", after: "Snapshot | None") -> str:
 
 
 async def _proxy(stack: AsyncExitStack, url: str | None) -> ControlClient:
-    """Watch the running daemon, or start one, until the stack unwinds."""
+    """Return a client of the running daemon, or of one that is started."""
     try:
-        return await _watched(stack, daemon_url(url))
+        return await _serving(stack, daemon_url(url))
     except ClairvoyantError:
         if url is not None:
             raise
@@ -112,29 +114,19 @@ async def _proxy(stack: AsyncExitStack, url: str | None) -> ControlClient:
         with closing(sqlite3.connect(state_dir() / "run.lock", timeout=MAX_START_S)) as lock:
             lock.execute("BEGIN EXCLUSIVE")
             with suppress(ClairvoyantError):
-                return await _watched(stack, daemon_url(None))
-            return await _watched(stack, _started())
+                return await _serving(stack, daemon_url(None))
+            return await _serving(stack, _started())
     except sqlite3.Error as error:
         why = f"cannot lock {state_dir() / 'run.lock'}: {error}"
         raise ClairvoyantError(f"{why}; start the proxy yourself: clairvoyant serve") from None
 
 
-async def _watched(stack: AsyncExitStack, url: str) -> ControlClient:
+async def _serving(stack: AsyncExitStack, url: str) -> ControlClient:
+    """Return a client of the daemon at `url`; ClairvoyantError if none serves there."""
     own = url in [daemon.url for daemon in running_daemons()]  # its token is in a file
-    token = None if own else admin_token(None)
-    proxy = await stack.enter_async_context(ControlClient(url, token))
+    proxy = await stack.enter_async_context(ControlClient(url, None if own else admin_token(None)))
     if await proxy.mode() == "draining":
         raise ClairvoyantError(f"the daemon at {url} is draining; wait for its end", ExitCode.UNREACHABLE)
-    watching = asyncio.Event()
-
-    async def watch() -> None:
-        with suppress(ClairvoyantError):  # it requires an admin token, or has ended
-            async for _ in proxy.events(EVERY_S):
-                watching.set()
-        watching.set()
-
-    stack.callback(asyncio.create_task(watch()).cancel)
-    await watching.wait()
     return proxy
 
 
@@ -148,7 +140,7 @@ def _started() -> str:
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        env=os.environ | {WHILE_WATCHED: "1"},
+        env=os.environ | {WHILE_LEASED: "1"},
         **background(),
     )
     line = ""

@@ -29,11 +29,11 @@ from profiles.database import default_path
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.daemon import Daemon
 
-WHILE_WATCHED = "CLAIRVOYANT_WHILE_WATCHED"
-"""Environment variable by which `run` starts a daemon that ends with the last reader of its events."""
+WHILE_LEASED = "CLAIRVOYANT_WHILE_LEASED"
+"""Environment variable by which `run` starts a daemon that ends with the last lease (`leases`)."""
 
 DATABASE_S = 0.5  # how long a start waits for the database; longer ones come while it serves
-FIRST_WATCHER_S = 30.0  # how long such a daemon waits for its first reader
+LEASES_EVERY_S = 0.5
 _ORDERS = "\n\n".join(f"{name}: {POLICIES[name].summary}" for name in SERVABLE)
 POLICY_HELP = f"Order of queued requests.  [default: {DEFAULT_POLICY}]\n\n{_ORDERS}"
 
@@ -119,9 +119,9 @@ async def _serve(config: ServeConfig) -> None:
             gc.collect()
             gc.freeze()
             _heed_signals(daemon)
-            if os.environ.get(WHILE_WATCHED):
-                daemon.control.unwatched = daemon.drain
-                asyncio.get_running_loop().call_later(FIRST_WATCHER_S, daemon.control.end_if_unwatched)
+            ending: asyncio.Task[None] | None = None
+            if os.environ.get(WHILE_LEASED):
+                ending = asyncio.create_task(_end_with_leases(daemon))
             started = _start_line(daemon, predictor.name)
             # Printed at every log level: scripts wait for this line.
             with suppress(OSError):  # a full disk behind it
@@ -129,7 +129,17 @@ async def _serve(config: ServeConfig) -> None:
             if config.log_file is not None:
                 log.info(started)
             await daemon.run_until_stopped()
+            if ending is not None:
+                ending.cancel()
     log.info("stopped")
+
+
+async def _end_with_leases(daemon: "Daemon") -> None:
+    from clairvoyant_cli.commands import leases
+
+    while leases.in_force():  # noqa: ASYNC110 - other processes end them
+        await asyncio.sleep(LEASES_EVERY_S)
+    daemon.drain()
 
 
 def _start_line(daemon: "Daemon", predictor: str) -> str:

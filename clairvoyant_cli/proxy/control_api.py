@@ -196,7 +196,7 @@ def _answer_of(name: str, shared: Shared) -> Callable[[WebRequest], Awaitable[Re
 
 class ControlApi:
     """The Starlette application behind the control prefix, and its access checks. `watchers` read event
-    streams; `unwatched` is called when the last of them leaves.
+    streams.
     """
 
     def __init__(
@@ -218,7 +218,6 @@ class ControlApi:
         }
         self._stopped = asyncio.Event()
         self.watchers = 0
-        self.unwatched: Callable[[], object] = lambda: None
         self._app = Starlette(
             routes=[
                 *(WebRoute(f"{PREFIX}/{name}", _answer_of(name, each)) for name, each in self.shared.items()),
@@ -286,11 +285,6 @@ class ControlApi:
                 await self._changes.wait(HEARTBEAT_S)
         finally:
             self.watchers -= 1
-            self.end_if_unwatched()
-
-    def end_if_unwatched(self) -> None:
-        if not self.watchers:
-            self.unwatched()
 
     async def _past_page(self, request: WebRequest) -> Response:
         """Answer with the newest page of the history that begins before `?before=`, in epoch seconds."""

@@ -170,6 +170,40 @@ async def test_commands_that_start_together_share_one_proxy(tmp_path: Path) -> N
         assert [process.returncode for process in both] == [0, 0]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+async def test_a_command_keeps_its_proxy_if_run_is_killed(tmp_path: Path) -> None:
+    async with serve_app(Replay(Engine(1)).app) as url:
+        process = await started(
+            tmp_path, "-q", "--", sys.executable, "-c", ASKS_AGAIN, CLAIRVOYANT_SERVE_BACKEND=url
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        command, proxy = json.loads(await process.stdout.readline())
+        process.kill()
+        # The proxy looks at its leases twice a second: it has seen that `run` is gone by the third look.
+        await asyncio.to_thread(sees_looks, tmp_path, 3)
+        assert psutil.pid_exists(proxy)
+        psutil.Process(command).kill()
+        await asyncio.to_thread(psutil.Process(proxy).wait, 60)
+
+
+ASKS_AGAIN = """
+import glob, json, os, time
+(file,) = glob.glob(os.environ["XDG_STATE_HOME"] + "/clairvoyant/daemon-*.json")
+print(json.dumps([os.getpid(), json.load(open(file))["pid"]]), flush=True)
+time.sleep(600)
+"""
+
+
+def sees_looks(home: Path, count: int) -> None:
+    """Return once dead leases were removed `count` times, which each look does."""
+    for number in range(count):
+        lease = home / "clairvoyant" / "run" / f"{number}999999"
+        lease.write_text("[]")
+        while lease.exists():
+            os.sched_yield()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [

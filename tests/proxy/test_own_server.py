@@ -80,7 +80,7 @@ async def test_what_a_killed_server_started_is_ended_before_its_restart() -> Non
         await until(daemon, lambda _: not any(map(psutil.Process.is_running, family)))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with a parent that was killed")
+@pytest.mark.skipif(sys.platform == "win32", reason="process groups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_child_ends_with_the_daemon(tmp_path: Path, number: int) -> None:
     port = free_port()
@@ -92,6 +92,32 @@ def test_the_child_ends_with_the_daemon(tmp_path: Path, number: int) -> None:
         daemon.signal(number)
         daemon.wait()
     assert not psutil.wait_procs([child], timeout=30)[1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="process groups")
+def test_a_server_behind_a_shell_ends_with_a_daemon_that_is_killed(tmp_path: Path) -> None:
+    flags = ("--start", "sh -c 'sleep 4321 & echo started; wait'", "--log-file", str(tmp_path / "log"))
+    with daemon_process(f"http://127.0.0.1:{free_port()}", *flags, home=tmp_path) as daemon:
+        (shell,) = psutil.Process(daemon.pid).children()
+        await_text(tmp_path / "log.server", lambda text: "started" in text, shell)
+        (sleeper,) = shell.children()
+        daemon.signal(signal.SIGKILL)
+        daemon.wait()
+    assert not psutil.wait_procs([shell, sleeper], timeout=30)[1]
+
+
+def test_what_a_server_prints_is_bounded_and_its_end_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_server, "MAX_OUTPUT_BYTES", 1000)
+    monkeypatch.setattr(own_server, "PIECE_BYTES", 100)
+    reads, writes = os.pipe()
+    os.write(writes, b"x" * 5000 + b"the end")
+    os.close(writes)
+    own_server.keep_output(os.fdopen(reads, "rb"), tmp_path / "log")
+    kept = (tmp_path / "log.1").read_bytes() + (tmp_path / "log").read_bytes()
+    assert 1000 < len(kept) < 2500
+    assert kept.endswith(b"xthe end")
 
 
 def await_text(path: Path, holds: Callable[[str], bool], child: psutil.Process) -> None:

@@ -5,19 +5,20 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from threading import Thread
+from typing import IO
 
 import psutil
 
 from clairvoyant_cli.config import ServeConfig, command_of
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.system import background, create_for_owner, end_with_parent, kill_group
+from clairvoyant_cli.system import background, create_for_owner, group_guard, kill_group
 
 log = logging.getLogger("clairvoyant")
 
@@ -25,6 +26,7 @@ log = logging.getLogger("clairvoyant")
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
 LOOK_EVERY_S = 0.1
 STOP_S = 10.0  # Ollama and llama.cpp end at once; their runners may have to free GPU memory
+MAX_OUTPUT_BYTES, PIECE_BYTES = 5 << 20, 64 << 10
 # Its argv[0]: when Ollama's desktop app cannot listen, it stops all processes that were started as `ollama
 # serve` (app/server/server.go, reapServers).
 OLLAMA = "clairvoyant-ollama"
@@ -60,15 +62,14 @@ class OwnServer:
     folder: str | None
     output: Path | None
     _process: "subprocess.Popen[bytes]" = field(init=False)
+    _guard: int | None = None
 
     def start(self) -> None:
         """Start it; ClairvoyantError if the system refuses."""
-        printed: BinaryIO | int | None = subprocess.DEVNULL if sys.stderr is None else None
+        printed = None if self.output is None else subprocess.PIPE
         try:
             if self.output is not None:
-                with suppress(FileExistsError):
-                    os.close(create_for_owner(self.output))  # it may hold prompts
-                printed = self.output.open("wb")
+                _begin_file(self.output).close()
             self._process = subprocess.Popen(
                 [OLLAMA if Path(self.program).stem == "ollama" else self.program, *self.arguments],
                 executable=self.program,
@@ -76,15 +77,15 @@ class OwnServer:
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
-                stderr=printed,
-                preexec_fn=end_with_parent(),
+                stderr=None if printed is None else subprocess.STDOUT,
                 **background(),
             )
         except OSError as error:
             raise ClairvoyantError(f"cannot start {self.program}: {error.strerror or error}") from None
-        finally:
-            if printed is not None and not isinstance(printed, int):
-                printed.close()
+        self._guard = group_guard(self._process.pid)
+        if self._process.stdout is not None and self.output is not None:
+            keep = partial(keep_output, self._process.stdout, self.output)
+            Thread(target=keep, name="server output", daemon=True).start()
         log.info("started %s (pid %d)", self.program, self._process.pid)
 
     async def run(self) -> None:
@@ -115,10 +116,47 @@ class OwnServer:
                 each.kill()
         await self._ended()
 
+    def _dismiss_guard(self) -> None:
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            with suppress(OSError):  # it was killed
+                os.write(guard, b"\n")
+            os.close(guard)
+
     async def _ended(self) -> int:
         while self._process.returncode is None:  # Popen has no event
             if self._process.poll() is None:
                 await asyncio.sleep(LOOK_EVERY_S)
             else:
+                self._dismiss_guard()
                 kill_group(self._process.pid)  # the runners of a server that crashed keep the GPU's memory
         return self._process.returncode
+
+
+def keep_output(printed: IO[bytes], path: Path) -> None:
+    """Write what a server prints to a file, and the latest part to a new one when that is long.
+
+    The output is read to its end in any case: a server whose pipe is full would stop.
+    """
+    file: IO[bytes] | None = None
+    with printed:
+        while piece := os.read(printed.fileno(), PIECE_BYTES):
+            try:
+                if file is None:
+                    file = _begin_file(path)
+                elif file.tell() > MAX_OUTPUT_BYTES:
+                    file.close()
+                    path.replace(path.with_name(f"{path.name}.1"))
+                    file = _begin_file(path)
+                file.write(piece)
+            except (OSError, ValueError):
+                file = None  # a full disk, or a file that is open elsewhere (Windows)
+    if file is not None:
+        file.close()
+
+
+def _begin_file(path: Path) -> IO[bytes]:
+    """Open an empty file that only its owner can read: it may hold prompts."""
+    with suppress(FileExistsError):
+        os.close(create_for_owner(path))
+    return path.open("wb", buffering=0)

@@ -7,8 +7,9 @@ it never joins what the prompts do not.
 Sessions take turns, because one that comes back after others were served may find its conversation evicted
 and has to have all of it read again. As many sessions have a turn at once as the KV cache of a server holds.
 The others are parked: their requests wait until a session rests, that is, until it has not come back for
-`hold_s` after its last answer. One that has been parked for too long (`overdue`) takes the turn of the
-session that has had one longest.
+`hold_s` after its last answer. Its turn is not held where that did not pay (`Session.unpaid`): of two agents
+that speak in turn one comes back only once the other is answered. A session that has been parked for too long
+(`overdue`) takes the turn of the session that has had one longest.
 
 A session may claim a parent: it is a subagent, and its parent waits until all of its subagents are done. The
 parent's turn is not held meanwhile, and theirs are not once it comes back.
@@ -48,6 +49,8 @@ observations."""
 MAX_QUESTION_S = 10.0
 """The longest that a request outside sessions waits because a session is about to come back."""
 
+MAX_UNPAID, MAX_PROGRAMS = 2, 1000
+
 USUAL_WEIGHT = 0.1
 """Weight of the latest turn in the running mean of what turns cost."""
 
@@ -82,6 +85,7 @@ class Session:
     parent: str = ""
     family: float = inf
     busy: int = 0
+    unpaid: int = 0  # holds in a row that others waited for, and in which it did not come back
     program: str = ""
     since_s: float = 0.0
     turns: int = 0
@@ -128,6 +132,10 @@ class Sessions:
     usual_s: float = 0.0
     _mean_s: float = 0.0
     _number: int = 0
+    _unpaid: dict[tuple[str, str], int] = field(
+        default_factory=dict
+    )  # by client and program, as of a session
+    _ended_s: float = -inf  # the last end of an answer
 
     @property
     def turns(self) -> int:
@@ -146,6 +154,10 @@ class Sessions:
             self.known[session.id] = session
         elif session.answers and not session.running and not session.waiting:
             gap_s = now - session.last_end_s
+            if session.active or (
+                session.last_end_s >= self._ended_s and gap_s <= GAP_MARGIN * session.longest_gap_s
+            ):
+                self._hold_paid(session)
             if gap_s <= MAX_HOLD_S:
                 session.returns += 1
                 session.longest_gap_s = max(gap_s, 0.8 * session.longest_gap_s)
@@ -162,6 +174,22 @@ class Sessions:
                 if child.parent == session.id and not child.waiting and not child.running:
                     self._end_turn(child)
         return session.id
+
+    def _hold_paid(self, session: Session) -> None:
+        """Record that a session came back within a hold, or would have: no other was answered meanwhile."""
+        session.unpaid = 0
+        self._unpaid.pop((session.client, session.program), None)
+
+    def _hold_was_in_vain(self, session: Session) -> None:
+        session.unpaid += 1
+        program = session.client, session.program
+        self._unpaid[program] = self._unpaid.pop(program, 0) + 1
+        if len(self._unpaid) > MAX_PROGRAMS:
+            del self._unpaid[next(iter(self._unpaid))]
+
+    def _is_held(self, session: Session) -> bool:
+        """Whether to hold a session's turn: not after two of its program's in vain, one of them its own."""
+        return not session.unpaid or self._unpaid.get((session.client, session.program), 0) < MAX_UNPAID
 
     def _join_family(self, session: Session, parent: str) -> None:
         """Find the parent of a new session by the id that it claims for it."""
@@ -230,6 +258,7 @@ class Sessions:
         session.waiting += waits
         session.last_end_s = now
         if not waits:
+            self._ended_s = now
             session.answers += 1
             self._of_parent(session, -1)
 
@@ -294,6 +323,7 @@ class Sessions:
         """Return whether a job's session has a turn, or gets one because a server's cache has room for it. A
         request outside sessions needs none, but may have to wait.
         """
+        waiters = max(waiters, 1)  # the job itself
         session = self.of(job)
         if session is None or not session.agent:
             return not self._active or not self.must_wait(job, now, waiters)
@@ -354,6 +384,8 @@ class Sessions:
 
     def hold_s(self, session: Session, waiters: int) -> float:
         """Return how long a session's turn outlasts its last answer: at most what a reread would cost."""
+        if waiters and not self._is_held(session):
+            return 0.0
         longest_s = min(GAP_MARGIN * session.longest_gap_s, MAX_HOLD_S)
         reread_s = session.returns_p * self._read_s(session.worker, session.tokens)
         return min(longest_s, reread_s / max(waiters, 1))
@@ -413,6 +445,8 @@ class Sessions:
         for session in list(self._active.values()):
             idle = not session.running and not session.waiting
             if idle and (session.busy or now >= session.last_end_s + self.hold_s(session, waiters)):
+                if waiters and not session.busy and self._is_held(session):
+                    self._hold_was_in_vain(session)
                 self._end_turn(session)
         return list(self._active.values())
 

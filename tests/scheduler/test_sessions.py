@@ -135,6 +135,38 @@ def test_a_prompt_that_is_repeated_at_once_is_no_agents() -> None:
         now += 2.0
 
 
+def spoken(scheduler: Scheduler, names: str, rounds: int, now: float = 0.0) -> float:
+    """Serve agents of one program on one slot, each of which sends its next turn after the answer to the one
+    before it; return the seconds that the slot stood idle while a request waited.
+    """
+    idle_s = 0.0
+    for number in range(rounds):
+        for name in names:
+            job = turn(name, number, now, program="pair")
+            scheduler.submit(job, now)
+            while not (ids := started(scheduler, now)):
+                now, idle_s = now + 0.05, idle_s + 0.05
+            assert ids == [job.id]
+            answer(scheduler, job, now + 1.0)
+            now += 1.3
+    return idle_s
+
+
+def test_agents_that_speak_in_turn_are_held_for_twice_at_most() -> None:
+    scheduler = queue(room=500.0)
+    assert 0.0 < spoken(scheduler, "ab", 8) <= 2 * USUAL_GAP_S
+    assert spoken(scheduler, "cd", 8, 100.0) <= 2 * USUAL_GAP_S, "another pair of the program"
+
+
+def test_an_agent_is_held_for_again_once_it_comes_back_at_once() -> None:
+    scheduler = queue(room=500.0)
+    spoken(scheduler, "ab", 4)
+    for number in (5, 6):  # alone now
+        serve(scheduler, turn("a", number, 100.0 + 2 * number, program="pair"), 100.0 + 2 * number)
+    scheduler.submit(turn("c", 5, 113.1), 113.1)
+    assert started(scheduler, 113.1) == [], "a is expected"
+
+
 def test_a_session_that_never_comes_back_ends_its_turn() -> None:
     scheduler = queue(room=500.0)
     serve(scheduler, turn("a", 0), 0.0)

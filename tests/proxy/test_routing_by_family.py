@@ -123,6 +123,7 @@ async def test_a_family_whose_only_server_is_down_is_not_answered_by_another() -
         (b'\xef\xbb\xbf{"model":"o","messages":[]}', ()),
         (gzip.compress(b'{"model":"o","messages":[]}'), ("Content-Encoding: gzip",)),
     ],
+    ids=["capital", "byte order mark", "gzip"],
 )
 async def test_a_body_that_is_not_read_goes_where_its_model_is(body: bytes, headers: tuple[str, ...]) -> None:
     async with both("vllm", "ollama") as (daemon, _):

@@ -117,7 +117,7 @@ class Actions:
     operation: Operation
     stats: RequestStats
     backends: ServerActions
-    reload: Callable[[], str]
+    reload: Callable[[], Awaitable[str]]
 
     async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         verb = Verb(action)
@@ -126,6 +126,11 @@ class Actions:
         elif verb in (Verb.BACKEND, Verb.MODEL):
             act = self.backends.run if verb is Verb.BACKEND else self.backends.keep_model
             result = await act(arguments)
+        elif verb is Verb.RELOAD:
+            try:
+                result = {"done": verb, "note": await self.reload()}
+            except ClairvoyantError as error:
+                raise RefusedError(str(error)) from None
         else:
             result = self._on_daemon(verb, arguments)
         shown = ((key, value) for key, value in arguments.items() if key not in SECRETS)
@@ -168,11 +173,6 @@ class Actions:
                 operation.resume()
             case Verb.DRAIN:
                 operation.draining = True
-            case Verb.RELOAD:
-                try:
-                    return {"done": verb, "note": self.reload()}
-                except ClairvoyantError as error:
-                    raise RefusedError(str(error)) from None
             case Verb.POLICY:
                 name = str(arguments.get("policy"))
                 if name not in SERVABLE:

@@ -64,12 +64,15 @@ def _heed_signals(daemon: "Daemon") -> None:
         else:
             daemon.drain(within_s)
 
+    async def reload() -> None:
+        with suppress(ClairvoyantError):  # it has been logged
+            await daemon.reload()
+
     def on_hangup() -> None:
         if terminal is not None and not os.isatty(terminal):
             on_stop(inf)  # the terminal was closed
             return
-        with suppress(ClairvoyantError):  # reload() has logged it
-            daemon.reload()
+        daemon.spawn(reload())
 
     heed_signals(on_stop, on_hangup)
 

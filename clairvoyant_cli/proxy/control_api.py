@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -50,35 +50,46 @@ class Shared:
     """
 
     def __init__(
-        self, build: Callable[[], bytes], rest: float = REST, worked: Callable[[], float] = time.thread_time
+        self,
+        build: Callable[[], Iterable[bytes]],
+        rest: float = REST,
+        worked: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`worked` tells the CPU seconds of this thread: on a busy machine wall time says nothing."""
+        """`build` yields the parts of an answer; others get a turn after each. `worked` tells the CPU seconds
+        of this thread: on a busy machine wall time says nothing.
+        """
         self._build = build
         self._rest = rest
         self._worked = worked
-        self._coming: asyncio.Future[bytes] | None = None
+        self._coming: asyncio.Task[bytes] | None = None
         self._rests_until_s = 0.0
-        self._turn = asyncio.Lock()
+        self._building, self._turn = asyncio.Lock(), asyncio.Lock()
 
     async def next(self) -> bytes:
-        loop = asyncio.get_running_loop()
         if self._coming is None:
-            self._coming = loop.create_future()
-            loop.call_at(self._rests_until_s, self._run, self._coming)
+            self._coming = asyncio.create_task(self._built())
         data = await asyncio.shield(self._coming)
         async with self._turn:
             await asyncio.sleep(0)  # a thousand readers of megabytes are written to in as many turns
         return data
 
-    def _run(self, coming: asyncio.Future[bytes]) -> None:
-        self._coming = None
-        begun_s = self._worked()
-        try:
-            coming.set_result(self._build())
-        except Exception as error:
-            coming.set_exception(error)
-        rest_s = min(MAX_REST_S, self._rest * (self._worked() - begun_s))
-        self._rests_until_s = asyncio.get_running_loop().time() + rest_s
+    async def _built(self) -> bytes:
+        loop, parts, worked_s = asyncio.get_running_loop(), list[bytes](), 0.0
+        async with self._building:
+            await asyncio.sleep(self._rests_until_s - loop.time())
+            self._coming = None
+            steps = iter(self._build())
+            part: bytes | None = b""
+            try:
+                while part is not None:
+                    begun_s = self._worked()
+                    part = next(steps, None)
+                    worked_s += self._worked() - begun_s
+                    parts.append(part or b"")
+                    await asyncio.sleep(0)
+            finally:
+                self._rests_until_s = loop.time() + min(MAX_REST_S, self._rest * worked_s)
+        return b"".join(parts)
 
 
 class Changes:
@@ -106,7 +117,7 @@ class Actions:
     operation: Operation
     stats: RequestStats
     backends: ServerActions
-    reload: Callable[[], str]
+    reload: Callable[[], Awaitable[str]]
 
     async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         verb = Verb(action)
@@ -115,6 +126,11 @@ class Actions:
         elif verb in (Verb.BACKEND, Verb.MODEL):
             act = self.backends.run if verb is Verb.BACKEND else self.backends.keep_model
             result = await act(arguments)
+        elif verb is Verb.RELOAD:
+            try:
+                result = {"done": verb, "note": await self.reload()}
+            except ClairvoyantError as error:
+                raise RefusedError(str(error)) from None
         else:
             result = self._on_daemon(verb, arguments)
         shown = ((key, value) for key, value in arguments.items() if key not in SECRETS)
@@ -157,11 +173,6 @@ class Actions:
                 operation.resume()
             case Verb.DRAIN:
                 operation.draining = True
-            case Verb.RELOAD:
-                try:
-                    return {"done": verb, "note": self.reload()}
-                except ClairvoyantError as error:
-                    raise RefusedError(str(error)) from None
             case Verb.POLICY:
                 name = str(arguments.get("policy"))
                 if name not in SERVABLE:
@@ -212,9 +223,11 @@ class ControlApi:
         self._snapshots, self._history = snapshots, history
         operation = actions.operation
         self.shared = {
-            "state": Shared(lambda: encode(snapshots.snapshot())),
+            "state": Shared(lambda: [encode(snapshots.snapshot())]),
             "metrics": Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False))),
-            "outlook": Shared(lambda: encode(operation.outlook()), OUTLOOK_REST),
+            "outlook": Shared(
+                lambda: (encode(step) if step else b"" for step in operation.outlook_steps()), OUTLOOK_REST
+            ),
         }
         self._stopped = asyncio.Event()
         self.watchers = 0

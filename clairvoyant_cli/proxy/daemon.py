@@ -99,7 +99,8 @@ class Daemon:
     saver_of: Callable[[Persistence], StateSaver]
     base_url: str
     drain_timeout_s: float
-    reload: Callable[[], str]
+    reload: Callable[[], Awaitable[str]]
+    spawn: Spawn
     background: list[Callable[[], Awaitable[None]]]
     state_saver: StateSaver | None = None
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -304,8 +305,11 @@ def _compose(
         access.clients = clients
         operation.set_clients(clients)
 
-    def reload() -> str:
-        return clients_file.read_again(access.clients, take_clients, journal)
+    reloading = asyncio.Lock()
+
+    async def reload() -> str:
+        async with reloading:  # the file as it was read last holds
+            return await clients_file.read_again(access.clients, take_clients, journal)
 
     # What is observed.
     metrics, changes, gain, backlog = Metrics(pool), Changes(), Gain(journal.wall), Backlog(scheduler, clock)
@@ -441,5 +445,6 @@ def _compose(
         base_url=local_url(host, port),
         drain_timeout_s=config.drain_timeout,
         reload=reload,
+        spawn=spawn,
         background=background,
     )

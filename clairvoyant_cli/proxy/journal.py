@@ -32,7 +32,7 @@ class Journal:
 
     def event(self, level: int, text: str) -> None:
         """Log a line and keep it for the dashboards. It must not contain prompt text."""
-        log.log(level, text)
+        log.log(level, text, stacklevel=2)  # the log counts lines by where they come from
         self.events.append(LogEvent(self.wall(), logging.getLevelName(level).lower(), text))
 
 

@@ -478,7 +478,7 @@ async def test_a_file_that_has_lost_its_keys_lets_nobody_in(
     async with heard_by(**settings) as (daemon, client):
         become(path)
         with pytest.raises(ClairvoyantError):
-            daemon.reload()
+            await daemon.reload()
         assert (await client.ask(chat())).status == 401
         assert (await client.ask(chat(f"X-Api-Key: {ANN}"))).status == 200
         [line] = [each.text for each in daemon.snapshot().log if "clients are unchanged" in each.text]
@@ -491,7 +491,7 @@ async def test_keys_may_come_to_a_file_that_had_none(tmp_path: Path) -> None:
     async with heard_by(clients=secret(path, "[clients.ann]\n")) as (daemon, client):
         assert (await client.ask(chat())).status == 200
         secret(path, f'[clients.ann]\nkey = "{ANN}"\n')
-        daemon.reload()
+        await daemon.reload()
         assert (await client.ask(chat())).status == 401
 
 
@@ -507,7 +507,7 @@ async def test_new_limits_apply_to_queued_requests(tmp_path: Path) -> None:
             client.send(chat(f"X-Api-Key: {ANN}", content="endless"))
         await until(daemon, lambda s: (len(s.running), len(s.queue)) == (2, 1))
         secret(path, text.format(2))
-        daemon.reload()
+        await daemon.reload()
         state = daemon.snapshot()
         assert (len(state.running), len(state.queue)) == (3, 0)
 
@@ -555,7 +555,7 @@ async def test_beyond_loopback_keys_are_demanded_and_short_ones_are_warned_of(
         assert ANN not in warned
         secret(path, "[clients.ann]\n")
         with pytest.raises(ClairvoyantError, match="has no API keys"):
-            daemon.reload()
+            await daemon.reload()
         assert daemon.access.clients.keys
 
 

@@ -397,13 +397,13 @@ async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool)
 
 async def test_many_readers_of_the_outlook_cost_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[Operation] = []
-    outlook = Operation.outlook
+    outlook = Operation.outlook_steps
 
-    def counted(self: Operation) -> list[PolicyOutlook]:
+    def counted(self: Operation) -> Iterator[list[PolicyOutlook]]:
         played.append(self)
         return outlook(self)
 
-    monkeypatch.setattr(Operation, "outlook", counted)
+    monkeypatch.setattr(Operation, "outlook_steps", counted)
     answers = await asyncio.gather(*(daemon.control.shared["outlook"].next() for _ in range(40)))
     assert len(played) == 1
     assert len(set(answers)) == 1
@@ -437,11 +437,11 @@ async def test_who_has_acted_sees_what_came_of_it(daemon: Daemon) -> None:
 async def test_a_reader_who_leaves_or_a_build_that_fails_costs_the_others_nothing() -> None:
     results: list[bytes | Exception] = [b"first", ValueError("torn"), b"third"]
 
-    def build() -> bytes:
+    def build() -> Iterator[bytes]:
         result = results.pop(0)
         if isinstance(result, Exception):
             raise result
-        return result
+        yield result
 
     shared = Shared(build)
     leaves, stays = (asyncio.ensure_future(shared.next()) for _ in range(2))
@@ -460,10 +460,11 @@ def test_building_states_takes_no_more_than_its_share_of_the_time() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualClockLoop)
 
-        def build() -> bytes:
+        def build() -> Iterator[bytes]:
             begun_s.append(loop.time())
-            loop._virtual_s += 0.04  # as long as a long queue takes
-            return b""
+            for _ in range(4):
+                loop._virtual_s += 0.01  # together as long as a long queue takes
+                yield b""
 
         shared = Shared(build, worked=loop.time)
         for _ in range(4):

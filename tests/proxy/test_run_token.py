@@ -82,7 +82,7 @@ async def test_the_token_is_asked_for_as_long_as_there_are_keys(tmp_path: Path) 
         state = get("/_clairvoyant/state", host="localhost")
         assert (await client.ask(state)).status == 200
         secret(file, f'[clients.ann]\nkey = "{KEY}"\n')
-        daemon.reload()
+        await daemon.reload()
         assert (await client.ask(state)).status == 401
         assert (await status("--url", daemon.base_url))[0] == 0, "the word was left before there were keys"
 

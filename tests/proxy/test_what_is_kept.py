@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.protocols.routes import ROUTES, Work
-from clairvoyant_cli.proxy.observing.metrics import MAX_MODELS
+from clairvoyant_cli.proxy.observing.metrics import MAX_SETS, MAX_VALUES, Histogram
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import post, raw_client
@@ -43,7 +43,7 @@ async def test_whatever_clients_make_up_the_labels_have_an_end(llama: LlamaServe
         "/v1/%63hat/completions",
         "/v1/chat/completions/",
     ]
-    count = MAX_MODELS + 10
+    count = MAX_VALUES + 10
     async with serving(llama.base_url) as daemon, raw_client(daemon.base_url) as client:
         for number in range(count):
             body = {"model": f"m{number}" * 100, "messages": [], "max_tokens": 1}
@@ -56,7 +56,7 @@ async def test_whatever_clients_make_up_the_labels_have_an_end(llama: LlamaServe
     assert {each["endpoint"] for each in labels if "endpoint" in each} <= set(ROUTES)
     models = {each["model"] for each in labels if "model" in each}
     assert "other" in models
-    assert len(models) <= MAX_MODELS + 1
+    assert len(models) <= MAX_VALUES + 1
     assert max(map(len, models)) < 300
 
 
@@ -83,3 +83,15 @@ async def test_statuses_that_a_backend_makes_up_are_counted_together() -> None:
         if each.name == "clairvoyant_requests_total":
             counted[each.labels["code"]] = counted.get(each.labels["code"], 0) + each.value
     assert counted == {"200": 1, "404": 1, "499": 1, "529": 1, "other": 5}
+    assert {s.labels.get("error_type", "") for s in samples} == {"", "404", "499", "529", "other"}
+
+
+def test_the_sets_of_labels_of_a_metric_have_an_end_and_nothing_is_lost() -> None:
+    histogram = Histogram("Some text", (1.0,), "operation model error_type")
+    for number in range(4000):
+        histogram.observe(0.5, ("chat", "embed")[number % 2], f"m{number % 60}", str(number))
+    samples = histogram.family("x").samples
+    counts = {tuple(each.labels.values()): each.value for each in samples if each.name == "x_count"}
+    assert len(counts) == MAX_SETS + 2
+    assert sum(counts.values()) == 4000
+    assert counts["embed", "other", "other"] == 2000 - MAX_SETS / 2

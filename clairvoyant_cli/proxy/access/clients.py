@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from heapq import nsmallest
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -32,6 +33,7 @@ MAX_USER_CHARS = 320  # the longest e-mail address (RFC 3696, erratum 1690)
 MIN_KEY_CHARS = 6
 GOOD_KEY_CHARS = 16  # of 62 letters and digits have 95 bits; six could be guessed in days over a fast network
 LONGEST_TAU_S = 86_400.0
+CLIENTS_SHOWN = 50
 MAX_RULES = 1000  # each request is compared with each rule
 
 
@@ -170,7 +172,8 @@ EVERYBODY = ClientRules()  # the limits of clients without rules
 class Clients:
     """The clients of a daemon. `keys` maps the SHA-256 of an API key to its client's name; without keys every
     request is accepted. `rules` are those of named clients, `defaults` those of all others; `weak` names
-    clients with short keys. The first matching rule of `urgency` counts.
+    clients with short keys. The first matching rule of `urgency` counts. `tenants` and `listed` follow from
+    the rules: the limits that the scheduler enforces, and the first names, which are shown.
     """
 
     keys: Mapping[bytes, str] = field(default_factory=dict)
@@ -178,6 +181,13 @@ class Clients:
     defaults: ClientRules = EVERYBODY
     weak: tuple[str, ...] = ()
     urgency: tuple[UrgencyRule, ...] = ()
+    tenants: Mapping[str, Tenant] = field(init=False, repr=False, compare=False)
+    listed: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Here, so that a reload does it outside the event loop: there may be ten thousands.
+        object.__setattr__(self, "tenants", {name: rules.tenant for name, rules in self.rules.items()})
+        object.__setattr__(self, "listed", tuple(nsmallest(CLIENTS_SHOWN, self.rules)))
 
     def rules_of(self, client: str) -> ClientRules:
         return rules_for(client, self.rules, self.defaults)
@@ -197,10 +207,6 @@ class Clients:
 
     def owner_of(self, key: bytes) -> str | None:
         return self.keys.get(digest(key))
-
-    @property
-    def tenants(self) -> dict[str, Tenant]:
-        return {name: rules.tenant for name, rules in self.rules.items()}
 
 
 def user_name(given: str) -> str:

@@ -5,6 +5,7 @@ Rule 2: a running daemon never stops requiring keys: a file without keys is more
 an intention.
 """
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable
@@ -46,12 +47,14 @@ class ClientsFile:
             log.warning(news, GOOD_KEY_CHARS, ", ".join(clients.weak))
         return clients
 
-    def read_again(self, before: Clients, take: Callable[[Clients], None], journal: Journal) -> str:
+    async def read_again(self, before: Clients, take: Callable[[Clients], None], journal: Journal) -> str:
         """Reload the file, pass the clients to `take` and return a message. `before` are the clients in
         force. ClairvoyantError if the file cannot be used; nothing changes then.
         """
         try:
-            clients = self._read_again(before)
+            clients = await asyncio.to_thread(
+                self._read_again, before
+            )  # ten thousand keys take half a second
         except ClairvoyantError as error:
             journal.event(logging.WARNING, f"the clients are unchanged: {error}")
             raise

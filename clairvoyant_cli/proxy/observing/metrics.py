@@ -5,11 +5,13 @@ Gauges are read from the state at each scrape; histograms and requests by outcom
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -26,10 +28,18 @@ SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 100
 TOKENS = (1, 4, 16, 64, 200, 400, 800, 1600, 4096, 16384)
 RATIOS = (0.1, 0.25, 0.5, 0.75, 1, 1.33, 2, 4, 10)
 PREDICTING = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 0.02)
-MAX_MODELS = 50
+MAX_VALUES = 50  # of a label that clients choose
+MAX_SETS = 80  # of labels that a metric keeps apart; in a histogram each has up to 19 time series
+
+OPEN = {"model", "code", "gen_ai_request_model", "error_type"}
+"""Labels whose values clients and servers choose. Beyond `MAX_SETS` they are counted as "other"."""
 
 CODES = {0, *HTTPStatus, *REASONS}
 """Statuses with a time series of their own: the registered ones, our own, and 0 for no answer."""
+
+Labels = tuple[str, ...]
+
+REQUEST_LABELS = ("endpoint", "code", "outcome")
 
 Rows = Mapping[Any, float | int | None] | float | int | None
 """A value, or one for each label or tuple of labels; None is left out."""
@@ -37,11 +47,11 @@ Rows = Mapping[Any, float | int | None] | float | int | None
 Told = Iterator[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, Rows]]
 
 
-def _of_state(s: Snapshot) -> Told:
+def _of_state(s: Snapshot, unbelieved: Rows) -> Told:
     """Yield the kind, the help, the name with its labels, and the values of what a state tells."""
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
     engines = {each.name: each.engine for each in s.backends if each.engine is not None}
-    level, shouter = s.service_level, s.urgency.shouter
+    level = s.service_level
     classes = level.classes if level else ()
     yield gauge, "Requests that hold a slot", "requests_running", len(s.running)
     waiting = {name: getattr(s.waiting, name) for name in ("short", "medium", "long")}
@@ -66,7 +76,6 @@ def _of_state(s: Snapshot) -> Told:
     yield gauge, "Ranking accuracy on recent traffic", "prediction_rank_accuracy", accuracy
     urgent = {str(each.level): each.waiting for each in s.urgency.levels}
     yield gauge, "Requests in the queue", "urgency_waiting level", urgent
-    unbelieved = {shouter.client: shouter.unbelieved} if shouter else {}
     text = "Rejected urgency claims of the client with most of them"
     yield gauge, text, "urgency_unbelieved_last_minute client", unbelieved
     yield gauge, "Whether recent requests miss the service level", "slo_alert", bool(level and level.alert)
@@ -92,49 +101,51 @@ def _of_state(s: Snapshot) -> Told:
     yield counter, "Requests refused because they could not be in time", "slo_refused", refused
 
 
+def bounded(known: Collection[Labels], names: Sequence[str], values: Labels) -> Labels:
+    """Return the labels to count under, given the sets of labels that are `known`."""
+    if values in known or len(known) < MAX_SETS:
+        return values
+    return tuple("other" if name in OPEN else value for name, value in zip(names, values, strict=True))
+
+
 class Histogram:
     """Counts values by bucket (ascending upper bounds) and by labels, faster than prometheus_client's.
 
-    Several labels are separated by blanks, and take a tuple of values.
+    Several labels are separated by blanks.
     """
 
     def __init__(self, text: str, buckets: Sequence[float], label: str = "") -> None:
         self._text, self._buckets, self._labels = text, buckets, label.split()
         none = [0] * (len(buckets) + 1)
-        self._counts: dict[str | tuple[str, ...], list[int]] = defaultdict(
-            none.copy, {} if label else {"": none.copy()}
-        )
-        self._sums: Counter[str | tuple[str, ...]] = Counter()
+        self._counts: dict[Labels, list[int]] = defaultdict(none.copy, {} if label else {(): none.copy()})
+        self._sums: Counter[Labels] = Counter()
 
-    def observe(self, value: float, label: str | tuple[str, ...] = "") -> None:
+    def observe(self, value: float, *labels: str) -> None:
         """Count a value."""
-        self._counts[label][bisect_left(self._buckets, value)] += 1
-        self._sums[label] += value  # type: ignore[assignment]  # a Counter holds any number
+        labels = bounded(self._counts, self._labels, labels)
+        self._counts[labels][bisect_left(self._buckets, value)] += 1
+        self._sums[labels] += value  # type: ignore[assignment]  # a Counter holds any number
 
     def family(self, name: str) -> HistogramMetricFamily:
         """Return the counts as Prometheus takes them: each bucket with all below it."""
         family = HistogramMetricFamily(name, self._text, labels=self._labels or None)
         bounds = [*map(floatToGoString, self._buckets), "+Inf"]
-        for label, counts in self._counts.items():
-            cumulated = [(bound, sum(counts[: at + 1])) for at, bound in enumerate(bounds)]
-            values = [label][: len(self._labels)] if isinstance(label, str) else label
-            family.add_metric(values, cumulated, self._sums[label])
+        for labels, counts in self._counts.items():
+            cumulated = [*zip(bounds, accumulate(counts), strict=True)]
+            family.add_metric(labels, cumulated, self._sums[labels])
         return family
 
 
-class Metrics(Collector):
+class Metrics:
     """The daemon's metrics, in a registry of their own."""
 
     CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self, pool: ServerPool) -> None:
         self._pool = pool
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-        self._state: Snapshot | None = None
-        self._models: set[str] = set()
-        self._requests: Counter[tuple[str, str, str]] = Counter()
-        self._answered: Counter[tuple[str, str]] = Counter()
+        self._requests: Counter[Labels] = Counter()
+        self._answered: Counter[Labels] = Counter()
+        self._values: dict[str, set[str]] = defaultdict(set)
         self.traced: Callable[[Exchange, RequestEnd, dict[str, str]], None] | None = None
         self._histograms = {
             "urgency_queue_time_seconds": Histogram("Time in the queue", SECONDS, "level"),
@@ -157,21 +168,20 @@ class Metrics(Collector):
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Count a finished request, and pass it with its GenAI attributes to `traced`."""
         asked, now, outcome = exchange.asked, end.at_s, end.outcome.value
-        model, prediction = self._model(asked.parsed.model), asked.prediction
+        model, prediction = self._value("model", asked.parsed.model), asked.prediction
         waited_s, sojourn_s = exchange.waited_s(now), exchange.sojourn_s(now)
 
-        def observe(name: str, value: float, label: str = "") -> None:
-            self._histograms[name].observe(value, label)
+        def observe(name: str, value: float, *labels: str) -> None:
+            self._histograms[name].observe(value, *labels)
 
         attributes = genai.attributes(exchange, end, self._pool)
         if self.traced is not None:
             self.traced(exchange, end, attributes)
-        bounded = attributes | {"gen_ai.request.model": model}
-        labels = tuple(bounded.get(name, "") for name in genai.LABELS)
+        counted = attributes | {"gen_ai.request.model": model, "error.type": _known(genai.error_type(end))}
         for name, value in genai.values(exchange, end):
-            self._genai[name].observe(value, labels)
-        code = str(end.status) if end.status in CODES else "other"
-        self._requests[asked.route.name, code, outcome] += 1
+            self._genai[name].observe(value, *(counted.get(label, "") for label in genai.LABELS))
+        labels = asked.route.name, _known(str(end.status)), outcome
+        self._requests[bounded(self._requests, REQUEST_LABELS, labels)] += 1
         if exchange.attempt is not None:
             self._answered[exchange.attempt.worker, outcome] += 1
         observe("prediction_seconds", asked.predicted_in_s)
@@ -190,18 +200,16 @@ class Metrics(Collector):
             observe("request_generation_tokens", tokens)
             observe("prediction_error_ratio", prediction.expected_tokens / tokens)
 
-    def render(self, state: Snapshot) -> bytes:
-        """Return the exposition text."""
-        self._state = state
-        return generate_latest(self._registry)
+    def render(self, state: Snapshot) -> Iterator[bytes]:
+        """Yield the exposition text, one metric at a time."""
+        yield from map(generate_latest, map(_Alone, self._metrics(state)))
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metrics; none before there is a state."""
-        if self._state is None:
-            return
-        yield from (_family(*told) for told in _of_state(self._state))
+    def _metrics(self, state: Snapshot) -> Iterator[Metric]:
+        shouter = state.urgency.shouter
+        unbelieved = {self._value("client", shouter.client): shouter.unbelieved} if shouter else {}
+        yield from (_family(*told) for told in _of_state(state, unbelieved))
         text = "Scheduled requests ended"
-        yield _family(CounterMetricFamily, text, "requests endpoint code outcome", self._requests)
+        yield _family(CounterMetricFamily, text, f"requests {' '.join(REQUEST_LABELS)}", self._requests)
         text = "Scheduled requests that ended on a backend"
         yield _family(CounterMetricFamily, text, "backend_requests backend outcome", self._answered)
         for name, histogram in self._histograms.items():
@@ -209,12 +217,27 @@ class Metrics(Collector):
         for name, histogram in self._genai.items():
             yield histogram.family(f"gen_ai_server_{name}_seconds")
 
-    def _model(self, name: str) -> str:
-        # Clients choose the model's name: the label's values must not grow without bound.
-        if name not in self._models and len(self._models) >= MAX_MODELS:
+    def _value(self, label: str, value: str) -> str:
+        """Return a value that a client chose, as it is counted in all metrics."""
+        known = self._values[label]
+        if value not in known and len(known) >= MAX_VALUES:
             return "other"
-        self._models.add(name)
-        return name
+        known.add(value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone(Collector):
+    """One metric, as `generate_latest` takes it."""
+
+    metric: Metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.metric
+
+
+def _known(status: str) -> str:
+    return "other" if status.isdigit() and int(status) not in CODES else status
 
 
 def _family(kind: type[GaugeMetricFamily | CounterMetricFamily], text: str, name: str, rows: Rows) -> Metric:

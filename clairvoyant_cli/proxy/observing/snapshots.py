@@ -12,7 +12,7 @@ from math import inf
 from operator import itemgetter
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.proxy.access.clients import EVERYBODY
+from clairvoyant_cli.proxy.access.clients import CLIENTS_SHOWN, EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.observing.backlog import Backlog
@@ -54,7 +54,6 @@ RECORDED_ROWS = 30
 
 FIRINGS_SHOWN = 60
 SESSIONS_SHOWN = 32
-CLIENTS_SHOWN = 50
 RESTED_S = 300.0
 """A session that has rested for longer is not shown."""
 
@@ -265,7 +264,7 @@ class SnapshotBuilder:
         """Return the busiest clients of those with requests here or today, or with rules."""
         clients, today = self.access.clients, self.stats.today
         here = self.operation.dispatcher.scheduler.clients
-        names = here.keys() | today.clients | clients.rules.keys()
+        names = here.keys() | today.clients | {*clients.listed}
         busiest = nsmallest(
             CLIENTS_SHOWN, names, key=lambda name: (-sum(here.get(name, (0, 0))), -today.had(name), name)
         )

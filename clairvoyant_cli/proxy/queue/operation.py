@@ -6,8 +6,7 @@ and are judged, so that the policy can return.
 """
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -19,11 +18,15 @@ from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, SERVABLE,
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.snapshot import PolicyOutlook
+from predictor.record import LengthClass
 
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
 
 FALLBACK_POLICY = "fcfs"
+
+PLAYED_AT_ONCE = 10
+"""Starts of an outlook that are predicted in one step of the event loop."""
 
 
 @dataclass(slots=True)
@@ -87,21 +90,40 @@ class Operation:
 
     def outlook(self) -> list[PolicyOutlook]:
         """Return the predicted starts under each policy of the waiting requests that start under all."""
-        played = {name: self._starts(name) for name in SERVABLE}
-        same = set[str]().union(*played.values()).intersection(*played.values())
-        return [self._outlook(name, same, starts) for name, starts in played.items()]
+        return [each for step in self.outlook_steps() for each in step]
 
-    def _starts(self, name: str) -> dict[str, float]:
-        policy = in_turns_of(POLICIES[name], self.quantum_tokens)
-        return dict(starts(self.dispatcher.scheduler, policy, self.clock()))
+    def outlook_steps(self) -> Iterator[list[PolicyOutlook]]:
+        """Yield the outlook last, and before that an empty list after every few milliseconds of work."""
+        live = self.dispatcher.live.values()  # requests may end between two steps
+        kinds = {
+            each.id: each.asked.prediction.length_class
+            for each in live
+            if not each.job.stands_back  # background requests are meant to wait
+        }
+        played: dict[str, dict[str, float]] = {}
+        for name in SERVABLE:
+            policy, begun = in_turns_of(POLICIES[name], self.quantum_tokens), played.setdefault(name, {})
+            for job_id, start_s in starts(self.dispatcher.scheduler, policy, self.clock()):
+                begun[job_id] = start_s
+                if not len(begun) % PLAYED_AT_ONCE:
+                    yield []
+            yield []
+        same = kinds.keys() & set[str]().union(*played.values()).intersection(*played.values())
 
-    def _outlook(self, name: str, same: set[str], starts: dict[str, float]) -> PolicyOutlook:
-        live, kinds = self.dispatcher.live, defaultdict[str, list[float]](list)
-        for exchange in (live[job_id] for job_id in starts if job_id in same):
-            if not exchange.job.stands_back:  # background requests are meant to wait
-                kinds[exchange.asked.prediction.length_class.value].append(starts[exchange.id])
-        short_s, long_s = (median(of) if of else None for of in (kinds["short"], kinds["long"]))
-        return PolicyOutlook(name, short_s, long_s, POLICIES[name].interrupts)
+        def median_s(name: str, kind: LengthClass) -> float | None:
+            return (
+                median(of) if (of := [played[name][each] for each in same if kinds[each] is kind]) else None
+            )
+
+        yield [
+            PolicyOutlook(
+                name,
+                median_s(name, LengthClass.SHORT),
+                median_s(name, LengthClass.LONG),
+                POLICIES[name].interrupts,
+            )
+            for name in SERVABLE
+        ]
 
     def review_predictor(self) -> None:
         """Change to arrival order, or back, if the record of upper bounds requires it."""

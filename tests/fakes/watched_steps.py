@@ -1,0 +1,53 @@
+"""A watchdog for the event loop: names each step that held everybody up.
+
+It knows asyncio's own loop only: uvloop's handles cannot be wrapped.
+"""
+
+import asyncio
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+LONGEST_S = 0.1
+"""Processor seconds of one step. Twice what a step may take, as other processes slow a processor down; wall
+time says nothing on a busy machine."""
+
+
+@contextmanager
+def watched_steps(longest_s: float = LONGEST_S) -> Iterator[dict[str, float]]:
+    """Fail at the end of the block if a step took longer, and name it. Yields the longest of each name."""
+    found: dict[str, float] = {}
+    run = asyncio.events.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        began_s = time.thread_time()
+        callback = handle._callback  # type: ignore[attr-defined]  # cleared if it cancels itself
+        run(handle)
+        took_s = time.thread_time() - began_s
+        if took_s > longest_s:
+            name = _name(callback)
+            found[name] = max(took_s, found.get(name, 0.0))
+
+    gc.collect()
+    gc.disable()  # a collection is the work of no step
+    try:
+        with patch.object(asyncio.events.Handle, "_run", timed):
+            yield found
+    finally:
+        gc.enable()
+    told = [f"{took_s:.2f} s: {name}" for name, took_s in found.items()]
+    assert not told, f"steps of the event loop that took longer than {longest_s:g} s: {told}"
+
+
+def _name(callback: object) -> str:
+    """Return where a task stands after its step, or the name of another callback."""
+    task = getattr(callback, "__self__", None)
+    if not isinstance(task, asyncio.Task):
+        return str(getattr(callback, "__qualname__", callback))
+    at, inner = [], task.get_coro()
+    while (frame := getattr(inner, "cr_frame", None)) is not None:
+        at.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+        inner = inner.cr_await  # type: ignore[union-attr]
+    return " > ".join(at) or task.get_coro().__qualname__  # type: ignore[union-attr]

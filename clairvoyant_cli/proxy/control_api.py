@@ -61,35 +61,34 @@ class Shared:
         self._build = build
         self._rest = rest
         self._worked = worked
-        self._coming: asyncio.Task[bytes] | None = None
+        self._data, self._data_of = b"", 0
+        self._begun = 0
         self._rests_until_s = 0.0
-        self._building, self._turn = asyncio.Lock(), asyncio.Lock()
+        self._building = asyncio.Lock()
 
     async def next(self) -> bytes:
-        if self._coming is None:
-            self._coming = asyncio.create_task(self._built())
-        data = await asyncio.shield(self._coming)
-        async with self._turn:
-            await asyncio.sleep(0)  # a thousand readers of megabytes are written to in as many turns
-        return data
+        begun = self._begun
+        async with self._building:  # readers get it one by one: a thousand answers of megabytes take turns
+            if self._data_of <= begun:  # built from a state before this reader asked
+                await self._build_next()
+            return self._data
 
-    async def _built(self) -> bytes:
+    async def _build_next(self) -> None:
         loop, parts, worked_s = asyncio.get_running_loop(), list[bytes](), 0.0
-        async with self._building:
-            await asyncio.sleep(self._rests_until_s - loop.time())
-            self._coming = None
-            steps = iter(self._build())
-            part: bytes | None = b""
-            try:
-                while part is not None:
-                    begun_s = self._worked()
-                    part = next(steps, None)
-                    worked_s += self._worked() - begun_s
-                    parts.append(part or b"")
-                    await asyncio.sleep(0)
-            finally:
-                self._rests_until_s = loop.time() + min(MAX_REST_S, self._rest * worked_s)
-        return b"".join(parts)
+        await asyncio.sleep(self._rests_until_s - loop.time())
+        self._begun += 1
+        number, steps = self._begun, iter(self._build())
+        part: bytes | None = b""
+        try:
+            while part is not None:
+                begun_s = self._worked()
+                part = next(steps, None)
+                worked_s += self._worked() - begun_s
+                parts.append(part or b"")
+                await asyncio.sleep(0)
+        finally:
+            self._rests_until_s = loop.time() + min(MAX_REST_S, self._rest * worked_s)
+        self._data, self._data_of = b"".join(parts), number
 
 
 class Changes:

@@ -99,6 +99,7 @@ class PromptView:
     `prompt` is the last user message, or the whole prompt of a completion; where its middle was left out,
     `cut` says how many characters longer it is. `history` holds the earlier turns, oldest first, without the
     system message; in a long conversation the middle turns are one turn without role and text, only a length.
+    `principal` is the key's owner, "" if requests need no key: its answers teach nothing about others.
     `max_tokens` is the client's cap on the answer (None: none given). `thinking` is "off", "on" or the effort
     asked for, None where the client did not say. `tools` and `images` are counts. `chore` is None for what a
     person asks. `step` is None where there are neither tools nor earlier answers.
@@ -115,6 +116,7 @@ class PromptView:
     thinking: str | None = None
     model: str = ""
     client: str = ""
+    principal: str = ""
     cut: int = 0
     chore: Chore | None = None
     step: Step | None = None

@@ -14,8 +14,9 @@ from predictor.errors import ModelError
 from predictor.judged import Judged
 from predictor.lexical.context import Context, consider, step_context
 from predictor.lexical.cues import NAMES
+from predictor.lexical.heads import Heads
 from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
-from predictor.lexical.online import KEY_BUCKETS, Correction, Features, Floats, ModelEdges, hashed_keys
+from predictor.lexical.online import KEY_BUCKETS, Features, Floats, hashed_keys
 from predictor.lexical.steps import NUMBER_VALUE, NUMBERS, STEP_KEY_VALUE, step_keys, step_numbers
 from predictor.lexical.words import gram_hashes, words_of
 from predictor.lognormal import log_tokens, median_above, prediction_of, tokens_at
@@ -71,6 +72,7 @@ class Memo(NamedTuple):
     q90: float
     model: int
     cap: int | None
+    principal: int
 
 
 class LexicalPredictor(Predictor):
@@ -81,8 +83,7 @@ class LexicalPredictor(Predictor):
         self.name = name
         self._model = LexicalModel(directory)
         self._calibration = self._model.card.calibration
-        self._correction = Correction(_WIDTH)
-        self._edges = ModelEdges()
+        self._heads = Heads(_WIDTH)
         self._judged = Judged()
         self._chores = ChoreLengths()
 
@@ -102,13 +103,14 @@ class LexicalPredictor(Predictor):
         hashes = gram_hashes(words_of(view.prompt)) if reading is None else reading.hashes
         client = crc32(view.client.encode("utf-8", "replace"))
         features = Features.of(hashes, client, self._dense(view, reading, context, opinion))
-        mean = context.mean + self._correction.shift(features)
+        principal = crc32(view.principal.encode("utf-8", "replace"))
+        mean = context.mean + self._heads.shift(principal, features)
         stated = reading is not None and reading.states_length
         spread = calibration.spread_at(mean) * (STATED_SPREAD if stated else 1.0)
         model = crc32(view.model.encode("utf-8", "replace"))
-        seen = self._edges.of(model)
+        seen = self._heads.of(principal).edges.of(model)
         q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * seen.scale
-        memo = Memo(features, context.mean, mean, spread, q90, model, view.max_tokens)
+        memo = Memo(features, context.mean, mean, spread, q90, model, view.max_tokens, principal)
         shifts = seen.short_shift, seen.long_shift
         return prediction_of(
             calibration, mean, spread, q90, view.max_tokens, self.name, memo, shifts, seen.scale
@@ -145,19 +147,19 @@ class LexicalPredictor(Predictor):
             self._chores.learn(memo, tokens)
         if not isinstance(memo, Memo):
             return
-        real = log_tokens(tokens)
+        real, head = log_tokens(tokens), self._heads.to_teach(memo.principal)
         if memo.cap is not None and tokens >= memo.cap:
-            spread = memo.spread * self._edges.of(memo.model).scale
+            spread = memo.spread * head.edges.of(memo.model).scale
             if real < memo.mean - EXPECTED_ABOVE * spread:
                 return
             real = median_above(memo.mean, spread, real)
         else:  # where the client ends an answer says nothing of where the model would have
             self._judged.judge(prediction.score, tokens_at(memo.q90), tokens)
-            taught = self._edges.to_teach(memo.model)
+            taught = head.edges.to_teach(memo.model)
             taught.learn((real - memo.mean) / memo.spread, real > memo.q90)
             if memo.cap is None or memo.cap >= LONG_FROM_TOKENS:
                 taught.learn_class(real, prediction.p_short, prediction.p_long)
-        self._correction.learn(memo.features, memo.static, real)
+        head.correction.learn(memo.features, memo.static, real)
 
     def after_thinking(self, view: PromptView, thought_tokens: int) -> Prediction:
         """Return the prediction of what follows the thinking, by what followed it before."""
@@ -193,25 +195,25 @@ class LexicalPredictor(Predictor):
         return sorted(moved, key=lambda reason: -abs(reason[1]))[:_REASONS_SHOWN]
 
     def export_state(self) -> bytes:
-        """Return a line of JSON with the chores and the models' edges, then the correction."""
-        head = {"model": self._model.card.sha256, "edges": self._edges.export_state()}
-        line = json.dumps({**head, "chores": self._chores.export_state()})
-        return b"".join((line.encode(), b"\n", self._correction.export_state()))
+        """Return a line of JSON with the chores and the models' edges, then the corrections."""
+        heads, corrections = self._heads.export_state()
+        line = {"model": self._model.card.sha256, "heads": heads, "chores": self._chores.export_state()}
+        return b"".join((json.dumps(line).encode(), b"\n", corrections))
 
     def import_state(self, state: bytes) -> None:
         """Take up what `export_state` returned; ModelError if it was learnt on top of another model."""
-        head, _, learnt = state.partition(b"\n")
-        edges = ModelEdges()
+        line, _, corrections = state.partition(b"\n")
+        heads = Heads(_WIDTH)
         try:
-            fields = json.loads(head)
+            fields = json.loads(line)
             model, chores = fields["model"], ChoreLengths(fields.get("chores", {}))
-            edges.import_state(fields.get("edges", {}))
+            if model == self._model.card.sha256:
+                heads.import_state(fields["heads"], corrections)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ModelError(f"the learnt state cannot be read ({error}): learning starts over") from None
         if model != self._model.card.sha256:
             raise ModelError("the learnt state belongs to another model: learning starts over")
-        self._correction = Correction.of_state(learnt, _WIDTH)
-        self._edges, self._chores = edges, chores
+        self._heads, self._chores = heads, chores
         self._judged = Judged()  # what was judged were other predictions
 
 

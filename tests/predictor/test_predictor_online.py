@@ -11,6 +11,7 @@ import predictor
 from predictor.errors import ModelError
 from predictor.frozen import FrozenPredictor
 from predictor.judged import WINDOW, Judged
+from predictor.lexical.heads import MAX_HEADS
 from predictor.lexical.online import Correction, Features
 from predictor.ranking import ranking_accuracy
 from predictor.record import Prediction, Predictor, PromptView, Quality, Step
@@ -57,6 +58,57 @@ def test_a_clients_random_answers_leave_the_order_of_others() -> None:
         view = PromptView(f"Write a {kind} about {topic}", model="m", client="eve")
         loaded.learn(loaded.predict(view), int(generator.choice([3, 8, 900, 1900])))
     assert _score(loaded, "tweet") - _score(loaded, "essay") > 0.5 * before
+
+
+def _share_in_order(loaded: Predictor, principal: str) -> float:
+    """Return the share of pairs, an essay and a tweet, that are in the order that `_teach` teaches."""
+    views = {kind: [_view(kind, topic, principal) for topic in TOPICS] for kind in ("essay", "tweet")}
+    scores = {kind: [loaded.predict(view).score for view in each] for kind, each in views.items()}
+    pairs = [short < long for short in scores["essay"] for long in scores["tweet"]]
+    return sum(pairs) / len(pairs)
+
+
+def _view(kind: str, topic: str, principal: str) -> PromptView:
+    return PromptView(f"Write a {kind} about {topic}", model="m", client=principal, principal=principal)
+
+
+def _teach_as(loaded: Predictor, principal: str, answers: int, *, lie: bool = False) -> None:
+    generator = np.random.default_rng(len(principal))
+    for _ in range(answers):
+        kind = generator.choice(["essay", "tweet"])
+        prediction = loaded.predict(_view(kind, generator.choice(TOPICS), principal))
+        loaded.learn(prediction, 60 if (kind == "essay") is not lie else 1500)
+
+
+@pytest.mark.parametrize("taught_before", ["alice", ""])
+def test_no_principals_answers_turn_what_another_has_taught(taught_before: str) -> None:
+    loaded = predictor.load()
+    _teach_as(loaded, taught_before, 200)  # "": before there were keys
+    before = [loaded.predict(_view(kind, "whales", "alice")).p_long for kind in ("essay", "tweet")]
+    _teach_as(loaded, "eve", 600, lie=True)
+    assert _share_in_order(loaded, "alice") == 1.0
+    assert [loaded.predict(_view(kind, "whales", "alice")).p_long for kind in ("essay", "tweet")] == before
+
+
+def test_a_new_principal_is_predicted_by_what_two_others_agree_on() -> None:
+    loaded = predictor.load()
+    untaught = loaded.predict(_view("essay", "whales", "carol")).score
+    _teach_as(loaded, "alice", 200)
+    assert loaded.predict(_view("essay", "whales", "carol")).score == untaught
+    _teach_as(loaded, "bob", 200)
+    assert _share_in_order(loaded, "carol") > 0.95
+    _teach_as(loaded, "eve", 600, lie=True)
+    assert _share_in_order(loaded, "carol") > 0.95
+
+
+def test_what_principals_taught_survives_in_a_state_and_their_number_is_bounded() -> None:
+    loaded, fresh = predictor.load(), predictor.load()
+    _teach_as(loaded, "alice", 200)
+    for number in range(2 * MAX_HEADS):
+        _teach_as(loaded, f"tenant {number}", 2, lie=True)
+    fresh.import_state(loaded.export_state())
+    assert _share_in_order(fresh, "alice") == _share_in_order(loaded, "alice") == 1.0
+    assert len(json.loads(loaded.export_state().partition(b"\n")[0])["heads"]) == 1 + MAX_HEADS
 
 
 def test_what_was_learnt_survives_in_a_state_without_text() -> None:

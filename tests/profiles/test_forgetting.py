@@ -169,4 +169,4 @@ async def test_a_running_daemon_forgets(tmp_path: Path, stopped_at_once: bool) -
     ((_, weights),) = kept.items()
     fresh = predictor.load()
     fresh.import_state(weights)
-    assert fresh._correction.learnt == 1  # type: ignore[attr-defined]
+    assert fresh._heads.of(0).correction.learnt == 1  # type: ignore[attr-defined]

@@ -172,8 +172,9 @@ EVERYBODY = ClientRules()  # the limits of clients without rules
 class Clients:
     """The clients of a daemon. `keys` maps the SHA-256 of an API key to its client's name; without keys every
     request is accepted. `rules` are those of named clients, `defaults` those of all others; `weak` names
-    clients with short keys. The first matching rule of `urgency` counts. `tenants` and `listed` follow from
-    the rules: the limits that the scheduler enforces, and the first names, which are shown.
+    clients with short keys. The first matching rule of `urgency` counts. `tenants`, `listed` and
+    `owners` follow: the limits that the scheduler enforces, the first names, which are shown, and the
+    owners of keys.
     """
 
     keys: Mapping[bytes, str] = field(default_factory=dict)
@@ -183,10 +184,12 @@ class Clients:
     urgency: tuple[UrgencyRule, ...] = ()
     tenants: Mapping[str, Tenant] = field(init=False, repr=False, compare=False)
     listed: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    owners: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Here, so that a reload does it outside the event loop: there may be ten thousands.
         object.__setattr__(self, "tenants", {name: rules.tenant for name, rules in self.rules.items()})
+        object.__setattr__(self, "owners", frozenset(self.keys.values()))
         object.__setattr__(self, "listed", tuple(nsmallest(CLIENTS_SHOWN, self.rules)))
 
     def rules_of(self, client: str) -> ClientRules:
@@ -204,6 +207,12 @@ class Clients:
         """Names with rules that never apply: without keys, clients are identified by their addresses."""
         named = () if self.keys else {*self.rules, *(rule.client for rule in self.urgency)} - {"*"}
         return tuple(sorted(name for name in named if not is_address(name)))
+
+    def principal_of(self, client: str) -> str:
+        """Return the owner of the key that a client used, "" without keys."""
+        if not self.keys:
+            return ""
+        return client if client in self.owners else client.partition("/")[0]
 
     def owner_of(self, key: bytes) -> str | None:
         return self.keys.get(digest(key))

@@ -72,8 +72,9 @@ class ExchangeFactory:
         if parsed.view is not None:
             named, session = request.head.get(CHORE_HEADER), request.head.get(b"x-session-id")
             chore = chore_of(named, parsed.view, session)
-            if chore is not None:
-                parsed.view = replace(parsed.view, chore=chore)
+            principal = self.access.clients.principal_of(asks.client)
+            if chore is not None or principal:
+                parsed.view = replace(parsed.view, chore=chore, principal=principal)
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self._predict(parsed)
         predicted_in_s = self.journal.clock() - now

@@ -54,7 +54,7 @@ class DaemonSource:
             self._news = asyncio.Queue()
             self._reader = asyncio.create_task(self._read(self._news))
             try:
-                while isinstance(event := await asyncio.wait_for(self._news.get(), _SILENCE_S), bytes):
+                while isinstance(event := await self._next_news(), bytes):
                     yield decode(event)
                     retry_s = _FIRST_RETRY_S
                 reason = event
@@ -103,6 +103,11 @@ class DaemonSource:
             async with self._client() as client:
                 return await client.past(before)
         return b""
+
+    async def _next_news(self) -> bytes | str:
+        # Not `wait_for`: until Python 3.12 it loses a cancellation that comes with the news.
+        async with asyncio.timeout(_SILENCE_S):
+            return await self._news.get()
 
     def _client(self) -> ControlClient:
         return ControlClient(self.where, self._token)

@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.journal import Journal
@@ -13,10 +13,12 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from requests import Session
 
 log = logging.getLogger("clairvoyant")
 
 VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+MAX_ANSWER_BYTES = 65536
 CLOSING_S = 3.0
 """How long the last spans may take to be sent."""
 
@@ -41,8 +43,22 @@ def traces_to(endpoint: str | None) -> "Traces | None":
     name = os.environ.get("OTEL_SERVICE_NAME", "clairvoyant")
     provider = TracerProvider(resource=Resource.create({"service.name": name}), shutdown_on_exit=False)
     url = None if endpoint is None else endpoint.rstrip("/") + "/v1/traces"
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url, session=_bounded_session())))
     return Traces(provider)
+
+
+def _bounded_session() -> "Session":
+    """Return a session that reads no answer beyond `MAX_ANSWER_BYTES`: the exporter keeps them whole."""
+    from requests import PreparedRequest, Response, Session
+
+    class Bounded(Session):
+        def send(self, request: PreparedRequest, **options: Any) -> Response:
+            answer = super().send(request, **{**options, "stream": True})
+            with answer:
+                answer._content = answer.raw.read(MAX_ANSWER_BYTES)  # noqa: SLF001 - the rest is never read
+            return answer
+
+    return Bounded()
 
 
 class Traces:

@@ -37,7 +37,7 @@ def forward(
     """
     head = request.head
     extra: list[Header] = []
-    if uncompressed and head.get(b"accept-encoding") is not None:
+    if uncompressed and head.get(b"accept-encoding") not in (None, b"", b"identity"):
         drop = (*drop, b"accept-encoding")
         extra.append((b"Accept-Encoding", b"identity"))
     if stamp is not None:

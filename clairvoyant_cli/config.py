@@ -50,6 +50,7 @@ NAMES = ", ".join(BACKEND_NAMES)
 SILENT_S = 45.0
 """How long a waiting client gets nothing by default: the shortest time-out of a common one is 60 s."""
 
+PREEMPT = ("off", "proven", "all")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SLOTS = (AT_LEAST_1, (lambda slots: slots <= MAX_SLOTS, f"be at most {MAX_SLOTS}"))
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
@@ -281,8 +282,12 @@ class ServeConfig:
         "FILE",
         "Database of profiles and history. Unset: $CLAIRVOYANT_DB, else the user data directory.",
     )
-    no_preempt: bool = setting(
-        False, None, "Never preempt a running request, whether its prompt is read or it is answered."
+    preempt: str = setting(
+        "proven",
+        "WHICH",
+        "Which running requests to preempt: `off`, `proven` (those that continue as if never preempted) or "
+        "`all` (also those at temperature 0 whose text may change by rounding).",
+        one_of(PREEMPT),
     )
     no_self_test: bool = setting(
         False, None, "Do not test in idle time whether answers can be cut and continued."

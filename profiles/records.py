@@ -6,6 +6,7 @@ Rule 3: `_at` is epoch seconds, `_s` a duration in seconds.
 Rule 4: only `Finished.prompt` and `Finished.body` have prompt text, and only if the operator asked for it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
@@ -113,39 +114,58 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """How exactly a preempted answer is continued: `exact` of `trials` greedy answers equal the uncut text.
-
-    `way` is the adapter's method. `repeats` and `exact_repeats` count the trials whose prompt had been
-    answered in full before. Medians of the time to the first new token: `warm_s` right after the cut,
-    `resume_s` after other requests used the slot. `fingerprint` identifies the model and its settings.
+    """How a preempted answer is continued by one of the adapter's methods, `way`: a comparison of greedy
+    answers that were cut with the same answers uncut. Times are medians, in seconds.
     """
 
     way: str
     trials: int
-    exact: int
-    resume_s: float
-    warm_s: float
-    repeats: int = 0
+    exact: int  # trials of equal text
+    resume_s: float  # to the first new token after other requests used the slot
+    warm_s: float  # the same, right after the cut
+    repeats: int = 0  # trials whose prompt had been answered in full before
     exact_repeats: int = 0
-    fingerprint: str = ""
+    fingerprint: str = ""  # of the model and its settings
+    rounded: int = 0  # trials that first differ where both tokens were nearly tied
+    tie_nats: float | None = None  # how far apart ties may be; None if the server tells no probabilities
 
     @property
     def is_exact(self) -> bool:
-        """Whether answers to new prompts may be preempted."""
+        """Whether the answers to all new prompts were equal, so that any answer may be preempted."""
         first, exact = self.trials - self.repeats, self.exact - self.exact_repeats
-        are_exact = 0 < MIN_EXACT_SHARE * first <= exact or self.exact >= MIN_EXACT_SHARE * self.trials
-        return self.trials >= MIN_TRIALS and are_exact
+        return self.trials >= MIN_TRIALS and 0 < first == exact
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the answers differ by rounding at most, so that sampled ones may be preempted."""
+        return self.trials >= MIN_TRIALS and self.exact + self.rounded >= MIN_ALIKE_SHARE * self.trials
 
     @property
     def repeats_are_exact(self) -> bool:
-        """Whether answers to repeated prompts may be preempted."""
-        return self.repeats > 0 and self.exact_repeats >= MIN_EXACT_SHARE * self.repeats
+        """Whether greedy answers to repeated prompts may be preempted."""
+        return 0 < self.repeats == self.exact_repeats
+
+
+def best_of(continuations: Iterable[Continuation]) -> Continuation | None:
+    """Return the fastest exact one, else the fastest that is equal up to rounding."""
+    fit = [each for each in continuations if each.is_exact or each.is_rounded]
+    return min(fit, key=lambda each: (not each.is_exact, each.resume_s), default=None)
+
+
+def verdict_of(proof: Continuation) -> str:
+    """Return in words which requests may be preempted, and why."""
+    counts = f"{proof.exact} of {proof.trials} continuations matched"
+    if proof.is_exact:
+        return counts
+    if proof.tie_nats is not None:
+        counts += f", {proof.rounded} differ by rounding (ties within {proof.tie_nats:.2g} nats)"
+    return f"{counts}; answers at temperature 0 are not preempted"
 
 
 MIN_TRIALS = 12
-MIN_EXACT_SHARE = 0.95
-"""Share of trials that must give the same text. The rest may differ by rounding: prefill and decode compute
-the same tokens with different last bits."""
+MIN_ALIKE_SHARE = 0.95
+"""Share of trials that must be equal, or equal up to rounding: prefill and decode compute the same tokens
+with different last bits, as do two sizes of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +200,8 @@ class Profile:
 
     @property
     def continuation(self) -> Continuation | None:
-        """The fastest exact continuation; None if there is none."""
-        exact = [each for each in self.continuations if each.is_exact]
-        return min(exact, key=lambda each: each.resume_s, default=None)
+        """The fastest exact continuation, else the fastest that is equal up to rounding; None without any."""
+        return best_of(self.continuations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from clairvoyant_cli.addresses import is_loopback, same_host
-from clairvoyant_cli.backends.continuation import Prefill, Way
+from clairvoyant_cli.backends.continuation import NEXT_TOKEN_TIMEOUT_S, Prefill, Way, next_token
 from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, UNKNOWN, Heeding, Priority
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.speeds import Speeds
@@ -299,6 +299,19 @@ class Adapter:
         """Return a refusal as a response's head and body, in the shape that the route's clients read."""
         body = msgspec.json.encode(error_object(refusal, route.family))
         return response(refusal, b"application/json", body)
+
+    async def likely_next(
+        self, ask: Ask, way: Way, asked: Continuable, said: str, *, read_again: bool = False
+    ) -> dict[str, float]:
+        """Return the likeliest tokens after `said` with their log-probabilities; empty if it tells none. With
+        `read_again` it reads all before in one go, if it can be asked to.
+        """
+        onward = await way.onward(ask, asked, said, 0)
+        if onward is None:
+            return {}
+        body = next_token(onward) | (dict(self.READ_AGAIN) if read_again else {})
+        answer = await ask(onward.path or self.chat_path, NEXT_TOKEN_TIMEOUT_S, body=body)
+        return probes.likely_tokens(answer.body)
 
     def chat_body(
         self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clairvoyant_cli.backends.prober import Ask
-from clairvoyant_cli.protocols.can_continue import Body, Continuable
+from clairvoyant_cli.protocols.can_continue import CAPS, Body, Continuable
 from clairvoyant_cli.protocols.probes import rendered_prompt
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
+TOLD_TOKENS = 20  # the most that OpenAI's routes and Ollama tell
+NEXT_TOKEN_TIMEOUT_S = 30.0  # the prompt may be read before
 RENDER_TIMEOUT_S = 30.0  # rendering may have to wait until the model is loaded
 
 
@@ -65,6 +67,15 @@ class Raw:
 
 
 Way = Prefill | Raw
+
+
+def next_token(onward: Onward) -> Body:
+    """Return the body that asks for the likeliest tokens at the beginning of a continuation."""
+    told = {"stream": False, "logprobs": True, "top_logprobs": TOLD_TOKENS}
+    if onward.shape in OLLAMA_SHAPES:
+        return onward.body | told | {"options": onward.body["options"] | {"num_predict": 1}}
+    body = {name: value for name, value in onward.body.items() if name not in (*CAPS, "stream_options")}
+    return body | told | {"max_tokens": 1}
 
 
 def streamed(asked: Continuable) -> Body:

@@ -15,6 +15,7 @@ from clairvoyant_cli.backends.adapter import (
     ObservedServer,
     fits,
 )
+from clairvoyant_cli.backends.continuation import NEXT_TOKEN_TIMEOUT_S, TOLD_TOKENS, Way
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.process_inspection import values_of, words_of
 from clairvoyant_cli.http.heads import ResponseHead
@@ -127,6 +128,16 @@ class LlamaCpp(Adapter):
         # From the end, as what stands before a prompt's first letter may be a token, too.
         ends = set(accumulate(reversed(lengths)))
         return ends.issuperset(accumulate(len(piece.encode()) for piece in reversed(pieces)))
+
+    async def likely_next(
+        self, ask: Ask, way: Way, asked: Continuable, said: str, *, read_again: bool = False
+    ) -> dict[str, float]:
+        """Ask behind the rendered prompt: a template may drop the spaces at the end of what was said."""
+        if (prompt := await _prompt(ask, asked)) is None:
+            return {}
+        body = {"prompt": prompt + said, "n_predict": 1, "n_probs": TOLD_TOKENS, "temperature": 0.0}
+        answer = await ask("/completion", NEXT_TOKEN_TIMEOUT_S, body=body | {"cache_prompt": not read_again})
+        return probes.likely_tokens(answer.body)
 
     def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
         """Return a request of one token. The host cache is searched only if less than half of the slot's

@@ -1,19 +1,24 @@
-"""Tests whether a cut and continued answer equals the uncut one, and what resuming costs.
+"""Tests whether a cut and continued answer equals the uncut one up to rounding, and what resuming costs.
 
 Rule 1: the uncut answer and the first part of a cut one begin with the prompt in the same state, read in one
 go or cached; a server rounds differently in the two.
 Rule 2: where a server's uncut answers differ from each other, a continued one proves nothing.
-Rule 3: half of the cuts come before the uncut answer, half after it: llama.cpp may read an answer that it has
+Rule 3: where texts part, both next tokens are looked up in the server's own probabilities. If they were
+nearly tied, the texts differ by rounding; if not, the continuation is faulty. How far apart ties may be is
+measured there, too: by how much probabilities change when the same tokens are read again in one go.
+Rule 4: half of the cuts come before the uncut answer, half after it: llama.cpp may read an answer that it has
 written before again as a whole when it is cut, which rounds differently and takes longer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from itertools import cycle, islice
+from functools import partial
+from itertools import accumulate, cycle, islice
+from math import inf
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,18 +54,25 @@ MAX_OTHERS = 16
 LOOKUP_TIMEOUT_S = 60.0
 
 
+TIE_FACTOR = 2.0  # from the largest change of a probability that was seen to the limit for ties
+LEAST_TIE_NATS, MOST_TIE_NATS = 0.01, 1.0
+FAR_NATS = 99.0
+LIKELY_NATS = 3.0  # tokens that are less likely than the first by more than this say nothing of ties
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An answer that was cut and continued: `exact` in text, `counted` in tokens, `repeated` if given before.
+    """An answer that was cut and continued, compared with the uncut one."""
 
-    Seconds to the first new token: right after the cut, and after others had the slot; None if none came.
-    """
-
-    exact: bool
-    repeated: bool = False
-    counted: bool = False
-    warm_s: float | None = None
-    resume_s: float | None = None
+    exact: bool  # equal in text
+    repeated: bool = False  # its prompt had been answered before
+    counted: bool = False  # equal in the tokens that the server reports
+    warm_s: float | None = None  # to the first new token right after the cut; None if none came
+    resume_s: float | None = None  # the same after others had the slot
+    gap_nats: float | None = (
+        None  # how far the less likely of the tokens where the texts part is from the best
+    )
+    change_nats: float = 0.0  # by how much probabilities changed there when the tokens were read again
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +82,13 @@ class Continued:
     said: str
     repeated: bool
     warm_s: float | None
-    text: str = ""
+    pieces: Sequence[str] = ()
     tokens: int = 0
     resume_s: float | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
 
 @dataclass(slots=True)
@@ -88,8 +104,23 @@ class Tried:
 
 
 @dataclass(slots=True)
+class Progress:
+    """What is known of a model on a server: where the self-test goes on, also after `calibrate`."""
+
+    tried: Tried = field(default_factory=Tried)
+    decode_tokens_per_s: float = 0.0
+    prefill_tokens_per_s: float | None = None
+    ttft_s: float = 0.0
+
+
+def progress_name(adapter: str, base_url: str, model: str) -> str:
+    """Return the name under which the database has the progress."""
+    return f"self-test {adapter} {base_url} {model}"
+
+
+@dataclass(slots=True)
 class Prover:
-    """Tries a server's ways to continue, question by question, until one is exact or none is left.
+    """Tries a server's ways to continue, question by question, until one fits or none is left.
 
     `rate` is the server's speed in tokens per second: an answer takes about a second, but has at least
     `shortest` tokens. `tried` changes only after a question is complete, so `step` can be cancelled.
@@ -129,17 +160,18 @@ class Prover:
 
     @property
     def is_complete(self) -> bool:
-        """Whether a way is proven to be exact, or none is left to try."""
+        """Whether a way is proven to be exact up to rounding, or none is left to try."""
         return bool(self.tried.why_not) or self._way is None
 
     @property
     def _way(self) -> Way | None:
         for way in self.cutter.adapter.CONTINUES:
             trials, asked = self.tried.trials.get(way.name, []), self.tried.questions.get(way.name, 0)
-            hopeless = not any(trial.exact for trial in trials) and max(len(trials), asked) >= HOPELESS
+            found = _summed_up(way.name, trials, "")
+            hopeless = not (found.exact or found.rounded) and max(len(trials), asked) >= HOPELESS
             if not hopeless and len(trials) < self.wanted and asked < MOST_QUESTIONS:
                 return way
-            if trials and _summed_up(way.name, trials, "").is_exact:
+            if found.is_exact or found.is_rounded:
                 return None
         return None
 
@@ -173,7 +205,8 @@ class Prover:
                 comparable = exact or uncut.text.startswith(each.said)
                 if comparable and (exact or await cutter.whole(asked) == uncut):
                     counted = each.tokens == uncut.tokens
-                    trials.append(Trial(exact, each.repeated, counted, each.warm_s, each.resume_s))
+                    apart = NO_GAP if exact else await cutter.gap(way, asked, uncut, each)
+                    trials.append(Trial(exact, each.repeated, counted, each.warm_s, each.resume_s, *apart))
         tried.questions[way.name] = number + 1
         tried.trials[way.name] = [*tried.trials.get(way.name, ()), *trials][: self.wanted]
 
@@ -201,6 +234,9 @@ def _summed_up(way: str, trials: Sequence[Trial], fingerprint: str) -> Continuat
     repeats = [trial for trial in trials if trial.repeated]
     warm = [trial.warm_s for trial in trials if trial.warm_s is not None]
     resumed = [trial.resume_s for trial in trials if trial.resume_s is not None and not trial.repeated]
+    gaps = [trial.gap_nats for trial in trials if trial.gap_nats is not None]
+    change_nats = max((trial.change_nats for trial in trials), default=0.0)
+    tie_nats = min(max(TIE_FACTOR * change_nats, LEAST_TIE_NATS), MOST_TIE_NATS) if gaps else None
     return Continuation(
         way=way,
         trials=len(trials),
@@ -210,6 +246,8 @@ def _summed_up(way: str, trials: Sequence[Trial], fingerprint: str) -> Continuat
         repeats=len(repeats),
         exact_repeats=sum(trial.exact for trial in repeats),
         fingerprint=fingerprint,
+        rounded=sum(gap <= tie_nats for gap in gaps) if tie_nats is not None else 0,
+        tie_nats=tie_nats,
     )
 
 
@@ -220,6 +258,50 @@ class Whole:
     text: str
     tokens: int
     events: int
+    pieces: Sequence[str] = field(compare=False)
+
+
+class Gap(NamedTuple):
+    """Where two texts part: see `Trial`."""
+
+    gap_nats: float | None = None
+    change_nats: float = 0.0
+
+
+NO_GAP = Gap()
+
+
+def _parting(uncut: Sequence[str], other: Sequence[str]) -> tuple[str, tuple[str, str]]:
+    """Return what two answers begin with, to the end of a piece of both, and how each goes on."""
+    texts = "".join(uncut), "".join(other)
+    ends = {0, *accumulate(map(len, uncut))} & {0, *accumulate(map(len, other))}
+    end = max(end for end in ends if texts[0][:end] == texts[1][:end])
+    return texts[0][:end], (texts[0][end:], texts[1][end:])
+
+
+def _gap(likely: Mapping[str, float], rests: Sequence[str]) -> float | None:
+    """Return how far the less likely of the tokens that two texts go on with is from the likeliest of all, in
+    nats. A text that has ended goes on with the likeliest token that the other does not. None without
+    probabilities; `FAR_NATS` if one of the tokens is not among the likely.
+    """
+    if not likely:
+        return None
+    begins = [{token for token in likely if token and rest.startswith(token)} for rest in rests]
+    held = [
+        max((likely[token] for token in (mine if rest else likely.keys() - other)), default=-inf)
+        for rest, mine, other in zip(rests, begins, reversed(begins), strict=True)
+    ]
+    return min(max(likely.values()) - min(held), FAR_NATS)
+
+
+def _change(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Return by how much the log-probabilities of likely tokens differ at most, relative to the likeliest."""
+    if not one or not other:
+        return 0.0
+    best = max(one, key=one.__getitem__)
+    both = [token for token in one if token in other and one[token] >= one[best] - LIKELY_NATS]
+    moved = [one[token] - other[token] for token in both]
+    return max(moved) - min(moved) if best in other else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +354,7 @@ class Cutter:
         part = await self._part(splice, self.adapter.chat_path, asked.body)
         splice.want_cut()
         self.why_not = splice.why_not or ("" if splice.said else "its answers are empty")
-        return None if self.why_not else Whole(splice.said, part.tokens, splice.tokens)
+        return None if self.why_not else Whole(splice.said, part.tokens, splice.tokens, splice.pieces)
 
     async def continued(
         self, way: Way, asked: Continuable, after: int, *, repeated: bool = False
@@ -290,7 +372,18 @@ class Cutter:
         begun_s, part = await self._resume(way, cut, look_up=True, read_again=repeated)
         if part is None or part.first_s is None:
             return None if part is None else Continued(said, repeated, warm_s)
-        return Continued(said, repeated, warm_s, cut.splice.said, part.tokens, part.first_s - begun_s)
+        return Continued(said, repeated, warm_s, cut.splice.pieces, part.tokens, part.first_s - begun_s)
+
+    async def gap(self, way: Way, asked: Continuable, uncut: Whole, other: Continued) -> Gap:
+        """Look up how likely both next tokens were where two texts part; the uncut one came last."""
+        same, rests = _parting(uncut.pieces, other.pieces)
+        likely = partial(self.adapter.likely_next, self.ask, way, asked, same)
+        written = await likely()  # the server still has what it wrote
+        if not self.adapter.READ_AGAIN:
+            await together(self._client.ask(each) for each in islice(self._others, self._at_once))
+        read = await likely(read_again=True)
+        gaps = [gap for each in (written, read) if (gap := _gap(each, rests)) is not None]
+        return Gap(min(gaps, default=None), _change(written, read))
 
     async def ask(
         self, path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None

@@ -11,7 +11,7 @@ from math import inf, log, sqrt
 from statistics import fmean, linear_regression, median
 
 from clairvoyant_cli.calibrate.client import TimedAnswer
-from clairvoyant_cli.calibrate.continuation import FULL_TOKENS, Prover
+from clairvoyant_cli.calibrate.continuation import FULL_TOKENS, Progress, Prover
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed_mu_short, cs2, estimate, in_the_queue
 from clairvoyant_cli.calibrate.server_speeds import (
@@ -31,7 +31,7 @@ from clairvoyant_cli.scheduler.starvation import tau_from_sojourn
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from profiles.records import MIN_TRIALS, Continuation, Host, Mix, Profile, Sample
+from profiles.records import MIN_TRIALS, Host, Mix, Profile, Sample
 
 MARGIN = 1.25  # of the time that a proof should take
 WIDE_INTERVAL = 0.25  # half the confidence interval over the mean
@@ -50,6 +50,7 @@ class Outcome:
 
     profile: Profile
     samples: tuple[Sample, ...]
+    progress: Progress | None = None  # of a proof that was cut short
 
 
 async def calibrate(session: Session, wanted_model: str | None, host: Host, version: str) -> Outcome:
@@ -70,7 +71,7 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
     bands = await measure_bands(session)
     session.tell(Step("slots", 0, 1, session.remaining_s))
     slots = await probe_slots(client, longs[::-1], session.decode_tokens_per_s)
-    continuations, notes = await _prove_continuing(session, slots)
+    prover, notes = await _prove_continuing(session, slots)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
     in_flight, _ = plan.queue_phase(slots)
     times = [each.sojourn_s for each in queued if each.counted and is_short(each)]
@@ -106,10 +107,14 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
         queued_decode_tokens_per_s=median(rates) if rates else None,
         took_s=session.took_s,
         measured_by=version,
-        continuations=continuations,
+        continuations=() if prover is None else prover.continuations,
     )
     advice = (*advise(profile, singles, queued, found), *notes)
-    return Outcome(replace(profile, advice=advice), tuple(session.samples))
+    progress: Progress | None = None
+    if prover is not None and not prover.is_complete:
+        ttft_s, prefill_rate = profile.ttft_s or 0.0, profile.prefill_tokens_per_s
+        progress = Progress(prover.tried, session.decode_tokens_per_s or 0.0, prefill_rate, ttft_s)
+    return Outcome(replace(profile, advice=advice), tuple(session.samples), progress)
 
 
 def _say_how_long(session: Session, first: TimedAnswer) -> None:
@@ -130,7 +135,7 @@ def _prover(session: Session, slots: int, rate: float) -> Prover:
     return Prover(session.client, slots, rate, least=session.plan.trials, shortest=FULL_TOKENS)
 
 
-async def _prove_continuing(session: Session, slots: int) -> tuple[tuple[Continuation, ...], tuple[str, ...]]:
+async def _prove_continuing(session: Session, slots: int) -> tuple[Prover | None, tuple[str, ...]]:
     """Return how answers are continued, and remarks; a server that fails at that costs nothing of what was
     measured.
     """
@@ -149,8 +154,8 @@ async def _prove_continuing(session: Session, slots: int) -> tuple[tuple[Continu
             session.tell(Step("cut and continued", prover.done, prover.wanted, left_s))
             await prover.step()
     except ClairvoyantError as error:
-        return (), (f"whether a cut answer can be continued is not known: {error}",)
-    return prover.continuations, prover.notes
+        return None, (f"whether a cut answer can be continued is not known: {error}",)
+    return prover, prover.notes
 
 
 def _token_s(session: Session) -> float:

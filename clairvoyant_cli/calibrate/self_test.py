@@ -22,7 +22,7 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.continuation import Prover, Tried
+from clairvoyant_cli.calibrate.continuation import Progress, Prover, progress_name
 from clairvoyant_cli.calibrate.questions import Question, reading
 from clairvoyant_cli.calibrate.server_speeds import survey
 from clairvoyant_cli.errors import ClairvoyantError
@@ -30,7 +30,7 @@ from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.proxy.servers.server import Server
-from profiles.records import Host, Profile, Served
+from profiles.records import Host, Profile, Served, best_of, verdict_of
 
 PIECE_S = 2.0
 FOREVER_S = 1e9  # Ollama's `keep_alive: -1` is a date in some 290 years
@@ -55,16 +55,6 @@ class Storage(Protocol):
     def load(self, name: str) -> bytes | None: ...
     def save(self, name: str, state: bytes) -> None: ...
     def keep(self, profile: Profile) -> None: ...
-
-
-@dataclass(slots=True)
-class Progress:
-    """What is known of a model on a server; kept over a restart. Speeds are in tokens per second."""
-
-    tried: Tried = field(default_factory=Tried)
-    decode_tokens_per_s: float = 0.0
-    prefill_tokens_per_s: float | None = None
-    ttft_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -168,7 +158,7 @@ class SelfTest:
             api_key = None if server.key is None else server.key.decode()
             client = Client(found, model, api_key, self.daemon.stats.journal.clock)
             client.piece_s = PIECE_S
-            name = f"self-test {server.adapter.name} {server.base_url} {model}"
+            name = progress_name(server.adapter.name, server.base_url, model)
             test = self._tests[key] = Trying(client, name, _read(self.storage.load(name)))
             test.keeps_prompts = await asyncio.to_thread(server.adapter.keeps_prompts, server.local_port)
             news = f"{server.name}: finding out in idle time whether answers of {model} can be cut"
@@ -257,7 +247,7 @@ class SelfTest:
             progress.tried = prover.tried
             test.prover = prover
             for way in (way for each in server.profiles for way in each.continuations):
-                is_known = way.is_exact or way.exact < way.trials  # and not just tried too few times
+                is_known = way.is_rounded or way.is_exact or way.exact + way.rounded < way.trials
                 if is_known and not changed_parts(way.fingerprint, prover.tried.fingerprint):
                     test.over = True
         else:
@@ -266,9 +256,9 @@ class SelfTest:
     async def _conclude(self, server: Server, test: Trying, prover: Prover) -> None:
         """Store the result in the profile of the model, or in a new one."""
         found, progress, model = prover.continuations, test.progress, test.client.model
-        if (best := next((each for each in found if each.is_exact), None)) is None:
-            why = "; ".join(prover.notes) or "continued answers were not always identical"
-            self._say(f"{server.name}: answers of {model} are not cut: {why}")
+        if (best := best_of(found)) is None:
+            why = "; ".join(prover.notes) or "continued answers were other texts"
+            self._say(f"{server.name}: answers of {model} are not preempted: {why}")
             return
         profile = next((each for each in server.profiles if each.served.model == model), None)
         if profile is None:
@@ -292,7 +282,7 @@ class SelfTest:
         await asyncio.to_thread(self.storage.keep, replace(profile, continuations=found))
         if self.daemon.state_saver is not None:  # the next answer may be cut
             await self.daemon.state_saver.take_over()
-        self._say(f"{server.name}: answers of {model} can be cut: {best.exact} of {best.trials} equal")
+        self._say(f"{server.name}: answers of {model} can be preempted: {verdict_of(best)}")
 
     def _say(self, news: str) -> None:
         self.daemon.stats.journal.event(logging.INFO, news)

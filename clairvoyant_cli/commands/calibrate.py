@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+import msgspec
 from rich.progress import TaskProgressColumn, TextColumn
 from rich.text import Text
 
@@ -16,6 +17,7 @@ from clairvoyant_cli.addresses import check_backend
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.calibrate.client import Client
+from clairvoyant_cli.calibrate.continuation import progress_name
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
@@ -31,6 +33,7 @@ from clairvoyant_cli.system import cancel_when_ended
 from predictor.record import PromptView
 from profiles.host import this_host
 from profiles.records import Profile
+from profiles.states import save_state
 from profiles.store import fitting, save
 
 
@@ -109,6 +112,9 @@ def command(
     find = partial(fitting, host=profile.host.key, backend=served.backend, place=served.place)
     with opened_database(db_file, write=True) as connection:
         profile = save(connection, with_earlier_proof(profile, find(connection)), outcome.samples)
+        if outcome.progress is not None:
+            name = progress_name(served.backend, served.url, served.model)
+            save_state(connection, name, msgspec.json.encode(outcome.progress))
         fits = find(connection)
     taken = next((each for each in fits if each.served.model == served.model), profile)
     _print(replace(outcome, profile=profile), taken, as_json=as_json)
@@ -125,7 +131,7 @@ def with_earlier_proof(profile: Profile, earlier: Iterable[Profile]) -> Profile:
     for each in earlier:
         proof = each.continuation if replace(each.served, url="") == served else None
         if proof and not any(
-            new.exact < new.trials or changed_parts(proof.fingerprint, new.fingerprint)
+            new.exact + new.rounded < new.trials or changed_parts(proof.fingerprint, new.fingerprint)
             for new in profile.continuations
             if new.way == proof.way
         ):

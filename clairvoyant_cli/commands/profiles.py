@@ -142,24 +142,26 @@ def print_continuations(console: PlainConsole, profile: Profile) -> None:
     """Print, per continuation method, whether a preempted answer can be continued."""
     for each in profile.continuations:
         times = f", {each.resume_s * 1e3:.0f} ms to resume ({each.warm_s * 1e3:.0f} ms right after)"
-        took = times if each.resume_s else ""
-        console.print(
-            f"continue by {each.way}: {each.exact} of {each.trials} texts identical{took}", highlight=False
-        )
-        if each.exact_repeats < each.repeats:
-            repeats = f"repeated prompts: {each.exact_repeats} of {each.repeats} identical"
-            console.print(f"  {repeats}; serve does not preempt them at temperature 0", highlight=False)
+        texts = f"{each.exact} of {each.trials} texts identical"
+        if each.tie_nats is not None:
+            texts += f", {each.rounded} differ by rounding (ties within {each.tie_nats:.2g} nats)"
+        console.print(f"continue by {each.way}: {texts}{times if each.resume_s else ''}", highlight=False)
+    console.print(_verdict(profile), highlight=False)
+
+
+def _verdict(profile: Profile) -> str:
     best = profile.continuation
-    if best is not None:
-        verdict = f"serve can preempt long answers and continue them by {best.way}"
-    elif all(each.exact == each.trials for each in profile.continuations):
-        verdict = (
-            "serve does not preempt: too few trials; its self-test adds more in idle time, "
-            "or run clairvoyant calibrate --full"
+    if best is None:
+        if all(each.exact + each.rounded == each.trials for each in profile.continuations):
+            return "serve does not preempt yet: too few trials; its self-test goes on in idle time"
+        return "serve does not preempt: continued answers were other texts"
+    if not best.is_exact:
+        return (
+            "serve preempts sampled answers; --preempt all adds those at temperature 0, whose text may change"
         )
-    else:
-        verdict = "serve does not preempt: continued answers were not always identical"
-    console.print(verdict, highlight=False)
+    if not best.repeats_are_exact:
+        return "serve preempts answers, but not repeated prompts at temperature 0, whose text may change"
+    return "serve preempts answers"
 
 
 def _estimate(estimate: Estimate | None) -> str:

@@ -102,7 +102,7 @@ async def _serve(config: ServeConfig) -> None:
             persistence = await asyncio.shield(opening)
             if daemon.state_saver is None:
                 daemon.remember(persistence)
-            if persistence is None or config.no_self_test or config.no_preempt or config.freeze:
+            if persistence is None or config.no_self_test or config.preempt == "off" or config.freeze:
                 return
             # On a thread: its HTTP client takes a tenth of a second to import.
             module = await asyncio.to_thread(import_module, "clairvoyant_cli.calibrate.self_test")

@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols.lenient_json import (
+    ABSENT,
     OBJECT,
     Object,
     count,
@@ -40,6 +41,7 @@ ANSWER_ENTRIES = 100_000
 
 MAX_MODELS = 100
 MAX_LISTED_MODELS = 1000
+MAX_LIKELY = 100
 MAX_BYTES = 1 << 50
 MAX_CONTEXT = 1 << 31
 MAX_TASK = MAX_FILE_BYTES = 1 << 53
@@ -138,6 +140,22 @@ def rendered_prompt(body: bytes | None) -> str | None:
     if is_object(told["_debug_info"]):
         return text(object_in(told["_debug_info"])["rendered_template"]) or None
     return text(told["prompt"]) or None
+
+
+def likely_tokens(body: bytes | None) -> dict[str, float]:
+    """Return the likeliest first tokens of an answer with their log-probabilities, as told by llama.cpp,
+    OpenAI's chat or Ollama; empty if none are told.
+    """
+    told = _members(body)
+    choice = object_in(_first(told["choices"]))
+    places = told["completion_probabilities"], object_in(choice["logprobs"])["content"], told["logprobs"]
+    tops = [object_in(_first(place))["top_logprobs"] for place in places if is_list(place)]
+    each = [object_in(entry) for top in tops for entry in (entries(top) or ())[:MAX_LIKELY]]
+    return {text(one["token"]): number(one["logprob"]) or 0.0 for one in each}
+
+
+def _first(raw: Raw) -> Raw:
+    return next(iter(entries(raw) or ()), ABSENT)
 
 
 def tokens_in(body: bytes | None) -> int | None:

@@ -342,7 +342,7 @@ def _compose(
     checks = [runaways.refusal, *([truncations.refusal] if config.refuse_truncated else [])]
     refusals = Refusals(pool, stats, config.overload_status, truncations)
     resubmissions = Resubmissions(journal, not config.no_keep_place)
-    preemption = Preemption(dispatcher, pool, operation, stats, spawn, enabled=not config.no_preempt)
+    preemption = Preemption(dispatcher, pool, operation, stats, spawn, which=config.preempt)
     annotation = Annotation(pool, operation, journal.at, say)
     admission = Admission(
         access,

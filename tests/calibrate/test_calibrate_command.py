@@ -65,7 +65,9 @@ def test_serve_switches_cutting_on_by_itself_and_keeps_the_proof(backend: str, t
         httpx.post(
             f"{daemon.base_url}/api/chat", json=chat | {"options": {"num_predict": 5}}, trust_env=False
         )
-        daemon.await_line("goes on after a cut: replay:latest", timeout_s=120)
+        daemon.await_line(
+            "preemption enabled for replay:latest: 24 of 24 continuations matched", timeout_s=120
+        )
     with reading(db) as connection:
         [kept] = every(connection)
         assert kept.profile.continuation is not None

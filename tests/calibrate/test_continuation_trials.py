@@ -11,8 +11,18 @@ from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
+from clairvoyant_cli.calibrate import continuation
 from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.continuation import FULL_TOKENS, HOPELESS, LEAST_TOKENS, MOST_TOKENS, Prover
+from clairvoyant_cli.calibrate.continuation import (
+    FAR_NATS,
+    FULL_TOKENS,
+    HOPELESS,
+    LEAST_TOKENS,
+    MOST_TOKENS,
+    Prover,
+    _gap,
+    _parting,
+)
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import TRIALS
 from clairvoyant_cli.demo import replay as simulated
@@ -65,6 +75,17 @@ class KeepsTheLonger(Engine):
         )
         kept = not service.said_tokens or service.said_tokens > 0.25 * max(whole)
         return 0.01 if kept else 10.0
+
+
+@dataclass(eq=False)
+class Rounds(Engine):
+    """Continues with other words, as where others are nearly as likely."""
+
+    def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = "") -> Service:
+        service = super().arrive(route, prompt, text_chars, cap, said)
+        if said:
+            service.words += " otherwise"
+        return service
 
 
 def hundred(prompt: str, rng: object) -> int:
@@ -126,11 +147,42 @@ def test_a_server_that_begins_another_turn_is_found_out_soon() -> None:
     ]
 
 
-def test_one_text_in_twenty_four_may_differ_but_not_one_in_twelve() -> None:
-    for least, exact in ((TRIALS, True), (MIN_TRIALS, False)):
+def test_without_probabilities_one_text_in_twenty_four_may_differ_but_not_one_in_twelve() -> None:
+    for least, alike in ((TRIALS, True), (MIN_TRIALS, False)):
         prover, _ = proven(DiffersOnce, least=least)
         first = prover.continuations[0]
-        assert (first.trials - first.exact, first.is_exact) == (1, exact)
+        assert (first.trials - first.exact, first.is_exact, first.is_rounded) == (1, False, alike)
+
+
+@pytest.mark.parametrize(
+    ("gap_nats", "moved_nats", "rounded"),
+    [(0.2, 0.15, True), (0.2, 0.05, False), (3.0, 2.0, False), (0.005, 0.0, True), (None, 0.0, False)],
+)
+def test_texts_that_part_at_a_tie_differ_by_rounding(
+    gap_nats: float | None, moved_nats: float, rounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A tie is as wide as twice the change of a probability when the tokens are read again, or a nat.
+    async def likely_next(self: object, *asked: object, read_again: bool = False) -> dict[str, float]:
+        if gap_nats is None:
+            return {}
+        return {" one": -0.5, " two": -0.5 - gap_nats, " three": -2.0 - moved_nats * read_again}
+
+    monkeypatch.setattr(continuation, "_parting", lambda *_: ("", (" one", " two")))
+    monkeypatch.setattr(type(adapter_of("ollama")), "likely_next", likely_next)
+    prover, _ = proven(Rounds)
+    found = prover.continuations[0]
+    assert (found.exact, found.is_exact, found.is_rounded) == (0, False, rounded)
+    assert found.trials == (TRIALS if rounded else HOPELESS)
+
+
+def test_a_token_that_is_not_among_the_likely_is_no_tie() -> None:
+    likely = {" cat": -0.1, " dog": -0.2}
+    assert _gap(likely, (" cats", " dogs")) == pytest.approx(0.1)
+    assert _gap(likely, (" cats", " fish")) == FAR_NATS
+    assert _gap(likely, (" cats", "")) == pytest.approx(0.1)  # the other may be the end
+    assert _gap({}, (" cats", " dogs")) is None
+    assert _parting(["a", " b", " c"], ["a", " b", " d"]) == ("a b", (" c", " d"))
+    assert _parting(["a", " b"], ["a b", " c"]) == ("a b", ("", " c"))
 
 
 def test_a_server_that_never_answers_the_same_proves_nothing() -> None:

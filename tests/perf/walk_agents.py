@@ -312,7 +312,7 @@ async def through(
     async with AsyncExitStack() as stack:
         behind = await stack.enter_async_context(wiretap(target))
         (place / "daemon").mkdir(parents=True)
-        flags = ("--policy", policy, "--slots", "1", *(["--no-preempt"] if options.hold else []))
+        flags = ("--policy", policy, "--slots", "1", *(["--preempt", "off"] if options.hold else []))
         flags += ("--keep-alive", options.keep_alive)
         daemon = stack.enter_context(daemon_process(behind.base_url, *flags, home=place / "daemon"))
         taps = {name: await stack.enter_async_context(wiretap(daemon.base_url)) for name in names}

@@ -50,12 +50,16 @@ def test_a_profile_is_listed_and_shown(db: Path) -> None:
 @pytest.mark.parametrize(
     ("ways", "said"),
     [
-        ((), "serve does not preempt: too few trials"),
-        ((Continuation("raw", 8, 8, 0.012, 0.008),), "serve does not preempt: too few trials"),
+        ((), "serve does not preempt yet: too few trials"),
+        ((Continuation("raw", 8, 8, 0.012, 0.008),), "serve does not preempt yet: too few trials"),
+        (
+            (Continuation("raw", 24, 20, 0.012, 0.008, rounded=4, tie_nats=0.25),),
+            "20 of 24 texts identical, 4 differ by rounding",
+        ),
         ((Continuation("raw", 24, 20, 0.012, 0.008),), "serve does not preempt: continued answers"),
         (
             (Continuation("raw", 24, 24, 0.012, 0.008), Continuation("prefill", 4, 0, 0.0, 0.0)),
-            "continue them by raw",
+            "serve preempts answers",
         ),
     ],
 )

@@ -265,7 +265,7 @@ async def test_who_wants_the_same_each_time_is_not_cut_where_it_would_be_read_in
     assert all(each and said.startswith(each) for each in asked_about)
 
 
-@pytest.mark.parametrize("settings", [{"no_preempt": True}, {"policy": "bounded"}])
+@pytest.mark.parametrize("settings", [{"preempt": "off"}, {"policy": "bounded"}])
 @virtually
 async def test_switched_off_nothing_is_touched(settings: dict[str, Any]) -> None:
     async with preempting(**settings) as (daemon, _), raw_client(daemon.base_url) as client:
@@ -465,6 +465,24 @@ async def test_what_was_answered_before_is_not_cut_where_it_would_be_another(
         options = {"temperature": temperature, "num_predict": TOKENS}
         for _ in range(2):
             await cut_once(daemon, client, "/api/chat", stream=True, options=options)
+        assert daemon.snapshot().counters.cuts == cuts
+
+
+@pytest.mark.parametrize(
+    ("temperature", "which", "cuts"),
+    [(0, "proven", 0), (0, "all", 1), (0.7, "proven", 1), (None, "proven", 1)],
+)
+@virtually
+async def test_where_texts_differ_by_rounding_only_sampled_answers_are_cut(
+    temperature: float | None, which: str, cuts: int
+) -> None:
+    async with preempting(preempt=which) as (daemon, _), raw_client(daemon.base_url) as client:
+        worker = daemon.pool.first
+        (profile,) = worker.profiles
+        proof = replace(PROOF, exact=10, exact_repeats=6, rounded=14, tie_nats=0.5)
+        await believe(worker, replace(profile, continuations=(proof,)))
+        options = {"num_predict": TOKENS} | ({} if temperature is None else {"temperature": temperature})
+        await cut_once(daemon, client, "/api/chat", stream=True, options=options)
         assert daemon.snapshot().counters.cuts == cuts
 
 

@@ -156,7 +156,7 @@ async def test_it_is_sent_again_byte_for_byte(route: str, policy: str) -> None:
     [
         (long("/v1/chat/completions", "X-Conversation-Id: 7"), {}),
         (long("/v1/responses", input=PROMPT), {}),
-        (long(), {"no_preempt": True}),
+        (long(), {"preempt": "off"}),
         (long(), {"policy": "fcfs"}),
         (long(), {"policy": "rr"}),
         (long(messages=[{"role": "user", "content": PROMPT[:1500]}]), {}),

@@ -30,6 +30,7 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import ProvenWay, Server
 from clairvoyant_cli.scheduler.kv_cache import CutPrice, price_of_cut
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, PREEMPTIVE_POLICY
+from profiles.records import Continuation, verdict_of
 
 LOOK_EVERY_S = 0.1  # interval of checks whether a running answer has outgrown a waiting one
 ASIDE_S = 3.0  # limit on what is asked only to go on sooner or to count better: the slot is held meanwhile
@@ -43,32 +44,36 @@ SHARED_CHARS_A_TOKEN = 3.0
 
 @dataclass(slots=True)
 class Preemption:
-    """Cuts and continues answers; nothing is cut unless `enabled`."""
+    """Cuts and continues answers."""
 
     dispatcher: Dispatcher
     pool: ServerPool
     operation: Operation
     stats: RequestStats
     spawn: Spawn
-    enabled: bool = True
+    which: str = "proven"  # the setting `preempt`
     _undecided: asyncio.Event = field(default_factory=asyncio.Event)
     _plain: set[tuple[str, str]] = field(default_factory=set)
 
+    @property
+    def enabled(self) -> bool:
+        return self.which != "off"
+
     def prefer(self, config: ServeConfig) -> None:
         """Prefer the preemptive policy, unless one was chosen, where a server continues exactly."""
-        if config.no_preempt:
+        if not self.enabled:
             return
         operation, say = self.operation, self.stats.journal.event
         chosen = config.policy is not None or config.urgency is not None or operation.policy_chosen
-        proofs = [(server, *each) for server in self.pool for each in server.exact_proofs.items()]
+        proofs = [(server, *each) for server in self.pool for each in server.known_proofs.items()]
         # While upper bounds do not hold and arrival order does, nothing should be cut.
         if not chosen and operation.policy in (DEFAULT_POLICY, PREEMPTIVE_POLICY):
             operation.prefer_policy(PREEMPTIVE_POLICY if proofs else DEFAULT_POLICY)
         for server, model, proof in proofs:
-            exact = f"{proof.exact} of {proof.trials} answers equal, {proof.resume_s * 1000:.0f} ms to resume"
-            say(logging.INFO, f"{server.name} goes on after a cut: {model}, {exact}")
+            resume = f"{proof.resume_s * 1000:.0f} ms to resume"
+            say(logging.INFO, f"{server.name}: preemption enabled for {model}: {verdict_of(proof)}, {resume}")
         if POLICIES[operation.policy].interrupts and not proofs:
-            news = "answers are not interrupted yet: no server is proven to continue them exactly"
+            news = "answers are not preempted yet: no server is proven to continue them as if uncut"
             say(logging.WARNING, news)
 
     def consider(self, exchange: Exchange, request: Request, server: Server) -> None:
@@ -76,11 +81,11 @@ class Preemption:
         if exchange.only_as_asked:
             exchange.uncut_because = "the request was repeated unchanged"
         elif not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
-            exchange.uncut_because = "the policy does not cut" if self.enabled else "--no-preempt"
+            exchange.uncut_because = "the policy does not cut" if self.enabled else "--preempt off"
         elif server.stamps is not None:
             exchange.uncut_because = "the engine orders its own queue"
         elif (found := server.continuation_of(exchange.job.model)) is None:
-            exchange.uncut_because = "no proof that the server continues it exactly"
+            exchange.uncut_because = "no proof that the server continues it as if uncut"
         else:
             self._judge(exchange, request, server, found)
 
@@ -106,10 +111,19 @@ class Preemption:
             exchange.uncut_because = "the server streams more than the answer"
         elif request.head.get(KEPT_RUNNING) is not None:
             exchange.uncut_because = "the server goes on without its client"
-        elif asked.is_greedy and server.is_asked_again(asked) and not found.proof.repeats_are_exact:
-            exchange.uncut_because = "the server has answered it before"
+        elif asked.is_greedy and (why := self._may_round(server, asked, found.proof)):
+            exchange.uncut_because = why
         else:
             exchange.splice = Splice(asked)
+
+    def _may_round(self, server: Server, asked: Continuable, proof: Continuation) -> str:
+        """Return why the text of a greedy answer might change by rounding, "" if it will not or may."""
+        again = server.is_asked_again(asked)
+        if self.which == "all":
+            return ""
+        if not proof.is_exact:
+            return "the server continues it only up to rounding, and its temperature is 0"
+        return "the server has answered it before" if again and not proof.repeats_are_exact else ""
 
     async def run(self) -> None:
         while True:
@@ -186,7 +200,7 @@ class Preemption:
         pieces = tuple(splice.pieces)  # more come meanwhile
         asked = await server.bounded(exchange.job.model, splice.asked, pieces)
         alike = None
-        if splice.asked.is_greedy and isinstance(asked, Continuable):
+        if splice.asked.is_greedy and self.which != "all" and isinstance(asked, Continuable):
             alike = await server.adapter.reads_as_written(server.ask, asked, pieces)
         attempt.is_cutting = False  # for all that is known yet: it may turn out that it cannot be cut
         if exchange.attempt is not attempt or exchange.id not in self.dispatcher.scheduler.running:

@@ -111,12 +111,12 @@ class Server(ObservedServer):
 
     @property
     def proofs(self) -> dict[str, Continuation]:
-        """Proofs that cut answers are continued exactly, by model, from the preferred profile of each."""
+        """Proofs that cut answers are continued as if uncut, by model, from the preferred profile of each."""
         first = {each.served.model: each for each in reversed(self.profiles)}
         return {model: found for model, each in first.items() if (found := each.continuation) is not None}
 
     @property
-    def exact_proofs(self) -> dict[str, Continuation]:
+    def known_proofs(self) -> dict[str, Continuation]:
         """Those proofs that hold for known settings, by model."""
         return {model: proof for model, proof in self.proofs.items() if proof.fingerprint}
 

@@ -288,18 +288,6 @@ class ServeConfig:
         False, None, "Do not test in idle time whether answers can be cut and continued."
     )
     quantum: int = setting(100, "TOKENS", "Tokens per turn under `rr` and `rr-sjf`.", AT_LEAST_1)
-    slot_save_path: str | None = setting(
-        None,
-        "DIR",
-        "Save conversations of local llama.cpp servers instead of having them read again, in the folder that "
-        "was given to `llama-server --slot-save-path`. Unset: off.",
-    )
-    slot_budget: float = setting(
-        4.0,
-        "GIB",
-        "Disk space for saved conversations, per server; the least recently used are erased first.",
-        (lambda gib: gib > 0, "be above 0 GiB"),
-    )
     freeze: bool = setting(False, None, "Do not learn from traffic: keep tau, speeds and predictions fixed.")
     history_days: int = setting(
         90, "DAYS", "Keep history this long.", (lambda days: 1 <= days <= MAX_DAYS, f"be 1 to {MAX_DAYS}")

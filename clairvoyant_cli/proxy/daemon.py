@@ -46,7 +46,6 @@ from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
 from clairvoyant_cli.proxy.requests.runaways import Runaways
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
-from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
 from clairvoyant_cli.proxy.requests.truncation import Truncations
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
@@ -377,11 +376,6 @@ def _compose(
         stats,
         config.silent_s,
         runaways,
-        SlotKeeper(
-            conversation_key=lambda job: job.session if scheduler.sessions.is_worth_saving(job) else "",
-            expected=lambda job: scheduler.running[job.id].expected,
-            cache_of=lambda server: scheduler.fleet.stations[server.name].cache,
-        ),
         predictor,
     )
     opinions = None if encode is None else SecondOpinions(encode, predictor, times, dispatcher, levels)

@@ -53,7 +53,6 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     ServingRules,
     WaitAgain,
 )
-from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
 from clairvoyant_cli.proxy.requests.spliced_relay import SplicedRelay, UnfitError
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
@@ -79,7 +78,6 @@ class Serving:
     stats: RequestStats
     silent_s: float | None
     runaways: Runaways
-    slot_keeper: SlotKeeper = field(default_factory=SlotKeeper)
     predictor: Predictor = field(default_factory=Predictor)
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
@@ -132,7 +130,6 @@ class Serving:
         attempt.follows_cut_s = server.prompt_cuts.followed(attempt.granted_s)
         try:
             onward = await self._onward(exchange, request, server)
-            await self.slot_keeper.before_attempt(exchange, server)
             upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True
             relay = self._relay(exchange, attempt, upstream, request, keep_alive)
@@ -175,8 +172,6 @@ class Serving:
             return self._left(exchange, attempt, relay)
         else:
             return self._answered(exchange, attempt, relay.status)
-        finally:
-            self.slot_keeper.after_attempt(exchange, server)
 
     def _is_resendable(self, request: Request, route: Route, server: Server) -> bool:
         """Whether a request that was sent may be cut, and sent again, before any of its answer has come."""

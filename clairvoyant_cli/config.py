@@ -163,18 +163,6 @@ class ServeConfig:
     refuse_truncated: bool = setting(
         False, None, "Reject a prompt with 400 that Ollama would answer without its beginning."
     )
-    runaway_tokens: int | None = setting(
-        None,
-        "N",
-        "End a streamed answer that repeats itself after N tokens. Unset: only report it.",
-        AT_LEAST_1,
-    )
-    repeats: int | None = setting(
-        None,
-        "N",
-        "Reject a prompt with 400 that was answered N times in a row. Unset: only report it.",
-        AT_LEAST_1,
-    )
     max_wait: float | None = setting(
         None, "SECONDS", "Reject a request after this long in the queue. Unset: no limit.", ABOVE_0_S
     )

@@ -43,7 +43,6 @@ from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
-from clairvoyant_cli.proxy.requests.runaways import Runaways
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
 from clairvoyant_cli.proxy.requests.truncation import Truncations
@@ -337,8 +336,6 @@ def _compose(
 
     # The way of a request.
     truncations = Truncations(times, say)
-    runaways = Runaways(journal, config.runaway_tokens, config.repeats)
-    checks = [runaways.refusal, *([truncations.refusal] if config.refuse_truncated else [])]
     refusals = Refusals(pool, stats, config.overload_status, truncations)
     resubmissions = Resubmissions(journal, not config.no_keep_place)
     preemption = Preemption(dispatcher, pool, operation, stats, spawn, enabled=not config.no_preempt)
@@ -362,7 +359,7 @@ def _compose(
         annotation,
         config.body_limit_mib * 1024 * 1024,
         level,
-        checks,
+        truncations.refusal if config.refuse_truncated else None,
     )
     serving = Serving(
         access,
@@ -375,7 +372,6 @@ def _compose(
         engines,
         stats,
         config.silent_s,
-        runaways,
         predictor,
     )
     opinions = None if encode is None else SecondOpinions(encode, predictor, times, dispatcher, levels)
@@ -385,7 +381,6 @@ def _compose(
     dispatcher.changed += [annotation.tell, backlog.look]
     dispatcher.ended += [
         truncations.ended,
-        runaways.ended,
         stats.ended,
         metrics.ended,
         lifecycle.ended,

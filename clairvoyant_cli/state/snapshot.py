@@ -101,9 +101,8 @@ class RunningRequest:
     or its answer was cut, and the slot is not free yet). `tokens` are those of all `parts`; `uncut` says why
     its answer will not be cut. `stamp` is the priority it was sent with, by which the engine orders it.
     `estimated`: state and tokens follow from the server's speeds, as an answer that is not streamed shows
-    nothing before its end. `remark`: what is wrong with it, such as an answer that repeats itself. `eta_s` is
-    the predicted time left; four of five end between `eta_low_s` and `eta_high_s`. `answer` is the end of
-    what was streamed so far, None unless the daemon shows prompts.
+    nothing before its end. `eta_s` is the predicted time left; four of five end between `eta_low_s` and
+    `eta_high_s`. `answer` is the end of what was streamed so far, None unless the daemon shows prompts.
     """
 
     id: str
@@ -131,7 +130,6 @@ class RunningRequest:
     urgency: int | None = None
     urgency_by: str = ""
     estimated: bool = False
-    remark: str = ""
     eta_low_s: float | None = None
     eta_high_s: float | None = None
     answer: str | None = None

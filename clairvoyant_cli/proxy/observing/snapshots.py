@@ -340,7 +340,6 @@ class SnapshotBuilder:
             slot=attempt.slot,
             uncut=exchange.uncut_because,
             estimated=estimated,
-            remark=exchange.remark,
             answer=exchange.answer.read() if shows_answer and exchange.answer is not None else None,
         )
 

@@ -37,8 +37,7 @@ from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation, has_no_side_effects
 from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.relay import CutError, EndedError, Relay
-from clairvoyant_cli.proxy.requests.runaways import Runaways
+from clairvoyant_cli.proxy.requests.relay import CutError, Relay
 from clairvoyant_cli.proxy.requests.serving_rules import (
     Abandon,
     Answered,
@@ -77,7 +76,6 @@ class Serving:
     engines: EngineQueues
     stats: RequestStats
     silent_s: float | None
-    runaways: Runaways
     predictor: Predictor = field(default_factory=Predictor)
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
@@ -158,8 +156,6 @@ class Serving:
             await relay.finished
         except CutError:
             return await self._cut(exchange, attempt, relay)
-        except EndedError:
-            return await self._ended_early(exchange)
         except UnreachableError as error:
             server.watch.lost(str(error))
             return NotTaken(AttemptEnd.UNREACHABLE, str(error))
@@ -201,14 +197,6 @@ class Serving:
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
         return CutOff()
-
-    async def _ended_early(self, exchange: Exchange) -> ServingEvent:
-        """Wait until the slot of an answer that was ended is free; its client may leave meanwhile."""
-        try:
-            await self._released(exchange)
-        except asyncio.CancelledError:
-            return ClientLeft(at_work=True, heard_all=True, status=200)
-        return Answered(200)
 
     async def _released(self, exchange: Exchange) -> None:
         """Return when the server has stopped working for an abandoned exchange."""
@@ -342,7 +330,7 @@ class Serving:
             server.watch.answered()
             if head.status < 500:
                 server.health.began()
-            attempt.usage = self.runaways.reader(exchange, head)
+            attempt.usage = UsageReader(head, exchange.answer)
             # Not with the reader itself: it would keep the answer's tail until a garbage collection.
             attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
             return attempt.usage

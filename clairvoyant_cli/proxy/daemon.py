@@ -393,7 +393,6 @@ def _compose(
     dispatcher.fired.append(
         Tally(lambda n: say(logging.INFO, f"tau promoted {plural(n, 'request')} in the last minute")).add
     )
-    dispatcher.reestimated.append(stats.reestimated)
     dispatcher.urgency_set.append(urgency_stats.watch)
     admission.admitted += [stats.arrived, urgency_stats.watch]
     stats.compared.append(gain.ran)

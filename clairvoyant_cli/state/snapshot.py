@@ -369,22 +369,21 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """A client: its queued and running requests, its limits, and its answer tokens since midnight. `ruled`:
-    an operator set rules for it. `tau_s` None means the default. `priority` is the range it may ask for,
-    `urgency` that of levels; `overruled` counts claims that were lowered, `late` first tokens later than
+    """A client: its queued and running requests, its limits, and its answer tokens since the daemon started.
+    `ruled`: an operator set rules for it. `tau_s` None means the default. `priority` is the range it may ask
+    for, `urgency` that of levels; `overruled` counts claims that were lowered, `late` first tokens later than
     promised.
     """
 
     name: str
     waiting: int = 0
     running: int = 0
-    tokens_today: int = 0
+    tokens: int = 0
     weight: float = 1.0
     max_waiting: int | None = None
     max_running: int | None = None
     tau_s: float | None = None
     priority: tuple[int, int] = (0, 100)
-    tokens_per_day: int | None = None
     ruled: bool = False
     urgency: tuple[int, int] = (2, 4)
     overruled: int = 0

@@ -261,12 +261,12 @@ class SnapshotBuilder:
         return PredictorState(name, quality.judged, quality.ranking_accuracy, quality.q90_coverage)
 
     def _clients(self) -> tuple[ClientState, ...]:
-        """Return the busiest clients of those with requests here or today, or with rules."""
-        clients, today = self.access.clients, self.stats.today
+        """Return the busiest clients of those that have requests, had answers, or have rules."""
+        tokens = self.stats.tokens
         here = self.operation.dispatcher.scheduler.clients
-        names = here.keys() | today.clients | {*clients.listed}
+        names = here.keys() | tokens.clients | {*self.access.clients.listed}
         busiest = nsmallest(
-            CLIENTS_SHOWN, names, key=lambda name: (-sum(here.get(name, (0, 0))), -today.had(name), name)
+            CLIENTS_SHOWN, names, key=lambda name: (-sum(here.get(name, (0, 0))), -tokens.of(name), name)
         )
         return tuple(self._client(name, *here.get(name, (0, 0))) for name in busiest)
 
@@ -276,14 +276,13 @@ class SnapshotBuilder:
             name=name,
             waiting=waiting,
             running=running,
-            tokens_today=self.stats.today.had(name),
+            tokens=self.stats.tokens.of(name),
             late=0 if self.service_level is None else self.service_level.missed_by_client.of(name),
             weight=rules.weight,
             max_waiting=rules.max_waiting,
             max_running=rules.max_running,
             tau_s=rules.tau_s,
             priority=rules.priority,
-            tokens_per_day=rules.tokens_per_day,
             ruled=rules != EVERYBODY,
             urgency=rules.urgency,
             overruled=self.levels.overruled(name, self.operation.dispatcher.scheduler.claims.refused),

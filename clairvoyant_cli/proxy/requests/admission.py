@@ -148,9 +148,6 @@ class Admission:
         """Return why a request is not accepted now; None if it is."""
         if self.operation.draining:
             return DRAINING
-        quota = self.access.clients.rules_of(client).tokens_per_day
-        if quota is not None and self.stats.today.spent(client) >= quota:
-            return self.stats.today.refusal(quota)
         if all(server.leads_back for server in able):
             return IN_A_LOOP
         # If nothing is in flight, one request may find out whether a loading server serves by now.

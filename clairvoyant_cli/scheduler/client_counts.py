@@ -16,14 +16,12 @@ def trimmed(counts: dict[str, int]) -> dict[str, int]:
 
 
 class Tally:
-    """A count per client and in total."""
+    """A count per client."""
 
     def __init__(self) -> None:
-        self.total = 0
         self._of: dict[str, int] = {}
 
     def add(self, client: str, number: int = 1) -> None:
-        self.total += number
         self._of[client] = self.of(client) + number
         self._of = trimmed(self._of)
 

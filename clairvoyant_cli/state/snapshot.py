@@ -200,30 +200,16 @@ class LevelState:
 
 
 @dataclass(frozen=True, slots=True)
-class ShouterState:
-    """The client that claims most urgency beyond its share: so many claims were rejected in the last minute,
-    and its claims may use this share of the slots' time while others wait.
-    """
-
-    client: str
-    unbelieved: int
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class UrgencyState:
     """Urgency. `predictor` names what reads prompts for it, "" if nothing does; `target_s` is how long level
-    0 should wait at most, `late` how many waited longer. `overruled` counts, by reason (range, cap, share),
-    requests that got less urgency than they claimed. `heeded`: the policy orders by level.
+    0 should wait at most, `late` how many waited longer. `heeded`: the policy orders by level.
     """
 
     levels: tuple[LevelState, ...] = ()
     predictor: str = ""
     target_s: float | None = None
     late: int = 0
-    overruled: tuple[tuple[str, int], ...] = ()
     heeded: bool = False
-    shouter: ShouterState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,8 +357,7 @@ class Counters:
 class ClientState:
     """A client: its queued and running requests, its limits, and its answer tokens since the daemon started.
     `ruled`: an operator set rules for it. `tau_s` None means the default. `priority` is the range it may ask
-    for, `urgency` that of levels; `overruled` counts claims that were lowered, `late` first tokens later than
-    promised.
+    for, `urgency` that of levels; `late` counts first tokens later than promised.
     """
 
     name: str
@@ -386,7 +371,6 @@ class ClientState:
     priority: tuple[int, int] = (0, 100)
     ruled: bool = False
     urgency: tuple[int, int] = (2, 4)
-    overruled: int = 0
     late: int = 0
 
 

@@ -4,7 +4,7 @@ from clairvoyant_cli.state.snapshot import ClientState
 from tui.formatting import brief, count, duration, spark
 from tui.history import CLIENT_POINTS
 from tui.styled_text import Line, Tone
-from tui.table_layout import Column, Fitted, Grid, Order, heeded, words
+from tui.table_layout import Column, Fitted, Grid, Order, words
 from tui.view_state import ViewState
 
 _NEARLY = 0.75
@@ -74,8 +74,7 @@ CLIENTS: Grid[ClientState] = Grid(
         Column("tokens", "tokens", 9, 5, lambda r, s, w: Line(count(r.tokens)), right=True),
         Column("tau", "own τ", 5, 5, _own_tau, right=True),
         Column("priority", "priority", 9, 5, _priority, right=True),
-        # Urgency claims that were lowered, and first tokens that came too late.
-        Column("overruled", "overruled", 9, 5, lambda r, s, w: _times(r.overruled), right=True, when=heeded),
+        # First tokens that came too late.
         Column("late", "late", 5, 5, lambda r, s, w: _times(r.late), right=True, when=_promised),
         Column(
             "past", "last 10 min", CLIENT_POINTS, 1, _past, right=True, when=lambda s: bool(s.history.clients)

@@ -39,7 +39,6 @@ from clairvoyant_cli.state.snapshot import (
     RunningRequest,
     SessionsState,
     SessionState,
-    ShouterState,
     Snapshot,
     TauState,
     UrgencyState,
@@ -135,7 +134,7 @@ class SnapshotBuilder:
             utilisation_s=utilisation_s,
             log=tuple(stats.journal.events),
             service_level=None if self.service_level is None else self.service_level.state(),
-            urgency=self._urgency(now),
+            urgency=self._urgency(),
             waiting=replace(waiting.totals(), backlog_s=self.backlog.stands_for_s),
             gain=gain,
             sessions=self._sessions(waiting.standings.entries, now),
@@ -186,18 +185,14 @@ class SnapshotBuilder:
             guards=operation.dispatcher.scheduler.policy.guarded,
         )
 
-    def _urgency(self, now: float) -> UrgencyState:
+    def _urgency(self) -> UrgencyState:
         dispatcher, stats, predictor = self.operation.dispatcher, self.urgency_stats, self.levels.predictor
-        claims = dispatcher.scheduler.claims
-        shouter = claims.shouter(now)
         return UrgencyState(
             levels=stats.levels(list(dispatcher.live.values())),
             predictor="" if predictor is None else predictor.name,
             target_s=stats.target_s,
             late=stats.late,
-            overruled=self.levels.totals(claims.refused),
             heeded=dispatcher.scheduler.policy.by_level,
-            shouter=None if shouter is None else ShouterState(*shouter),
         )
 
     def _sessions(self, waiting: Sequence[QueuedJob], now: float) -> SessionsState:
@@ -285,7 +280,6 @@ class SnapshotBuilder:
             priority=rules.priority,
             ruled=rules != EVERYBODY,
             urgency=rules.urgency,
-            overruled=self.levels.overruled(name, self.operation.dispatcher.scheduler.claims.refused),
         )
 
     def _explain(self, exchange: Exchange, now: float) -> None:

@@ -164,18 +164,6 @@ class ServeConfig:
     refuse_truncated: bool = setting(
         False, None, "Reject a prompt with 400 that Ollama would answer without its beginning."
     )
-    runaway_tokens: int | None = setting(
-        None,
-        "N",
-        "End a streamed answer that repeats itself after N tokens. Unset: only report it.",
-        AT_LEAST_1,
-    )
-    repeats: int | None = setting(
-        None,
-        "N",
-        "Reject a prompt with 400 that was answered N times in a row. Unset: only report it.",
-        AT_LEAST_1,
-    )
     max_wait: float | None = setting(
         None, "SECONDS", "Reject a request after this long in the queue. Unset: no limit.", ABOVE_0_S
     )
@@ -293,18 +281,6 @@ class ServeConfig:
         False, None, "Do not test in idle time whether answers can be cut and continued."
     )
     quantum: int = setting(100, "TOKENS", "Tokens per turn under `rr` and `rr-sjf`.", AT_LEAST_1)
-    slot_save_path: str | None = setting(
-        None,
-        "DIR",
-        "Save conversations of local llama.cpp servers instead of having them read again, in the folder that "
-        "was given to `llama-server --slot-save-path`. Unset: off.",
-    )
-    slot_budget: float = setting(
-        4.0,
-        "GIB",
-        "Disk space for saved conversations, per server; the least recently used are erased first.",
-        (lambda gib: gib > 0, "be above 0 GiB"),
-    )
     freeze: bool = setting(False, None, "Do not learn from traffic: keep tau, speeds and predictions fixed.")
     history_days: int = setting(
         90, "DAYS", "Keep history this long.", (lambda days: 1 <= days <= MAX_DAYS, f"be 1 to {MAX_DAYS}")

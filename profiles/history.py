@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -176,20 +175,6 @@ def each(connection: sqlite3.Connection, span: Span) -> Iterator[Finished]:
     """Yield the requests of a span in order of their end."""
     where, values = where_of(connection, span)
     yield from _sound(connection.execute(f"{SELECT} WHERE {where} ORDER BY finished_at", values))
-
-
-def tokens_since(connection: sqlite3.Connection, since: float) -> dict[bytes, int]:
-    """Return the answer tokens per client hash of requests that ended since a time, epoch seconds."""
-    rows = connection.execute(
-        "SELECT client, TOTAL(tokens) FROM history INDEXED BY history_time "
-        "WHERE finished_at >= ? AND tokens > 0 GROUP BY client",
-        (since,),
-    )
-    return {
-        client: int(tokens)
-        for client, tokens in rows
-        if isinstance(client, bytes) and isfinite(tokens)  # skip damaged rows
-    }
 
 
 def compared_since(

@@ -2,16 +2,16 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from profiles.database import ProfilesError, reading, writing
-from profiles.history import compared_since, tokens_since
+from profiles.history import compared_since
 from profiles.host import this_host
 from profiles.records import Comparison, Finished, Profile, place_of
-from profiles.states import client_hash, load_state, salt
+from profiles.states import load_state
 from profiles.store import amend, every, fitting, named, save
 from profiles.writer import Bounds, Writer
 
@@ -72,14 +72,6 @@ class Ledger:
         with self._surviving(), reading(self.path) as connection:
             return compared_since(connection, at)
         return []
-
-    def answered_since(self, at: float) -> Callable[[str], int]:
-        """Return a function from a client to its answer tokens since `at`, epoch seconds."""
-        had: dict[bytes, int] = {}
-        key = b""
-        with self._surviving(), reading(self.path) as connection:
-            had, key = tokens_since(connection, at), salt(connection)
-        return lambda client: had.get(client_hash(key, client), 0) if had else 0
 
     def load(self, name: str) -> bytes | None:
         """Return the state stored under a name; None if there is none."""

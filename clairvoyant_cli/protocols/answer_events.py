@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
 from clairvoyant_cli.protocols.routes import Shape
 
 AnswerEvent = dict[str, Any]
@@ -163,33 +162,3 @@ def sse(event: AnswerEvent) -> bytes:
 
 def ndjson(event: AnswerEvent) -> bytes:
     return msgspec.json.encode(event) + b"\n"
-
-
-def ending(shape: Shape, last: bytes, tokens: int) -> bytes | None:
-    """Return what ends an answer of `tokens` after its last line, as its protocol does at a limit of tokens;
-    None if that line or route allows nothing. Not for `/v1/responses`: codex would ask again.
-    """
-    told = fitting(PLAIN_OBJECT, last.removeprefix(b"data:")) or {}
-    event = {name: value for name, value in told.items() if name not in ("usage", "timings")}
-    done = {"done": True, "done_reason": "length", "eval_count": tokens}
-    choice = {"index": 0, "finish_reason": "length"}
-    match shape, event:
-        case Shape.OLLAMA_CHAT, {"message": {"role": role}}:
-            return ndjson(event | {"message": {"role": role, "content": ""}} | done)
-        case Shape.OLLAMA_GENERATE, {"response": _}:
-            return ndjson(event | {"response": ""} | done)
-        case Shape.CHAT, {"choices": [{"delta": _}]}:
-            return sse(event | {"choices": [choice | {"delta": {}}]}) + b"data: [DONE]\n\n"
-        case Shape.COMPLETION, {"choices": [{"text": _}]}:
-            return sse(event | {"choices": [choice | {"text": ""}]}) + b"data: [DONE]\n\n"
-        case Shape.LLAMACPP_COMPLETION, {"content": _}:
-            return sse(event | {"content": "", "tokens": [], "stop": True, "stop_type": "limit"})
-        case Shape.MESSAGES, {"type": "content_block_delta", "index": index}:
-            limit = {"stop_reason": "max_tokens", "stop_sequence": None}
-            last_events: tuple[AnswerEvent, ...] = (
-                {"type": "content_block_stop", "index": index},
-                {"type": "message_delta", "delta": limit, "usage": {"output_tokens": tokens}},
-                {"type": "message_stop"},
-            )
-            return b"".join(b"event: %b\n%b" % (each["type"].encode(), sse(each)) for each in last_events)
-    return None

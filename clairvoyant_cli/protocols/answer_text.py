@@ -1,11 +1,15 @@
 """The end of a streamed answer's text, whatever the protocol, for operators who may read it."""
 
 import json
-
-from clairvoyant_cli.protocols.repetition import TEXTS
+import re
 
 SHOWN_CHARS = 2000
 LOOK_BYTES = 64 * 1024  # of the stream that are kept before they are read: 1 ms for some 400 events
+TEXTS = re.compile(
+    rb'"(content|response|text|thinking|reasoning|reasoning_content|arguments|partial_json|delta)"'
+    rb'\s*:\s*"((?:[^"\\]|\\.)*+)"'
+)
+"""The text in an event of any protocol, after its name."""
 _KINDS = {
     b"thinking": "thinking",
     b"reasoning": "thinking",

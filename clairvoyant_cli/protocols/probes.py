@@ -44,7 +44,7 @@ MAX_LISTED_MODELS = 1000
 MAX_LIKELY = 100
 MAX_BYTES = 1 << 50
 MAX_CONTEXT = 1 << 31
-MAX_TASK = MAX_FILE_BYTES = 1 << 53
+MAX_TASK = 1 << 53
 
 Told = TypeVar("Told")
 
@@ -283,26 +283,6 @@ def slots_cap(body: bytes | None) -> int | None:
         if decoded and is_given(slot["is_processing"]):  # before the first token it is not counted
             caps.add(0 if remain is None or remain < 0 else int(remain) + decoded)
     return 0 if 0 in caps else min(caps) if len(caps) == 1 else None
-
-
-def idle_slots(body: bytes | None) -> dict[int, int] | None:
-    """Return the tokens in each of llama.cpp's idle slots, by its id; None if it does not tell."""
-    slots = _slots(body)
-    if slots is None:
-        return None
-    return {
-        whole_number(slot["id"], MAX_SLOTS) or 0: whole_number(slot["n_prompt_tokens"], MAX_CONTEXT) or 0
-        for slot in slots
-        if not is_given(slot["is_processing"])
-    }
-
-
-def slot_file(body: bytes | None) -> tuple[int, int]:
-    """Return the tokens and bytes that llama.cpp wrote to a slot's file, or read from it; 0 if missing."""
-    told = _members(body)
-    tokens = (whole_number(told[name], MAX_CONTEXT) for name in ("n_saved", "n_restored"))
-    sizes = (whole_number(told[name], MAX_FILE_BYTES) for name in ("n_written", "n_read"))
-    return next(filter(None, tokens), 0), next(filter(None, sizes), 0)
 
 
 def _slots(body: bytes | None) -> list[Object] | None:

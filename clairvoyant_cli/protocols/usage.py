@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.protocols.answer_text import AnswerText
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     Object,
@@ -102,11 +103,11 @@ class Totals:
 
 class UsageReader:
     """Counts an answer's tokens as it passes, one for each event that brings text, and reads its totals when
-    it is over. `ending` is what the answer is to be ended with for its client now, b"" if it goes on.
-    `thought` counts the tokens of its thinking; `on_answer` is called once, when the answer after it begins.
+    it is over. `thought` counts the tokens of its thinking; `on_answer` is called once, when the answer after
+    it begins. `shown` collects the text of a stream.
     """
 
-    def __init__(self, head: ResponseHead) -> None:
+    def __init__(self, head: ResponseHead, shown: AnswerText | None = None) -> None:
         content_type = (head.get(b"content-type") or b"").lower()
         self.readable = head.get(b"content-encoding") in (None, b"identity")
         self._sse = b"event-stream" in content_type
@@ -116,7 +117,7 @@ class UsageReader:
         self._line = b""
         self.events = self.thought = 0
         self.on_answer: Callable[[], None] | None = None
-        self.ending = b""
+        self._shown = shown if self.is_answer else None
 
     @property
     def streaming(self) -> bool:
@@ -136,6 +137,8 @@ class UsageReader:
                 self._line += data
             if len(tail) > 2 * TAIL_BYTES:
                 del tail[:-TAIL_BYTES]
+            if self._shown is not None:
+                self._shown.feed(data)
         elif len(tail) > WHOLE_BYTES:
             self.readable = False
             tail.clear()

@@ -43,10 +43,8 @@ from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
-from clairvoyant_cli.proxy.requests.runaways import Runaways
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
-from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
 from clairvoyant_cli.proxy.requests.truncation import Truncations
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
@@ -338,8 +336,6 @@ def _compose(
 
     # The way of a request.
     truncations = Truncations(times, say)
-    runaways = Runaways(journal, config.runaway_tokens, config.repeats)
-    checks = [runaways.refusal, *([truncations.refusal] if config.refuse_truncated else [])]
     refusals = Refusals(pool, stats, config.overload_status, truncations)
     resubmissions = Resubmissions(journal, not config.no_keep_place)
     preemption = Preemption(dispatcher, pool, operation, stats, spawn, which=config.preempt)
@@ -363,7 +359,7 @@ def _compose(
         annotation,
         config.body_limit_mib * 1024 * 1024,
         level,
-        checks,
+        truncations.refusal if config.refuse_truncated else None,
     )
     serving = Serving(
         access,
@@ -376,12 +372,6 @@ def _compose(
         engines,
         stats,
         config.silent_s,
-        runaways,
-        SlotKeeper(
-            conversation_key=lambda job: job.session if scheduler.sessions.is_worth_saving(job) else "",
-            expected=lambda job: scheduler.running[job.id].expected,
-            cache_of=lambda server: scheduler.fleet.stations[server.name].cache,
-        ),
         predictor,
     )
     opinions = None if encode is None else SecondOpinions(encode, predictor, times, dispatcher, levels)
@@ -391,7 +381,6 @@ def _compose(
     dispatcher.changed += [annotation.tell, backlog.look]
     dispatcher.ended += [
         truncations.ended,
-        runaways.ended,
         stats.ended,
         metrics.ended,
         lifecycle.ended,
@@ -404,7 +393,6 @@ def _compose(
     dispatcher.fired.append(
         Tally(lambda n: say(logging.INFO, f"tau promoted {plural(n, 'request')} in the last minute")).add
     )
-    dispatcher.reestimated.append(stats.reestimated)
     dispatcher.urgency_set.append(urgency_stats.watch)
     admission.admitted += [stats.arrived, urgency_stats.watch]
     stats.compared.append(gain.ran)

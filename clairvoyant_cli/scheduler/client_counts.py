@@ -1,5 +1,6 @@
 """Counts per client in bounded memory, as clients may choose any number of names."""
 
+from collections.abc import Set
 from heapq import nlargest
 
 MAX_CLIENTS = 2000
@@ -15,16 +16,18 @@ def trimmed(counts: dict[str, int]) -> dict[str, int]:
 
 
 class Tally:
-    """A count per client and in total."""
+    """A count per client."""
 
     def __init__(self) -> None:
-        self.total = 0
         self._of: dict[str, int] = {}
 
-    def add(self, client: str) -> None:
-        self.total += 1
-        self._of[client] = self.of(client) + 1
+    def add(self, client: str, number: int = 1) -> None:
+        self._of[client] = self.of(client) + number
         self._of = trimmed(self._of)
 
     def of(self, client: str) -> int:
         return self._of.get(client, 0)
+
+    @property
+    def clients(self) -> Set[str]:
+        return self._of.keys()

@@ -8,7 +8,7 @@ windows or recurrent layers may drop whole.
 """
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -56,14 +56,13 @@ class Expected:
 
     `if_kept` are the tokens of its conversation, whether or not it is evicted, and `needs_tokens` is the
     size of the cache behind the slots that keeps it: 0 if the slots alone do. Others have `shared` tokens of
-    it. `on_disk`: it can be restored from a file, and is probably not in memory.
+    it.
     """
 
     tokens: float = 0.0
     if_kept: float = 0.0
     needs_tokens: float = 0.0
     shared: float = 0.0
-    on_disk: bool = False
 
 
 NOTHING = Expected()
@@ -73,16 +72,13 @@ class ConversationCache:
     """The conversations of one server, the least recently used first.
 
     `room_tokens` is the size of the cache behind the slots: infinite until a conversation was gone. The last
-    `slots` conversations stay in any case. `saved` has the sessions whose conversations are in files, and
-    with `saves`, what leaves the slots is saved.
+    `slots` conversations stay in any case.
     """
 
     def __init__(self, slots: int = 1) -> None:
         self.slots = slots
         self.room_tokens = inf
         self.reuse = 1.0
-        self.saved: Container[str] = ()
-        self.saves = False
         self._at_least, self._at_most = 0.0, inf
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._where: dict[int, list[Kept]] = {}
@@ -125,10 +121,8 @@ class ConversationCache:
         if other is not None and self._needed(other) <= self.room_tokens:
             shared = other.shares(chain, others)
         needs, tokens = self._needed(kept), kept.shares(chain, at)
-        saved = kept.session in self.saved
-        on_disk = saved and needs > self._at_least
-        believed = tokens if on_disk or needs <= self.room_tokens else shared
-        return Expected(believed * self.reuse, tokens, needs, min(shared, tokens), on_disk)
+        cached = tokens if needs <= self.room_tokens else shared
+        return Expected(cached * self.reuse, tokens, needs, min(shared, tokens))
 
     def cached_tokens(self, chain: Chain) -> float:
         """Return the tokens of a prompt that should be cached."""
@@ -167,7 +161,7 @@ class ConversationCache:
     def told(self, expected: Expected, cached_tokens: float) -> None:
         """Learn from how much of a prompt came from the cache, in tokens."""
         own_tokens = expected.if_kept - expected.shared
-        if own_tokens < TELLING_TOKENS or expected.on_disk:
+        if own_tokens < TELLING_TOKENS:
             return
         was_there = cached_tokens - expected.shared >= KEPT_SHARE * self.reuse * own_tokens
         if not expected.needs_tokens:
@@ -187,7 +181,7 @@ class ConversationCache:
     @property
     def holds_any(self) -> bool:
         """Whether sessions need no turns, as far as is known."""
-        return self.room_tokens == inf or self.saves
+        return self.room_tokens == inf
 
     def holds(self, contexts: list[float], now: float, *, surely: bool = False) -> bool:
         """Return whether sessions with these numbers of tokens can be served in turns without evicting each
@@ -197,12 +191,12 @@ class ConversationCache:
         others = [self._other_tokens] if now - self._other_s < OTHERS_FOR_S else []
         behind = sorted(contexts + others)[self.slots :]  # at worst, the slots hold the smallest
         room_tokens = self._at_least if surely else self.room_tokens
-        return len(contexts) <= 1 or self.saves or sum(behind) <= room_tokens
+        return len(contexts) <= 1 or sum(behind) <= room_tokens
 
     def evicts(self, chain: Chain) -> bool:
         """Return whether one more request would evict the conversation of a chain."""
         kept = self._before(chain)
-        if kept is None or self.saves:
+        if kept is None:
             return False
         return self._needed(kept) <= self.room_tokens < self._needed(kept, more=1)
 

@@ -436,7 +436,7 @@ class Scheduler(QueueState):
         of = self.line
         trial = Scheduler(policy, workers={}, tau_s=self.tau_s, capacity=self.capacity)
         trial.fleet = self.fleet.copied()
-        trial.line = WaitingLine(policy, trial.fleet, of.tau_s, of.tenants, of.everybody, trial._is_believed)
+        trial.line = WaitingLine(policy, trial.fleet, of.tau_s, of.tenants, of.everybody, trial._may_claim)
         trial.line.now, trial.line.since_promotion = now, of.since_promotion
         trial.line.clients_running = dict(of.clients_running)
         for job_id, entry in self.running.items():

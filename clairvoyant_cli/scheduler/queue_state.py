@@ -16,7 +16,7 @@ from clairvoyant_cli.scheduler.queue_drop import ClientQueues
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
-from clairvoyant_cli.scheduler.urgency import Claims, Said, level_of, unbelieved
+from clairvoyant_cli.scheduler.urgency import Claims, Said, level_beyond_share, level_of
 from clairvoyant_cli.scheduler.waiting_line import WaitingLine
 
 MAX_BACK_S = 600.0
@@ -57,7 +57,7 @@ class QueueState:
         self.books: ArrivalOrder | None = None
         self.tau_firings = 0
         self.fleet = Fleet(workers, load_s or {})
-        self.line = WaitingLine(policy, self.fleet, tau_s, tenants or {}, everybody, self._is_believed)
+        self.line = WaitingLine(policy, self.fleet, tau_s, tenants or {}, everybody, self._may_claim)
         self.claims = Claims()
         self.accounts = Accounts()
         self.newcomers = Newcomers()
@@ -153,16 +153,15 @@ class QueueState:
             self.claims.exchanged(before, entry.job, entry.started_s, now)
         return True
 
-    def _is_believed(self, entry: QueuedJob, now: float) -> bool:
+    def _may_claim(self, entry: QueuedJob, now: float) -> bool:
         """Return whether a job may start by the urgency that its client claims; if not, drop the claim."""
         if not self.policy.by_level or entry.promoted:
             return True
         client = entry.job.client
         share = self._queues.share_of(client, self.line.rules_of(client).weight)
-        if self.claims.believes(entry.job, share, self.slots.values(), now):
+        if self.claims.within_share(entry.job, share, self.slots.values(), now):
             return True
-        self.claims.refuse(client, share, now)
-        self.set_urgency(entry.job.id, unbelieved(entry.job), Said.SHARE, now)
+        self.set_urgency(entry.job.id, level_beyond_share(entry.job), Said.SHARE, now)
         return False
 
     # -- moving entries -----------------------------------------------------------------------------

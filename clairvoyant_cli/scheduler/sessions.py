@@ -226,11 +226,6 @@ class Sessions:
         session = self.of(job)
         return inf if session is None else session.family
 
-    def is_worth_saving(self, job: Job) -> bool:
-        """Return whether the saved conversation of a session is of use: not if its beginning changes."""
-        session = self.of(job)
-        return session is not None and session.agent and session.broke is None
-
     def started(self, job: Job, worker: str, now: float) -> bool:
         """Record that a job of a session takes a slot; return whether `usual_s` has changed."""
         session = self.of(job)

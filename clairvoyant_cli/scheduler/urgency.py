@@ -10,13 +10,10 @@ Rule 3: a claim is decided when its request would start, because only then is it
 decision is final.
 """
 
-from collections import Counter, deque
 from collections.abc import Iterable
 from enum import StrEnum
 from math import log
-from typing import NamedTuple
 
-from clairvoyant_cli.scheduler.client_counts import Tally
 from clairvoyant_cli.scheduler.fairness import ServiceCounters
 from clairvoyant_cli.scheduler.job import Job
 
@@ -30,14 +27,6 @@ CLAIM_HALF_LIFE_S = 60.0
 
 CLAIM_WINDOW_S = CLAIM_HALF_LIFE_S / log(2.0)
 """The limit of such a counter for a slot that is never idle."""
-
-REMEMBERED_S = 60.0
-"""How long an ignored claim counts for `shouter`."""
-
-MIN_REMEMBERED = 3
-"""Ignored claims within that time from which a client is reported."""
-
-MAX_REMEMBERED = 1000
 
 
 class Said(StrEnum):
@@ -67,47 +56,22 @@ def outranks(job: Job, other: Job) -> bool:
     return not by_operator and level_of(job) < max(level_of(other), UNSAID_URGENCY)
 
 
-def unbelieved(job: Job) -> int | None:
+def level_beyond_share(job: Job) -> int | None:
     """Return the level of a job whose claim is ignored; None means unset."""
     return LEVELS - 1 if job.urgency_by == Said.PREDICTOR else None
 
 
-class Shouter(NamedTuple):
-    """A client that exceeds its urgent share of the slots' time, and how many of its claims were ignored in
-    `REMEMBERED_S`.
-    """
-
-    client: str
-    unbelieved: int
-    share: float
-
-
 class Claims:
-    """The recent service of each client's claims. `refused` counts ignored claims."""
+    """The recent service of each client's claims."""
 
     def __init__(self) -> None:
-        self.refused = Tally()
-        self._lately = deque[tuple[float, str, float]](maxlen=MAX_REMEMBERED)  # time, client, its share
         self._served = ServiceCounters(CLAIM_HALF_LIFE_S)
 
-    def believes(self, job: Job, share: float, slots: Iterable[int], now: float) -> bool:
+    def within_share(self, job: Job, share: float, slots: Iterable[int], now: float) -> bool:
         """Return whether a job's claim counts now; `share` is its client's among the waiting clients."""
         if share >= 1.0 or not is_claim(job):
             return True
         return self._served.used_s(job.client, now) <= share * sum(slots) * CLAIM_WINDOW_S
-
-    def refuse(self, client: str, share: float, now: float) -> None:
-        self.refused.add(client)
-        self._lately.append((now, client, share))
-
-    def shouter(self, now: float) -> Shouter | None:
-        """Return the client with the most ignored claims of late, None below MIN_REMEMBERED."""
-        shares = {client: share for at_s, client, share in self._lately if now - at_s <= REMEMBERED_S}
-        ignored = Counter(client for at_s, client, _ in self._lately if now - at_s <= REMEMBERED_S)
-        for client, times in ignored.most_common(1):
-            if times >= MIN_REMEMBERED:
-                return Shouter(client, times, shares[client])
-        return None
 
     def started(self, job: Job, now: float) -> None:
         """Charge a claim that starts its predicted cost."""

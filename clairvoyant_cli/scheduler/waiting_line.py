@@ -34,9 +34,9 @@ class WaitingLine:
         tau_s: float | None,
         tenants: Mapping[str, Tenant],
         everybody: Tenant,
-        is_believed: Callable[[QueuedJob, float], bool],
+        may_claim: Callable[[QueuedJob, float], bool],
     ) -> None:
-        """Start empty. `is_believed` decides whether a job may start by its client's claim of urgency; if
+        """Start empty. `may_claim` decides whether a job may start by its client's claim of urgency; if
         not, it has moved the job to the place it has without the claim.
         """
         self.policy = policy
@@ -49,7 +49,7 @@ class WaitingLine:
         self.lanes: dict[LaneId, Lane] = {}
         self.deferring = False
         self._fleet = fleet
-        self._is_believed = is_believed
+        self._may_claim = may_claim
 
     # -- standing in line ---------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class WaitingLine:
             if standing is None:
                 return None
             entry = standing[-1]
-            if not for_good or self._is_believed(entry, now):
+            if not for_good or self._may_claim(entry, now):
                 break
         else:
             return None

@@ -101,9 +101,8 @@ class RunningRequest:
     or its answer was cut, and the slot is not free yet). `tokens` are those of all `parts`; `uncut` says why
     its answer will not be cut. `stamp` is the priority it was sent with, by which the engine orders it.
     `estimated`: state and tokens follow from the server's speeds, as an answer that is not streamed shows
-    nothing before its end. `remark`: what is wrong with it, such as an answer that repeats itself. `eta_s` is
-    the predicted time left; four of five end between `eta_low_s` and `eta_high_s`. `answer` is the end of
-    what was streamed so far, None unless the daemon shows prompts.
+    nothing before its end. `eta_s` is the predicted time left; four of five end between `eta_low_s` and
+    `eta_high_s`. `answer` is the end of what was streamed so far, None unless the daemon shows prompts.
     """
 
     id: str
@@ -131,7 +130,6 @@ class RunningRequest:
     urgency: int | None = None
     urgency_by: str = ""
     estimated: bool = False
-    remark: str = ""
     eta_low_s: float | None = None
     eta_high_s: float | None = None
     answer: str | None = None
@@ -202,30 +200,16 @@ class LevelState:
 
 
 @dataclass(frozen=True, slots=True)
-class ShouterState:
-    """The client that claims most urgency beyond its share: so many claims were rejected in the last minute,
-    and its claims may use this share of the slots' time while others wait.
-    """
-
-    client: str
-    unbelieved: int
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class UrgencyState:
     """Urgency. `predictor` names what reads prompts for it, "" if nothing does; `target_s` is how long level
-    0 should wait at most, `late` how many waited longer. `overruled` counts, by reason (range, cap, share),
-    requests that got less urgency than they claimed. `heeded`: the policy orders by level.
+    0 should wait at most, `late` how many waited longer. `heeded`: the policy orders by level.
     """
 
     levels: tuple[LevelState, ...] = ()
     predictor: str = ""
     target_s: float | None = None
     late: int = 0
-    overruled: tuple[tuple[str, int], ...] = ()
     heeded: bool = False
-    shouter: ShouterState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,25 +355,22 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """A client: its queued and running requests, its limits, and its answer tokens since midnight. `ruled`:
-    an operator set rules for it. `tau_s` None means the default. `priority` is the range it may ask for,
-    `urgency` that of levels; `overruled` counts claims that were lowered, `late` first tokens later than
-    promised.
+    """A client: its queued and running requests, its limits, and its answer tokens since the daemon started.
+    `ruled`: an operator set rules for it. `tau_s` None means the default. `priority` is the range it may ask
+    for, `urgency` that of levels; `late` counts first tokens later than promised.
     """
 
     name: str
     waiting: int = 0
     running: int = 0
-    tokens_today: int = 0
+    tokens: int = 0
     weight: float = 1.0
     max_waiting: int | None = None
     max_running: int | None = None
     tau_s: float | None = None
     priority: tuple[int, int] = (0, 100)
-    tokens_per_day: int | None = None
     ruled: bool = False
     urgency: tuple[int, int] = (2, 4)
-    overruled: int = 0
     late: int = 0
 
 

@@ -26,7 +26,6 @@ from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.new_exchange import ReadBody
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.runaways import Runaways
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import MAX_REPEATS
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
@@ -216,7 +215,6 @@ class CaseRunner:
             EngineQueues(parts.dispatcher, pool, parts.stats.journal.event),
             parts.stats,
             None,
-            Runaways(parts.stats.journal),
         )
 
     async def settled(self, *_: object, **__: object) -> str:

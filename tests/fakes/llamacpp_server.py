@@ -137,9 +137,6 @@ def main() -> None:
     params.offline = True
     params.fit_params = False
     params.endpoint_metrics = params.endpoint_slots = params.endpoint_props = True
-    saved = Path(args.model).with_name(f"slots-{args.port}")
-    saved.mkdir(exist_ok=True)
-    params.slot_save_path = f"{saved}/"
     server = xllamacpp.Server(params)
     print(READY + server.listening_address, file=answer, flush=True)
     sys.stdin.buffer.read()

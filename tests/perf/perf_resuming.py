@@ -1,10 +1,8 @@
-"""What going on with a context costs a llama.cpp server: kept in its slot, on the host, in a file, or lost.
+"""What going on with a context costs a llama.cpp server: kept in its slot, on the host, or lost.
 
-usage: perf_resuming.py URL [--slot-files] [--tokens 128 512 1500]
+usage: perf_resuming.py URL [--tokens 128 512 1500]
 
 One slot. Greedy completions of random words: each is begun, others have the slot, it goes on by one token.
-With --slot-files the server (`--slot-save-path DIR --cache-ram 0`) saves the slot before the others and
-restores it after them; the files stay in DIR.
 """
 
 import argparse
@@ -20,7 +18,7 @@ TRIALS = 3
 
 
 class Server:
-    """Asks one server for completions, and for its slot's files."""
+    """Asks one server for completions."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=600, limits=httpx.Limits(max_keepalive_connections=0))
@@ -34,38 +32,25 @@ class Server:
         later_ms = answer["timings"]["predicted_ms"] * (1 - 1 / tokens)
         return answer, taken_ms - later_ms
 
-    def slot(self, action: str, name: str) -> float:
-        """Save or restore the slot; return the milliseconds that took."""
-        begun_s = time.perf_counter()
-        self._http.post(f"/slots/0?action={action}", json={"filename": name}).raise_for_status()
-        return (time.perf_counter() - begun_s) * 1000
-
 
 def main() -> None:
     """Measure, and print a row for each length."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("url")
-    parser.add_argument("--slot-files", action="store_true")
     parser.add_argument("--tokens", type=int, nargs="+", default=[128, 512, 1500])
     args = parser.parse_args()
     server, rng = Server(args.url), random.Random(7)
     for wanted in args.tokens:
         rows: dict[str, list[float]] = {}
-        for trial in range(TRIALS):
+        for _ in range(TRIALS):
             prompt = " ".join(rng.choices(WORDS, k=round(wanted / 1.25)))
             answer, first_ms = server.complete(prompt, 16)
             said = prompt + answer["content"]
             rows.setdefault("tokens", []).append(answer["tokens_evaluated"] + 16)
             rows.setdefault("read for the first time, ms", []).append(first_ms)
             rows.setdefault("at once, ms", []).append(server.complete(said, 1)[1])
-            name = f"resuming-{wanted}-{trial}"
-            if args.slot_files:
-                rows.setdefault("save, ms", []).append(server.slot("save", name))
             server.complete(" ".join(rng.choices(WORDS, k=60)), 8)
-            if args.slot_files:
-                rows.setdefault("restore, ms", []).append(server.slot("restore", name))
-            else:
-                server.complete("x", 1, cache_prompt=False)
+            server.complete("x", 1, cache_prompt=False)
             answer, again_ms = server.complete(said, 1)
             rows.setdefault("after others, ms", []).append(again_ms)
             rows.setdefault("tokens read then", []).append(answer["timings"]["prompt_n"])

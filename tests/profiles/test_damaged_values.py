@@ -140,7 +140,6 @@ def test_daemon_starts_and_records_despite_damage(
     path = damaged(sound, tmp_path, DAMAGE[name])
     ledger = Ledger(path)
     ledger.profiles("ollama", "http://127.0.0.1:11434")
-    ledger.answered_since(0.0)("c1")
     ledger.load("learned ollama x")
     ledger.save("learned ollama x", b'{"models":{"m":{}}}')
     ledger.finished(replace(FINISHED, finished_at=time.time(), request="new", client="c1"))

@@ -20,10 +20,8 @@ from profiles.history import (
     p_long_by_class,
     recorded_requests,
     spread,
-    tokens_since,
     totals,
 )
-from profiles.states import client_hash, salt
 from tests.fakes.remembered import FINISHED, START, keep, traffic
 
 ROWS = list(traffic(3000))
@@ -59,15 +57,6 @@ def test_totals_of_one_client(path: Path, span: Span) -> None:
     assert of_short.sojourn_p50_s == pytest.approx(median(short))
     scores = [[r.p_long for r in rows if r.length_class == each] for each in ("short", "long")]
     assert accuracy == pytest.approx(pairs_in_order(*scores))
-
-
-@pytest.mark.parametrize("since", [0.0, ROWS[1000].finished_at, 9e9])
-def test_tokens_since_agree_with_the_rows(path: Path, since: float) -> None:
-    with reading(path) as connection:
-        found, key = tokens_since(connection, since), salt(connection)
-    for client in ("alice", "bob", "carol", "nobody"):
-        rows = [row for row in ROWS if row.client == client and row.finished_at >= since]
-        assert found.get(client_hash(key, client), 0) == sum(row.tokens or 0 for row in rows)
 
 
 def test_percentiles_by_class(path: Path) -> None:

@@ -138,8 +138,8 @@ def test_history_lists_sessions(db: Path) -> None:
     assert run("history", "--sessions", "--csv", "-n", "0", "--db", db).stdout.startswith("session,first_at")
     latest = run("history", "-n", "1", "--db", db).stdout
     assert "completed 100 50 60" in " ".join(latest.split())
-    record(Writer(db), [replace(FINISHED, finished_at=START + 9.9e3, remark="answer repeats itself")])
-    assert run("history", "-n", "1", "--db", db).stdout.endswith("answer repeats itself\n")
+    record(Writer(db), [replace(FINISHED, finished_at=START + 9.9e3, remark="prompt cut")])
+    assert run("history", "-n", "1", "--db", db).stdout.endswith("prompt cut\n")
     overlapping = replace(FINISHED, finished_at=START + 9e4, session="abc-s8", waited_s=9.0, program="httpx")
     record(Writer(db), [overlapping, replace(overlapping, finished_at=START + 9e4 + 3)])
     told = run("report", "--since", "2000-01-01", "--db", db).stdout

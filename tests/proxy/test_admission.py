@@ -8,7 +8,7 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import PassOn, Refused
 from clairvoyant_cli.proxy.requests.new_exchange import EMBEDDING, ReadBody
 from predictor.record import UNKNOWN, PromptView, Task
-from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts
+from tests.fakes.daemon_parts import asking, daemon_parts
 
 
 def refused(verdict: object) -> tuple[int, str]:
@@ -150,10 +150,3 @@ async def test_a_client_may_step_back_but_not_forward(asked: str, given: int) ->
     exchange = parts.admission.enqueue(request, door, ParsedRequest())
     assert isinstance(exchange, Exchange)
     assert exchange.job.priority == given
-
-
-async def test_a_spent_quota_refuses_until_midnight() -> None:
-    parts: DaemonParts = daemon_parts(clients={"ann": ClientRules(tokens_per_day=10)})
-    parts.stats.today.ended("ann", 0, 10)
-    status, said = refused(parts.ask("x"))
-    assert (status, "midnight" in said) == (429, True)

@@ -18,7 +18,6 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.access.daily_quota import DailyTokens, midnight_after
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.snapshot import ClientState, Snapshot
@@ -254,7 +253,7 @@ async def test_each_client_has_its_limits(tmp_path: Path) -> None:
             "ben": (1, 0),
         }
         assert {each.name: each for each in state.clients}["ann"] == ClientState(
-            "ann", 1, 0, 0, 2.0, 1, None, None, (-10, 10), None, ruled=True
+            "ann", 1, 0, 0, 2.0, 1, None, None, (-10, 10), ruled=True
         )
 
 
@@ -298,55 +297,6 @@ async def test_all_loopback_addresses_are_one_client(tmp_path: Path) -> None:
         writer.close()
 
 
-@pytest.mark.parametrize("path", SHORT)
-async def test_a_spent_day_is_refused_until_midnight_in_the_words_of_the_route(
-    path: str, tmp_path: Path
-) -> None:
-    file = secret(tmp_path / "clients.toml", '[clients."127.0.0.1"]\ntokens_per_day = 3\n')
-    engine = Engine(answer_tokens=tabled({"short": 3}))
-    raw = post(path, json.dumps({"model": "replay"} | SHORT[path]).encode(), "X-Clairvoyant-Client: ann")
-    async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, clients=file) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
-        now = midnight_after(1_800_000_000.0) - 3600.0
-        daemon.stats.today = DailyTokens(lambda: now)
-        assert (await client.ask(raw)).status == 200
-        state = await until(daemon, lambda s: s.counters.completed == 1)
-        assert [(each.name, each.tokens_today) for each in state.clients] == [("127.0.0.1", 3)]
-        refused = await client.ask(raw)
-        assert (refused.status, refused.value("retry-after")) == (429, b"3600")
-        error = json.loads(refused.body)["error"]
-        assert (error if isinstance(error, str) else error["message"]) == (
-            "clairvoyant: this client has used its 3 answer tokens for today; "
-            "the quota resets at midnight, in 1 h 00 min"
-        )
-        now += 3600.0
-        assert (await client.ask(raw)).status == 200
-
-
-async def test_what_is_under_way_counts_as_predicted(tmp_path: Path) -> None:
-    text = f'[clients.ann]\nkey = "{ANN}"\ntokens_per_day = 600\n{HOLDER}'
-    file = secret(tmp_path / "clients.toml", text)
-    async with (
-        occupied(clients=file) as (daemon, engine),
-        raw_client(daemon.base_url) as one,
-        raw_client(daemon.base_url) as two,
-    ):
-        one.send(chat(f"X-Api-Key: {ANN}"))
-        await until(daemon, lambda s: len(s.queue) == 1)  # 550 tokens are predicted of it
-        two.send(chat(f"X-Api-Key: {ANN}"))
-        await until(daemon, lambda s: len(s.queue) == 2)
-        async with raw_client(daemon.base_url) as three:
-            assert (await three.ask(chat(f"X-Api-Key: {ANN}"))).status == 429
-            assert (await three.ask(get("/v1/models", f"X-Api-Key: {ANN}"))).status == 200
-        two.leave()
-        await until(daemon, lambda s: len(s.queue) == 1)
-        assert daemon.stats.today.spent("ann") == 550
-        assert engine.counts.arrived == 1
-
-
 async def test_an_answer_that_was_given_up_counts_as_far_as_it_came(tmp_path: Path) -> None:
     engine = Engine(answer_tokens=tabled({"endless": 100_000}), speed=Speed(decode_tokens_per_s=1000))
     async with (
@@ -358,13 +308,13 @@ async def test_an_answer_that_was_given_up_counts_as_far_as_it_came(tmp_path: Pa
         await until(daemon, lambda s: bool(s.running) and s.running[0].tokens >= 20)
         client.leave()
         state = await until(daemon, lambda s: s.counters.client_cancelled == 1)
-        assert state.clients[0].tokens_today >= 20
-        client_left = daemon.stats.today.had("127.0.0.1")
+        assert state.clients[0].tokens >= 20
+        client_left = daemon.stats.tokens.of("127.0.0.1")
         async with raw_client(daemon.base_url) as unstreamed:
             unstreamed.send(chat("X-Clairvoyant-Client: ann", content="endless"))
             await until(daemon, lambda s: bool(s.running) and s.running[0].elapsed_s > 0.1)
         state = await until(daemon, lambda s: s.counters.client_cancelled == 2)
-        assert client_left < state.clients[0].tokens_today < client_left + 550
+        assert client_left < state.clients[0].tokens < client_left + 550
 
 
 UNREADABLE: dict[str, tuple[bytes, str]] = {
@@ -386,7 +336,8 @@ async def tokens_counted(body: bytes, *headers: str, status: str = "200 OK") -> 
     async with between(script, ByFirstWord()) as (daemon, client):
         await client.ask(chat("X-Clairvoyant-Client: ann", content="1.0 of many words"))
         await until(daemon, lambda s: s.counters.completed + s.counters.upstream_error == 1)
-        return daemon.stats.today.had("127.0.0.1")
+        tokens: int = daemon.stats.tokens.of("127.0.0.1")
+        return tokens
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
@@ -408,7 +359,7 @@ async def test_of_many_clients_the_busiest_are_shown(tmp_path: Path) -> None:
     file = secret(tmp_path / "clients.toml", "[clients.idle]\n")
     async with occupied(clients=file) as (daemon, _):
         for number in range(100):
-            daemon.stats.today.ended(f"c{number}", 0, 1 + number)
+            daemon.stats.tokens.add(f"c{number}", 1 + number)
         shown = daemon.snapshot().clients
     assert [each.name for each in shown] == ["127.0.0.1", *(f"c{number}" for number in range(99, 50, -1))]
 

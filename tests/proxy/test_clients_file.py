@@ -82,7 +82,6 @@ max_waiting = 50
 max_running = 1
 tau_s = 30
 priority = [-10, 100]
-tokens_per_day = 200_000
 
 [clients."ben@home"]
 key = "secret"
@@ -92,7 +91,7 @@ tau_s = 0
 
 def test_each_client_has_its_own_rules_and_the_defaults_for_the_rest() -> None:
     clients = parse_clients(WHOLE, "FILE")
-    assert clients.rules_of("ann") == ClientRules(2.0, 50, 1, 30.0, (-10, 100), 200_000)
+    assert clients.rules_of("ann") == ClientRules(2.0, 50, 1, 30.0, (-10, 100))
     assert clients.rules_of("ben@home") == ClientRules(1.0, 20, None, 0.0, (0, 50))
     assert clients.rules_of("somebody") == clients.defaults == ClientRules(1.0, 20, priority=(0, 50))
     assert clients.tenants == {
@@ -181,7 +180,6 @@ def test_what_no_file_needs_is_said_in_one_line_too(text: str, words: str) -> No
         ("max_running", ["0", '"1"']),
         ("tau_s", ["-1", "nan", "inf", '"30"', "86401"]),
         ("priority", ["5", "[0]", "[5, 0]", "[-101, 0]", "[0, 101]", "[0.0, 1]", "[false, true]"]),
-        ("tokens_per_day", ["0", "-5", "1e6"]),
     ],
 )
 def test_a_limit_of_another_kind_is_refused(key: str, values: list[str]) -> None:

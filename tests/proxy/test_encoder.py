@@ -83,12 +83,9 @@ async def test_waiting_requests_are_reordered_and_running_ones_are_not_read() ->
     ):
         state = await until(daemon, lambda s: len(s.queue) == 2)
         assert [each.predicted.expected_tokens for each in state.queue] == [250.0, 850.0]
-        nobody = next(iter(daemon.dispatcher.live.values())).job.client
-        assert daemon.stats.today.spent(nobody) == 550 + 250 + 850
         reader.let.set()
         state = await until(daemon, lambda s: all(r.predicted.source == "encoder" for r in s.queue))
         assert [each.predicted.expected_tokens for each in state.queue] == [10.0, 900.0]
-        assert daemon.stats.today.spent(nobody) == 550 + 10 + 900
         assert len(reader.read) == 2
         assert threading.main_thread().name not in reader.threads
 

@@ -51,6 +51,7 @@ LLAMACPP = [
     get("/health?a=1&b=%20x&&c"),
     get("/props"),
     get("/slots"),
+    post("/slots/0?action=save", b'{"filename": "own.bin"}'),
     get("/lora-adapters"),
     get("/nothing/here"),
     get("/nothing/here", method="DELETE"),

@@ -8,11 +8,13 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
+from clairvoyant_cli.proxy.observing.gain import midnight_after, midnight_before
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.serving import asked, serving, until
 from tests.proxy.test_two_servers import chat
 
+HOUR_S = 3600.0
 LENGTHS = tabled({"0.9 long": 300, "0.1 short": 20, "0.0 first": 20})
 BURST = (chat("0.0 first", 20), *[chat("0.9 long", 300)] * 3, *[chat("0.1 short", 20)] * 3)
 
@@ -69,3 +71,18 @@ async def test_an_outage_in_which_nothing_is_served_changes_nothing() -> None:
         assert after.queue
         assert after.gain.saved_today_s == pytest.approx(before.saved_today_s, abs=0.05)
         assert state.gain.answers_today >= 2
+
+
+@pytest.mark.parametrize(
+    ("noon", "day_s"),
+    [(1_774_776_000.0, 23 * HOUR_S), (1_792_926_000.0, 25 * HOUR_S), (1_781_784_000.0, 24 * HOUR_S)],
+)
+def test_a_day_on_which_the_clocks_change_is_shorter_or_longer(
+    noon: float, day_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as berlin:
+        berlin.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        found_s = midnight_after(noon) - midnight_before(noon)
+    time.tzset()
+    assert found_s == day_s

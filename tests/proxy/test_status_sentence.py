@@ -10,7 +10,6 @@ from clairvoyant_cli.state.snapshot import (
     LevelState,
     Percentiles,
     ServiceLevelState,
-    ShouterState,
     Snapshot,
     TauState,
     UrgencyState,
@@ -32,10 +31,6 @@ def _late(state: Snapshot) -> Snapshot:
     return replace(state, service_level=ServiceLevelState("ttft-p95=2s", alert=True, recent_missed=0.12))
 
 
-def _shouted(state: Snapshot) -> Snapshot:
-    return replace(state, urgency=UrgencyState(shouter=ShouterState("bob", 40, 0.25), heeded=True))
-
-
 @pytest.mark.parametrize(
     ("state", "level", "words"),
     [
@@ -44,11 +39,6 @@ def _shouted(state: Snapshot) -> Snapshot:
         (_in_need(busy(), 9.0, heeded=True), "good", "All well"),
         (_late(busy()), "alert", "ttft-p95=2s missed: 12% of recent requests were late"),
         (_late(_crowded(busy())), "alert", "Overloaded"),
-        (
-            _shouted(busy()),
-            "warn",
-            "than its share (25%): 40 claims rejected",
-        ),
         (replace(_in_need(busy(), 14.0, heeded=True), mode="paused"), "note", "Paused by an operator"),
     ],
 )

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.protocols.routes import ROUTES, Work
-from clairvoyant_cli.proxy.observing.metrics import MAX_SETS, MAX_VALUES, Histogram
+from clairvoyant_cli.proxy.observing.metrics import MAX_MODELS, MAX_SETS, Histogram
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import post, raw_client
@@ -43,7 +43,7 @@ async def test_whatever_clients_make_up_the_labels_have_an_end(llama: LlamaServe
         "/v1/%63hat/completions",
         "/v1/chat/completions/",
     ]
-    count = MAX_VALUES + 10
+    count = MAX_MODELS + 10
     async with serving(llama.base_url) as daemon, raw_client(daemon.base_url) as client:
         for number in range(count):
             body = {"model": f"m{number}" * 100, "messages": [], "max_tokens": 1}
@@ -56,7 +56,7 @@ async def test_whatever_clients_make_up_the_labels_have_an_end(llama: LlamaServe
     assert {each["endpoint"] for each in labels if "endpoint" in each} <= set(ROUTES)
     models = {each["model"] for each in labels if "model" in each}
     assert "other" in models
-    assert len(models) <= MAX_VALUES + 1
+    assert len(models) <= MAX_MODELS + 1
     assert max(map(len, models)) < 300
 
 

@@ -42,7 +42,6 @@ class Desk:
     now: float = 0.0
     held: Chain = NO_CHAIN
     news: list[str] = field(default_factory=list)
-    is_worth_saving: bool = False
     _number: int = 0
 
     def ask(
@@ -75,7 +74,6 @@ class Desk:
         self.news += [told] if told else []
         session = self.scheduler.sessions.of(self.scheduler.running[job.id].job)
         assert session is not None
-        self.is_worth_saving = self.scheduler.sessions.is_worth_saving(self.scheduler.running[job.id].job)
         self.scheduler.finish(job.id, self.now + 1.0)
         self.held = chain
         return session
@@ -208,11 +206,8 @@ def test_a_summary_is_not_reported() -> None:
     desk = Desk()
     for number in range(5):
         desk.ask(plain(number))
-    assert desk.is_worth_saving
     assert desk.ask({"tools": TOOLS, "messages": SUMMARISE}).broke
-    assert not desk.is_worth_saving
     assert desk.ask(plain(5)).turns == 7
-    assert desk.is_worth_saving
     desk.ask(plain(6))
     assert desk.reports_nothing()
 

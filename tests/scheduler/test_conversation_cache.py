@@ -98,24 +98,6 @@ def test_what_one_more_request_evicts() -> None:
     assert not cache.evicts(chain("b"))
 
 
-def test_saved_conversations_count_as_cached_and_teach_nothing() -> None:
-    cache = ConversationCache(slots=1)
-    for name in "ab":
-        cache.started(name, chain(name), 100.0, session=name)
-        cache.answered(name, 100.0, 900.0)
-    cache.size = (0.0, 500.0)
-    assert cache.cached_tokens(chain("a", "more")) == 0.0
-    cache.saved = {"a"}
-    expected = cache.expected(chain("a", "more"))
-    assert (expected.tokens, expected.on_disk) == (1000.0, True)
-    cache.told(expected, 1000.0)
-    assert cache.size == (0.0, 500.0)
-    assert not cache.holds([1000.0, 1000.0], 0.0)
-    cache.saves = True
-    assert cache.holds([1000.0, 1000.0], 0.0)
-    assert not cache.evicts(chain("b"))
-
-
 def test_what_is_tracked_is_bounded() -> None:
     cache = ConversationCache()
     for number in range(3 * MAX_CONVERSATIONS):

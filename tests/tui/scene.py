@@ -68,8 +68,8 @@ RULES = {
     each.name: each
     for each in (
         ClientState("batch-report", weight=0.5, max_running=1, tau_s=3600.0, priority=(50, 100), ruled=True),
-        ClientState("cursor", weight=2.0, max_waiting=60, tokens_per_day=60_000, ruled=True),
-        ClientState("home-assist", priority=(-10, 100), tokens_per_day=5_000, ruled=True),
+        ClientState("cursor", weight=2.0, max_waiting=60, ruled=True),
+        ClientState("home-assist", priority=(-10, 100), ruled=True),
     )
 }
 
@@ -335,7 +335,7 @@ class Scene:
                 RULES.get(name, ClientState(name)),
                 waiting=waiting[name],
                 running=running[name],
-                tokens_today=had[name],
+                tokens=had[name],
             )
             for name in had
         )

@@ -674,19 +674,9 @@ def test_a_client_is_a_row(client: ClientState, words: str) -> None:
     assert _client_line(client).plain.split() == words.split()
 
 
-def test_a_days_tokens_are_shown_against_the_quota_and_warned_of() -> None:
-    for had, tone, left in ((100, "accent", True), (800, "warn", True), (1000, "alert", False)):
-        line = _client_line(ClientState("ann", tokens_today=had, tokens_per_day=1000))
-        assert f"{had:,}/1,000" in line.plain
-        assert [each for text, each in line.spans if "━" in text] == [tone]
-        assert ("─" in line.plain) is left
-    narrow = _client_line(ClientState("ann", tokens_today=5, tokens_per_day=1000), width=70)
-    assert "━" not in narrow.plain
-
-
 def test_no_clients_are_said_to_be_none() -> None:
     [line] = clients.body(replace(view(), snapshot=replace(busy(), clients=())), 80)
-    assert line.plain == "No requests today."
+    assert line.plain == "No requests yet."
 
 
 def test_an_engine_says_what_is_inside_it() -> None:

@@ -1,10 +1,10 @@
-"""Draws the clients: queued and running requests, limits, tokens of the day."""
+"""Draws the clients: queued and running requests, limits, tokens."""
 
 from clairvoyant_cli.state.snapshot import ClientState
-from tui.formatting import bar, brief, count, duration, spark
+from tui.formatting import brief, count, duration, spark
 from tui.history import CLIENT_POINTS
 from tui.styled_text import Line, Tone
-from tui.table_layout import Column, Fitted, Grid, Order, heeded, words
+from tui.table_layout import Column, Fitted, Grid, Order, words
 from tui.view_state import ViewState
 
 _NEARLY = 0.75
@@ -30,19 +30,6 @@ def _of_limit(has: int, may: int | None) -> Line:
         return Line("·", "track")
     line = Line(count(has), _tone(has, may, "strong" if has else "soft"))
     return line if may is None else line.add("/", "faint").add(brief(may), "soft")
-
-
-def _tokens(client: ClientState, view: ViewState, width: int) -> Line:
-    has, may = client.tokens_today, client.tokens_per_day
-    line = Line(count(has), _tone(has, may))
-    return line if may is None else line.add("/", "faint").add(count(may), "soft")
-
-
-def _day(client: ClientState, view: ViewState, width: int) -> Line:
-    if client.tokens_per_day is None:
-        return Line()
-    fraction = client.tokens_today / client.tokens_per_day
-    return bar(fraction, width, _tone(client.tokens_today, client.tokens_per_day, "accent"))
 
 
 def _own_tau(client: ClientState, view: ViewState, width: int) -> Line:
@@ -84,12 +71,10 @@ CLIENTS: Grid[ClientState] = Grid(
             lambda r, s, w: Line(f"{r.weight:g}", "soft" if r.weight == 1.0 else "ink"),
             right=True,
         ),
-        Column("tokens", "tokens today", 13, 5, _tokens, right=True),
-        Column("day", "of the day", 10, 0, _day),
+        Column("tokens", "tokens", 9, 5, lambda r, s, w: Line(count(r.tokens)), right=True),
         Column("tau", "own τ", 5, 5, _own_tau, right=True),
         Column("priority", "priority", 9, 5, _priority, right=True),
-        # Urgency claims that were lowered, and first tokens that came too late.
-        Column("overruled", "overruled", 9, 5, lambda r, s, w: _times(r.overruled), right=True, when=heeded),
+        # First tokens that came too late.
         Column("late", "late", 5, 5, lambda r, s, w: _times(r.late), right=True, when=_promised),
         Column(
             "past", "last 10 min", CLIENT_POINTS, 1, _past, right=True, when=lambda s: bool(s.history.clients)
@@ -98,5 +83,5 @@ CLIENTS: Grid[ClientState] = Grid(
     rows=lambda view: view.state.clients,
     id=lambda row: row.name,
     text=lambda row: row.name,
-    empty=lambda view: "No requests today.",
+    empty=lambda view: "No requests yet.",
 )

@@ -46,7 +46,7 @@ def detail(view: ViewState, ident: str, width: int) -> list[Line]:
         lines += _running(request, view)
     else:
         lines += _finished(request)
-    if not isinstance(request, QueuedRequest) and request.remark:
+    if isinstance(request, FinishedRequest) and request.remark:
         lines += _labelled("but", request.remark, width)
     if request.parts:
         lines += [Line(), *_parts(request.parts, view)]

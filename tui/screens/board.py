@@ -12,7 +12,6 @@ from textual.geometry import Offset, Region, Size, Spacing
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.widget import Widget
 
-from clairvoyant_cli.errors import printable
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest, UrgencyState
 from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, Host, OperatorScreen
@@ -32,7 +31,6 @@ from tui.widgets.canvas import Canvas
 from tui.widgets.panel import Panel, key_of
 from tui.widgets.table import Table
 
-_NAME = 12
 _NAMED = {
     key.name: key.action
     for key in reversed(KEYS)
@@ -371,6 +369,4 @@ def _levels(urgency: UrgencyState) -> Line:
     line = Line("level " if waiting else "", "faint")
     for each in waiting:
         line.add(f"{each.level}", LEVELS[each.level][1]).add(f":{count(each.waiting)} ", "soft")
-    if urgency.shouter is not None:
-        line.add(f"{printable(urgency.shouter.client)[:_NAME]} not believed ", "warn")
     return line

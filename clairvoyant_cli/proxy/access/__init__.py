@@ -1,1 +1,1 @@
-"""Who may send requests, and how many: keys, clients' limits, allowed origins, quotas, urgency rules."""
+"""Who may send requests, and how many: keys, clients' limits, allowed origins, urgency rules."""

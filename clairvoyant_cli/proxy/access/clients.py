@@ -122,9 +122,6 @@ class ClientRules:
         "Range of the priorities that it may set, from -100 to 100.",
         (_is_range, "be [SOONEST, LATEST], two whole numbers from -100 to 100, the lower first"),
     )
-    tokens_per_day: int | None = setting(
-        None, "N", "Answer tokens per day, from local midnight. Unset: no limit.", _COUNT
-    )
     urgency: tuple[int, int] = setting(
         OWN_LEVELS,
         "[MOST, LEAST]",

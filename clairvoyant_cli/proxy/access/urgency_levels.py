@@ -1,13 +1,12 @@
 """The urgency level of an arriving request: by the operator's rules, its client, or the predictor."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.keys import URGENCY_HEADER, Access
-from clairvoyant_cli.scheduler.client_counts import Tally
 from clairvoyant_cli.scheduler.urgency import LEVELS, Said
 from predictor.record import Task, UrgencyPredictor
 
@@ -21,12 +20,10 @@ Level = tuple[int | None, Said]  # a level, None if unset, and its source
 
 @dataclass(slots=True)
 class UrgencyLevels:
-    """Sets urgency levels. `asked` counts clients' levels out of their range, `capped` predicted ones."""
+    """Sets urgency levels."""
 
     access: Access
     predictor: UrgencyPredictor | None = None
-    asked: Tally = field(default_factory=Tally)
-    capped: Tally = field(default_factory=Tally)
 
     def at_arrival(self, head: RequestHead, client: str, parsed: ParsedRequest) -> Level:
         clients = self.access.clients
@@ -37,10 +34,7 @@ class UrgencyLevels:
             wish = _clamped(int(head.get(URGENCY_HEADER) or b""), (0, LEVELS - 1))
         except ValueError:  # none, or no number
             return self.predicted(client, parsed)
-        level = _clamped(wish, clients.rules_of(client).urgency)
-        if level > wish:
-            self.asked.add(client)
-        return level, Said.CLIENT
+        return _clamped(wish, clients.rules_of(client).urgency), Said.CLIENT
 
     def predicted(self, client: str, parsed: ParsedRequest, opinion: "Opinion | None" = None) -> Level:
         """Return the level predicted from the text, with the encoder's opinion if there is one."""
@@ -52,17 +46,7 @@ class UrgencyLevels:
         except Exception:
             log.exception("the urgency predictor failed; the level of the request is unset")
             return None, Said.NOBODY
-        level = _clamped(thought, self.access.clients.rules_of(client).predicted_urgency)
-        if level > thought:
-            self.capped.add(client)
-        return level, Said.PREDICTOR
-
-    def overruled(self, client: str, refused: Tally) -> int:
-        """Return how often a client's urgency was reduced, by range, cap or share."""
-        return sum(each.of(client) for each in (self.asked, self.capped, refused))
-
-    def totals(self, refused: Tally) -> tuple[tuple[str, int], ...]:
-        return ("range", self.asked.total), ("cap", self.capped.total), ("share", refused.total)
+        return _clamped(thought, self.access.clients.rules_of(client).predicted_urgency), Said.PREDICTOR
 
 
 def _clamped(level: int, levels: tuple[int, int]) -> int:

@@ -16,10 +16,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from clairvoyant_cli.backends.speeds import decode_rate
-from clairvoyant_cli.proxy.access.daily_quota import midnight_before
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.tau_learning import Learned, Learner, ToldTau, learned_of, state_name
-from clairvoyant_cli.proxy.observing.gain import Gain, Waits
+from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
@@ -47,7 +46,6 @@ class Persistence(Protocol):
     def finished(self, record: Finished) -> None: ...
     def compared(self, comparison: Comparison) -> None: ...
     def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]: ...
-    def answered_since(self, at: float) -> Callable[[str], int]: ...
     def load(self, name: str) -> bytes | None: ...
     def save(self, name: str, state: bytes) -> None: ...
     def forgotten(self) -> bool: ...
@@ -114,10 +112,8 @@ class StateSaver:
         """Load profiles and learned state, and listen to requests that end."""
         for memory in [self._remember(worker) for worker in self._pool]:
             self._take_up(memory)
-        today = self.stats.today
-        midnight = midnight_before(today.clock())
-        today.earlier = self.persistence.answered_since(midnight)
-        for at, kind, waited_s, saved_s, tokens in self.persistence.compared_since(midnight):
+        today = midnight_before(self.gain.clock())
+        for at, kind, waited_s, saved_s, tokens in self.persistence.compared_since(today):
             self.gain.enter(LengthClass(kind), Waits(at, waited_s, saved_s), tokens)
         self._unlearned = self.predictor.export_state()
         try:

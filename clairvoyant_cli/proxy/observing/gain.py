@@ -8,7 +8,6 @@ from operator import attrgetter
 from statistics import fmean
 from typing import NamedTuple
 
-from clairvoyant_cli.proxy.access.daily_quota import LONGEST_DAY_S, midnight_after
 from clairvoyant_cli.proxy.observing.request_stats import percentiles
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.arrival_order import Compared
@@ -21,6 +20,7 @@ MAX_PAIRS = 2000
 """Pairs of each class that are looked at; of more in an hour, the newest."""
 
 STATE_EVERY_S = 1.0
+LONGEST_DAY_S = 25 * 3600.0  # the day when clocks are set back
 
 
 class Waits(NamedTuple):
@@ -34,6 +34,18 @@ class Waits(NamedTuple):
     def in_order_s(self) -> float:
         """Its wait in order of arrival."""
         return max(self.waited_s + self.saved_s, 0.0)
+
+
+def midnight_before(now: float) -> float:
+    """Return when the local day began, in epoch seconds."""
+    then = time.localtime(now)
+    return time.mktime((then.tm_year, then.tm_mon, then.tm_mday, 0, 0, 0, 0, 0, -1))
+
+
+def midnight_after(now: float) -> float:
+    """Return when the local day ends, in epoch seconds."""
+    then = time.localtime(now)
+    return time.mktime((then.tm_year, then.tm_mon, then.tm_mday + 1, 0, 0, 0, 0, 0, -1))
 
 
 @dataclass(slots=True)

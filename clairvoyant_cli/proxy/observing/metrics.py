@@ -28,7 +28,7 @@ SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 100
 TOKENS = (1, 4, 16, 64, 200, 400, 800, 1600, 4096, 16384)
 RATIOS = (0.1, 0.25, 0.5, 0.75, 1, 1.33, 2, 4, 10)
 PREDICTING = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 0.02)
-MAX_VALUES = 50  # of a label that clients choose
+MAX_MODELS = 50
 MAX_SETS = 80  # of labels that a metric keeps apart; in a histogram each has up to 19 time series
 
 OPEN = {"model", "code", "gen_ai_request_model", "error_type"}
@@ -47,7 +47,7 @@ Rows = Mapping[Any, float | int | None] | float | int | None
 Told = Iterator[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, Rows]]
 
 
-def _of_state(s: Snapshot, unbelieved: Rows) -> Told:
+def _of_state(s: Snapshot) -> Told:
     """Yield the kind, the help, the name with its labels, and the values of what a state tells."""
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
     engines = {each.name: each.engine for each in s.backends if each.engine is not None}
@@ -76,8 +76,6 @@ def _of_state(s: Snapshot, unbelieved: Rows) -> Told:
     yield gauge, "Ranking accuracy on recent traffic", "prediction_rank_accuracy", accuracy
     urgent = {str(each.level): each.waiting for each in s.urgency.levels}
     yield gauge, "Requests in the queue", "urgency_waiting level", urgent
-    text = "Rejected urgency claims of the client with most of them"
-    yield gauge, text, "urgency_unbelieved_last_minute client", unbelieved
     yield gauge, "Whether recent requests miss the service level", "slo_alert", bool(level and level.alert)
     yield counter, "Dispatches forced by tau", "starvation_promotions", s.tau.firings_total
     swaps = sum(each.swaps_total for each in s.backends)
@@ -91,8 +89,6 @@ def _of_state(s: Snapshot, unbelieved: Rows) -> Told:
     yield counter, "Tokens read again to resume", "recomputed_tokens", s.counters.recomputed_tokens
     yield counter, "Answers that broke off and were asked for again", "repeats", s.counters.repeats
     yield counter, "Requests of level 0 that waited beyond the target", "urgency_late", s.urgency.late
-    text = "Requests that got less urgency than they claimed"
-    yield counter, text, "urgency_overruled why", dict(s.urgency.overruled)
     judged = {each.length_class: each.judged for each in classes}
     yield counter, "Requests judged by the service level", "slo_requests class", judged
     missed = {each.length_class: each.missed for each in classes}
@@ -145,7 +141,7 @@ class Metrics:
         self._pool = pool
         self._requests: Counter[Labels] = Counter()
         self._answered: Counter[Labels] = Counter()
-        self._values: dict[str, set[str]] = defaultdict(set)
+        self._models: set[str] = set()
         self.traced: Callable[[Exchange, RequestEnd, dict[str, str]], None] | None = None
         self._histograms = {
             "urgency_queue_time_seconds": Histogram("Time in the queue", SECONDS, "level"),
@@ -168,7 +164,7 @@ class Metrics:
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Count a finished request, and pass it with its GenAI attributes to `traced`."""
         asked, now, outcome = exchange.asked, end.at_s, end.outcome.value
-        model, prediction = self._value("model", asked.parsed.model), asked.prediction
+        model, prediction = self._model(asked.parsed.model), asked.prediction
         waited_s, sojourn_s = exchange.waited_s(now), exchange.sojourn_s(now)
 
         def observe(name: str, value: float, *labels: str) -> None:
@@ -205,9 +201,7 @@ class Metrics:
         yield from map(generate_latest, map(_Alone, self._metrics(state)))
 
     def _metrics(self, state: Snapshot) -> Iterator[Metric]:
-        shouter = state.urgency.shouter
-        unbelieved = {self._value("client", shouter.client): shouter.unbelieved} if shouter else {}
-        yield from (_family(*told) for told in _of_state(state, unbelieved))
+        yield from (_family(*told) for told in _of_state(state))
         text = "Scheduled requests ended"
         yield _family(CounterMetricFamily, text, f"requests {' '.join(REQUEST_LABELS)}", self._requests)
         text = "Scheduled requests that ended on a backend"
@@ -217,13 +211,12 @@ class Metrics:
         for name, histogram in self._genai.items():
             yield histogram.family(f"gen_ai_server_{name}_seconds")
 
-    def _value(self, label: str, value: str) -> str:
-        """Return a value that a client chose, as it is counted in all metrics."""
-        known = self._values[label]
-        if value not in known and len(known) >= MAX_VALUES:
+    def _model(self, name: str) -> str:
+        """Return a model that a client named, as it is counted in all metrics."""
+        if name not in self._models and len(self._models) >= MAX_MODELS:
             return "other"
-        known.add(value)
-        return value
+        self._models.add(name)
+        return name
 
 
 @dataclass(frozen=True, slots=True)

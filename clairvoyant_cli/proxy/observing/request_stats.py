@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from clairvoyant_cli.protocols import printable as plain
-from clairvoyant_cli.proxy.access.daily_quota import DailyTokens
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder, Compared
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.client_counts import Tally
 from clairvoyant_cli.state.snapshot import (
     MAX_RECENT,
     AnswerPart,
@@ -58,7 +57,7 @@ class RequestStats:
     books: ArrivalOrder = field(default_factory=ArrivalOrder)
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    today: DailyTokens = field(default_factory=DailyTokens)
+    tokens: Tally = field(default_factory=Tally)
     _stats: tuple[float, tuple[ClassStats, ...]] | None = None
 
     def repeated(self, exchange: Exchange, why: str) -> None:
@@ -73,18 +72,13 @@ class RequestStats:
     def arrived(self, exchange: Exchange) -> None:
         """Count a request that has joined the queue."""
         self.submitted += 1
-        self.today.begun(exchange.job.client, round(exchange.job.tokens))
-
-    def reestimated(self, exchange: Exchange, before: Job) -> None:
-        """Replace a request's prediction in today's tokens of its client."""
-        self.today.ended(before.client, round(before.tokens), 0)
-        self.today.begun(before.client, round(exchange.job.tokens))
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record an ended request, and log it."""
         now, asked, attempt = end.at_s, exchange.asked, exchange.attempt
         self.counts[end.outcome] += 1
-        self.today.ended(exchange.job.client, round(exchange.job.tokens), exchange.generated(now))
+        if (generated := exchange.generated(now)) > 0:
+            self.tokens.add(exchange.job.client, generated)
         backend = attempt.worker if attempt else ""
         waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
         tokens = exchange.totals.tokens if exchange.totals.complete else None

@@ -39,7 +39,6 @@ from clairvoyant_cli.state.snapshot import (
     RunningRequest,
     SessionsState,
     SessionState,
-    ShouterState,
     Snapshot,
     TauState,
     UrgencyState,
@@ -135,7 +134,7 @@ class SnapshotBuilder:
             utilisation_s=utilisation_s,
             log=tuple(stats.journal.events),
             service_level=None if self.service_level is None else self.service_level.state(),
-            urgency=self._urgency(now),
+            urgency=self._urgency(),
             waiting=replace(waiting.totals(), backlog_s=self.backlog.stands_for_s),
             gain=gain,
             sessions=self._sessions(waiting.standings.entries, now),
@@ -186,18 +185,14 @@ class SnapshotBuilder:
             guards=operation.dispatcher.scheduler.policy.guarded,
         )
 
-    def _urgency(self, now: float) -> UrgencyState:
+    def _urgency(self) -> UrgencyState:
         dispatcher, stats, predictor = self.operation.dispatcher, self.urgency_stats, self.levels.predictor
-        claims = dispatcher.scheduler.claims
-        shouter = claims.shouter(now)
         return UrgencyState(
             levels=stats.levels(list(dispatcher.live.values())),
             predictor="" if predictor is None else predictor.name,
             target_s=stats.target_s,
             late=stats.late,
-            overruled=self.levels.totals(claims.refused),
             heeded=dispatcher.scheduler.policy.by_level,
-            shouter=None if shouter is None else ShouterState(*shouter),
         )
 
     def _sessions(self, waiting: Sequence[QueuedJob], now: float) -> SessionsState:
@@ -261,12 +256,12 @@ class SnapshotBuilder:
         return PredictorState(name, quality.judged, quality.ranking_accuracy, quality.q90_coverage)
 
     def _clients(self) -> tuple[ClientState, ...]:
-        """Return the busiest clients of those with requests here or today, or with rules."""
-        clients, today = self.access.clients, self.stats.today
+        """Return the busiest clients of those that have requests, had answers, or have rules."""
+        tokens = self.stats.tokens
         here = self.operation.dispatcher.scheduler.clients
-        names = here.keys() | today.clients | {*clients.listed}
+        names = here.keys() | tokens.clients | {*self.access.clients.listed}
         busiest = nsmallest(
-            CLIENTS_SHOWN, names, key=lambda name: (-sum(here.get(name, (0, 0))), -today.had(name), name)
+            CLIENTS_SHOWN, names, key=lambda name: (-sum(here.get(name, (0, 0))), -tokens.of(name), name)
         )
         return tuple(self._client(name, *here.get(name, (0, 0))) for name in busiest)
 
@@ -276,17 +271,15 @@ class SnapshotBuilder:
             name=name,
             waiting=waiting,
             running=running,
-            tokens_today=self.stats.today.had(name),
+            tokens=self.stats.tokens.of(name),
             late=0 if self.service_level is None else self.service_level.missed_by_client.of(name),
             weight=rules.weight,
             max_waiting=rules.max_waiting,
             max_running=rules.max_running,
             tau_s=rules.tau_s,
             priority=rules.priority,
-            tokens_per_day=rules.tokens_per_day,
             ruled=rules != EVERYBODY,
             urgency=rules.urgency,
-            overruled=self.levels.overruled(name, self.operation.dispatcher.scheduler.claims.refused),
         )
 
     def _explain(self, exchange: Exchange, now: float) -> None:
@@ -340,7 +333,6 @@ class SnapshotBuilder:
             slot=attempt.slot,
             uncut=exchange.uncut_because,
             estimated=estimated,
-            remark=exchange.remark,
             answer=exchange.answer.read() if shows_answer and exchange.answer is not None else None,
         )
 

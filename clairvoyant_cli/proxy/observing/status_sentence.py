@@ -25,7 +25,7 @@ OFTEN, OFTEN_S = 3, 60.0
 def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
     """Return the first that holds: stopped or paused, no server, an urgent request late, overload, service
     level missed, a server or the predictor impaired, each request fails, tau promotes many, the queue does
-    not get shorter, too many urgency claims, sessions that take turns, all well.
+    not get shorter, sessions that take turns, all well.
     """
     return next(
         chain(
@@ -120,18 +120,14 @@ def _failing(state: Snapshot) -> Iterator[StatusLine]:
 
 
 def _fairness(state: Snapshot) -> Iterator[StatusLine]:
-    """Tau, a backlog or a client's claims disturb the order; sessions take turns."""
-    recent, shouter, stands_s = state.tau.recent, state.urgency.shouter, state.waiting.backlog_s
+    """Tau or a backlog disturbs the order; sessions take turns."""
+    recent, stands_s = state.tau.recent, state.waiting.backlog_s
     rows = zip(recent, recent[OFTEN - 1 :], strict=False)
     if any(last - first <= OFTEN_S and state.taken_at - last <= OFTEN_S for first, last in rows):
         started = plural(state.tau.firings_last_minute, "request")
         yield StatusLine("warn", f"Starvation guard active: it promoted {started} in the last minute")
     if stands_s is not None:
         text = f"Backlog for {span(stands_s)}: {state.waits:,} waiting and not getting fewer{_clears(state)}"
-        yield StatusLine("warn", text)
-    if shouter is not None:
-        share, claims = f"{shouter.share:.0%}", plural(shouter.unbelieved, "claim")
-        text = f"{shouter.client} claims more urgency than its share ({share}): {claims} rejected"
         yield StatusLine("warn", text)
     if state.sessions.summary:
         yield StatusLine("good", state.sessions.summary)

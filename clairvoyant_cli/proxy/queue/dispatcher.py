@@ -18,7 +18,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Phase,
     RequestEnd,
 )
-from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Job, Reason
+from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.urgency import Said
 
@@ -39,8 +39,7 @@ class Dispatcher:
     """Grants slots to waiting exchanges in the scheduler's order.
 
     Listeners: `fired` of each start by tau, `ended` of each exchange that ends, `changed` after each change
-    of the queue, `reestimated` of each exchange with a new prediction and its job before, `urgency_set` of
-    each new urgency level.
+    of the queue, `urgency_set` of each new urgency level.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class Dispatcher:
         self.fired: list[Callable[[], None]] = []
         self.ended: list[Ended] = []
         self.changed: list[Callable[[], None]] = []
-        self.reestimated: list[Callable[[Exchange, Job], None]] = []
         self.urgency_set: list[Callable[[Exchange], None]] = []
         self._clock = clock
         self._spawn = spawn
@@ -161,10 +159,7 @@ class Dispatcher:
         """Replace the estimates of a waiting exchange; False if it is not waiting."""
         if not self.scheduler.reestimate(exchange.id, self._clock(), **estimates):
             return False
-        before = exchange.job
         exchange.reestimated(estimates)
-        for listener in self.reestimated:
-            listener(exchange, before)
         return True
 
     def set_urgency(self, exchange: Exchange, level: int | None, by: Said) -> bool:

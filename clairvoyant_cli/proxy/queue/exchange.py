@@ -139,7 +139,7 @@ class Exchange:
     resolves when an attempt begins and is replaced whenever the request is requeued. `splice` joins the parts
     of its answer; None if it must not be cut, for the reason `uncut_because`. `only_as_asked`: from now on
     only the client's own request may be sent for it. `is_truncated`: the server cut its prompt; `remark` says
-    that, or that it repeats itself, to people. `answer` is the text so far, kept only if it may be shown.
+    that to people. `answer` is the text so far, kept only if it may be shown.
     `thought_tokens` are those before the answer, once it has stopped thinking, and `after_thinking` predicts
     the rest.
     """

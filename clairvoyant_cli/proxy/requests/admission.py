@@ -44,15 +44,15 @@ class PassOn:
     model: str = ""
 
 
-Check = Callable[[str, ParsedRequest, Sequence[Server]], Refusal | None]
-"""Returns why a client's request is refused that the given servers could serve; None if it is not."""
+Check = Callable[[ParsedRequest, Sequence[Server]], Refusal | None]
+"""Returns why a request is refused that the given servers could serve; None if it is not."""
 
 
 @dataclass(slots=True)
 class Admission:
     """Decides what becomes of an incoming request. A body longer than `body_limit_bytes` is not parsed.
 
-    It refuses requests also by the operator's `checks`, and those that would miss the `service_level`.
+    It refuses requests also by a `check`, and those that would miss the `service_level`.
     `admitted` listeners are called with each exchange that enters the queue.
     """
 
@@ -65,7 +65,7 @@ class Admission:
     annotation: Annotation
     body_limit_bytes: int = 64 * 1024 * 1024
     service_level: ServiceLevel | None = None
-    checks: Sequence[Check] = ()
+    check: Check | None = None
     admitted: list[Callable[[Exchange], None]] = field(default_factory=list)
     _entering: Counter[str] = field(default_factory=Counter)
 
@@ -148,9 +148,6 @@ class Admission:
         """Return why a request is not accepted now; None if it is."""
         if self.operation.draining:
             return DRAINING
-        quota = self.access.clients.rules_of(client).tokens_per_day
-        if quota is not None and self.stats.today.spent(client) >= quota:
-            return self.stats.today.refusal(quota)
         if all(server.leads_back for server in able):
             return IN_A_LOOP
         # If nothing is in flight, one request may find out whether a loading server serves by now.
@@ -158,7 +155,7 @@ class Admission:
             return self.refusals.away(able[0])
         if all(server.draining for server in able):
             return self.refusals.draining_alone(able)
-        return next(filter(None, (check(client, parsed, able) for check in self.checks)), None)
+        return None if self.check is None else self.check(parsed, able)
 
     def _too_late(self, exchange: Exchange) -> Refusal | None:
         """Return a refusal if a request's predicted TTFT exceeds the service level."""

@@ -26,10 +26,6 @@ class CutError(Exception):
     """The answer was cut, as was wanted; its request waits again."""
 
 
-class EndedError(Exception):
-    """The answer was ended for its client before the server had finished it."""
-
-
 def kept_here(head: ResponseHead, server: Server) -> ResponseHead:
     """Return a head whose redirect does not lead past the proxy."""
     if head.get(b"location") is None and head.get(b"content-location") is None:
@@ -111,7 +107,6 @@ class Relay(ResponseSink):
         self._note_first_byte(data)
         if self._usage is not None:
             self._usage.feed(data)
-            self._end_early(self._usage.ending)
 
     def _find_id(self, data: bytes) -> None:
         """Tell the id of the response, which may arrive in pieces."""
@@ -149,14 +144,6 @@ class Relay(ResponseSink):
         self._client.fed_by(None)
         self.finished.set_exception(CutError())
         return True
-
-    def _end_early(self, ending: bytes) -> None:
-        if ending and not self.finished.done():
-            self.upstream.let_go()
-            self._client.fed_by(None)
-            self._client.send_body(ending)
-            self._client.send_end([])
-            self.finished.set_exception(EndedError())
 
     def failed(self, error: UpstreamError) -> None:
         self.broken = True

@@ -37,8 +37,7 @@ from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation, has_no_side_effects
 from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.relay import CutError, EndedError, Relay
-from clairvoyant_cli.proxy.requests.runaways import Runaways
+from clairvoyant_cli.proxy.requests.relay import CutError, Relay
 from clairvoyant_cli.proxy.requests.serving_rules import (
     Abandon,
     Answered,
@@ -53,7 +52,6 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     ServingRules,
     WaitAgain,
 )
-from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
 from clairvoyant_cli.proxy.requests.spliced_relay import SplicedRelay, UnfitError
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
@@ -78,8 +76,6 @@ class Serving:
     engines: EngineQueues
     stats: RequestStats
     silent_s: float | None
-    runaways: Runaways
-    slot_keeper: SlotKeeper = field(default_factory=SlotKeeper)
     predictor: Predictor = field(default_factory=Predictor)
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
@@ -132,7 +128,6 @@ class Serving:
         attempt.follows_cut_s = server.prompt_cuts.followed(attempt.granted_s)
         try:
             onward = await self._onward(exchange, request, server)
-            await self.slot_keeper.before_attempt(exchange, server)
             upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True
             relay = self._relay(exchange, attempt, upstream, request, keep_alive)
@@ -161,8 +156,6 @@ class Serving:
             await relay.finished
         except CutError:
             return await self._cut(exchange, attempt, relay)
-        except EndedError:
-            return await self._ended_early(exchange)
         except UnreachableError as error:
             server.watch.lost(str(error))
             return NotTaken(AttemptEnd.UNREACHABLE, str(error))
@@ -175,8 +168,6 @@ class Serving:
             return self._left(exchange, attempt, relay)
         else:
             return self._answered(exchange, attempt, relay.status)
-        finally:
-            self.slot_keeper.after_attempt(exchange, server)
 
     def _is_resendable(self, request: Request, route: Route, server: Server) -> bool:
         """Whether a request that was sent may be cut, and sent again, before any of its answer has come."""
@@ -206,14 +197,6 @@ class Serving:
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
         return CutOff()
-
-    async def _ended_early(self, exchange: Exchange) -> ServingEvent:
-        """Wait until the slot of an answer that was ended is free; its client may leave meanwhile."""
-        try:
-            await self._released(exchange)
-        except asyncio.CancelledError:
-            return ClientLeft(at_work=True, heard_all=True, status=200)
-        return Answered(200)
 
     async def _released(self, exchange: Exchange) -> None:
         """Return when the server has stopped working for an abandoned exchange."""
@@ -347,7 +330,7 @@ class Serving:
             server.watch.answered()
             if head.status < 500:
                 server.health.began()
-            attempt.usage = self.runaways.reader(exchange, head)
+            attempt.usage = UsageReader(head, exchange.answer)
             # Not with the reader itself: it would keep the answer's tail until a garbage collection.
             attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
             return attempt.usage

@@ -55,8 +55,6 @@ class SplicedRelay(Relay):
             self.upstream.let_go()
             self._client.fed_by(None)
             self.finished.set_exception(CutError())
-        elif self._usage is not None:
-            self._end_early(self._usage.ending)
 
     def end(self, trailers: list[Header]) -> None:
         if not self._spliced:

@@ -64,7 +64,7 @@ class Truncations:
                 about = tokens * max(characters / of_characters, 1.0)
         return Length(least, about, max(about, chain.length / BYTES_A_TOKEN))
 
-    def refusal(self, client: str, parsed: ParsedRequest, able: Sequence[Server]) -> Refusal | None:
+    def refusal(self, parsed: ParsedRequest, able: Sequence[Server]) -> Refusal | None:
         """Return a refusal if every server that can serve a request would truncate its prompt."""
         contexts = [None if each.residents is None else each.residents.context_of(parsed) for each in able]
         most = max((each or 0 for each in contexts), default=0)

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 from clairvoyant_cli.addresses import Address
 from clairvoyant_cli.backends.prober import Ask
@@ -25,7 +24,6 @@ from clairvoyant_cli.proxy.servers.find_servers import find_server
 from clairvoyant_cli.proxy.servers.loaded_models import Residents
 from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, names
 from clairvoyant_cli.proxy.servers.pool import ServerPool
-from clairvoyant_cli.proxy.servers.saved_slots import SavedSlots
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.job import Job
@@ -82,10 +80,6 @@ class ServerLifecycle:
             look_closer=partial(self.see_settings, server),
             clock=self.journal.clock,
         )
-        if self.config.slot_save_path is not None:
-            folder, budget = Path(self.config.slot_save_path), self.config.slot_budget * (1 << 30)
-            journal = self.journal
-            server.saved_slots = SavedSlots(server, server.ask, folder, budget, journal.event, journal.clock)
         server.outage.grace_s = self.config.outage_grace
         server.outage.give_up = partial(self.outlasted, server)
         server.health.changed = self.share_out

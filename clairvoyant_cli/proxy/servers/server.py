@@ -16,7 +16,6 @@ from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_part
 from clairvoyant_cli.proxy.servers.health import Health, Outage
 from clairvoyant_cli.proxy.servers.loaded_models import Residents
 from clairvoyant_cli.proxy.servers.prompt_cuts import PromptCuts
-from clairvoyant_cli.proxy.servers.saved_slots import SavedSlots
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.kv_cache import KvCache
 from profiles.records import Continuation, Profile
@@ -41,7 +40,7 @@ class Server(ObservedServer):
     `key` is its own API key. It is `named_by_kind` if nobody gave it a name. `profiles` are its measurements,
     the preferred one first. `weight` is its share among servers that could serve a request equally well. A
     `draining` server gets no new requests; a `leaving` one is also removed once it has nothing left to do.
-    `residents` is None unless it swaps models, `saved_slots` unless it may save conversations. `settings`
+    `residents` is None unless it swaps models. `settings`
     maps a model to what decides its answers besides the request. With `tests_allowed`, it is tested although
     that may cost money; `self_test` says how far the test is. `truncated` counts the prompts that it cut to
     its context, and `cut_to` are the tokens of the last one and that context. `news`, `unproved` and
@@ -61,7 +60,6 @@ class Server(ObservedServer):
     kv_cache: KvCache = field(default_factory=KvCache)
     prompt_cuts: PromptCuts = field(default_factory=PromptCuts)
     residents: Residents | None = None
-    saved_slots: SavedSlots | None = None
     settings: dict[str, ModelSettings] = field(default_factory=dict)
     tests_allowed: bool = False
     self_test: str = ""
@@ -103,9 +101,7 @@ class Server(ObservedServer):
         return self.speeds.seconds(tokens, 0.0)
 
     async def close(self) -> None:
-        """Close all connections to it, and erase what it saved."""
-        if self.saved_slots is not None:
-            self.saved_slots.forget_all()
+        """Close all connections to it."""
         await self.upstream.close()
         await self.prober.close()
 

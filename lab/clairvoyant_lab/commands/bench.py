@@ -195,7 +195,6 @@ def agent_arm(context: click.Context, arm: str) -> str:
     f"With --backend {REPLAY}: tokens of its cache in host memory.",
 )
 @click.option("--tau", type=click.FloatRange(0), metavar="SECONDS", help="As of `serve`.")
-@click.option("--slot-save-path", metavar="DIR", help="As of `serve`.")
 @common_options
 def agents(**options: Any) -> None:
     """Measure what sessions of coding agents cost: tokens read and time."""
@@ -207,8 +206,6 @@ def agents(**options: Any) -> None:
         raise InputError(f"--virtual-time needs --backend {REPLAY}")
     if options["backend"] != REPLAY:
         check_backend(options["backend"])
-    elif options["slot_save_path"] is not None:
-        raise InputError("--slot-save-path needs a real server: give its --url")
     report_options = {name: options.pop(name) for name in ("as_json", "report_file")}
     measure = _measure_agents(**options)
     findings = run_virtually(measure) if virtual else run(measure)
@@ -224,7 +221,6 @@ async def _measure_agents(
     slots: int | None,
     virtual_time: bool,
     tau: float | None,
-    slot_save_path: str | None,
     backend_key_file: Path | None,
     **load_options: Any,
 ) -> "Findings":
@@ -237,7 +233,6 @@ async def _measure_agents(
         listen="127.0.0.1:0",
         slots=slots,
         tau=tau,
-        slot_save_path=slot_save_path,
         backend_key_file=str(backend_key_file) if backend_key_file else None,
     )
     load = AgentLoad(**load_options)

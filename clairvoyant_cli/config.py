@@ -308,7 +308,7 @@ class ServeConfig:
     record_prompts: bool = setting(
         False,
         None,
-        "Also record requests (up to 256 KiB each), to train a predictor. `clairvoyant forget` erases them.",
+        "Also record requests (up to 256 KiB each), to train a predictor. `history --forget` erases them.",
     )
     show_prompts: bool = setting(
         False, None, "Show prompts and answers in dashboards. Does not log or record them."

@@ -1,17 +1,15 @@
-"""`clairvoyant report`: reports how much less requests waited than in order of arrival."""
+"""`history --report`: reports how much less requests waited than in order of arrival."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from sqlite3 import Connection
 
 import click
 
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import span as time_span
-from clairvoyant_cli.commands.options import db_option, json_option
-from clairvoyant_cli.commands.setup import opened_database
-from clairvoyant_cli.commands.time_spans import date, span_options
+from clairvoyant_cli.commands.time_spans import date
 from profiles.history import SessionTotal, Span, by_session, newest
 from profiles.records import Finished
 from profiles.savings import Group, compared, group
@@ -41,19 +39,10 @@ class Findings:
     sessions: list[SessionTotal]
 
 
-@click.command()
-@span_options("7d")
-@db_option
-@json_option("Print the figures as JSON.")
-def command(span: Span, db_file: Path | None, as_json: bool) -> None:
-    """Report how much less, or more, requests waited than in order of arrival, by class, client and model.
-
-    Uses the requests that `serve` recorded, by default in the last seven days. Clients are shown as
-    hashes.
-    """
-    with opened_database(db_file) as connection:
-        every = newest(connection, span, MAX_ROWS)
-        sessions = by_session(connection, span, SHOWN_SESSIONS)
+def show(connection: Connection, span: Span, *, as_json: bool) -> None:
+    """Print the comparison, or its figures as JSON."""
+    every = newest(connection, span, MAX_ROWS)
+    sessions = by_session(connection, span, SHOWN_SESSIONS)
     rows = compared(every)
     by = {
         "class": sorted(group(rows, lambda row: row.length_class), key=lambda g: g.name, reverse=True),

@@ -132,7 +132,7 @@ def serve_option(name: str, about: str = "") -> Option:
     about = about or known.about + _default(known)
     flag = f"--{name.replace('_', '-')}"
     if known.kind is bool:
-        return click.option(flag, is_flag=True, default=None, help=about)
+        return click.option(flag, is_flag=True, default=None, help=about, hidden=known.expert)
     return click.option(
         flag,
         type=known.kind,
@@ -141,6 +141,7 @@ def serve_option(name: str, about: str = "") -> Option:
         shell_complete=COMPLETED.get(name),
         callback=(lambda _, __, given: ",".join(given) if given else None) if known.repeatable else None,
         help=about,
+        hidden=known.expert,
     )
 
 

@@ -121,13 +121,6 @@ def main() -> None:
         _end(str(error), error.exit_code)
     except (OSError, RuntimeError) as error:
         _end_by(error)
-    except (ImportError, SyntaxError, AttributeError):
-        # Another distribution may have overwritten our packages tui, predictor or profiles.
-        packages = import_module("clairvoyant_cli.packages")
-        why = next(packages.displaced(), None)
-        if why is None:
-            raise
-        _end(f"{why}; run: {packages.REINSTALL}", ExitCode.FAILURE)
     sys.exit(code)
 
 

@@ -160,9 +160,10 @@ class ServeConfig:
         "N",
         "Maximum queued requests. When full, drop from the client with the most queued.",
         AT_LEAST_1,
+        expert=True,
     )
     refuse_truncated: bool = setting(
-        False, None, "Reject a prompt with 400 that Ollama would answer without its beginning."
+        False, None, "Reject a prompt with 400 that Ollama would answer without its beginning.", expert=True
     )
     max_wait: float | None = setting(
         None, "SECONDS", "Reject a request after this long in the queue. Unset: no limit.", ABOVE_0_S
@@ -173,27 +174,31 @@ class ServeConfig:
         "Send empty events to a waiting client so that it does not give up: auto (after 45 s, or half of a "
         "shorter time-out that it announces), off, or after SECONDS.",
         (_is_keep_alive, "be auto, off, or a number of seconds above 0"),
+        expert=True,
     )
     no_keep_place: bool = setting(
         False,
         None,
         "Count a request as new that a client sends again within 60 s after it gave up waiting. Unset: it "
         "keeps its age.",
+        expert=True,
     )
     slo: str | None = setting(
         None,
         "OBJECTIVE",
         "Reject requests that would miss this TTFT objective, e.g. ttft-p95=2s. Unset: off.",
         (lambda text: SLO.fullmatch(text) is not None, "be written as ttft-p95=2s or ttft-p99=500ms"),
+        expert=True,
     )
     overload_status: int = setting(
         503,
         "STATUS",
         "HTTP status of those rejections: 503 or 429.",
         (lambda status: status in (429, 503), "be 503 or 429"),
+        expert=True,
     )
     predictor: str | None = setting(
-        None, "DIR", "Predictor trained with `clairvoyant train`. Unset: the built-in one."
+        None, "DIR", "Predictor trained with `clairvoyant train`. Unset: the built-in one.", expert=True
     )
     semantic: str = setting(
         "auto",
@@ -201,6 +206,7 @@ class ServeConfig:
         "Refine predictions of queued requests with a text encoder: on, off, or auto (on with the built-in "
         "predictor).",
         one_of(("on", "off", "auto")),
+        expert=True,
     )
     urgency: str | None = setting(
         None,
@@ -209,7 +215,7 @@ class ServeConfig:
         "train --urgency`. Makes `urgency` the default policy. Unset: off.",
     )
     urgency_target: float = setting(
-        10.0, "SECONDS", "Warn when a level-0 request waits longer than this.", ABOVE_0_S
+        10.0, "SECONDS", "Warn when a level-0 request waits longer than this.", ABOVE_0_S, expert=True
     )
     annotate: str = setting(
         "auto",
@@ -217,9 +223,10 @@ class ServeConfig:
         "Forward requests at once and set their priority field, for servers that schedule by it (vLLM, "
         "SGLang): on, off, or auto (on where the server is found to support it).",
         one_of(("on", "off", "auto")),
+        expert=True,
     )
     profile: str | None = setting(
-        None, "NAME", "Profile from `clairvoyant calibrate`. Unset: the newest match."
+        None, "NAME", "Profile from `clairvoyant calibrate`. Unset: the newest match.", expert=True
     )
     api_key_file: str | None = setting(
         None, "FILE", "API keys, one name:key per line. Required beyond loopback."
@@ -244,26 +251,37 @@ class ServeConfig:
         repeatable=True,
     )
     body_limit_mib: int = setting(
-        64, "MIB", "Largest request body that is parsed for a prediction.", AT_LEAST_1
+        64, "MIB", "Largest request body that is parsed for a prediction.", AT_LEAST_1, expert=True
     )
-    body_budget_mib: int = setting(256, "MIB", "Memory for the bodies of all queued requests.", AT_LEAST_1)
+    body_budget_mib: int = setting(
+        256, "MIB", "Memory for the bodies of all queued requests.", AT_LEAST_1, expert=True
+    )
     connect_timeout: float = setting(
-        5.0, "SECONDS", "Timeout to connect to the backend. Responses have no timeout.", ABOVE_0_S
+        5.0,
+        "SECONDS",
+        "Timeout to connect to the backend. Responses have no timeout.",
+        ABOVE_0_S,
+        expert=True,
     )
     client_timeout: float = setting(
-        30.0, "SECONDS", "Disconnect a client that makes no progress for this long.", ABOVE_0_S
+        30.0, "SECONDS", "Disconnect a client that makes no progress for this long.", ABOVE_0_S, expert=True
     )
     drain_timeout: float = setting(
-        300.0, "SECONDS", "Maximum time a drain waits for running requests.", NOT_NEGATIVE
+        300.0, "SECONDS", "Maximum time a drain waits for running requests.", NOT_NEGATIVE, expert=True
     )
     outage_grace: float = setting(
         60.0,
         "SECONDS",
         "Keep queued requests this long while the backend is down; 0 rejects them at once.",
         NOT_NEGATIVE,
+        expert=True,
     )
     max_connections: int | None = setting(
-        None, "N", "Maximum client connections. Unset: what the open-file limit allows.", AT_LEAST_1
+        None,
+        "N",
+        "Maximum client connections. Unset: what the open-file limit allows.",
+        AT_LEAST_1,
+        expert=True,
     )
     db: str | None = setting(
         None,
@@ -280,16 +298,20 @@ class ServeConfig:
     no_self_test: bool = setting(
         False, None, "Do not test in idle time whether answers can be cut and continued."
     )
-    quantum: int = setting(100, "TOKENS", "Tokens per turn under `rr` and `rr-sjf`.", AT_LEAST_1)
-    freeze: bool = setting(False, None, "Do not learn from traffic: keep tau, speeds and predictions fixed.")
+    quantum: int = setting(100, "TOKENS", "Tokens per turn under `rr` and `rr-sjf`.", AT_LEAST_1, expert=True)
+    freeze: bool = setting(
+        False, None, "Do not learn from traffic: keep tau, speeds and predictions fixed.", expert=True
+    )
     history_days: int = setting(
         90, "DAYS", "Keep history this long.", (lambda days: 1 <= days <= MAX_DAYS, f"be 1 to {MAX_DAYS}")
     )
-    history_rows: int = setting(1_000_000, "N", "Maximum history rows; 0 records nothing.", NOT_NEGATIVE)
+    history_rows: int = setting(
+        1_000_000, "N", "Maximum history rows; 0 records nothing.", NOT_NEGATIVE, expert=True
+    )
     record_prompts: bool = setting(
         False,
         None,
-        "Also record requests (up to 256 KiB each), to train a predictor. `clairvoyant forget` erases them.",
+        "Also record requests (up to 256 KiB each), to train a predictor. `history --forget` erases them.",
     )
     show_prompts: bool = setting(
         False, None, "Show prompts and answers in dashboards. Does not log or record them."
@@ -306,6 +328,7 @@ class ServeConfig:
         "Send traces of requests here by OTLP over HTTP; needs the extra `otel`. Unset: "
         "$OTEL_EXPORTER_OTLP_ENDPOINT, else off.",
         (is_url, "be a URL such as http://127.0.0.1:4318"),
+        expert=True,
     )
     backends: tuple[BackendConfig, ...] = ()
 

@@ -21,14 +21,11 @@ PACKAGE = "clairvoyant_cli.commands"
 COMMANDS = {
     "serve": "Run the proxy in front of an LLM server.",
     "run": "Run a command whose requests go through the proxy.",
-    "backends": "List, add, drain and remove the servers of a running daemon.",
-    "status": "Print the state of a running daemon once.",
-    "act": "Run one action of `top`, e.g. `act urgency id=REQUEST level=0`.",
+    "status": "Print the state of a running daemon once: requests, slots, servers.",
+    "act": "Run an action on a request, a server or the daemon, e.g. `act backend drain NAME`.",
     "calibrate": "Measure an LLM server and store the profile for `serve`.",
     "profiles": "List, show, select and remove profiles.",
-    "history": "Show served requests.",
-    "report": "Report time saved or lost against arrival order.",
-    "forget": "Erase recorded requests permanently.",
+    "history": "Show, compare with arrival order, or erase served requests.",
     "top": "Show the queue, slots and GPU live, and control them.",
     "demo": "Compare shortest-first with first-come-first-served on a simulated backend.",
     "predict": "Predict the answer length of a prompt.",
@@ -36,7 +33,6 @@ COMMANDS = {
     "takeover": "Listen where an LLM server listens, and move the server to another port.",
     "env": "Print environment variables that send your clients through the proxy.",
     "service": "Run the proxy as a user service.",
-    "completion": "Print the shell completion script for bash, zsh, fish or PowerShell.",
 }
 
 # The commands of the distribution clairvoyant-lab. It is found by its name: the metadata of all that is
@@ -125,13 +121,6 @@ def main() -> None:
         _end(str(error), error.exit_code)
     except (OSError, RuntimeError) as error:
         _end_by(error)
-    except (ImportError, SyntaxError, AttributeError):
-        # Another distribution may have overwritten our packages tui, predictor or profiles.
-        packages = import_module("clairvoyant_cli.packages")
-        why = next(packages.displaced(), None)
-        if why is None:
-            raise
-        _end(f"{why}; run: {packages.REINSTALL}", ExitCode.FAILURE)
     sys.exit(code)
 
 

@@ -34,8 +34,8 @@ def one_of(choices: Iterable[str]) -> Check:
 class Setting:
     """A setting. `about` is its help, `metavar` the placeholder of its value (None for a boolean).
 
-    The flag of a `repeatable` setting may be repeated. `kind` is the type without `| None`; None means unset
-    and passes every check.
+    The flag of a `repeatable` setting may be repeated; that of an `expert` one is not in `--help`. `kind` is
+    the type without `| None`; None means unset and passes every check.
     """
 
     default: Any
@@ -43,12 +43,20 @@ class Setting:
     about: str
     checks: tuple[Check, ...]
     repeatable: bool
+    expert: bool
     kind: type = str
 
 
-def setting(default: Any, metavar: str | None, about: str, *checks: Check, repeatable: bool = False) -> Any:
+def setting(
+    default: Any,
+    metavar: str | None,
+    about: str,
+    *checks: Check,
+    repeatable: bool = False,
+    expert: bool = False,
+) -> Any:
     """Return a dataclass field of a setting."""
-    known = Setting(default, metavar, about, checks, repeatable)
+    known = Setting(default, metavar, about, checks, repeatable, expert)
     return field(default=default, metadata={"setting": known})
 
 

@@ -128,9 +128,9 @@ def commands_below(
 def settings() -> list[str]:
     """List the settings of `serve`, servers and the dashboard."""
     where = (
-        "Each is a flag (with dashes), a key under `[serve]` in `config.toml` in the user's configuration "
-        f"directory, or an environment variable `{config.ENV_PREFIX}SERVE_<NAME>`. Flags override the "
-        "environment, which overrides the file. Unknown names are errors."
+        "Each is a key under `[serve]` in `config.toml` in the user's configuration directory, an environment "
+        f"variable `{config.ENV_PREFIX}SERVE_<NAME>`, or a flag (with dashes; `--help` leaves out those for "
+        "experts). Flags override the environment, which overrides the file. Unknown names are errors."
     )
     tables = (
         "Instead of `backend`, `slots` and `backend_key_file`, the file can have a `[[backends]]` table for each "

@@ -12,6 +12,7 @@ import pytest
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.main import COMMANDS, cli
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.settings import settings_of
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -55,6 +56,17 @@ def test_every_setting_of_serve_is_a_flag_and_is_documented() -> None:
     for name in settings - {"backends"}:
         assert f"`{name}`" in REFERENCE, name
     assert "`[[backends]]`" in REFERENCE
+
+
+def test_help_of_serve_lists_what_a_small_team_needs() -> None:
+    parameters = command("serve").params
+    context = click.Context(command("serve"), help_option_names=["--help"])
+    shown = [
+        each for each in command("serve").get_params(context) if each.get_help_record(context) is not None
+    ]
+    assert len(shown) <= 28
+    hidden = {each.name for each in parameters if isinstance(each, click.Option) and each.hidden}
+    assert hidden == {name for name, each in settings_of(ServeConfig).items() if each.expert}
 
 
 def test_help_and_reference_describe_the_same_policies() -> None:

@@ -1,12 +1,15 @@
-"""The wheel: four packages side by side, without tests."""
+"""The wheel: one package without tests, in which the three of common names are found."""
 
-import importlib
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -14,18 +17,32 @@ ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_packages_are_found_side_by_side() -> None:
-    homes = set()
-    for name in ("clairvoyant_cli", "tui", "predictor", "profiles"):
-        module = importlib.import_module(name)
-        assert module.__file__ is not None
-        homes.add(Path(module.__file__).parent.parent)
-    assert len(homes) == 1
+SIBLINGS = ("tui", "predictor", "profiles")
 
 
-def test_wheel_contains_only_the_product() -> None:
-    packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert set(packages) == {"clairvoyant_cli", "tui", "predictor", "profiles"}
+def test_the_wheel_keeps_common_names_out_of_site_packages(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling builds the package; it is in the extra dev")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
+    site = tmp_path / "site"
+    with ZipFile(wheel) as archive:
+        archive.extractall(site)
+    assert {each.name.partition("-")[0] for each in site.iterdir()} == {"clairvoyant_cli"}
+    for name in SIBLINGS:  # of another distribution
+        (site / name).mkdir()
+        (site / name / "__init__.py").write_text("raise AttributeError")
+    names = ", ".join(SIBLINGS)
+    told = f"import clairvoyant_cli, {names}; print(*(each.__file__ for each in ({names})))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", told],
+        env=os.environ | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    home = site / "clairvoyant_cli" / "siblings"
+    assert done.stdout.split() == [str(home / name / "__init__.py") for name in SIBLINGS]
 
 
 def test_package_page_links_are_absolute(

@@ -36,7 +36,7 @@ class Clairvoyant < Formula
     system(*pip, "--no-deps", *Dir["*.whl"])
     bin.install_symlink libexec/"bin/clairvoyant"
     man1.install_symlink libexec/"share/man/man1/clairvoyant.1"
-    generate_completions_from_executable(bin/"clairvoyant", "completion")
+    generate_completions_from_executable(bin/"clairvoyant", shell_parameter_format: :click)
   end
 
   test do

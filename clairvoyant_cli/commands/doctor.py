@@ -15,7 +15,6 @@ from clairvoyant_cli.commands.options import config_option, json_option, token_f
 from clairvoyant_cli.config import BackendConfig, ServeConfig, load_serve_config
 from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of, ok
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.packages import REINSTALL
 from clairvoyant_cli.protocols.printable import plural
 
 MARKS = {
@@ -54,7 +53,7 @@ async def _examine(
     from clairvoyant_cli.doctor import installation
     from profiles.host import this_host
 
-    findings = list(installation.check_packages())
+    findings = [installation.check_version()]
     try:
         config = load_serve_config({"backend": backend} if backend else {}, file=config_file)
     except ClairvoyantError as error:
@@ -113,6 +112,7 @@ def _takeover() -> list[Finding]:
 
 def _predictor(config: ServeConfig) -> list[Finding]:
     from clairvoyant_cli.commands.setup import load_predictor
+    from clairvoyant_cli.doctor.installation import REINSTALL
     from predictor.record import PromptView
 
     try:

@@ -1,32 +1,58 @@
-"""`clairvoyant history`: shows served requests, and compares them with the profile."""
+"""`clairvoyant history`: shows served requests, compares them with the profile and with arrival order, and
+erases them.
+"""
 
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 from sqlite3 import Connection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from clairvoyant_cli.commands import report
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds, share
 from clairvoyant_cli.commands.number_format import span as span_of
-from clairvoyant_cli.commands.options import db_option, json_option
-from clairvoyant_cli.commands.plain_output import say_json
-from clairvoyant_cli.commands.setup import opened_database
+from clairvoyant_cli.commands.options import db_option
+from clairvoyant_cli.commands.plain_output import say, say_json
+from clairvoyant_cli.commands.setup import database_path, opened_database, told_plainly
 from clairvoyant_cli.commands.time_spans import date, span_options
-from clairvoyant_cli.errors import printable
+from clairvoyant_cli.errors import InputError, printable
+from clairvoyant_cli.protocols.printable import plural
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
-from profiles.history import SessionTotal, Span, by_session, each, newest, p_long_by_class, spread, totals
+from profiles.history import (
+    ALWAYS,
+    FOREVER,
+    SessionTotal,
+    Span,
+    by_session,
+    each,
+    forget,
+    newest,
+    p_long_by_class,
+    spread,
+    totals,
+)
 from profiles.records import Finished
 from profiles.store import newest_profile
 
 RowT = TypeVar("RowT", Finished, SessionTotal)
 
 LISTED = 10
+
+
+# The options that each view takes, besides those of the span and the database.
+TAKEN = {
+    "": {"limit", "json", "csv"},
+    "sessions": {"limit", "json", "csv"},
+    "report": {"json"},
+    "trace": {"limit"},
+    "forget": {"all", "keep_learned", "yes"},
+}
 
 
 @click.command()
@@ -36,36 +62,54 @@ LISTED = 10
     type=click.IntRange(min=0),
     help=f"Requests to list.  [default: {LISTED}; all with --json, --csv, --trace]",
 )
-@span_options()
+@span_options
 @click.option(
     "--sessions", is_flag=True, help="List sessions of two requests or more instead: turns, tokens, waits."
 )
+@click.option(
+    "--report",
+    is_flag=True,
+    help="Report how much less requests waited than in order of arrival, by class, client and model.",
+)
 @db_option
-@json_option("Print the requests as JSON Lines.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print the requests as CSV.")
+@click.option("--json", is_flag=True, help="Print JSON Lines; with --report, JSON.")
+@click.option("--csv", is_flag=True, help="Print CSV.")
 @click.option(
     "--trace",
     is_flag=True,
     help="Print completed requests as JSON Lines for `evaluate`, `train` and `simulate --workload`.",
 )
-def command(
-    limit: int | None,
-    span: Span,
-    sessions: bool,
-    db_file: Path | None,
-    as_json: bool,
-    as_csv: bool,
-    trace: bool,
-) -> None:
+@click.option(
+    "--forget",
+    is_flag=True,
+    help="Erase these requests permanently, and what was learned from them. Profiles stay.",
+)
+@click.option("--all", is_flag=True, help="With --forget: erase all requests.")
+@click.option(
+    "--keep-learned",
+    is_flag=True,
+    help="With --forget: keep what was learned from them (tau, predictor state).",
+)
+@click.option("--yes", is_flag=True, help="With --forget: do not ask for confirmation.")
+def command(span: Span, db_file: Path | None, **given: Any) -> None:
     """Show served requests: totals, percentiles, drift, and the latest ones.
 
     Clients are shown as hashes. Bodies are included only if `serve --record-prompts` recorded them.
+    --forget overwrites the freed space. A running daemon forgets within seconds too; only its
+    dashboards show the last requests until it stops. --since and --until go by the recorded time.
     """
-    every = as_json or as_csv
+    view = _view(given)
+    if view == "forget":
+        _forget(database_path(db_file), span, given)
+        return
+    limit, as_csv = given["limit"], given["csv"]
+    every = given["json"] or as_csv
     with opened_database(db_file) as connection:
-        if trace:
+        if view == "report":
+            report.show(connection, span, as_json=given["json"])
+        elif view == "trace":
             _trace(_rows(connection, span, limit))
-        elif sessions:
+        elif view == "sessions":
             default = sys.maxsize if every else LISTED
             found = by_session(connection, span, default if limit is None else limit)
             if every:
@@ -76,6 +120,34 @@ def command(
             _dump(Finished, _rows(connection, span, limit), as_csv=as_csv)
         else:
             _show(PlainConsole(), connection, span, LISTED if limit is None else limit)
+
+
+def _view(given: Mapping[str, Any]) -> str:
+    """Return the view that was asked for, "" if none was; a usage error for options of another."""
+    wanted = [name for name, value in given.items() if value not in (None, False)]
+    view = next((name for name in wanted if name in TAKEN), "")
+    stray = next((name for name in wanted if name != view and name not in TAKEN[view]), None)
+    if stray is not None:
+        flag = f"--{stray.replace('_', '-')}"
+        with_ = f"does not go with --{view}" if view else "goes with --forget"
+        raise click.UsageError(f"{flag} {with_}", click.get_current_context())
+    return view
+
+
+def _forget(path: Path, span: Span, given: Mapping[str, Any]) -> None:
+    if (span != Span()) == given["all"]:
+        raise InputError("name what to erase: --client, --model, --since, --until, or --all")
+    asked = "all requests" if span.client is None else f"the requests of {span.client}"
+    asked += "" if span.model is None else f" to {span.model}"
+    asked += "" if span.since == ALWAYS else f" since {date(span.since)}"
+    asked += "" if span.until == FOREVER else f" until {date(span.until)}"
+    if not given["yes"]:
+        click.confirm(f"Permanently erase {asked}?", abort=True, err=True)
+    with told_plainly():
+        erased = forget(path, span, states=not given["keep_learned"])
+    ends = (date(at) for at in (erased.first_at, erased.last_at))
+    finished = f", finished {' to '.join(dict.fromkeys(ends))}" if erased.requests else ""
+    say(f"{plural(erased.requests, 'request')} erased{finished}", err=True)
 
 
 def _rows(connection: Connection, span: Span, limit: int | None) -> Iterator[Finished]:

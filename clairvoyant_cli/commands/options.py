@@ -11,7 +11,7 @@ import click
 from clairvoyant_cli.addresses import BACKEND_NAMES
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.files import LARGE_BYTES, opened, refuse_pipe
+from clairvoyant_cli.files import LARGE_BYTES, opened
 from clairvoyant_cli.settings import Setting, settings_of
 
 if TYPE_CHECKING:
@@ -39,35 +39,6 @@ class Input(click.Path):
 
 
 FILE = Input()
-
-
-class Output(click.Path):
-    """An output file or folder, checked before the command starts.
-
-    `suffixes` are the allowed file name suffixes; empty allows any.
-    """
-
-    def __init__(self, *suffixes: str, folder: bool = False) -> None:
-        super().__init__(path_type=Path, dir_okay=folder, file_okay=not folder)
-        self._suffixes = suffixes
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; a usage error if it is not writable or has the wrong suffix."""
-        path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        if self._suffixes and path.suffix.lower() not in self._suffixes:
-            self.fail(f"{path.name!r} must end in {' or '.join(self._suffixes)}", param, ctx)
-        try:
-            refuse_pipe(path)
-            nearest = path if path.exists() else path.parent
-            if self.dir_okay:  # missing parents are created later
-                nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
-        except OSError as error:
-            self.fail(f"cannot write {path}: {error.strerror}", param, ctx)
-        if not nearest.exists() or (nearest != path and not nearest.is_dir()):
-            self.fail(f"the folder {nearest} does not exist; create it first", param, ctx)
-        if not os.access(nearest, os.W_OK):
-            self.fail(f"{nearest} is not writable", param, ctx)
-        return path
 
 
 def _completed(begun: str, known: Iterable[tuple[str, str]]) -> "list[CompletionItem]":
@@ -132,7 +103,7 @@ def serve_option(name: str, about: str = "") -> Option:
     about = about or known.about + _default(known)
     flag = f"--{name.replace('_', '-')}"
     if known.kind is bool:
-        return click.option(flag, is_flag=True, default=None, help=about)
+        return click.option(flag, is_flag=True, default=None, help=about, hidden=known.expert)
     return click.option(
         flag,
         type=known.kind,
@@ -141,6 +112,7 @@ def serve_option(name: str, about: str = "") -> Option:
         shell_complete=COMPLETED.get(name),
         callback=(lambda _, __, given: ",".join(given) if given else None) if known.repeatable else None,
         help=about,
+        hidden=known.expert,
     )
 
 

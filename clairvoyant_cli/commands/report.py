@@ -1,24 +1,21 @@
-"""`clairvoyant report`: reports how much less requests waited than in order of arrival."""
+"""`history --report`: reports how much less requests waited than in order of arrival."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from sqlite3 import Connection
 
 import click
 
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import span as time_span
-from clairvoyant_cli.commands.options import db_option, json_option
-from clairvoyant_cli.commands.setup import opened_database
-from clairvoyant_cli.commands.time_spans import date, span_options
-from profiles.history import SessionTotal, Span, by_session, newest
+from clairvoyant_cli.commands.time_spans import date
+from profiles.history import Span, newest
 from profiles.records import Finished
 from profiles.savings import Group, compared, group
 
 MAX_ROWS = 200_000  # newest requests of a span that are compared, to bound the run time
 SHOWN_GROUPS = 20
-SHOWN_SESSIONS = 10
 
 EXPLAINED = (
     "Each request was compared as it ended with the same requests in order of arrival, each with the slot "
@@ -28,8 +25,8 @@ EXPLAINED = (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The comparison for a span of history; `by` has the groups by class, client and model, `sessions` the
-    latest sessions of several requests. `answers` were compared, `others` were not.
+    """The comparison for a span of history; `by` has the groups by class, client and model. `answers` were
+    compared, `others` were not.
     """
 
     since: float
@@ -38,22 +35,11 @@ class Findings:
     answers: int
     others: int
     by: dict[str, list[Group]]
-    sessions: list[SessionTotal]
 
 
-@click.command()
-@span_options("7d")
-@db_option
-@json_option("Print the figures as JSON.")
-def command(span: Span, db_file: Path | None, as_json: bool) -> None:
-    """Report how much less, or more, requests waited than in order of arrival, by class, client and model.
-
-    Uses the requests that `serve` recorded, by default in the last seven days. Clients are shown as
-    hashes.
-    """
-    with opened_database(db_file) as connection:
-        every = newest(connection, span, MAX_ROWS)
-        sessions = by_session(connection, span, SHOWN_SESSIONS)
+def show(connection: Connection, span: Span, *, as_json: bool) -> None:
+    """Print the comparison, or its figures as JSON."""
+    every = newest(connection, span, MAX_ROWS)
     rows = compared(every)
     by = {
         "class": sorted(group(rows, lambda row: row.length_class), key=lambda g: g.name, reverse=True),
@@ -63,7 +49,7 @@ def command(span: Span, db_file: Path | None, as_json: bool) -> None:
     first = min((each.finished_at for each in rows), default=span.since)
     last = max((each.finished_at for each in rows), default=span.since)
     others = sum(bool(each.length_class) for each in every) - len(rows)
-    found = Findings(first, last, verdict(rows, by["class"]), len(rows), others, by, sessions)
+    found = Findings(first, last, verdict(rows, by["class"]), len(rows), others, by)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
         return
@@ -106,18 +92,6 @@ def _row(each: Group) -> tuple[str, ...]:
     return (each.name, f"{each.requests:,}", *map(time_span, times), saved)
 
 
-def run_line(each: SessionTotal) -> str:
-    """Return what a session took, in a line."""
-    from tui.formatting import count  # slow to load
-
-    took_s = each.last_at - each.first_at
-    of_it = "of it " if each.waited_s <= took_s else ""  # turns that overlap wait at the same time
-    spans = f"{time_span(took_s)}, {time_span(each.waited_s)} {of_it}waiting"
-    line = f"{each.program or 'a session'}, {each.turns:,} turns, {spans}"
-    cached = each.cached_tokens
-    return line if cached is None else f"{line}, {count(cached)} tokens not read again"
-
-
 def _shown(groups: Sequence[Group]) -> list[Group]:
     """Return the groups that gained most and those that gained least."""
     half = SHOWN_GROUPS // 2
@@ -130,10 +104,6 @@ def _print(found: Findings, console: PlainConsole) -> None:
         if groups:
             console.print()
             console.print_table((name, *HEADER), map(_row, _shown(groups)), right=True)
-    if found.sessions:
-        console.print()
-    for session in found.sessions:
-        console.print(run_line(session), highlight=False)
     if not found.answers + found.others:
         return
     were = "answer was" if found.others == 1 else "answers were"

@@ -46,8 +46,8 @@ def command(config_file: Path | None, **flags: Any) -> None:
 
     Point your clients at the address it listens on instead of the server's own. Every flag
     can also be set in the configuration file, under [serve], or in the environment as
-    CLAIRVOYANT_SERVE_<NAME>. In the file, [[backends]] tables can replace --backend, --slots
-    and --backend-key-file.
+    CLAIRVOYANT_SERVE_<NAME>. docs/reference.md lists more settings, for experts, and the
+    [[backends]] tables of the file, which can replace --backend, --slots and --backend-key-file.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     config = load_serve_config(given, file=config_file)

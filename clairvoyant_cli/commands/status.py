@@ -15,7 +15,7 @@ from clairvoyant_cli.state.snapshot import Snapshot
 @token_file_option
 @json_option("Print the whole state as JSON.")
 def command(url: str | None, token_file: Path | None, as_json: bool) -> None:
-    """Print the state of a running daemon once."""
+    """Print the state of a running daemon once: requests, slots, servers."""
     snapshot = ask_daemon(url, token_file, ControlClient.snapshot)
     if as_json:
         say_json(snapshot)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from clairvoyant_cli.commands.options import Option, together
+from clairvoyant_cli.commands.options import together
 from profiles.history import ALWAYS, FOREVER, Span
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -43,23 +43,19 @@ def date(at: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
         return "an invalid date"
 
 
-def span_options(since: str | None = None) -> Option:
-    """Return a decorator with the options of a span of history, passed as `span`; `since` is the default."""
+def span_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a span of history, passed as `span`."""
 
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def with_span(
-            since: float | None, until: float | None, client: str | None, model: str | None, **others: Any
-        ) -> Any:
-            first, last = ALWAYS if since is None else since, FOREVER if until is None else until
-            return function(span=Span(first, last, client, model), **others)
+    @wraps(function)
+    def with_span(
+        since: float | None, until: float | None, client: str | None, model: str | None, **others: Any
+    ) -> Any:
+        first, last = ALWAYS if since is None else since, FOREVER if until is None else until
+        return function(span=Span(first, last, client, model), **others)
 
-        about = "Only since 90m, 12h, 7d or a date."
-        return together(
-            click.option("--since", type=when, default=since, show_default=True, metavar="WHEN", help=about),
-            click.option("--until", type=when, metavar="WHEN", help="Only before WHEN."),
-            click.option("--client", help="Only this client (address or key name)."),
-            click.option("--model", help="Only this model."),
-        )(with_span)
-
-    return add
+    return together(
+        click.option("--since", type=when, metavar="WHEN", help="Only since 90m, 12h, 7d or a date."),
+        click.option("--until", type=when, metavar="WHEN", help="Only before WHEN."),
+        click.option("--client", help="Only this client (address or key name)."),
+        click.option("--model", help="Only this model."),
+    )(with_span)

@@ -116,8 +116,6 @@ def _live(url: str | None, token_file: Path | None) -> Attachment:
 
 
 async def _snapshot(opened: AbstractAsyncContextManager[Attachment]) -> Snapshot:
-    import tui.print_tables  # noqa: F401 - if it is damaged, that is said, not what the daemon answers
-
     async with opened as (source, _):
         return await source.snapshot()
 

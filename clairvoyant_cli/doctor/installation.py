@@ -1,4 +1,4 @@
-"""Checks the installation and the machine: packages, predictor, GPU, files, limits."""
+"""Checks the installation and the machine: version, GPU, files, limits."""
 
 import os
 import shutil
@@ -10,28 +10,24 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.packages import REINSTALL, displaced
 from clairvoyant_cli.proxy.access.keys import read_clients, read_keys
 from clairvoyant_cli.state.client import state_dir
 from clairvoyant_cli.system import command_to_close, command_to_create, is_open_to_others, open_files_limit
 
+REINSTALL = "uv tool install --force .    # in the checkout"
 PYTHONS = ((3, 11), (3, 14))
 READERS = {"api_key_file": read_keys, "clients": read_clients}
 FEW_FILES = 1024  # each client needs two file descriptors: below this, a few hundred clients are too many
 
 
-def check_packages() -> Iterator[Finding]:
-    """Check that no other distribution has overwritten our packages, and the Python version."""
-    strays = list(displaced())
-    for why in strays:
-        yield broken("packages", why, REINSTALL)
+def check_version() -> Finding:
+    """Check the Python version."""
     low, high = PYTHONS
     version = sys.version_info[:2]
     versions = f"clairvoyant {__version__}, Python {version[0]}.{version[1]}"
     if not low <= version <= high:
-        yield warning("packages", f"{versions}: tested on 3.{low[1]} to 3.{high[1]}", REINSTALL)
-    elif not strays:
-        yield ok("packages", f"{versions}, all packages in one place")
+        return warning("version", f"{versions}: tested on 3.{low[1]} to 3.{high[1]}", REINSTALL)
+    return ok("version", versions)
 
 
 def check_gpu(names: Sequence[str], driver: str) -> Iterator[Finding]:

@@ -73,9 +73,8 @@ COMMANDS: Mapping[Verb, Command] = {
     Verb.RELOAD: Command((), "{}", "Reload the clients file."),
     Verb.BACKEND: Command(
         ("do", "name"),
-        '{"do": "drain", "up" or "remove", "name": SERVER}, or {"do": "add", "url": URL, ...}',
-        "Drain, bring up, remove or add a server. One to add takes the keys of `[[backends]]`, with `key` "
-        "instead of `key_file`.",
+        '{"do": "drain", "up" or "remove", "name": SERVER}, or {"do": "add", "url": URL, "key": KEY, ...}',
+        "Drain, bring up, remove or add a server. One to add takes the keys of `[[backends]]`.",
         "B",
     ),
     Verb.MODEL: Command(

@@ -1,1 +1,3 @@
 """The laboratory: simulator, benchmarks, studies and training. The product does not import it."""
+
+import clairvoyant_cli  # noqa: F401 - makes predictor, profiles and tui importable

@@ -28,7 +28,7 @@ TOO_LONG_AGO = ("9999999999999999999999d", f"1{'0' * 400}d", f"{'9' * 5000}w", "
 @pytest.mark.parametrize("option", ["--since", "--until"])
 def test_what_is_no_time_is_refused_in_one_line(text: str, option: str, tmp_path: Path) -> None:
     db = keep(tmp_path / "c.db", traffic(3))
-    for command in (["history"], ["forget", "--yes"]):
+    for command in (["history"], ["history", "--forget", "--yes"]):
         result = CliRunner().invoke(cli, [*command, option, text, "--db", str(db)])
         assert result.exit_code == 2, result.output
         assert isinstance(result.exception, SystemExit)

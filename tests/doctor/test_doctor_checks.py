@@ -1,6 +1,5 @@
 """Each check of the doctor."""
 
-import importlib.util
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -71,18 +70,10 @@ def test_the_worst_finding_decides_the_exit_code() -> None:
     assert exit_code_of([]) is ExitCode.OK
 
 
-def test_packages_in_one_place() -> None:
-    assert worst(list(installation.check_packages())) is Level.OK
-
-
-def test_a_shadowing_module_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real = importlib.util.find_spec
-    (tmp_path / "tui.py").write_text("")
-    stranger = importlib.util.spec_from_file_location("tui", tmp_path / "tui.py")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: stranger if name == "tui" else real(name))
-    (found,) = [f for f in installation.check_packages() if f.level is Level.BROKEN]
-    assert "tui" in found.text
-    assert found.fix
+def test_an_untested_python_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installation.check_version().level is Level.OK
+    monkeypatch.setattr(installation, "PYTHONS", ((3, 1), (3, 2)))
+    assert installation.check_version().level is Level.WARNING
 
 
 def test_a_server_without_models_is_a_warning() -> None:

@@ -63,6 +63,7 @@ COMMANDS = (
     ("history", "--client", "c1"),
     ("history", "--sessions"),
     ("history", "--sessions", "--json"),
+    ("history", "--report"),
     ("profiles", "list"),
     ("profiles", "show", PROFILE.name),
     ("profiles", "show", PROFILE.name, "--json"),
@@ -126,7 +127,7 @@ def test_commands_report_damage_in_one_line(name: str, sound: Path, tmp_path: Pa
             assert isinstance(result.exception, ClairvoyantError), (command, result.exception)
             assert "\n" not in str(result.exception)
     for command in (("--client", "c1"), ("--all",)):
-        result = CliRunner().invoke(cli, ["forget", *command, "--yes", "--db", str(path)])
+        result = CliRunner().invoke(cli, ["history", "--forget", *command, "--yes", "--db", str(path)])
         if name not in SALTLESS or command == ("--all",):
             assert result.exception is None, (command, result.exception)
             assert rows(path, "client = x'00'") == 0

@@ -1,4 +1,4 @@
-"""`forget` erases, also what a running daemon holds in memory."""
+"""`history --forget` erases, also what a running daemon holds in memory."""
 
 import asyncio
 import signal
@@ -72,7 +72,7 @@ def test_the_command_reports_what_it_erased(tmp_path: Path) -> None:
     now = time.time()
     rows = [replace(FINISHED, request=str(n), finished_at=now - n * 86_400) for n in range(3)]
     path = keep(tmp_path / "c.db", rows)
-    done = CliRunner().invoke(cli, ["forget", "--since", "30h", "--yes", "--db", str(path)])
+    done = CliRunner().invoke(cli, ["history", "--forget", "--since", "30h", "--yes", "--db", str(path)])
     first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - n * 86_400)) for n in (1, 0))
     assert done.stderr == f"2 requests erased, finished {first} to {last}\n"
 
@@ -135,8 +135,18 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def erase(path: Path) -> None:
-    """Run `clairvoyant forget --all`."""
-    command = [sys.executable, "-m", "clairvoyant_cli", "forget", "--all", "--yes", "--db", str(path)]
+    """Run `clairvoyant history --forget --all`."""
+    command = [
+        sys.executable,
+        "-m",
+        "clairvoyant_cli",
+        "history",
+        "--forget",
+        "--all",
+        "--yes",
+        "--db",
+        str(path),
+    ]
     await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True, capture_output=True)
 
 

@@ -39,7 +39,7 @@ def test_savings_are_those_that_the_daemon_recorded() -> None:
 
 
 def said(path: Path, *words: str) -> str:
-    done = CliRunner().invoke(cli, ["report", "--db", str(path), "--since", "2096-10-01", *words])
+    done = CliRunner().invoke(cli, ["history", "--report", "--db", str(path), *words])
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -56,7 +56,7 @@ def test_report_begins_with_the_verdict(tmp_path: Path) -> None:
     assert only["verdict"].endswith("In total 10 s more waiting (2 answers, 5.0 s each).")
     assert [each["requests"] for each in only["by"]["client"]] == [2]
     assert "\n\n4 answers, 2096-" in said(path)
-    nothing = CliRunner().invoke(cli, ["report", "--db", str(path), "--model", "another"])
+    nothing = CliRunner().invoke(cli, ["history", "--report", "--db", str(path), "--model", "another"])
     assert "No answers to compare in that time" in nothing.output
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
@@ -175,22 +176,27 @@ async def test_what_cannot_be_done_is_said(arguments: dict[str, object], words: 
         assert words in str(refused.value)
 
 
-async def test_the_command_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_commands_do_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async with two() as daemon, serve_app(Ollama("attic", "tiny:latest").app) as attic:
         monkeypatch.setenv("CLAIRVOYANT_ADMIN_TOKEN", daemon.access.run_token)
         monkeypatch.delenv("COLUMNS", raising=False)
 
         async def run(*words: str) -> str:
-            arguments = ["backends", *words, "--url", daemon.base_url]
+            arguments = [*words, "--url", daemon.base_url]
             done = await asyncio.to_thread(CliRunner().invoke, cli, arguments, catch_exceptions=False)
             assert done.exit_code == 0, done.output
             return done.output
 
-        assert "attic is ollama, 1 at once" in await run("add", attic, "--name", "attic")
-        await run("drain", "rtx")
-        rows = {line.split()[0]: line for line in (await run("list")).splitlines()}
-        assert [*rows] == ["name", "mac", "rtx", "attic"]
+        key = tmp_path / "key"
+        key.write_text("secret")
+        key.chmod(0o600)
+        added = ("add", f"url={attic}", "name=attic", f"key_file={key}", "slots=1", "weight=2")
+        assert json.loads(await run("act", "backend", *added))["slots"] == 1
+        await run("act", "backend", "drain", "rtx")
+        rows = {line.split()[1]: line for line in (await run("status")).splitlines() if "http" in line}
+        assert [*rows] == ["mac", "rtx", "attic"]
         assert "up, draining" in rows["rtx"]
-        await run("up", "rtx")
-        await run("rm", "mac")
-        assert [each["name"] for each in json.loads(await run("list", "--json"))] == ["rtx", "attic"]
+        await run("act", "backend", "up", "rtx")
+        await run("act", "backend", "remove", "mac")
+        servers = json.loads(await run("status", "--json"))["backends"]
+        assert [(each["name"], each["weight"]) for each in servers] == [("rtx", 1.0), ("attic", 2.0)]

@@ -65,9 +65,7 @@ class Passthrough:
         if named is not None:
             name = printable(decoded(named))
             found = next((server for server in pool if server.name == name), None)
-            return found or Refusal(
-                400, f"clairvoyant: no server is called {name}; see: clairvoyant backends list"
-            )
+            return found or Refusal(400, f"clairvoyant: no server is called {name}; see: clairvoyant status")
         if len(pool) == 1:
             return pool.first
         if path.startswith(ONE_RESPONSE):

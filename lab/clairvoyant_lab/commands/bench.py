@@ -18,7 +18,6 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import BACKEND_NAMES, check_backend
 from clairvoyant_cli.commands.options import (
     FILE,
-    Output,
     backend_key_file_option,
     json_option,
     option_with_default,
@@ -28,6 +27,7 @@ from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from clairvoyant_cli.system import run
 from clairvoyant_lab.bench.arms import AGENT_ARMS, DIRECT, ORACLE, Arm, parse_arm
+from clairvoyant_lab.commands.output import Output
 from clairvoyant_lab.virtual_time import run_virtually
 
 if TYPE_CHECKING:

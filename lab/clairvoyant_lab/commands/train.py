@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
-from clairvoyant_cli.commands.options import FILE, Output, db_option, option_with_default
+from clairvoyant_cli.commands.options import FILE, db_option, option_with_default
 from clairvoyant_cli.commands.setup import model_errors
 from clairvoyant_cli.errors import InputError
+from clairvoyant_lab.commands.output import Output
 from clairvoyant_lab.commands.study import table_text
 
 

@@ -186,11 +186,11 @@ async def test_a_body_that_is_too_long_is_not_recorded(tmp_path: Path) -> None:
 async def test_the_tokens_of_an_answer_that_was_given_up_are_recorded(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     async with (
-        replay(decode=1000.0) as (_, url),
+        replay(decode=100.0) as (_, url),
         daemon_on(path, url) as daemon,
         raw_client(daemon.base_url) as client,
     ):
-        body = {"model": "replay", "messages": [{"role": "user", "content": "Write on and on."}]}
+        body = {"model": "replay", "messages": [{"role": "user", "content": "A long story."}]}
         client.send(post("/api/chat", json.dumps(body | {"options": {"num_predict": 5000}}).encode()))
         await until(daemon, lambda s: bool(s.running) and s.running[0].tokens >= 20)
         client.leave()

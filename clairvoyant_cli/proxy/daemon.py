@@ -409,9 +409,9 @@ def _compose(
             persistence, lifecycle, operation, stats, predictor, learn_queue, gain, config.freeze
         )
         saver.begin()  # which listens to what ends, after all others
-        preemption.prefer(config)
+        preemption.report()
         lifecycle.joined.append(saver.take_in)
-        saver.took_over.append(lambda _: preemption.prefer(config))
+        saver.took_over.append(lambda _: preemption.report())
         spawn(saver.run())
         return saver
 

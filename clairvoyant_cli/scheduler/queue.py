@@ -33,7 +33,7 @@ from clairvoyant_cli.scheduler.job import (
     Reason,
 )
 from clairvoyant_cli.scheduler.placement import WorkerSpeed
-from clairvoyant_cli.scheduler.policy import Policy
+from clairvoyant_cli.scheduler.policy import Policy, tuned
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 from clairvoyant_cli.scheduler.queue_state import QueueState
 from clairvoyant_cli.scheduler.queued_job import FIRST, Prefill, QueuedJob, Thought
@@ -70,6 +70,7 @@ class Scheduler(QueueState):
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(entry)
         self.newcomers.came(entry)
+        self.tail.arrived(now)
         if self.books is not None:
             self.books.arrived(job, at_grant=rules.max_running is not None)
         if job.stands_back:
@@ -130,6 +131,10 @@ class Scheduler(QueueState):
             self.books.freed(job_id, now, over=True, served=served)
         self.sessions.left_slot(entry.job, now, waits=False)
         self.accounts.settle(entry, now)
+        if served and self.tail.served(entry.served_s, max(1, sum(self.slots.values())), now):
+            self.line.policy = tuned(self.policy, self.tail.rate, self.tail.slots)
+            if self.policy.boosts:
+                self._place_all()
 
     def answered(
         self,
@@ -377,7 +382,7 @@ class Scheduler(QueueState):
     def set_policy(self, policy: Policy, now: float) -> None:
         """Change the policy; promoted jobs stay in front."""
         self.line.now = now
-        self.line.policy = policy
+        self.line.policy = tuned(policy, self.tail.rate, self.tail.slots)
         self.newcomers.forget()
         self._place_all()
 
@@ -433,7 +438,7 @@ class Scheduler(QueueState):
 
         It runs the same jobs; of the unheld waiting jobs it has one in `every`, in order of arrival.
         """
-        of = self.line
+        of, policy = self.line, tuned(policy, self.tail.rate, self.tail.slots)
         trial = Scheduler(policy, workers={}, tau_s=self.tau_s, capacity=self.capacity)
         trial.fleet = self.fleet.copied()
         trial.line = WaitingLine(policy, trial.fleet, of.tau_s, of.tenants, of.everybody, trial._may_claim)

@@ -16,6 +16,7 @@ from clairvoyant_cli.scheduler.queue_drop import ClientQueues
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
+from clairvoyant_cli.scheduler.tail_rate import TailRate
 from clairvoyant_cli.scheduler.urgency import Claims, Said, level_beyond_share, level_of
 from clairvoyant_cli.scheduler.waiting_line import WaitingLine
 
@@ -61,6 +62,7 @@ class QueueState:
         self.claims = Claims()
         self.accounts = Accounts()
         self.newcomers = Newcomers()
+        self.tail = TailRate()
         self.sessions = Sessions(self.fleet)
         self.running: dict[str, QueuedJob] = {}  # in the order of their starts
         self.waited_for = 0  # waiting jobs that are not in the background

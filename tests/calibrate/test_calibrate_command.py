@@ -74,7 +74,7 @@ def test_serve_switches_cutting_on_by_itself_and_keeps_the_proof(backend: str, t
         assert connection.execute("SELECT COUNT(*) FROM history").fetchone() == (1,)
     with daemon_process(backend, "--db", str(db), home=tmp_path) as daemon:
         started = next(line for line in daemon.lines if line.startswith("clairvoyant "))
-    assert "policy srpt" in started
+    assert "policy boost" in started
 
 
 @pytest.mark.parametrize(

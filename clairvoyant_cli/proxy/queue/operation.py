@@ -51,7 +51,6 @@ class Operation:
     draining: bool = False
     stopping: bool = False
     stopped: bool = False
-    policy_chosen: bool = False
     displaced_policy: str = ""
     _own_tau: tuple[float | None, str] = field(init=False)
 
@@ -80,7 +79,7 @@ class Operation:
         return self.max_wait_s - (self.clock() - exchange.job.arrival_s - exchange.kept_age_s)
 
     def choose_policy(self, name: str) -> None:
-        self.displaced_policy, self.policy_chosen = "", True
+        self.displaced_policy = ""
         self.prefer_policy(name)
 
     def prefer_policy(self, name: str) -> None:

@@ -6,7 +6,6 @@ An answer depends on the request's body alone, so the same agent goes the same w
 import asyncio
 import json
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 from tests.fakes.raw_http import Message, read_message
@@ -26,12 +25,8 @@ ENDING = {
 PIECE_S = 0.01
 
 
-@dataclass(eq=False)
 class ScriptedModel:
-    """A server with one model. A request with `X-Hold: SECONDS` is answered so late, and sets `held`."""
-
-    first_token_s: float = 0.05
-    held: asyncio.Event = field(default_factory=asyncio.Event)
+    """A server with one model."""
 
     async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
@@ -55,10 +50,6 @@ class ScriptedModel:
             writer.write(_head(status, f"Content-Length: {len(body)}") + sent)
             return
         asked = json.loads(request.body)
-        if hold := request.value("x-hold"):
-            self.held.set()
-            await asyncio.sleep(float(hold))
-        await asyncio.sleep(self.first_token_s)
         events = ROUTES[route](asked, *_next_step(asked))
         if not asked.get("stream"):
             body = json.dumps(events[-1][1]).encode()

@@ -21,8 +21,7 @@ import psutil
 
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.snapshot import Snapshot
-from tests.fakes.child import child
-from tests.fakes.daemon_process import DaemonProcess
+from tests.fakes.daemon_process import DaemonProcess, child
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import post, raw_client, read_message
 from tests.perf.harness import options, serving

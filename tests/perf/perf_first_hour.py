@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 
-from tests.fakes.child import child
+from tests.fakes.daemon_process import child
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.perf.harness import ROOT, options
 

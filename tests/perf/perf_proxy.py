@@ -24,7 +24,7 @@ import httptools
 import psutil
 import uvloop
 
-from tests.fakes.child import child
+from tests.fakes.daemon_process import child
 from tests.fakes.llamacpp_server import free_port
 from tests.perf.harness import CHAT, Upstream, answering, chat_body, options, quantiles, serving
 

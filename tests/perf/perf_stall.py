@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from urllib.parse import parse_qs, quote, urlsplit
 
-from tests.fakes.child import child
+from tests.fakes.daemon_process import child
 from tests.perf.harness import Upstream, options, serving
 
 MB = 1_000_000

@@ -16,8 +16,7 @@ from clairvoyant_cli.commands.calibrate import with_earlier_proof
 from profiles.database import reading
 from profiles.records import Continuation
 from profiles.store import every, samples_of
-from tests.fakes.child import child
-from tests.fakes.daemon_process import daemon_process
+from tests.fakes.daemon_process import child, daemon_process
 from tests.fakes.remembered import PROFILE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,11 +11,11 @@ import httpx
 from tests.fakes.calibrating import replay
 from tests.fakes.daemon_process import daemon_process
 from tests.fakes.remembered import recorded
-from tests.perf.perf_profiles_kill import main
+from tests.perf.perf_soak import killed
 
 
 async def test_history_survives_kill_nine() -> None:
-    assert await main(kills=2, seed=359) == 0
+    assert await killed(times=2, seed=359) == 0
 
 
 async def test_daemon_serves_while_its_database_is_locked_and_records_afterwards(tmp_path: Path) -> None:

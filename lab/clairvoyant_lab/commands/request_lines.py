@@ -60,10 +60,7 @@ def read_recorded(db_file: Path | None) -> Dataset:
     if not recorded:
         raise ClairvoyantError("no requests are recorded; run: clairvoyant serve --record-prompts")
     views = [
-        PromptView(each.prompt or "")
-        if each.body is None
-        else view_of(each.body.encode(), each.endpoint, each.client, each.backend)
-        for each in recorded
+        view_of((each.body or "").encode(), each.endpoint, each.client, each.backend) for each in recorded
     ]
     return Dataset("history", views, [""], np.array([[each.tokens] for each in recorded], np.float64))
 

@@ -255,7 +255,7 @@ class ServeConfig:
         repeatable=True,
     )
     body_limit_mib: int = setting(
-        64, "MIB", "Largest request body that is parsed for a prediction.", AT_LEAST_1
+        64, "MIB", "Largest request body that is read for a prediction, with its pictures.", AT_LEAST_1
     )
     body_budget_mib: int = setting(256, "MIB", "Memory for the bodies of all queued requests.", AT_LEAST_1)
     connect_timeout: float = setting(

@@ -157,7 +157,7 @@ class ServeConfig:
     queue_capacity: int = setting(
         1024,
         "N",
-        "Maximum queued requests. When full, drop from the client with the most queued.",
+        "Maximum queued requests. When full, the newest of the client with the most is rejected.",
         AT_LEAST_1,
     )
     refuse_truncated: bool = setting(

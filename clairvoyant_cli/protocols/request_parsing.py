@@ -2,8 +2,8 @@
 
 Rule 1: nothing here raises on client input. A body that cannot be parsed is queued as unknown, and the server
 refuses it in its own words.
-Rule 2: no body, nor many at once, blocks the event loop for more than some milliseconds: a long one is
-condensed slice by slice first.
+Rule 2: no body, nor many at once, blocks the event loop for more than some milliseconds. Of one that would
+take longer only the model, whether it streams, and its size are read.
 Rule 3: what is kept of a request is bounded, except for its text, which is dropped when the request ends.
 """
 
@@ -18,15 +18,16 @@ from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, read_conversation
 from clairvoyant_cli.protocols.inject_field import opening_of
 from clairvoyant_cli.protocols.lenient_json import ABSENT, OBJECT, is_given, scalar, text, whole_number
+from clairvoyant_cli.protocols.long_bodies import LongBody
+from clairvoyant_cli.protocols.named_model import outer_members
 from clairvoyant_cli.protocols.prompt_text import short_name
 from clairvoyant_cli.protocols.prompt_views import VIEWS
 from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, nested
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Route, Shape, Work
-from clairvoyant_cli.protocols.shorten_json import Condenser
 from predictor.record import PromptView, Task
 
 SMALL_BYTES = 256 * 1024  # a body up to this is decoded at once, which takes 3 ms at most
-SLICE_BYTES = 64 * 1024  # how much of a longer one is condensed at a time: at most 0.8 ms
+SLICE_BYTES = 64 * 1024  # how much of a longer one is looked at at a time: at most 1 ms
 MAX_PIECES = 1024  # a body in more pieces counts as long; this many are joined at a time
 RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
 """Options whose change makes Ollama reload the model (server/sched.go, needsReload)."""
@@ -73,29 +74,32 @@ class ParsedRequest:
 
 
 async def parse_request(
-    pieces: Sequence[Piece] | None, route: Route, habits: Habits, client: str = ""
+    pieces: Sequence[Piece], route: Route, habits: Habits, client: str = "", *, whole: bool = True
 ) -> ParsedRequest:
-    """Parse a request's body, in pieces as it came; None means that it was too long to hold."""
-    if pieces is None or route.shape is Shape.OPAQUE:
-        return parse_body(None, route, habits, client)
-    body: Piece | None
-    if len(pieces) <= MAX_PIECES and sum(map(len, pieces)) <= SMALL_BYTES:
+    """Parse a request's body, in pieces as it came; one that is not `whole` was too long to hold."""
+    if route.shape is Shape.OPAQUE:
+        return _unknown(route, client)
+    body: Piece | None = None
+    size = sum(map(len, pieces))
+    if whole and len(pieces) <= MAX_PIECES and size <= SMALL_BYTES:
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    else:
-        body = await _condensed(pieces)
+    elif whole:
+        long = await _read_slices(pieces)
+        body, size = long.text(), size - long.left_out
     await READING.next()
     with READING:
-        parsed = parse_body(body, route, habits, client)
+        if body is None:
+            parsed = _too_long(pieces, route, client, whole=whole)
+            parsed.prompt_tokens = size / 4
+        else:
+            parsed = parse_body(body, route, habits, client)
     parsed.opening = opening_of(pieces)
     if parsed.view is not None and route.work is Work.GENERATE:
         parsed.conversation = await read_conversation(pieces, parsed.model)
     return parsed
 
 
-def parse_body(body: Piece | None, route: Route, habits: Habits, client: str = "") -> ParsedRequest:
-    """Read a short body, or one that has been condensed; None means that it was too long for either."""
-    if body is None or route.shape is Shape.OPAQUE:
-        return _unknown(route, client)
+def parse_body(body: Piece, route: Route, habits: Habits, client: str = "") -> ParsedRequest:
     try:
         return _read(body, route, habits, client)
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError, OverflowError):
@@ -109,15 +113,24 @@ def _unknown(route: Route, client: str) -> ParsedRequest:
     return ParsedRequest(stream=route.streams, view=embedding)
 
 
-async def _condensed(pieces: Sequence[Piece]) -> bytes | None:
-    condenser = Condenser()
+def _too_long(pieces: Sequence[Piece], route: Route, client: str, *, whole: bool) -> ParsedRequest:
+    parsed = _unknown(route, client)
+    members = outer_members(pieces, whole=whole)
+    parsed.model = short_name(members["model"])
+    if scalar(members["stream"]) is not None:
+        parsed.stream = is_given(members["stream"])
+    return parsed
+
+
+async def _read_slices(pieces: Sequence[Piece]) -> LongBody:
+    long = LongBody()
     for part in _slices(pieces):
         await READING.next()
         with READING:
-            condenser.feed(part)
-        if condenser.given_up:
-            return None
-    return condenser.condensed()
+            long.feed(bytes(part))
+        if not long.is_readable:
+            break
+    return long
 
 
 def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:

@@ -46,9 +46,6 @@ class LazyHeap:
             heappop(items)
         return None
 
-    def pop(self) -> None:
-        heappop(self._items)
-
     def __iter__(self) -> Iterator[QueuedJob]:
         """Yield the jobs in order. The cost grows with the number that are taken."""
         items = self._items

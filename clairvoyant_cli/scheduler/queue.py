@@ -9,7 +9,8 @@ never waits for a better worker. A job may not use a worker that it cannot run o
 while its client is at its limit of running jobs.
 Rule 4: an operation costs O(log n) amortised in the jobs of a lane, and O(lanes + workers). There is a lane
 for each affinity, set of workers and client with its own tau or slot limit.
-Rule 5: a full queue is shared between clients: see `queue_drop`.
+Rule 5: when the queue is full, the newest waiting job of the client that has most of them is dropped, the
+arriving one counted; if others have as many as its client, that is the arriving one.
 Rule 6: a job's age counts from its arrival; a preemption does not restart tau.
 Rule 7: a job of a session that does not have its turn is parked: it is in no lane (see `sessions`).
 Exceptions: promoted jobs, the most urgent ones, and policies without a guard.
@@ -30,6 +31,7 @@ from clairvoyant_cli.scheduler.job import (
     Move,
     MoveKind,
     Preempt,
+    QueueFullError,
     Reason,
 )
 from clairvoyant_cli.scheduler.placement import WorkerSpeed
@@ -48,13 +50,13 @@ class Scheduler(QueueState):
     def submit(self, job: Job, now: float) -> Job | None:
         """Add a job to the queue; return the job dropped for it, None if there was room.
 
-        Raises QueueFullError if the queue is full and no job can be dropped, ClientFullError if the client
-        has reached its queue limit, ValueError if the id is in use.
+        Raises QueueFullError if the queue is full and this job is the one to drop, ClientFullError if the
+        client has reached its queue limit, ValueError if the id is in use.
         """
         client, rules = job.client, self.line.rules_of(job.client)
         if job.id in self:
             raise ValueError(f"a job {job.id!r} is in the queue already")
-        if rules.max_waiting is not None and self._queues.waiting_of(client) >= rules.max_waiting:
+        if rules.max_waiting is not None and self._by_client[client] >= rules.max_waiting:
             raise ClientFullError
         self.line.now = now
         job = self.fleet.priced(job)
@@ -63,8 +65,8 @@ class Scheduler(QueueState):
         entry.key = self.policy.key(entry)
         displaced = None
         if len(self._waiting) >= self.capacity:
-            displaced = self._queues.make_room(entry, rules.weight, self.capacity, self.line.is_overdue)
-            self.cancel(displaced.job.id, now)
+            displaced = self._one_too_many(client)
+            self.cancel(displaced.id, now)
         entry.job = job = replace(job, session=self.sessions.arrived(job, now))
         self.accounts.charge(entry, now)
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
@@ -75,7 +77,23 @@ class Scheduler(QueueState):
             self.books.arrived(job, at_grant=rules.max_running is not None)
         if job.stands_back:
             self._back.append(entry)
-        return None if displaced is None else displaced.job
+        return displaced
+
+    def _one_too_many(self, client: str) -> Job:
+        """Return the waiting job to drop for a new one of a client; QueueFullError if that is the new one."""
+        most = max(self._by_client.values(), default=0)
+        if most > self._by_client[client] + 1:
+            # A partial answer is never dropped, nor what the operator has promoted or holds.
+            crowd = (
+                entry
+                for entry in self._waiting.values()
+                if self._by_client[entry.job.client] == most
+                and not (entry.cuts or entry.promoted or entry.held)
+            )
+            newest = max(crowd, key=lambda entry: (entry.job.arrival_s, entry.seq), default=None)
+            if newest is not None:
+                return newest.job
+        raise QueueFullError
 
     def next(self, now: float) -> Dispatch | None:
         """Decide which job takes which free slot now and mark it running; None if nothing can start."""

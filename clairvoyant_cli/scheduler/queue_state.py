@@ -1,6 +1,6 @@
 """The jobs in the queue: where each stands, and the views of them. `queue` decides what happens to them."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count, islice
@@ -12,7 +12,6 @@ from clairvoyant_cli.scheduler.job import Job, Move, MoveKind
 from clairvoyant_cli.scheduler.newcomers import Newcomers
 from clairvoyant_cli.scheduler.placement import Fleet
 from clairvoyant_cli.scheduler.policy import Policy
-from clairvoyant_cli.scheduler.queue_drop import ClientQueues
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
@@ -69,7 +68,7 @@ class QueueState:
         self._seq = count()
         self._promotions = count(1)
         self._waiting: dict[str, QueuedJob] = {}  # insertion order is arrival order
-        self._queues = ClientQueues()
+        self._by_client = Counter[str]()  # waiting jobs of each client
         self._back: deque[QueuedJob] = deque()  # background jobs, the oldest first
         self._since_forward = FORWARD_EVERY
         self._parked: dict[str, QueuedJob] = {}
@@ -108,9 +107,9 @@ class QueueState:
     @property
     def clients(self) -> dict[str, tuple[int, int]]:
         """The numbers of waiting and running jobs of each client that has any."""
-        waiting, running = self._queues.waiting(), self.line.clients_running
+        waiting, running = self._by_client, self.line.clients_running
         names = waiting.keys() | running.keys()
-        return {name: (waiting.get(name, 0), running.get(name, 0)) for name in names}
+        return {name: (waiting[name], running.get(name, 0)) for name in names}
 
     @property
     def slots(self) -> dict[str, int]:
@@ -160,7 +159,8 @@ class QueueState:
         if not self.policy.by_level or entry.promoted:
             return True
         client = entry.job.client
-        share = self._queues.share_of(client, self.line.rules_of(client).weight)
+        weights = (self.line.rules_of(name).weight for name in {*self._by_client, client})
+        share = self.line.rules_of(client).weight / sum(weights)
         if self.claims.within_share(entry.job, share, self.slots.values(), now):
             return True
         self.set_urgency(entry.job.id, level_beyond_share(entry.job), Said.SHARE, now)
@@ -173,26 +173,22 @@ class QueueState:
         if entry.job.prefix:
             self._by_root.setdefault(entry.job.prefix.hashes[0], {})[entry.job.id] = entry
         self.waited_for += not entry.job.stands_back
-        client = entry.job.client
-        self._queues.join(client, self.line.rules_of(client).weight)
+        self._by_client[entry.job.client] += 1
         self._place(entry)
 
     def _place(self, entry: QueuedJob) -> None:
         if not entry.promoted:
             entry.key = self.policy.key(entry)
         self._route(entry)
-        self._unpark(entry)
+        self._parked.pop(entry.job.id, None)
         entry.parked = self._must_park(entry)
         if entry.parked:
             self._parked[entry.job.id] = entry
-            self._queues.place(entry)
         elif not entry.held:
             if self._is_in_order(entry):
                 usual = replace(entry.job, cost_s=self.sessions.usual_s, cost_high_s=self.sessions.usual_s)
                 entry.key = self.policy.key(replace(entry, job=usual))
             self.line.push(entry)
-            if not entry.promoted and not entry.cuts:  # a partial answer is never dropped
-                self._queues.place(entry)
 
     def _is_in_order(self, entry: QueuedJob) -> bool:
         """Return whether a waiting job goes by its arrival among the turns of sessions."""
@@ -200,10 +196,6 @@ class QueueState:
         if entry.promoted or entry.cuts or not (policy.guarded and policy.in_seconds):
             return False
         return self.sessions.in_order(entry.job, self.line.now, len(self._parked))
-
-    def _unpark(self, entry: QueuedJob) -> None:
-        if self._parked.pop(entry.job.id, None) is not None:
-            entry.version += 1  # as `Lane.drop` does: its place among those to be dropped is no longer valid
 
     def _must_park(self, entry: QueuedJob) -> bool:
         """Return whether a waiting job's session must wait for its turn; if not, it has one from now on."""
@@ -289,7 +281,6 @@ class QueueState:
 
     def _place_all(self) -> None:
         self.line.lanes.clear()
-        self._queues.reweigh(lambda client: self.line.rules_of(client).weight)
         for entry in self._waiting.values():
             entry.lane = None
             self._place(entry)
@@ -302,14 +293,17 @@ class QueueState:
 
     def _leave(self, entry: QueuedJob) -> None:
         del self._waiting[entry.job.id]
-        self._unpark(entry)
+        self._parked.pop(entry.job.id, None)
         if entry.job.prefix:
             root = entry.job.prefix.hashes[0]
             del self._by_root[root][entry.job.id]
             if not self._by_root[root]:
                 del self._by_root[root]
         self.waited_for -= not entry.job.stands_back
-        self._queues.leave(entry.job.client)
+        client = entry.job.client
+        self._by_client[client] -= 1
+        if not self._by_client[client]:
+            del self._by_client[client]
         self.line.drop(entry)
 
     def _stop(self, job_id: str, now: float, *, served: bool) -> QueuedJob:

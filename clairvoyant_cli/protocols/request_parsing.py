@@ -40,7 +40,7 @@ DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_d
 SERVICE_TIERS = {"priority": -1, "flex": 1}
 
 
-class Habits(Protocol):
+class ServerTraits(Protocol):
     """What a server makes of a request in its own way."""
 
     OBEYS_COMPLETION_CAP: ClassVar[bool]  # whether `max_completion_tokens` bounds a chat's answer
@@ -74,7 +74,7 @@ class ParsedRequest:
 
 
 async def parse_request(
-    pieces: Sequence[Piece], route: Route, habits: Habits, client: str = "", *, whole: bool = True
+    pieces: Sequence[Piece], route: Route, traits: ServerTraits, client: str = "", *, whole: bool = True
 ) -> ParsedRequest:
     """Parse a request's body, in pieces as it came; one that is not `whole` was too long to hold."""
     if route.shape is Shape.OPAQUE:
@@ -92,16 +92,16 @@ async def parse_request(
             parsed = _too_long(pieces, route, client, whole=whole)
             parsed.prompt_tokens = size / 4
         else:
-            parsed = parse_body(body, route, habits, client)
+            parsed = parse_body(body, route, traits, client)
     parsed.opening = opening_of(pieces)
     if parsed.view is not None and route.work is Work.GENERATE:
         parsed.conversation = await read_conversation(pieces, parsed.model)
     return parsed
 
 
-def parse_body(body: Piece, route: Route, habits: Habits, client: str = "") -> ParsedRequest:
+def parse_body(body: Piece, route: Route, traits: ServerTraits, client: str = "") -> ParsedRequest:
     try:
-        return _read(body, route, habits, client)
+        return _read(body, route, traits, client)
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError, OverflowError):
         # No JSON, or something else than any client sends. The backend will say so better than we can.
         return _unknown(route, client)
@@ -152,13 +152,13 @@ def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
     yield b"".join(small)
 
 
-def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedRequest:
+def _read(raw: Piece, route: Route, traits: ServerTraits, client: str) -> ParsedRequest:
     view_of, body = VIEWS[route.shape], BODY.decode(raw)
     model = short_name(body.model)
-    if route.shape is Shape.CHAT and not habits.OBEYS_COMPLETION_CAP:
+    if route.shape is Shape.CHAT and not traits.OBEYS_COMPLETION_CAP:
         body.max_completion_tokens = ABSENT
     view = view_of(body, model, client)
-    bypass = _bypass(body, route.shape, view, habits, model)
+    bypass = _bypass(body, route.shape, view, traits, model)
     if bypass and not _is_plain(raw):
         return _unknown(route, client)
     choices = (whole_number(given, 2**63) for given in (body.n, body.best_of, body.n_cmpl))
@@ -179,14 +179,14 @@ def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedReques
     )
 
 
-def _bypass(body: RequestBody, shape: Shape, view: PromptView, habits: Habits, model: str) -> str:
+def _bypass(body: RequestBody, shape: Shape, view: PromptView, traits: ServerTraits, model: str) -> str:
     if shape in OLLAMA_SHAPES:
         wanted = body.messages if shape is Shape.OLLAMA_CHAT else body.prompt
         if not is_given(wanted) and not view.images:
             return "unload" if scalar(body.keep_alive) in (0, "0") else "load"
         if is_given(body.debug_render_only):
             return "render"
-    return "cloud" if habits.runs_elsewhere(model) else ""
+    return "cloud" if traits.runs_elsewhere(model) else ""
 
 
 def _is_plain(raw: Piece) -> bool:

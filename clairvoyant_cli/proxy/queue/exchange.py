@@ -283,7 +283,7 @@ class Exchange:
         self.granted = asyncio.get_running_loop().create_future()
         self.phase = Phase.QUEUED
 
-    def shed(self) -> None:
+    def drop_text(self) -> None:
         """Drop the text of request and answer; ended requests keep numbers only."""
         parsed = replace(self.asked.parsed, view=None)
         self.asked = replace(self.asked, parsed=parsed, prompt=None, body=None)

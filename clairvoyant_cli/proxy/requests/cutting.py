@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
-from clairvoyant_cli.backends.continuation import Onward, streamed
+from clairvoyant_cli.backends.continuation import ContinuationRequest, streamed
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
@@ -26,7 +26,7 @@ from clairvoyant_cli.proxy.requests.cut_prompts import learn_from, prefill_of, s
 from clairvoyant_cli.proxy.requests.forwarding import KEPT_RUNNING
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
-from clairvoyant_cli.proxy.servers.server import ProvenWay, Server
+from clairvoyant_cli.proxy.servers.server import Server, VerifiedContinuation
 from clairvoyant_cli.scheduler.kv_cache import CutPrice, price_of_cut
 from clairvoyant_cli.scheduler.policy import POLICIES
 from profiles.records import Continuation, verdict_of
@@ -89,7 +89,9 @@ class Preemption:
         if len(self._plain) < MAX_PLAIN:
             self._plain.add((server.name, model))
 
-    def _judge(self, exchange: Exchange, request: Request, server: Server, found: ProvenWay) -> None:
+    def _judge(
+        self, exchange: Exchange, request: Request, server: Server, found: VerifiedContinuation
+    ) -> None:
         route = exchange.asked.route
         body = request.whole(SMALL_BYTES)
         if body is None:
@@ -248,14 +250,14 @@ class Preemption:
                 owed_s = found.proof.resume_s + server.read_s(_context_tokens(other))
                 scheduler.owe(job_id, owed_s, self.stats.journal.clock())
 
-    def first(self, exchange: Exchange) -> Onward | None:
+    def first(self, exchange: Exchange) -> ContinuationRequest | None:
         """Return the request to send for an answer that begins; None if it is the client's own."""
         splice = exchange.splice
         if splice is None or splice.asked.streamed:
             return None
-        return Onward(streamed(splice.asked), splice.asked.shape)
+        return ContinuationRequest(streamed(splice.asked), splice.asked.shape)
 
-    async def onward(self, exchange: Exchange, server: Server) -> Onward:
+    async def onward(self, exchange: Exchange, server: Server) -> ContinuationRequest:
         """Return the request that continues an answer; UnfitError if the server cannot."""
         splice, adapter, counted = exchange.splice, server.adapter, None
         with suppress(TimeoutError):

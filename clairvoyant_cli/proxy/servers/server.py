@@ -14,7 +14,7 @@ from clairvoyant_cli.backends.prober import Ask, Prober
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
 from clairvoyant_cli.proxy.servers.health import Health, Outage
-from clairvoyant_cli.proxy.servers.loaded_models import Residents
+from clairvoyant_cli.proxy.servers.loaded_models import ModelResidency
 from clairvoyant_cli.proxy.servers.prompt_cuts import PromptCuts
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.kv_cache import KvCache
@@ -25,7 +25,7 @@ LOOK_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last
 CHANGED = "the server is not the one that was measured"
 
 
-class ProvenWay(NamedTuple):
+class VerifiedContinuation(NamedTuple):
     """A way to continue an answer that was cut, the proof that it is exact, and the settings it holds for."""
 
     way: Way
@@ -59,7 +59,7 @@ class Server(ObservedServer):
     outage: Outage = field(default_factory=Outage)
     kv_cache: KvCache = field(default_factory=KvCache)
     prompt_cuts: PromptCuts = field(default_factory=PromptCuts)
-    residents: Residents | None = None
+    residents: ModelResidency | None = None
     settings: dict[str, ModelSettings] = field(default_factory=dict)
     tests_allowed: bool = False
     self_test: str = ""
@@ -116,7 +116,7 @@ class Server(ObservedServer):
         """Those proofs that hold for known settings, by model."""
         return {model: proof for model, proof in self.proofs.items() if proof.fingerprint}
 
-    def continuation_of(self, model: str) -> ProvenWay | None:
+    def continuation_of(self, model: str) -> VerifiedContinuation | None:
         """Return how it continues a cut answer of a model; None if no proof holds. A proof for another build,
         model, template or settings proves nothing.
         """
@@ -126,7 +126,7 @@ class Server(ObservedServer):
             if settings is None or proof.way not in ways or self._key_of(measured) != self._key_of(model):
                 continue
             if proof.fingerprint and not changed_parts(proof.fingerprint, settings.fingerprint):
-                return ProvenWay(ways[proof.way], proof, settings)
+                return VerifiedContinuation(ways[proof.way], proof, settings)
         return None
 
     def continues_as(self, other: "Server", model: str) -> bool:

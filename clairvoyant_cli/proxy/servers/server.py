@@ -35,36 +35,27 @@ class VerifiedContinuation(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class Server(ObservedServer):
-    """One server behind the proxy, and everything the proxy keeps about it.
-
-    `key` is its own API key. It is `named_by_kind` if nobody gave it a name. `profiles` are its measurements,
-    the preferred one first. `weight` is its share among servers that could serve a request equally well. A
-    `draining` server gets no new requests; a `leaving` one is also removed once it has nothing left to do.
-    `residents` is None unless it swaps models. `settings`
-    maps a model to what decides its answers besides the request. With `tests_allowed`, it is tested although
-    that may cost money; `self_test` says how far the test is. `truncated` counts the prompts that it cut to
-    its context, and `cut_to` are the tokens of the last one and that context. `news`, `unproved` and
-    `remarks` hold what was logged already.
-    """
+    """One server behind the proxy, and everything the proxy keeps about it."""
 
     prober: Prober
     watch: ServerWatch = field(init=False)
-    key: bytes | None = None
-    named_by_kind: bool = False
-    profiles: Sequence[Profile] = ()
-    weight: float = 1.0
-    draining: bool = False
-    leaving: bool = False
+    key: bytes | None = None  # its own API key
+    named_by_kind: bool = False  # nobody gave it a name
+    profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
+    weight: float = 1.0  # its share among servers that could serve a request equally well
+    draining: bool = False  # gets no new requests
+    leaving: bool = False  # and is removed once it has nothing left to do
     health: Health = field(default_factory=Health)
     outage: Outage = field(default_factory=Outage)
     kv_cache: KvCache = field(default_factory=KvCache)
     prompt_cuts: PromptCuts = field(default_factory=PromptCuts)
-    residents: ModelResidency | None = None
-    settings: dict[str, ModelSettings] = field(default_factory=dict)
-    tests_allowed: bool = False
-    self_test: str = ""
-    truncated: int = 0
-    cut_to: tuple[int, int] = (0, 0)
+    residents: ModelResidency | None = None  # None unless it swaps models
+    settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model
+    tests_allowed: bool = False  # although that may cost money
+    self_test: str = ""  # how far it is
+    truncated: int = 0  # prompts that it cut to its context
+    cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
+    # What was logged already:
     news: str = ""
     unproved: str = ""
     remark: str = ""

@@ -279,8 +279,8 @@ def shortest_queue(scheduler: Scheduler) -> Route:
 
     def route(number: int, now: float, scheduler: Scheduler) -> str:
         has = {name: len(station.running) for name, station in scheduler.fleet.stations.items()}
-        for lane in scheduler.line.lanes.values():
-            has[lane.id.worker] += lane.live
+        for entry in scheduler.waiting():
+            has[entry.job.worker] += 1
         return min(has, key=lambda name: has[name])
 
     return route

@@ -94,7 +94,7 @@ class Standings(Sequence[Standing]):
         for place_fcfs, place in enumerate(by_arrival):
             self._place_fcfs[place] = place_fcfs
         guarded = (self.entries[place] for place in by_arrival)
-        guarded = (entry for entry in guarded if not entry.job.stands_back and entry.lane is not None)
+        guarded = (entry for entry in guarded if not entry.job.stands_back and entry.ready)
         self._starts = StartForecast(scheduler, self.entries, guarded, now)
         self._ranges = ranges or ForecastRanges()
         self._ranges.look(scheduler, now)
@@ -144,7 +144,7 @@ class Standings(Sequence[Standing]):
             return None
         client = entry.job.client
         if client not in self._tau_of:
-            self._tau_of[client] = self._scheduler.line.tau_of(client)
+            self._tau_of[client] = self._scheduler.tau_of(client)
         return self._tau_of[client]
 
     def _later_than(self, late_s: float) -> int:
@@ -155,11 +155,11 @@ class Standings(Sequence[Standing]):
         return len(self._latest) - bisect_right(self._latest, late_s)
 
     def _cause(self, entry: QueuedJob, late_s: float | None) -> Cause:
-        line, policy, job = self._scheduler.line, self._scheduler.policy, entry.job
+        scheduler, policy, job = self._scheduler, self._scheduler.policy, entry.job
         if entry.held or entry.parked:
             return Cause.HELD if entry.held else Cause.SESSION
-        takers = line.takers(entry)
-        if not takers or (entry.lane is not None and line.is_limited(entry.lane)):
+        takers = scheduler.takers(entry)
+        if not takers or scheduler.is_limited(job.client):
             return Cause.LIMIT if takers else Cause.DOWN
         if entry.promoted:
             return Cause.PROMOTED
@@ -167,7 +167,7 @@ class Standings(Sequence[Standing]):
             return Cause.GUARD  # where the guard starts none, a job past tau has its place by the policy
         if job.stands_back:
             return Cause.CHORE
-        if all(self._scheduler.residency.replaces(taker.name, job.affinity) for taker in takers):
+        if all(scheduler.residency.replaces(taker.name, job.affinity) for taker in takers):
             return Cause.SWAP
         if entry.rank or (policy.by_level and job.urgency is not None):
             return Cause.URGENT
@@ -181,7 +181,7 @@ def _next_to_front(scheduler: Scheduler, order: list[QueuedJob], now: float) -> 
 
     It is not always the first by key: its model may not be loaded, or the guard may start another.
     """
-    choice = scheduler.line.next_up(now)
+    choice = scheduler.next_up(now)
     if choice is None:
         return None
     order.remove(choice.entry)

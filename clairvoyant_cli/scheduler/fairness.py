@@ -46,11 +46,6 @@ class Tenant:
     max_running: int | None = None
     max_waiting: int | None = None
 
-    @property
-    def apart(self) -> bool:
-        """Whether its jobs need lanes of their own."""
-        return self.tau_s is not None or self.max_running is not None
-
 
 EVERYBODY = Tenant()
 """The rules of a client without its own."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from clairvoyant_cli.scheduler.conversation_cache import ConversationCache
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.queued_job import LaneId, QueuedJob, Thought
+from clairvoyant_cli.scheduler.queued_job import QueuedJob, Thought
 from clairvoyant_cli.scheduler.residency import Residency
 
 WAIT_MARGIN = 0.3
@@ -131,12 +131,11 @@ class Fleet:
             raise ValueError(f"{worker} still runs {len(station.running)}")
         self.stations.pop(worker, None)
 
-    def may_take(self, worker: str, lane: LaneId) -> bool:
-        if lane.worker:
-            return lane.worker == worker
-        able = lane.able
-        if able and worker not in able:
-            return False
+    def may_take(self, worker: str, entry: QueuedJob) -> bool:
+        """Return whether a worker may serve a job, were it up."""
+        able, pinned_to = entry.job.able, entry.job.worker or entry.routed
+        if pinned_to or (able and worker not in able):
+            return pinned_to == worker
         station = self.stations.get(worker)
         return not (station and station.apart) or not any(
             each.slots and not each.apart and (not able or each.name in able)

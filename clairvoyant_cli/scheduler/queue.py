@@ -7,22 +7,27 @@ each of the few waiting jobs is predicted to end sooner on another worker (`plac
 has not come; or the first job does not fit into the KV cache that the slots share. A job past tau or promoted
 never waits for a better worker. A job may not use a worker that it cannot run on (`Fleet`), nor any slot
 while its client is at its limit of running jobs.
-Rule 4: an operation costs O(log n) amortised in the jobs of a lane, and O(lanes + workers). There is a lane
-for each affinity, set of workers and client with its own tau or slot limit.
+Rule 4: waiting jobs are in one list, which a decision scans once for each distinct view of workers: those
+with other models loaded, or to which other jobs are pinned. One view of 1,024 jobs takes some 0.4 ms.
 Rule 5: when the queue is full, the newest waiting job of the client that has most of them is dropped, the
 arriving one counted; if others have as many as its client, that is the arriving one.
 Rule 6: a job's age counts from its arrival; a preemption does not restart tau.
-Rule 7: a job of a session that does not have its turn is parked: it is in no lane (see `sessions`).
+Rule 7: a job of a session that does not have its turn is parked: it does not start (see `sessions`).
 Exceptions: promoted jobs, the most urgent ones, and policies without a guard.
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
-from itertools import islice
-from typing import Unpack
+from functools import cache, partial
+from itertools import count, islice
+from math import inf
+from operator import attrgetter
+from typing import NamedTuple, Unpack
 
-from clairvoyant_cli.scheduler.fairness import EVERYBODY, Tenant
+from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder
+from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant, rules_for
 from clairvoyant_cli.scheduler.job import (
     ClientFullError,
     Dispatch,
@@ -34,16 +39,97 @@ from clairvoyant_cli.scheduler.job import (
     QueueFullError,
     Reason,
 )
-from clairvoyant_cli.scheduler.placement import WorkerSpeed
+from clairvoyant_cli.scheduler.newcomers import Newcomers
+from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, Station, WorkerSpeed
 from clairvoyant_cli.scheduler.policy import Policy, tuned
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
-from clairvoyant_cli.scheduler.queue_state import QueueState
 from clairvoyant_cli.scheduler.queued_job import FIRST, Prefill, QueuedJob, Thought
-from clairvoyant_cli.scheduler.waiting_line import WaitingLine
+from clairvoyant_cli.scheduler.residency import Residency
+from clairvoyant_cli.scheduler.sessions import Sessions
+from clairvoyant_cli.scheduler.tail_rate import TailRate
+from clairvoyant_cli.scheduler.urgency import Claims, Said, level_beyond_share, level_of, outranks
+
+MAX_BACK_S = 600.0
+"""The longest that a background job waits behind others, where tau is longer or not set."""
+
+MAX_REPRICED = 8
+"""At most this many waiting jobs are priced again when a prompt is read."""
+
+REPRICE_SHARE = 0.05
+"""A change of less than this share of a job's cost does not move it."""
+
+FORWARD_EVERY = 4
+"""At most one start in this many goes to a background job that has waited for tau."""
+
+_PLACE = attrgetter("rank", "key", "seq")
 
 
-class Scheduler(QueueState):
+class Choice(NamedTuple):
+    """A job that a worker would start, and its order among the choices of others: rank, key, sequence."""
+
+    order: tuple[float, float, int]
+    entry: QueuedJob
+    reason: Reason
+
+
+class Scheduler:
     """Jobs in, dispatch decisions out, for K slots on each of several workers."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        workers: Mapping[str, int],
+        tau_s: float | None = None,
+        capacity: int = 1024,
+        tenants: Mapping[str, Tenant] | None = None,
+        everybody: Tenant = EVERYBODY,
+        load_s: Mapping[str, float] | None = None,
+    ) -> None:
+        """Start empty.
+
+        `workers` maps a backend's name to its slots; `tau_s` is everybody's starvation timeout, None for no
+        guard; `tenants` holds the rules of the clients that have any, `everybody` those of each other client
+        that has a name; `load_s` maps an affinity to the seconds it takes to load.
+        """
+        self.policy = policy
+        self.tau_s = tau_s
+        self.capacity = capacity
+        self.tenants = dict(tenants or {})
+        self.everybody = everybody
+        self.paused = False
+        self.books: ArrivalOrder | None = None
+        self.tau_firings = 0
+        self.since_promotion = 1 << 30  # starts by policy since the last one by tau
+        self.deferring = False  # the last `next` left a slot free: the waiting jobs wait for a better one
+        self.fleet = Fleet(workers, load_s or {})
+        self.claims = Claims()
+        self.accounts = Accounts()
+        self.newcomers = Newcomers()
+        self.tail = TailRate()
+        self.sessions = Sessions(self.fleet)
+        self.running: dict[str, QueuedJob] = {}  # in the order of their starts
+        self.waited_for = 0  # waiting jobs that are not in the background
+        self._now = 0.0  # the time of the last operation
+        self._seq = count()
+        self._promotions = count(1)
+        self._waiting: dict[str, QueuedJob] = {}  # in the order in which they joined
+        self._by_client = Counter[str]()  # waiting jobs of each client
+        self._clients_running: dict[str, int] = {}
+        self._turn_s: dict[str, float] = {}  # when a client that still waits had its last start by tau
+        self._back: deque[QueuedJob] = deque()  # background jobs, the oldest first
+        self._since_forward = FORWARD_EVERY
+        self._parked = 0
+
+    def __repr__(self) -> str:
+        counts = f"{len(self._waiting)} waiting, {len(self.running)} running"
+        return f"<Scheduler {self.policy.name}: {counts}{' (paused)' if self.paused else ''}>"
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._waiting or job_id in self.running
 
     # -- jobs ---------------------------------------------------------------------------------------
 
@@ -53,12 +139,12 @@ class Scheduler(QueueState):
         Raises QueueFullError if the queue is full and this job is the one to drop, ClientFullError if the
         client has reached its queue limit, ValueError if the id is in use.
         """
-        client, rules = job.client, self.line.rules_of(job.client)
+        client, rules = job.client, self.rules_of(job.client)
         if job.id in self:
             raise ValueError(f"a job {job.id!r} is in the queue already")
         if rules.max_waiting is not None and self._by_client[client] >= rules.max_waiting:
             raise ClientFullError
-        self.line.now = now
+        self._now = now
         job = self.fleet.priced(job)
         entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s, behind=job.stands_back)
         entry.usage_s = self.accounts.used_s(client, now, waited_for=entry.waited_for) / rules.weight
@@ -97,8 +183,8 @@ class Scheduler(QueueState):
 
     def next(self, now: float) -> Dispatch | None:
         """Decide which job takes which free slot now and mark it running; None if nothing can start."""
-        self.line.now = now
-        self.line.deferring = False
+        self._now = now
+        self.deferring = False
         if self.books is not None:
             self.books.look(self.slots, now, paused=self.paused)
         if self.paused or not self._waiting:
@@ -106,17 +192,16 @@ class Scheduler(QueueState):
         self._let_forward(now)
         if self._parked:
             self._give_turns(now)
-        choice = self.line.choose(now, len(self._waiting))
+        choice = self.choose(now)
         while choice is not None and choice[0].job.stands_back and self._must_park(choice[0]):
-            self.line.drop(choice[0])  # it came before the session that it would evict
-            self._place(choice[0])
-            choice = self.line.choose(now, len(self._waiting))
+            self._place(choice[0])  # it came before the session that it would evict
+            choice = self.choose(now)
         if choice is None:
-            self.line.deferring = self.line.deferring or bool(self._parked)
+            self.deferring = self.deferring or self._parked > 0
             return None
         entry, worker, reason = choice
         if reason is Reason.TAU:
-            self.line.had_turn(entry, now)
+            self._turn_s[entry.job.client] = now
         self._leave(entry)
         self._since_forward += 1
         job = entry.job
@@ -127,16 +212,18 @@ class Scheduler(QueueState):
         self.fleet.started(entry, worker, now)
         if self.books is not None:
             self.books.granted(job.id, self.fleet.stations[worker], now, entry.expected.tokens)
-        if self.sessions.started(job, worker, now):
-            self._place_turns()
-        self.line.clients_running[job.client] = self.line.clients_running.get(job.client, 0) + 1
+        if self.sessions.started(job, worker, now):  # what a turn costs has changed
+            for each in self._waiting.values():
+                if each.ready and self._is_in_order(each):
+                    self._place(each)
+        self._clients_running[job.client] = self._clients_running.get(job.client, 0) + 1
         self.claims.started(job, now)
         self._reprice(job, worker, now)
         if reason is Reason.TAU:
             self.tau_firings += 1
-            self.line.since_promotion = 0
+            self.since_promotion = 0
         else:
-            self.line.since_promotion += 1
+            self.since_promotion += 1
         return Dispatch(job, worker, reason, now - entry.queued_s)
 
     def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
@@ -150,7 +237,7 @@ class Scheduler(QueueState):
         self.sessions.left_slot(entry.job, now, waits=False)
         self.accounts.settle(entry, now)
         if served and self.tail.served(entry.served_s, max(1, sum(self.slots.values())), now):
-            self.line.policy = tuned(self.policy, self.tail.rate, self.tail.slots)
+            self.policy = tuned(self.policy, self.tail.rate, self.tail.slots)
             if self.policy.boosts:
                 self._place_all()
 
@@ -227,8 +314,7 @@ class Scheduler(QueueState):
         """Set the cost of resuming a waiting job, in seconds; KeyError if it is not waiting."""
         entry = self._waiting[job_id]
         entry.owed_s = owed_s
-        self.line.now = now
-        self.line.drop(entry)
+        self._now = now
         self._place(entry)
 
     def spare(self, job_id: str) -> None:
@@ -282,7 +368,7 @@ class Scheduler(QueueState):
         entry = self._waiting.get(job_id)
         if entry is None:
             return False
-        self.line.now = now
+        self._now = now
         self._exchange(entry, self.fleet.priced(replace(entry.job, saved_s=0.0, **estimates)), now)
         entry.moves.append(Move(now, MoveKind.REESTIMATED))
         return True
@@ -326,7 +412,6 @@ class Scheduler(QueueState):
         entry = self._waiting.get(job_id)
         if entry is None or entry.held:
             return False
-        self.line.drop(entry)
         entry.held = True
         if self.books is not None:
             self.books.held(job_id, now)
@@ -357,23 +442,22 @@ class Scheduler(QueueState):
         policy = self.policy
         if self.paused or not self._waiting or not (policy.interrupts or policy.stops_reading):
             return []
-        stations = self.fleet.stations.values()
-        full = {each.name: list[QueuedJob]() for each in stations if len(each.running) == each.slots}
-        for entry in self.running.values():
-            if entry.worker in full and may_be_cut(entry, policy):
-                full[entry.worker].append(entry)
-        preempts: list[Preempt] = []
+        victims = dict[Station, list[QueuedJob]]()
+        for station in self.fleet.stations.values():
+            running = [each for each in station.running.values() if may_be_cut(each, policy)]
+            if running and len(station.running) == station.slots:
+                victims[station] = running
         if policy.quantum_tokens is not None:
-            for worker, running in full.items():
-                waiting = sum(lane.live for lane in self.line.open_lanes(worker, now))
-                room = min(waiting, len(self._waiting) - len(preempts))
+            preempts = list[Preempt]()
+            for station, running in victims.items():
+                room = min(len(self._open_to(station, now)), len(self._waiting) - len(preempts))
                 preempts += spent(running, policy, policy.quantum_tokens)[:room]
             return preempts
-        able: list[tuple[QueuedJob, list[QueuedJob]]] = []
-        for worker, running in full.items():
-            choice = self.line.choose_for(worker, now) if running else None
-            if choice is not None and now >= choice.entry.job.not_before_s:
-                able.append((choice.entry, [e for e in running if self._may_pass(choice.entry, e, now)]))
+        able = [
+            (choice.entry, [each for each in victims[station] if self._may_pass(choice.entry, each, now)])
+            for station, choice in self._choices(victims, now)
+            if now >= choice.entry.job.not_before_s
+        ]
         return worthwhile(able, policy, max(1, self.waited_for) / sum(self.slots.values())) if able else []
 
     def _may_pass(self, waiting: QueuedJob, running: QueuedJob, now: float) -> bool:
@@ -384,10 +468,248 @@ class Scheduler(QueueState):
         loads = self.residency.swaps(running.worker, running.job.id, waiting.job.affinity)
         if running.stops_s is not None and (loads or self._is_in_order(waiting)):
             return False
-        tau_s = self.line.tau_of(running.job.client)
+        tau_s = self.tau_of(running.job.client)
         if tau_s is None or self.policy.by_share or waiting.promoted or not running.waited_for:
             return True
-        return now - running.job.arrival_s <= tau_s or not self.line.guard_allows(running, waiting, now)
+        return now - running.job.arrival_s <= tau_s or not self._guard_allows(running, waiting, now)
+
+    # -- views --------------------------------------------------------------------------------------
+
+    @property
+    def clients(self) -> dict[str, tuple[int, int]]:
+        """The numbers of waiting and running jobs of each client that has any."""
+        waiting, running = self._by_client, self._clients_running
+        names = waiting.keys() | running.keys()
+        return {name: (waiting[name], running.get(name, 0)) for name in names}
+
+    @property
+    def slots(self) -> dict[str, int]:
+        return {name: station.slots for name, station in self.fleet.stations.items()}
+
+    @property
+    def residency(self) -> Residency:
+        return self.fleet.residency
+
+    def forecast(self, job: Job, now: float) -> tuple[float, float]:
+        """Return the predicted seconds until a job would start, waiting or submitted now, and of its prefill.
+
+        Jobs before it take the slots in order as they fall free; waiting for a better worker is ignored.
+        O(n log n) in the waiting jobs.
+        """
+        self._now = now
+        entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s)
+        entry.key = self.policy.key(entry)
+        others = (e for e in self._waiting.values() if not e.held and e.job.id != job.id)
+        before = [e for e in others if e.place < entry.place]
+        before.sort(key=_PLACE)
+        return self.fleet.forecast(entry, before, now)
+
+    def waiting(self) -> list[QueuedJob]:
+        """Return the waiting jobs in the order of their starts, were none to age; held ones last."""
+        return sorted(self._waiting.values(), key=attrgetter("held", "parked", "rank", "key", "seq"))
+
+    def rules_of(self, client: str) -> Tenant:
+        return rules_for(client, self.tenants, self.everybody) if client else EVERYBODY
+
+    def tau_of(self, client: str) -> float | None:
+        own = self.rules_of(client).tau_s if client else None
+        return self.tau_s if own is None else own
+
+    def is_overdue(self, entry: QueuedJob) -> bool:
+        """Return whether a waiting job is past its tau; background jobs never are."""
+        if not self.policy.guarded or entry.job.stands_back:
+            return False
+        tau_s = self.tau_of(entry.job.client)
+        return tau_s is not None and self._now - entry.job.arrival_s > tau_s
+
+    def is_limited(self, client: str) -> bool:
+        """Return whether a client has all the slots that it may have."""
+        limit = self.rules_of(client).max_running
+        return limit is not None and self._clients_running.get(client, 0) >= limit
+
+    def takers(self, entry: QueuedJob) -> list[Station]:
+        """Return the available workers that may serve a waiting job; none if it is held or parked."""
+        stations = self.fleet.stations.values() if entry.ready else ()
+        return [each for each in stations if each.slots and self.fleet.may_take(each.name, entry)]
+
+    # -- choosing -----------------------------------------------------------------------------------
+
+    def choose(self, now: float) -> tuple[QueuedJob, str, Reason] | None:
+        """Return the job to start now, its worker and the reason; None if nothing can start.
+
+        Takes the first job in order and finds the worker where it is predicted to end first; a job that
+        should wait for a busy worker is passed over. A worker whose KV cache has no room for the first job
+        starts none after it, so that each has its turn.
+        """
+        free = self.fleet.free()
+        if not free:
+            return None
+        passed, ahead_s = dict[str, tuple[QueuedJob, Placement]](), self._pinned_s()
+        while (first := self._first(free, now, passed)) is not None:
+            station, (_, entry, reason) = first
+            able = [
+                each
+                for each in free
+                if each is station
+                or (self.fleet.may_take(each.name, entry) and self.fleet.open_to(entry, each, now))
+            ]
+            roomy = [each for each in able if each.has_room(entry.job)]
+            if not roomy:
+                free = [each for each in free if each not in able]
+                continue
+            verdict = self.fleet.best(entry, now, roomy, ahead_s)
+            there = verdict.waits_for
+            if reason is Reason.POLICY and now < entry.job.not_before_s:
+                passed[entry.job.id] = entry, verdict._replace(gain_s=inf)
+            elif there is None or reason is not Reason.POLICY or self.is_overdue(entry):
+                return entry, verdict.station.name, reason
+            else:
+                passed[entry.job.id] = entry, verdict
+                ahead_s[there.name] = ahead_s.get(there.name, 0.0) + verdict.takes_s
+            if len(passed) == MAX_PASSED < len(self._waiting):
+                entry, verdict = min(passed.values(), key=lambda each: each[1].gain_s)
+                return entry, verdict.station.name, Reason.POLICY
+        self.deferring = bool(passed)
+        return None
+
+    def next_up(self, now: float) -> Choice | None:
+        """Return what would start now if each worker had a free slot, None if nothing may.
+
+        Claims of urgency are not decided by this.
+        """
+        up = [each for each in self.fleet.stations.values() if each.slots]
+        first = self._first(up, now, for_good=False)
+        return None if first is None else first[1]
+
+    def _first(
+        self, stations: Iterable[Station], now: float, passed: Container[str] = (), *, for_good: bool = True
+    ) -> tuple[Station, Choice] | None:
+        """Return the first choice over all stations, without the jobs passed over, and its station."""
+        choices = self._choices(stations, now, passed, for_good=for_good)
+        return min(choices, key=lambda each: each[1].order, default=None)
+
+    def _choices(
+        self, stations: Iterable[Station], now: float, passed: Container[str] = (), *, for_good: bool = True
+    ) -> Iterator[tuple[Station, Choice]]:
+        """Yield the stations that would start something now, with what a slot of theirs would start.
+
+        Unless `for_good`, claims of urgency are accepted without a check.
+        """
+        apart = any(e.job.worker or e.routed or e.job.able for e in self._waiting.values())
+        found = dict[tuple[object, ...], Choice | None]()
+        for station in stations:
+            alone = station.name if apart or station.apart else ""
+            view = (alone, *self.residency.view(station.name, now))
+            if view not in found:  # equal workers make the same choice
+                found[view] = self._choice(station, now, passed, for_good=for_good)
+            if (choice := found[view]) is not None:
+                yield station, choice
+
+    def _choice(
+        self, station: Station, now: float, passed: Container[str], *, for_good: bool
+    ) -> Choice | None:
+        """Return what a slot would start now: promoted, by tau or by policy."""
+        order = self._order_on(station.name)
+        while jobs := self._open_to(station, now):
+            others = [each for each in jobs if each.job.id not in passed] if passed else jobs
+            entry = min(others, key=order, default=None)
+            if entry is None:
+                return None
+            if not for_good or self._may_claim(entry, now):
+                break
+        else:
+            return None
+        if entry.promoted:
+            return Choice(order(entry), entry, Reason.PROMOTED)
+        overdue = self._longest_overdue(jobs, now)
+        if overdue is not None and overdue is not entry and self._guard_allows(overdue, entry, now):
+            price_s = self.residency.price_s(station.name, overdue.job.affinity)
+            return Choice((FIRST, price_s, overdue.seq), overdue, Reason.TAU)
+        return Choice(order(entry), entry, Reason.POLICY)
+
+    def _order_on(self, worker: str) -> Callable[[QueuedJob], tuple[float, float, int]]:
+        """Return what orders waiting jobs on a worker, the first lowest; loading a model counts."""
+        if not self.policy.in_seconds or not self.residency.prices:
+            return _PLACE
+        price_s = cache(partial(self.residency.price_s, worker))
+        return lambda entry: (entry.rank, entry.key + price_s(entry.job.affinity), entry.seq)
+
+    def _open_to(self, station: Station, now: float) -> list[QueuedJob]:
+        """Return the waiting jobs that a slot may serve.
+
+        While the loaded model must stay, only jobs that need no other; promoted jobs are exempt.
+        """
+        worker, shares, may_take = station.name, not station.apart, self.fleet.may_take
+        limited = {client for client in self._clients_running if self.is_limited(client)}
+        jobs = [
+            e
+            for e in self._waiting.values()
+            if not e.held
+            and not e.parked
+            and e.job.client not in limited
+            and ((shares and not (e.job.worker or e.routed or e.job.able)) or may_take(worker, e))
+        ]
+        if self.residency.must_stay(worker, now):
+            price_s = cache(partial(self.residency.price_s, worker))
+            return [e for e in jobs if e.promoted or not price_s(e.job.affinity)] or jobs
+        return jobs
+
+    def _longest_overdue(self, jobs: Iterable[QueuedJob], now: float) -> QueuedJob | None:
+        """Return the interactive job furthest past its tau, None if none is or the policy has no guard.
+
+        Under `by_share` policies, a start by tau restarts its client's tau while several clients wait.
+        """
+        oldest = dict[str, QueuedJob]()  # of each client
+        for entry in jobs if self.policy.guarded else ():
+            job = entry.job
+            if not job.stands_back:
+                first = oldest.setdefault(job.client, entry)
+                if (job.arrival_s, entry.seq) < (first.job.arrival_s, first.seq):
+                    oldest[job.client] = entry
+        turn_s = self._turn_s if self.policy.by_share and len(oldest) > 1 else {}
+        longest, most_s = None, 0.0
+        for client, entry in oldest.items():
+            tau_s = self.tau_of(client)
+            late_s = (
+                0.0 if tau_s is None else now - max(entry.job.arrival_s, turn_s.get(client, -inf)) - tau_s
+            )
+            if late_s > most_s or (longest is not None and late_s == most_s and entry.seq < longest.seq):
+                longest, most_s = entry, late_s
+        return longest
+
+    def _guard_allows(self, overdue: QueuedJob, other: QueuedJob, now: float) -> bool:
+        """Return whether the guard starts a job past tau before the job that the policy would start.
+
+        The guard's ration does not apply between two jobs of one client if the other is first only by a claim
+        of urgency: without keys, anyone may use that client's name.
+        """
+        policy, since = self.policy, self.since_promotion
+        if policy.guard is None:
+            return False
+        client = other.job.client
+        if policy.by_level and client == overdue.job.client != "" and outranks(other.job, overdue.job):
+            since = policy.guard.every
+        return policy.guard.allows(now - overdue.job.arrival_s, now - other.job.arrival_s, since)
+
+    def _pinned_s(self) -> dict[str, float]:
+        """Return the predicted seconds of work waiting for each worker; under "", for any worker."""
+        pinned_s = dict[str, float]()
+        for entry in self._waiting.values() if len(self.fleet.stations) > 1 else ():
+            if entry.ready:
+                pinned_s[entry.pinned_to] = pinned_s.get(entry.pinned_to, 0.0) + entry.job.cost_s
+        return pinned_s
+
+    def _may_claim(self, entry: QueuedJob, now: float) -> bool:
+        """Return whether a job may start by the urgency that its client claims; if not, drop the claim."""
+        if not self.policy.by_level or entry.promoted:
+            return True
+        client = entry.job.client
+        weights = (self.rules_of(name).weight for name in {*self._by_client, client})
+        share = self.rules_of(client).weight / sum(weights)
+        if self.claims.within_share(entry.job, share, self.slots.values(), now):
+            return True
+        self.set_urgency(entry.job.id, level_beyond_share(entry.job), Said.SHARE, now)
+        return False
 
     # -- the operator -------------------------------------------------------------------------------
 
@@ -399,8 +721,8 @@ class Scheduler(QueueState):
 
     def set_policy(self, policy: Policy, now: float) -> None:
         """Change the policy; promoted jobs stay in front."""
-        self.line.now = now
-        self.line.policy = tuned(policy, self.tail.rate, self.tail.slots)
+        self._now = now
+        self.policy = tuned(policy, self.tail.rate, self.tail.slots)
         self.newcomers.forget()
         self._place_all()
 
@@ -415,13 +737,13 @@ class Scheduler(QueueState):
 
         `priority_of` returns the priority that a job may have from now on; the operator's settings stay.
         """
-        self.line.now = now
+        self._now = now
         here = [*self._waiting.values(), *self.running.values()]  # running jobs may be requeued
-        weights = {entry.job.client: self.line.rules_of(entry.job.client).weight for entry in here}
-        self.line.tenants = dict(tenants)
-        self.line.everybody = everybody
+        weights = {entry.job.client: self.rules_of(entry.job.client).weight for entry in here}
+        self.tenants = dict(tenants)
+        self.everybody = everybody
         for entry in here:
-            entry.usage_s *= weights[entry.job.client] / self.line.rules_of(entry.job.client).weight
+            entry.usage_s *= weights[entry.job.client] / self.rules_of(entry.job.client).weight
             if priority_of is not None and not entry.promoted and not entry.by_operator:
                 rank = priority_of(entry.job) + entry.job.stands_back
                 if entry.rank != rank:
@@ -439,11 +761,10 @@ class Scheduler(QueueState):
         self.fleet.set(worker, slots, apart=apart, weight=weight, at_once=at_once)
         for entry in self._waiting.values():
             if entry.routed == worker and not self.fleet.takes(worker, entry.job.able):
-                self.line.drop(entry)
                 self._place(entry)
 
     def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
-        self.line.now = now
+        self._now = now
         for entry in (*self._waiting.values(), *self.running.values()):
             entry.job = entry.job.run_by(able(entry.job))
         self._place_all()
@@ -456,17 +777,172 @@ class Scheduler(QueueState):
 
         It runs the same jobs; of the unheld waiting jobs it has one in `every`, in order of arrival.
         """
-        of, policy = self.line, tuned(policy, self.tail.rate, self.tail.slots)
-        trial = Scheduler(policy, workers={}, tau_s=self.tau_s, capacity=self.capacity)
-        trial.fleet = self.fleet.copied()
-        trial.line = WaitingLine(policy, trial.fleet, of.tau_s, of.tenants, of.everybody, trial._may_claim)
-        trial.line.now, trial.line.since_promotion = now, of.since_promotion
-        trial.line.clients_running = dict(of.clients_running)
+        policy = tuned(policy, self.tail.rate, self.tail.slots)
+        trial = Scheduler(
+            policy, workers={}, tau_s=self.tau_s, tenants=self.tenants, everybody=self.everybody
+        )
+        trial.fleet, trial._now, trial.since_promotion = self.fleet.copied(), now, self.since_promotion
+        trial._clients_running = dict(self._clients_running)
         for job_id, entry in self.running.items():
             trial.running[job_id] = trial.fleet.stations[entry.worker].running[job_id] = copy(entry)
         unheld = (entry for entry in self._waiting.values() if not entry.held)
         for entry in islice(unheld, 0, None, every):
             mine = copy(entry)
-            mine.lane, mine.routed, mine.moves = None, "", []
+            mine.parked, mine.routed, mine.moves = False, "", []
             trial._wait(mine)
         return trial
+
+    def set_urgency(self, job_id: str, level: int | None, by: Said, now: float) -> bool:
+        """Set the urgency of a job; False if it is gone, or a predictor would overrule another source."""
+        entry = self._waiting.get(job_id) or self.running.get(job_id)
+        if entry is None or (by is Said.PREDICTOR and entry.job.urgency_by != by):
+            return False
+        before, entry.job = entry.job, replace(entry.job, urgency=level, urgency_by=by)
+        entry.moves.append(Move(now, MoveKind.URGENCY, f"{'none' if level is None else level} by {by}"))
+        if job_id in self._waiting:
+            self._place(entry)
+        else:
+            self.claims.exchanged(before, entry.job, entry.started_s, now)
+        return True
+
+    # -- moving entries -----------------------------------------------------------------------------
+
+    def _wait(self, entry: QueuedJob) -> None:
+        self._waiting[entry.job.id] = entry
+        self.waited_for += not entry.job.stands_back
+        self._by_client[entry.job.client] += 1
+        self._place(entry)
+
+    def _place(self, entry: QueuedJob, pinned_s: Mapping[str, float] | None = None) -> None:
+        """Give a waiting job the key, the worker and the turn that it has by now."""
+        if not entry.promoted:
+            entry.key = self.policy.key(entry)
+        self._route(entry, pinned_s)
+        self._unpark(entry)
+        entry.parked = self._must_park(entry)
+        self._parked += entry.parked
+        if entry.ready and self._is_in_order(entry):
+            usual = replace(entry.job, cost_s=self.sessions.usual_s, cost_high_s=self.sessions.usual_s)
+            entry.key = self.policy.key(replace(entry, job=usual))
+
+    def _is_in_order(self, entry: QueuedJob) -> bool:
+        """Return whether a waiting job goes by its arrival among the turns of sessions."""
+        policy = self.policy
+        if entry.promoted or entry.cuts or not (policy.guarded and policy.in_seconds):
+            return False
+        return self.sessions.in_order(entry.job, self._now, self._parked)
+
+    def _unpark(self, entry: QueuedJob) -> None:
+        self._parked -= entry.parked
+        entry.parked = False
+
+    def _must_park(self, entry: QueuedJob) -> bool:
+        """Return whether a waiting job's session must wait for its turn; if not, it has one from now on."""
+        job, policy = entry.job, self.policy
+        if entry.promoted or entry.cuts or not policy.guarded:
+            return False
+        if policy.by_level and level_of(job) <= 1:
+            return False
+        if not self.sessions.may_run(job, self._now, self._parked):
+            return True
+        if not entry.held:
+            self.sessions.begin_turn(job, self._now)
+        return False
+
+    def _give_turns(self, now: float) -> None:
+        """Give parked sessions their turns: first those that may run by now, fairly between clients and the
+        oldest family of a client first, then the one that has been parked for too long.
+        """
+        parked = [entry for entry in self._waiting.values() if entry.parked and not entry.held]
+        parked.sort(key=lambda entry: entry.usage_s, reverse=True)
+        least_s = {entry.job.client: entry.usage_s for entry in parked}
+        parked.sort(key=lambda e: (least_s[e.job.client], self.sessions.family(e.job), e.usage_s, e.seq))
+        for entry in parked:
+            self._place(entry)
+        still = [e for e in parked if e.parked and (of := self.sessions.of(e.job)) and of.agent]
+        longest = min(still, key=lambda entry: entry.job.arrival_s, default=None)
+        if longest is None:
+            return
+        tau_s = self.tau_of(longest.job.client)
+        if self.sessions.overdue(longest.job, now, tau_s, (entry.job for entry in still)):
+            self.sessions.take_turn(longest.job, now)
+            self._place(longest)
+
+    def _reprice(self, job: Job, worker: str, now: float) -> None:
+        """Compute again what the waiting jobs cost that share the beginning of a prompt that is read now."""
+        root = job.prefix.hashes[:1]
+        sharing = (e for e in self._waiting.values() if e.job.prefix.hashes[:1] == root) if root else ()
+        for entry in list(islice(sharing, MAX_REPRICED)):
+            priced = self.fleet.priced_on(worker, entry.job)
+            if entry.cuts or entry.job.cost_s - priced.cost_s <= REPRICE_SHARE * entry.job.cost_s:
+                continue
+            self._exchange(entry, priced, now)
+
+    def _exchange(self, entry: QueuedJob, job: Job, now: float) -> None:
+        """Replace a waiting job by one of other costs, its place and its client's charge."""
+        self.accounts.give_back(entry, now)
+        entry.job = job
+        self.accounts.charge(entry, now)
+        self._place(entry)
+
+    def _let_forward(self, now: float) -> None:
+        """Promote the oldest background job past tau, at most one in FORWARD_EVERY starts."""
+        back = self._back
+        while back and (back[0].job.id not in self._waiting or not back[0].job.stands_back):
+            back.popleft()
+        if not back or self._since_forward < FORWARD_EVERY:
+            return
+        entry = back[0]
+        tau_s = self.tau_of(entry.job.client)
+        if now - entry.job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
+            return
+        self._since_forward = 0
+        self._stand_back(entry, 0)
+        self.waited_for += 1
+        entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
+        self._place(entry)
+
+    def _stand_back(self, entry: QueuedJob, levels: int) -> None:
+        """Set the background levels of a job, before it is placed."""
+        entry.job = replace(entry.job, stands_back=levels)
+        if not entry.promoted and not entry.by_operator:
+            entry.rank = entry.job.rank
+
+    def _route(self, entry: QueuedJob, pinned_s: Mapping[str, float] | None) -> None:
+        """Choose the worker that a job waits for, under a policy that routes; a valid choice stays."""
+        among, routed = self.policy.candidates, entry.routed
+        if among is None or entry.job.worker:
+            entry.routed = ""
+        elif not routed or not self.fleet.takes(routed, entry.job.able):
+            entry.routed = ""
+            pinned_s = self._pinned_s() if pinned_s is None else pinned_s
+            entry.routed = self.fleet.route(entry, among, self._now, pinned_s)
+
+    def _place_all(self) -> None:
+        self._turn_s.clear()
+        pinned_s = dict[str, float]()  # by those that are placed
+        for entry in self._waiting.values():
+            self._place(entry, pinned_s)
+            if entry.ready:
+                pinned_s[entry.pinned_to] = pinned_s.get(entry.pinned_to, 0.0) + entry.job.cost_s
+
+    def _leave(self, entry: QueuedJob) -> None:
+        client = entry.job.client
+        del self._waiting[entry.job.id]
+        self._unpark(entry)
+        self.waited_for -= not entry.job.stands_back
+        self._by_client[client] -= 1
+        if not self._by_client[client]:
+            del self._by_client[client]
+            self._turn_s.pop(client, None)  # its later jobs start with a full tau
+
+    def _stop(self, job_id: str, now: float, *, served: bool) -> QueuedJob:
+        entry = self.running.pop(job_id)
+        self.fleet.ended(entry, served=served)
+        entry.served_s += now - entry.started_s
+        self.claims.stopped(entry.job, entry.started_s, now)
+        running, client = self._clients_running, entry.job.client
+        running[client] -= 1
+        if not running[client]:
+            del running[client]
+        return entry

@@ -28,75 +28,40 @@ class Thought(NamedTuple):
     answer_q90: float
 
 
-class LaneId(NamedTuple):
-    """What distinguishes lanes: workers, affinity, a client with its own rules.
-
-    `worker` is the one that its jobs are pinned to; without it, any of `able`, or any at all if that is
-    empty.
-    """
-
-    worker: str
-    affinity: str
-    client: str
-    able: frozenset[str] = frozenset()
-
-    @property
-    def pinned_to(self) -> str:
-        """The only worker that can run these jobs, "" if there are several."""
-        return self.worker or (next(iter(self.able)) if len(self.able) == 1 else "")
-
-
 @dataclass(slots=True, eq=False)
 class QueuedJob:
-    """A job in the queue. Heap items with an older `version` than the entry's are dead.
-
-    `rank` is the client's priority, or FIRST once promoted (`by_operator`: set by the operator); `key` orders
-    equal ranks. `queued_s` is when it last joined the queue, by arrival or preemption; its age counts from
-    its arrival. `usage_s` is the client's decayed service per weight when it was submitted and charged, at
-    `charged_s`. `served_s` is the slot time of earlier runs, `slice_start_tokens` the progress when this run
-    started. `expected_s` is the predicted duration, from `began_s` on, of this run, or of its answer once it
-    has stopped thinking (`thought`), and `upper_s` its upper quantile, 0 if unknown. Its worker takes `pace`
-    times as long for it as its cost says. Seconds of a preemption: `resume_s` to resume it, `evicts_s` for
-    jobs whose contexts would be evicted, `owed_s` still due since the last cut, `stops_s` until its slot is
-    free, None unless it may be cut while its prompt is read, of which `read_s` are done. `cuts` counts
-    preemptions; a `spared` run is not cut. `behind` is the number of background levels, kept when it is
-    promoted from the background. `parked`: its session waits for its turn. `expected` is what its server
-    should have of its prompt. `lane` is None while it is held, parked or runs; `routed` is the worker that a
-    routing policy chose.
-    """
+    """A job in the queue or in a slot. Seconds of a preemption are named after what they are spent on."""
 
     job: Job
     seq: int
-    rank: float
-    queued_s: float
-    usage_s: float = 0.0
-    charged_s: float = 0.0
-    key: float = 0.0
-    by_operator: bool = False
+    rank: float  # the client's priority, or FIRST once promoted
+    queued_s: float  # when it last joined the queue; its age counts from its arrival
+    usage_s: float = 0.0  # its client's decayed service per weight when it was submitted
+    charged_s: float = 0.0  # when its client was charged
+    key: float = 0.0  # orders equal ranks
+    by_operator: bool = False  # the operator set its rank
     held: bool = False
-    version: int = 0
-    lane: LaneId | None = None
-    routed: str = ""
+    parked: bool = False  # its session waits for its turn
+    routed: str = ""  # the worker that a routing policy chose
     worker: str = ""
     reason: Reason = Reason.POLICY
     started_s: float = 0.0
-    began_s: float = 0.0
+    began_s: float = 0.0  # from here on this run, or its answer after its thinking, should take `expected_s`
     expected_s: float = 0.0
-    upper_s: float = 0.0
-    pace: float = 1.0
-    served_s: float = 0.0
+    upper_s: float = 0.0  # the upper quantile of `expected_s`, 0 if unknown
+    pace: float = 1.0  # its worker takes this many times as long as its cost says
+    served_s: float = 0.0  # slot time of earlier runs
     done_tokens: float = 0.0
-    slice_start_tokens: float = 0.0
-    resume_s: float = 0.0
-    evicts_s: float = 0.0
-    owed_s: float = 0.0
-    read_s: float = 0.0
-    stops_s: float | None = None
+    slice_start_tokens: float = 0.0  # `done_tokens` when this run started
+    resume_s: float = 0.0  # to resume it after a cut now
+    evicts_s: float = 0.0  # for jobs whose contexts a cut now would evict
+    owed_s: float = 0.0  # still due since the last cut
+    read_s: float = 0.0  # of its prompt, which is still being read
+    stops_s: float | None = None  # until its slot is free; None unless it may be cut while its prompt is read
     cuts: int = 0
-    behind: int = 0
-    spared: bool = False
-    parked: bool = False
-    expected: Expected = NOTHING
+    behind: int = 0  # background levels, kept when it is promoted from the background
+    spared: bool = False  # this run is not cut
+    expected: Expected = NOTHING  # what its server should have of its prompt
     thought: Thought | None = None
     moves: list[Move] = field(default_factory=list)
 
@@ -104,6 +69,17 @@ class QueuedJob:
     def place(self) -> tuple[float, float, int]:
         """What orders it among the waiting, were none to age: the lowest starts first."""
         return self.rank, self.key, self.seq
+
+    @property
+    def ready(self) -> bool:
+        """Whether it could start if it waits: it is neither held nor parked."""
+        return not (self.held or self.parked)
+
+    @property
+    def pinned_to(self) -> str:
+        """The only worker that can run it, "" if there are several."""
+        job = self.job
+        return job.worker or self.routed or (next(iter(job.able)) if len(job.able) == 1 else "")
 
     @property
     def promoted(self) -> bool:
@@ -159,15 +135,3 @@ class QueuedJob:
         if now is None:
             return self.pace * self.remaining_s
         return mean_residual(now - self.began_s, self.expected_s, self.upper_s)
-
-
-Standing = tuple[float, float, int, QueuedJob]
-"""What orders a job at this moment (rank, key, sequence), and the job."""
-
-
-class Choice(NamedTuple):
-    """A job that could start, and its order among the choices of other workers."""
-
-    order: Standing
-    entry: QueuedJob
-    reason: Reason

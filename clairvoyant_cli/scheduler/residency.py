@@ -86,8 +86,10 @@ class Residency:
 
     def view(self, worker: str, now: float) -> tuple[object, ...]:
         """Return a key of what a worker has loaded; empty if loading is free."""
-        there = self._workers.get(worker) if self.prices else None
-        return () if there is None else (there.assumed.affinities, now < there.assumed.stays_until_s)
+        if not self.prices:
+            return ()
+        there = self._workers.get(worker, _Worker()).assumed
+        return worker in self.fixed, there.affinities, now < there.stays_until_s
 
     def must_stay(self, worker: str, now: float) -> bool:
         """Return whether the loaded model should stay while it has work, as it was loaded recently."""

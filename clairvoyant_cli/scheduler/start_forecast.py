@@ -55,11 +55,11 @@ class StartForecast:
     def __init__(
         self, scheduler: Scheduler, order: Iterable[QueuedJob], oldest: Iterable[QueuedJob], now: float
     ) -> None:
-        self._scheduler, self._line, self._now = scheduler, scheduler.line, now
+        self._scheduler, self._now = scheduler, now
         self._order, self._oldest = iter(order), iter(oldest)
         self._longest: QueuedJob | None = None
         self._newcomers = scheduler.newcomers.expected(scheduler.policy, now)
-        self._since = self._line.since_promotion
+        self._since = self._scheduler.since_promotion
         self._slots, self._free_s = _slots(scheduler, now)
         self._found: dict[QueuedJob, Wait] = {}
         self._client_ends: dict[str, list[float]] = {}
@@ -69,11 +69,11 @@ class StartForecast:
 
     def of(self, entry: QueuedJob) -> Wait | None:
         """Return when a waiting job will start; None if no server that is up can take it, or it is held."""
-        if not self._line.takers(entry):
+        if not self._scheduler.takers(entry):
             return None
         while entry not in self._found:
             following = next(self._order)
-            if following not in self._found and self._line.takers(following):
+            if following not in self._found and self._scheduler.takers(following):
                 self._start_until(following)
         return self._found[entry]
 
@@ -90,12 +90,12 @@ class StartForecast:
     def _overdue(self, entry: QueuedJob, in_s: float, age_s: float) -> tuple[QueuedJob, _Plan] | None:
         """Return the job that the guard would start before another, which could start after a time."""
         while self._guards and (self._longest is None or self._longest in self._found):
-            self._longest = next(filter(self._line.takers, self._oldest), None)
+            self._longest = next(filter(self._scheduler.takers, self._oldest), None)
             self._guards = self._longest is not None
         longest, guard = self._longest, self._scheduler.policy.guard
         if not self._guards or longest is None or longest is entry or guard is None:
             return None
-        tau_s, waited_s = self._line.tau_of(longest.job.client), self._now + in_s - longest.job.arrival_s
+        tau_s, waited_s = self._scheduler.tau_of(longest.job.client), self._now + in_s - longest.job.arrival_s
         if tau_s is None or waited_s <= tau_s or not guard.allows(waited_s, age_s + in_s, self._since):
             return None
         plan = self._plan(longest)
@@ -109,7 +109,7 @@ class StartForecast:
             flow = self._newcomers.before(entry, until_s / 2.0)
             load = min(flow.work_s / number, MAX_LOAD)
             mean_s = until_s = free_s / (1.0 - load)
-            tau_s = None if guard is None or job.stands_back else self._line.tau_of(job.client)
+            tau_s = None if guard is None or job.stands_back else self._scheduler.tau_of(job.client)
             age_s = self._now - job.arrival_s
             if guard is not None and tau_s is not None and age_s + mean_s > tau_s:
                 stretch = max(guard.stretch * STRETCH_SHARE, 1.0)
@@ -129,18 +129,18 @@ class StartForecast:
 
     def _slot_for(self, entry: QueuedJob) -> tuple[int, float]:
         """Return the slot that a job would take, and when."""
-        slots, free_s, lane = self._slots, self._free_s, entry.lane
+        slots, free_s, job = self._slots, self._free_s, entry.job
         able: Iterable[int] = range(len(slots))
-        if lane is not None and (lane.worker or lane.able):
-            names = {station.name for station in self._line.takers(entry)}
+        if job.worker or entry.routed or job.able:
+            names = {station.name for station in self._scheduler.takers(entry)}
             able = [number for number in able if slots[number].name in names]
         slot = min(able, key=free_s.__getitem__)
-        ends = self._ends_of(lane.client) if lane is not None else ()
+        ends = self._ends_of(job.client)
         return slot, max(free_s[slot], ends[0]) if ends else free_s[slot]
 
     def _ends_of(self, client: str) -> list[float]:
         """Return when the jobs end whose slots a client at its limit waits for, as a heap; empty below it."""
-        limit = self._line.rules_of(client).max_running if client else None
+        limit = self._scheduler.rules_of(client).max_running
         if limit is None:
             return []
         if client not in self._client_ends:
@@ -160,7 +160,7 @@ class StartForecast:
         station = self._slots[plan.slot]
         own_s = entry.remaining_s if number == station.slots else self._scheduler.fleet.own_s(entry, station)
         self._free_s[plan.slot] += own_s
-        ends = self._ends_of(entry.lane.client) if entry.lane is not None else []
+        ends = self._ends_of(entry.job.client)
         if ends:
             heapreplace(ends, plan.alone_s + own_s)
         square = square_of(entry, own_s)

@@ -7,8 +7,7 @@ import pytest
 
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
-from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.queue_state import FORWARD_EVERY, MAX_BACK_S
+from clairvoyant_cli.scheduler.queue import FORWARD_EVERY, MAX_BACK_S, Scheduler
 
 
 def question(number: int, at: float) -> Job:

@@ -7,7 +7,6 @@ import pytest
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.fairness import ServiceCounters, Tenant
 from clairvoyant_cli.scheduler.job import Job, QueueFullError, Reason
-from clairvoyant_cli.scheduler.lane import LazyHeap
 from clairvoyant_cli.scheduler.placement import MAX_PASSED
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -429,16 +428,16 @@ def test_a_dropped_job_refunds_only_its_own_charge() -> None:
     assert scheduler.accounts.used_s("a", 90.0) == pytest.approx(in_debt().accounts.used_s("a", 90.0))
 
 
-def test_memory_is_bounded_by_live_jobs() -> None:
-    scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1}, tau_s=1e9)
-    for number in range(5000):
-        scheduler.submit(Job(str(number), float(number), p_long=number % 7 / 7), float(number))
-        dispatch = scheduler.next(float(number))
-        assert dispatch is not None
-        scheduler.finish(dispatch.job.id, float(number))
-    [lane] = scheduler.line.lanes.values()
-    assert isinstance(lane.ages, LazyHeap)
-    assert len(lane.jobs._items) + len(lane.ages._items) < 200
+def test_a_worker_with_fixed_models_loads_none_for_the_first_job() -> None:
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"empty": 1, "fixed": 1}, load_s={"m": 60.0})
+    scheduler.residency.fixed.add("fixed")
+    scheduler.submit(Job("first", 0.0, cost_s=1.0, affinity="m"), 0.0)
+    scheduler.submit(Job("second", 1.0, cost_s=1.0), 1.0)
+    starts = [scheduler.next(1.0), scheduler.next(1.0)]
+    assert [(each.job.id, each.worker) for each in starts if each] == [
+        ("first", "fixed"),
+        ("second", "empty"),
+    ]
 
 
 def beside_an_engine(at_once: int) -> Scheduler:

@@ -222,6 +222,23 @@ def test_a_flood_past_tau_gets_one_start_per_tau_while_others_wait(name: str) ->
     assert by_tau.count("ann") == 3
 
 
+def test_a_flood_past_tau_gets_one_start_per_tau_whatever_models_it_asks_for() -> None:
+    scheduler = one_slot("fair", tau_s=10.0)
+    for number in range(20):
+        model = f"model {number % 4}"
+        scheduler.submit(Job(f"ann {number}", 0.0, cost_s=90.0, client="ann", affinity=model), 0.0)
+    scheduler.submit(Job("cyd", 1.0, cost_s=600.0, client="cyd"), 1.0)
+    by_tau = []
+    for second in range(100, 112):
+        scheduler.submit(Job(f"ben {second}", second, cost_s=1.0, client=f"ben {second % 9}"), second)
+        dispatch = scheduler.next(second)
+        assert dispatch is not None
+        if dispatch.reason is Reason.TAU:
+            by_tau.append(dispatch.job.client)
+        scheduler.finish(dispatch.job.id, second + 1.0)
+    assert by_tau == ["ann", "cyd", "ann"]
+
+
 @pytest.mark.parametrize(("other", "by_tau"), [((), ["long 0", "long 1"]), (("ben",), ["long 0"])])
 def test_the_turns_of_tau_are_counted_only_while_another_client_waits(
     other: tuple[str, ...], by_tau: list[str]

@@ -344,20 +344,17 @@ def test_the_property_runs_include_cuts() -> None:
     assert scheduler.tau_firings > 10
 
 
-def test_the_cost_of_a_decision_is_independent_of_the_queue() -> None:
-    def median_s(waiting: int) -> float:
-        scheduler = one_runs(1e6, capacity=waiting + 1, tau_s=1e9)
-        for number in range(waiting):
-            scheduler.submit(job(str(number), 2.0 + number), 0.0)
-        scheduler.progress("long", 5.0, 0.01)
-        times = []
-        for _ in range(300):
-            before = perf_counter()
-            assert len(scheduler.preemptions(1.0)) == 1
-            times.append(perf_counter() - before)
-        return statistics.median(times)
-
-    assert median_s(3000) < 5.0 * median_s(3)
+def test_a_decision_over_a_full_queue_takes_at_most_2_ms() -> None:
+    scheduler = one_runs(1e6, tau_s=1e9)
+    for number in range(1024):
+        scheduler.submit(job(str(number), 2.0 + number), 0.0)
+    scheduler.progress("long", 5.0, 0.01)
+    times = []
+    for _ in range(100):
+        before = perf_counter()
+        assert len(scheduler.preemptions(1.0)) == 1
+        times.append(perf_counter() - before)
+    assert statistics.median(times) < 0.002
 
 
 def reads(policy: str = "bounded", read_s: float = 5.0, again_s: float = 0.0, **more: float) -> Scheduler:

@@ -305,7 +305,7 @@ def test_no_slot_idles_while_a_job_may_use_it_unless_for_a_better_one(
     able = [e for e in tale.scheduler.waiting() if not e.held and not (golden and e.job.client == "gold")]
     if tale.scheduler.deferring:
         assert len(able) <= MAX_PASSED
-        able = [e for e in able if e.promoted or tale.scheduler.line.is_overdue(e)]
+        able = [e for e in able if e.promoted or tale.scheduler.is_overdue(e)]
     assert not any(free & {e.job.worker or e.routed} if e.job.worker or e.routed else free for e in able)
 
 

@@ -122,7 +122,7 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
         if standing.entry.cuts and job.worker:
             text = f"Its answer continues on {job.worker}, which is not up."
     elif cause is Cause.LIMIT:
-        limit = scheduler.line.rules_of(job.client).max_running
+        limit = scheduler.rules_of(job.client).max_running
         text = f"Its client has all the slots it may have ({limit})."
     elif cause is Cause.PROMOTED:
         text = f"Moved to the front by an operator. {_before(standing)}"
@@ -146,8 +146,8 @@ def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
     if standing.overdue_more or guard is None:
         others = plural(standing.overdue_more, "other")
         return f"but {others} by more: the guard starts those first."
-    if scheduler.line.since_promotion < guard.every:
-        return f"the guard acts after {guard.every - scheduler.line.since_promotion} more starts by policy."
+    if scheduler.since_promotion < guard.every:
+        return f"the guard acts after {guard.every - scheduler.since_promotion} more starts by policy."
     return (
         f"but the guard starts it only once it has waited {guard.stretch:g} times as long as the request "
         "the policy would start."

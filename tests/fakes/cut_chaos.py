@@ -276,7 +276,7 @@ class Chaos:
             found.append(f"slots are taken: {taken}")
         found += [f"{each!r} is still at work" for each in self.engines if each.running or each.waiting]
         found += [f"{name} ended {times} times" for name, times in self.ended.items() if times != 1]
-        kept = [worker.kv_cache.waiting for worker in self.daemon.pool]
+        kept = [station.cache.waiting for station in scheduler.fleet.stations.values()]
         if any(kept):
             found.append(f"contexts are kept for nobody: {kept}")
         if counts.resumes > counts.cuts:

@@ -178,7 +178,7 @@ class SelfTest:
         scheduler, now = self.daemon.dispatcher.scheduler, self._now()
         cache = scheduler.fleet.stations[server.name].cache
         keeps = cache.room_tokens == inf and (test.keeps_prompts or cache.keeps_all)
-        for kept in () if keeps else cache.conversations:
+        for kept in () if keeps else cache.contexts:
             session = scheduler.sessions.known.get(kept.session)
             if session and now - session.last_end_s < REST_S and server.read_s(kept.tokens) > REREAD_S:
                 return "waits: it would evict a session's KV cache"

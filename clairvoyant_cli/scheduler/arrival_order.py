@@ -24,9 +24,9 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
-from clairvoyant_cli.scheduler.conversation_cache import ConversationCache
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.placement import Station
+from clairvoyant_cli.scheduler.server_cache import ServerCache
 
 PATIENCE_S = 180.0
 """How long an ended request waits for the real length of one before it."""
@@ -126,7 +126,7 @@ class _Worker:
     resizes: deque[tuple[float, int]] = field(default_factory=deque)
     size: int = 0
     is_up: bool = False
-    cache: ConversationCache = field(default_factory=ConversationCache)
+    cache: ServerCache = field(default_factory=ServerCache)
     in_cache: list[_Run] = field(default_factory=list)
 
     def at(self, real_s: float) -> float:
@@ -189,7 +189,7 @@ class ArrivalOrder:
                 worker = self._workers[name] = _Worker([(now, now, is_open)])
             elif not number and worker.is_up:
                 self._ready = self.settle(now)
-                worker.cache = ConversationCache()  # as that of the server
+                worker.cache = worker.cache.emptied()  # as that of the server
             worker.is_up = bool(number)
             worker.note(number, is_open=is_open, now=now)
 

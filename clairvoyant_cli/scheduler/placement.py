@@ -12,10 +12,10 @@ from heapq import heapify, heapreplace
 from math import inf
 from typing import NamedTuple, Protocol
 
-from clairvoyant_cli.scheduler.conversation_cache import ConversationCache
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.queued_job import QueuedJob, Thought
 from clairvoyant_cli.scheduler.residency import Residency
+from clairvoyant_cli.scheduler.server_cache import ServerCache
 
 WAIT_MARGIN = 0.3
 """A job waits for another worker if it gains this share of its time on the best free one: an idle slot costs
@@ -48,7 +48,7 @@ class Station:
     slots: int
     at_once: int
     speed: WorkerSpeed | None = None
-    cache: ConversationCache = field(default_factory=ConversationCache)
+    cache: ServerCache = field(default_factory=ServerCache)
     apart: bool = False
     weight: float = 1.0
     running: dict[str, QueuedJob] = field(default_factory=dict)
@@ -120,8 +120,7 @@ class Fleet:
         station.slots, station.apart, station.weight = slots, apart, weight
         station.at_once = min(at_once, slots) or slots
         if not slots:
-            station.cache, before = ConversationCache(), station.cache
-            station.cache.size = before.size
+            station.cache = station.cache.emptied()
         station.cache.slots = max(station.at_once, 1)
 
     def remove(self, worker: str) -> None:

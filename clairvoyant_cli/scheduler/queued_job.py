@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from clairvoyant_cli.scheduler.conversation_cache import NOTHING, Expected
 from clairvoyant_cli.scheduler.job import Job, Move, Reason
 from clairvoyant_cli.scheduler.residual_life import mean_residual
+from clairvoyant_cli.scheduler.server_cache import NOTHING, Expected
 
 FIRST = float("-inf")
 """The rank of a promoted job: before every priority that a client can set."""

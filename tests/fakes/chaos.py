@@ -344,7 +344,8 @@ class CutChaos(Scene[Visitor]):
         found, counts = list(self.left_behind()), self.daemon.stats
         engines = [each.engine for each in self.backends.values()]
         found += [f"{each!r} is still at work" for each in engines if each.running or each.waiting]
-        kept = [worker.kv_cache.waiting for worker in self.daemon.pool]
+        stations = self.daemon.dispatcher.scheduler.fleet.stations.values()
+        kept = [station.cache.waiting for station in stations]
         if any(kept):
             found.append(f"contexts are kept for nobody: {kept}")
         if counts.resumes > counts.cuts:

@@ -27,8 +27,8 @@ from clairvoyant_cli.proxy.requests.forwarding import KEPT_RUNNING
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server, VerifiedContinuation
-from clairvoyant_cli.scheduler.kv_cache import CutPrice, price_of_cut
 from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.server_cache import CutPrice, ServerCache
 from profiles.records import Continuation, verdict_of
 
 LOOK_EVERY_S = 0.1  # interval of checks whether a running answer has outgrown a waiting one
@@ -185,7 +185,7 @@ class Preemption:
         if exchange.splice is None or found is None:
             return CutPrice(0.0)  # it is spared
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-        price = price_of_cut(server.kv_cache, tokens, resume_s, server.read_s)
+        price = self._cache_of(server).price_of_cut(exchange.id, tokens, resume_s, server.read_s)
         if exchange.tokens < exchange.job.prompt_tokens:
             return price._replace(resume_s=max(price.resume_s, resume_s + server.read_s(tokens)))
         return price
@@ -236,14 +236,18 @@ class Preemption:
         if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
             self._left(exchange, exchange.attempt.worker, waits=False)
         elif exchange.cuts and (server := self.pool.get(exchange.cuts[-1].worker)) is not None:
-            server.kv_cache.ended(exchange.id)
+            self._cache_of(server).ended(exchange.id)
+
+    def _cache_of(self, server: Server) -> ServerCache:
+        return self.dispatcher.scheduler.fleet.stations[server.name].cache
 
     def _left(self, exchange: Exchange, server_name: str, *, waits: bool) -> None:
         server, scheduler = self.pool.get(server_name), self.dispatcher.scheduler
         if server is None:
             return
         tokens, waited_for = _context_tokens(exchange), not exchange.job.stands_back
-        for job_id in server.kv_cache.left(exchange.id, tokens, waits=waits, waited_for=waited_for):
+        cache = self._cache_of(server)
+        for job_id in cache.left(exchange.id, tokens, waits=waits, waited_for=waited_for):
             other = self.dispatcher.live.get(job_id)
             found = None if other is None else server.continuation_of(other.job.model)
             if other is not None and other.is_suspended and found is not None:
@@ -291,8 +295,10 @@ class Preemption:
                 was_there = took_s < resume_s + read_s / 2.0
             if was_there is False:
                 attempt.reread_tokens = round(tokens)
-        cache, before = server.kv_cache, server.kv_cache.room_tokens
-        cache.resumed(exchange.id, was_there)
+        if was_there is None:
+            return
+        cache, before = self._cache_of(server), self._cache_of(server).room_tokens
+        cache.continued(self.dispatcher.scheduler.running[exchange.id].expected, was_there=was_there)
         if before == inf and cache.room_tokens < inf:
             news = f"{server.name} had to recompute a cut answer: its cache seems to hold"
             self.stats.journal.event(logging.INFO, f"{news} {cache.room_tokens:.0f} tokens")

@@ -27,7 +27,6 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.kv_cache import KvCache
 
 OVERFLOW = b"Context size has been exceeded"  # llama.cpp's error to all slots (server-context.cpp)
 
@@ -127,8 +126,6 @@ class ServerLifecycle:
         if not server.away and (server.outage.lasts or server.outage.over):
             server.health.came_back()
         server.outage.note(away=server.away)
-        if server.away:
-            server.kv_cache = KvCache()
         self._match_waiting()
         self._open_slots()
         why = f" ({server.detail})" if server.detail else ""

@@ -17,7 +17,6 @@ from clairvoyant_cli.proxy.servers.health import Health, Outage
 from clairvoyant_cli.proxy.servers.loaded_models import ModelResidency
 from clairvoyant_cli.proxy.servers.prompt_cuts import PromptCuts
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
-from clairvoyant_cli.scheduler.kv_cache import KvCache
 from profiles.records import Continuation, Profile
 
 MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to tell whether one is asked again
@@ -47,7 +46,6 @@ class Server(ObservedServer):
     leaving: bool = False  # and is removed once it has nothing left to do
     health: Health = field(default_factory=Health)
     outage: Outage = field(default_factory=Outage)
-    kv_cache: KvCache = field(default_factory=KvCache)
     prompt_cuts: PromptCuts = field(default_factory=PromptCuts)
     residents: ModelResidency | None = None  # None unless it swaps models
     settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model

@@ -13,8 +13,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.kv_cache import KvCache, price_of_cut
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.server_cache import ServerCache
 from clairvoyant_lab.simulator.workload import Floats, Predictions, Workload
 
 Completion = tuple[float, int, int, int]
@@ -97,7 +97,7 @@ class SlotSimulation:
         self._preemptions = 0
         self._lost_s = 0.0
         room_s = 0.0 if preemption is None else preemption.room_s
-        self._kept = {worker: KvCache(room_s) for worker in scheduler.slots}
+        self._kept = {worker: ServerCache(0, room_s) for worker in scheduler.slots}
 
     def run(self) -> Run:
         arrival_s = [*self.workload.arrival_s.tolist(), float("inf")]
@@ -158,7 +158,7 @@ class SlotSimulation:
             self._start_s[number] = now
         duration_s = self._service_s[number] - self._done_s[number] + self._overhead_s[number]
         self._lost_s += self._overhead_s[number]
-        self._kept[worker].taken(str(number))
+        self._kept[worker].dropped(str(number))
         self._worker[number] = worker
         self._resumed_s[number] = now
         self._seq += 1
@@ -173,7 +173,8 @@ class SlotSimulation:
             number = int(job_id)
             done_s = self._done_by(number, now)
             tokens_per_s = entry.job.tokens / max(entry.job.cost_s, 1e-12)
-            price = price_of_cut(self._kept[entry.worker], done_s, preemption.fixed_s, preemption.reread_s)
+            cache = self._kept[entry.worker]
+            price = cache.price_of_cut(job_id, done_s, preemption.fixed_s, preemption.reread_s)
             self.scheduler.progress(job_id, done_s * tokens_per_s, *price)
 
     def _stop(self, number: int, now: float, preemption: Preemption) -> None:

@@ -1,22 +1,24 @@
-"""Which conversations a server still has in its KV cache, and how much of a prompt it has to read again.
+"""What a server still has in its KV cache: conversations, and the contexts of answers that were cut.
 
-No server lists the contents of its cache, so they are derived: each answer leaves its conversation in its
-slot, what the slots no longer hold goes to a cache behind them, and the least recently used ones are evicted
-first. What servers report of an answer (tokens taken from the cache) corrects this: the size is learned from
-conversations that were still there or gone, and `reuse` from the most recent one, which a server with sliding
-windows or recurrent layers may drop whole.
+No server lists the contents of its cache, so they are derived: each answer leaves its context in its slot,
+what the slots no longer hold goes to a cache behind them, and the least recently used is evicted first, as in
+llama.cpp's host cache. What is gone has to be read again. What servers report of an answer (tokens taken from
+the cache), and how soon a cut answer goes on, corrects this: the size is learned from contexts that were
+still there or gone, and `reuse` from the most recent one, which a server with sliding windows or recurrent
+layers may drop whole.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
-from clairvoyant_cli.scheduler.chain import Chain
+from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 
-MAX_CONVERSATIONS = 256
-"""The most conversations that are tracked per server, those that should be evicted included: one that is
-still there shows that the cache is larger than assumed."""
+MAX_CONTEXTS = 1000
+"""The most contexts that are tracked per server, those that should be evicted included: one that is still
+there shows that the cache is larger than assumed."""
 
 MAX_PIECES = 200_000
 """The most pieces of tracked conversations."""
@@ -29,19 +31,25 @@ TELLING_TOKENS = 50.0
 
 REUSE_WEIGHT = 0.3
 
+USUAL_WEIGHT = 0.1
+"""Weight of the latest value in the running mean of contexts."""
+
 OTHERS_FOR_S = 60.0
 """How long requests outside sessions count as traffic that needs room in the cache."""
 
 
 @dataclass(slots=True, eq=False)
 class Kept:
-    """A conversation in the cache: `prompt_tokens` of it are its last prompt, the rest is the answer."""
+    """A context: of `tokens`, `prompt_tokens` are the last prompt, the rest is its answer."""
 
     job_id: str
     session: str
     chain: Chain
     prompt_tokens: float
     tokens: float
+    waits: bool = False  # its answer was cut, and will be continued
+    waited_for: bool = True  # it is interactive
+    lost: bool = False  # it waits, but should be evicted
 
     def shares(self, chain: Chain, at: int) -> float:
         """Return the tokens it has of a prompt that has its pieces up to piece `at`."""
@@ -68,17 +76,21 @@ class Expected:
 NOTHING = Expected()
 
 
-class ConversationCache:
-    """The conversations of one server, the least recently used first.
+class CutPrice(NamedTuple):
+    """The cost of a cut in seconds: to resume the job, and of the contexts it evicts."""
 
-    `room_tokens` is the size of the cache behind the slots: infinite until a conversation was gone. The last
-    `slots` conversations stay in any case.
-    """
+    resume_s: float
+    evicts_s: float = 0.0
 
-    def __init__(self, slots: int = 1) -> None:
+
+class ServerCache:
+    """The contexts of one server, the least recently used first. The last `slots` stay in any case."""
+
+    def __init__(self, slots: int = 1, room_tokens: float = inf) -> None:
         self.slots = slots
-        self.room_tokens = inf
+        self.room_tokens = room_tokens  # behind the slots: infinite until a context was gone
         self.reuse = 1.0
+        self.usual_tokens = 0.0  # the running mean context of ended answers
         self._at_least, self._at_most = 0.0, inf
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._where: dict[int, list[Kept]] = {}
@@ -104,9 +116,20 @@ class ConversationCache:
         return len(self._kept)
 
     @property
-    def conversations(self) -> Iterable[Kept]:
-        """The conversations that it may hold."""
+    def contexts(self) -> Iterable[Kept]:
+        """The contexts that it may hold."""
         return self._kept.values()
+
+    @property
+    def waiting(self) -> set[str]:
+        """The jobs that wait to be continued, whether or not their contexts are still there."""
+        return {each.job_id for each in self._kept.values() if each.waits}
+
+    def emptied(self) -> "ServerCache":
+        """Return the cache after a restart of its server."""
+        cache = ServerCache(self.slots)
+        cache.size = self.size
+        return cache
 
     def expected(self, chain: Chain) -> Expected:
         """Return what should be cached of a prompt: of the conversation that shares most with it, or, if that
@@ -135,16 +158,24 @@ class ConversationCache:
 
     def started(self, job_id: str, chain: Chain, prompt_tokens: float, session: str = "") -> None:
         """Record that a slot now reads a prompt. The conversation takes the place of its earlier turn."""
+        before = self._before(chain)
+        if before is not None and not before.waits:
+            self._remove(before.job_id)
+        self.dropped(job_id)
         if not chain:
             return
-        if (before := self._before(chain)) is not None:
-            self._remove(before.job_id)
-        added = self._kept[job_id] = Kept(job_id, session, chain, prompt_tokens, prompt_tokens)
+        added = self._add(Kept(job_id, session, chain, prompt_tokens, prompt_tokens))
         for piece in chain.hashes:
             self._where.setdefault(piece, []).append(added)
         self._pieces += len(chain.hashes)
-        while len(self._kept) > MAX_CONVERSATIONS or (self._pieces > MAX_PIECES and len(self._kept) > 1):
+        while self._pieces > MAX_PIECES and len(self._kept) > 1:
             self._remove(next(iter(self._kept)))
+
+    def _add(self, kept: Kept) -> Kept:
+        self._kept[kept.job_id] = kept
+        if len(self._kept) > MAX_CONTEXTS:
+            self._remove(next(iter(self._kept)))
+        return kept
 
     def answered(self, job_id: str, prompt_tokens: float, tokens: float) -> None:
         """Record the real numbers of tokens of a prompt and its answer."""
@@ -158,20 +189,78 @@ class ConversationCache:
         if job_id in self._kept:
             self._remove(job_id)
 
+    def left(self, job_id: str, tokens: float, *, waits: bool = True, waited_for: bool = True) -> list[str]:
+        """Record the context of a job that leaves its slot; return the waiting jobs that lose theirs.
+
+        `waits`: the job will be continued; `waited_for`: it is interactive. A context larger than the cache
+        is not kept and evicts nothing.
+        """
+        kept = self._kept.get(job_id) or self._add(Kept(job_id, "", NO_CHAIN, tokens, tokens))
+        if waits:
+            kept.tokens = tokens
+        else:
+            tokens = kept.tokens  # as its server said, if it did
+            self.usual_tokens += USUAL_WEIGHT * (tokens - self.usual_tokens)
+        kept.waits, kept.waited_for, kept.lost = waits, waited_for, False
+        self._kept.move_to_end(job_id)
+        lost = [*self._evicted_by(job_id, tokens), *[kept] * (waits and tokens > self.room_tokens)]
+        for each in lost:
+            each.lost = True
+        return [each.job_id for each in lost]
+
+    def ended(self, job_id: str) -> None:
+        """Record that a job will not be continued; its context stays, as the server does not know."""
+        if job_id in self._kept:
+            self._kept[job_id].waits = False
+
+    def _evicted_by(self, job_id: str, tokens: float) -> Iterator[Kept]:
+        """Yield the contexts of other waiting jobs that are evicted once this job's leaves its slot."""
+        needed, in_slots = tokens, self.slots - 1
+        if tokens > self.room_tokens or self.room_tokens == inf:
+            return
+        for each in reversed(self._kept.values()):
+            if each.job_id == job_id:
+                continue
+            if in_slots > 0:
+                in_slots -= 1
+            elif each.tokens <= self.room_tokens:
+                needed += each.tokens
+                if needed > self.room_tokens and each.waits and not each.lost:
+                    yield each
+
+    def price_of_cut(
+        self, job_id: str, tokens: float, resume_s: float, reread_s: Callable[[float], float]
+    ) -> CutPrice:
+        """Return the cost of cutting a job now that has `tokens` of context, prompt and answer.
+
+        Its context survives if the cache also has room for that of the job that takes its slot. `resume_s` is
+        the cost of resuming from a kept context, `reread_s(tokens)` that of prefill. Resuming from the cache
+        was cheaper wherever it was measured (semantic scheduling, Eq. 3).
+        """
+        lost = tokens + self.usual_tokens > self.room_tokens
+        evicted = (each.tokens for each in self._evicted_by(job_id, tokens) if each.waited_for)
+        return CutPrice(resume_s + (reread_s(tokens) if lost else 0.0), sum(map(reread_s, evicted)))
+
     def told(self, expected: Expected, cached_tokens: float) -> None:
         """Learn from how much of a prompt came from the cache, in tokens."""
         own_tokens = expected.if_kept - expected.shared
         if own_tokens < TELLING_TOKENS:
             return
-        was_there = cached_tokens - expected.shared >= KEPT_SHARE * self.reuse * own_tokens
-        if not expected.needs_tokens:
+        if expected.needs_tokens:
+            was_there = cached_tokens - expected.shared >= KEPT_SHARE * self.reuse * own_tokens
+            self.continued(expected, was_there=was_there)
+        else:
             share = min(cached_tokens / expected.if_kept, 1.0)
             self.reuse = max(0.01, self.reuse + REUSE_WEIGHT * (share - self.reuse))
-        elif was_there:
-            at_least = max(self._at_least, expected.needs_tokens)
+
+    def continued(self, expected: Expected, *, was_there: bool) -> None:
+        """Learn from whether a context was still there when its conversation or its answer went on."""
+        needed = expected.needs_tokens
+        if needed and was_there:
+            at_least = max(self._at_least, needed)
             self.size = at_least, max(self._at_most, at_least)
-        else:
-            at_most = min(self._at_most, expected.needs_tokens)
+        elif needed:
+            at_most = min(self._at_most, needed)
             self.size = 0.0 if self._at_least >= at_most else self._at_least, at_most
 
     def note_other(self, tokens: float, now: float) -> None:

@@ -63,27 +63,6 @@ THEMES = tuple(
 )
 
 
-class Palette:
-    """Rich styles: of each tone, of the row under the cursor, and of an outdated state."""
-
-    def __init__(self, variables: Mapping[str, str], *, colour: bool = True) -> None:
-        """Read the colours of the current theme, one of `THEMES`."""
-        self.cursor = Style(reverse=True)
-        self.styles: dict[Tone, Style] = _MONOCHROME
-        self.stale: dict[Tone, Style] = {tone: style + Style(dim=True) for tone, style in _MONOCHROME.items()}
-        if not colour:
-            return
-        own = {tone: Color.parse(variables[name]).rich_color for tone, name in _VARIABLES.items()}
-        ground = Color.parse(variables["background"]).rich_color
-        self.styles = {tone: Style(color=own[tone]) for tone in get_args(Tone) if tone in own}
-        self.styles["strong"] += Style(bold=True)
-        self.styles["badge"] = Style(color=ground, bgcolor=own["accent"], bold=True)
-        self.styles["siren"] = Style(color=ground, bgcolor=own["alert"], bold=True)
-        self.cursor = Style(bgcolor=own["cursor"])
-        grey: dict[Tone, Style] = {tone: self.styles["faint"] for tone in get_args(Tone) if tone in own}
-        self.stale = self.styles | grey | {"track": self.styles["track"]}
-
-
 _MONOCHROME: dict[Tone, Style] = dict.fromkeys(get_args(Tone), Style()) | {
     "strong": Style(bold=True),
     "faint": Style(dim=True),
@@ -93,3 +72,24 @@ _MONOCHROME: dict[Tone, Style] = dict.fromkeys(get_args(Tone), Style()) | {
     "badge": Style(reverse=True, bold=True),
     "siren": Style(reverse=True, bold=True),
 }
+
+
+class Palette:
+    """Rich styles: of each tone, of the row under the cursor, and of an outdated state."""
+
+    def __init__(self, variables: Mapping[str, str], *, colour: bool = True) -> None:
+        """Read the colours of the current theme, one of `THEMES`."""
+        self.cursor, self.styles = Style(reverse=True), _MONOCHROME
+        self.stale = {tone: style + Style(dim=True) for tone, style in _MONOCHROME.items()}
+        if not colour:
+            return
+        own = {tone: Color.parse(variables[name]).rich_color for tone, name in _VARIABLES.items()}
+        inverse = Style(color=Color.parse(variables["background"]).rich_color, bold=True)
+        tones: dict[Tone, Style] = {tone: Style(color=own[tone]) for tone in get_args(Tone) if tone in own}
+        self.styles = tones | {
+            "strong": Style(color=own["strong"], bold=True),
+            "badge": inverse + Style(bgcolor=own["accent"]),
+            "siren": inverse + Style(bgcolor=own["alert"]),
+        }
+        self.cursor = Style(bgcolor=own["cursor"])
+        self.stale = self.styles | dict.fromkeys(tones, tones["faint"]) | {"track": tones["track"]}

@@ -12,7 +12,7 @@ from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import SCHEMA_VERSION, Counters
 from tests.tui.board import busy, stage
 from tests.tui.scene import SCENARIOS
-from tests.tui.test_tui_changes import in_turns
+from tests.tui.test_tui_screens import in_turns
 from tui.print_tables import state
 
 

@@ -4,18 +4,14 @@ from clairvoyant_cli.state.snapshot import ClientState
 from tui.formatting import bar, brief, count, duration, spark
 from tui.history import CLIENT_POINTS
 from tui.styled_text import Line, Tone
-from tui.table_layout import Column, Fitted, Grid, Order, heeded, words
+from tui.table_layout import Column, Grid, heeded, words
 from tui.view_state import ViewState
 
 _NEARLY = 0.75
 
 
-def body(view: ViewState, width: int) -> list[Line]:
-    clients = CLIENTS.rows(view)
-    if not clients:
-        return [Line(CLIENTS.empty(view), "soft")]
-    fitted = Fitted.of(CLIENTS, width, view)
-    return [fitted.heading(Order()), *(fitted.draw(client, view) for client in clients)]
+def body(view: ViewState, width: int, height: int) -> list[Line]:
+    return CLIENTS.lines(view, width) if view.state.clients else [Line("No requests today.", "soft")]
 
 
 def _tone(has: int, may: int | None, otherwise: Tone = "ink") -> Tone:
@@ -39,10 +35,12 @@ def _tokens(client: ClientState, view: ViewState, width: int) -> Line:
 
 
 def _day(client: ClientState, view: ViewState, width: int) -> Line:
-    if client.tokens_per_day is None:
-        return Line()
-    fraction = client.tokens_today / client.tokens_per_day
-    return bar(fraction, width, _tone(client.tokens_today, client.tokens_per_day, "accent"))
+    has, may = client.tokens_today, client.tokens_per_day
+    return Line() if may is None else bar(has / may, width, _tone(has, may, "accent"))
+
+
+def _weight(client: ClientState, view: ViewState, width: int) -> Line:
+    return Line(f"{client.weight:g}", "soft" if client.weight == 1.0 else "ink")
 
 
 def _own_tau(client: ClientState, view: ViewState, width: int) -> Line:
@@ -56,47 +54,37 @@ def _times(number: int) -> Line:
 
 
 def _past(client: ClientState, view: ViewState, width: int) -> Line:
-    """Its queued and running requests, on one scale for all clients."""
-    top = max(map(max, view.history.clients.values()), default=0)
-    return Line(spark(view.history.clients.get(client.name, ()), width, top or 1.0), "accent")
+    """The most requests that it had in each stretch of time, on one scale for all clients."""
+    past = view.history.clients.values()
+    top = max(max(each.values(), default=0) for each in past)
+    return Line(spark((each.get(client.name, 0) for each in past), width, top), "accent")
 
 
-def _priority(client: ClientState, view: ViewState, width: int) -> Line:
-    return Line("{}..{}".format(*client.priority), "soft")
-
-
-def _promised(view: ViewState) -> bool:
-    return view.state.service_level is not None
+def _has_past(view: ViewState) -> bool:
+    return any(view.history.clients.values())
 
 
 CLIENTS: Grid[ClientState] = Grid(
     columns=(
-        words(
-            "name", "client", 8, 9, lambda r: r.name, lambda view: view.state.clients, tone=lambda name: "ink"
-        ),
-        Column("waiting", "waiting", 9, 8, lambda r, s, w: _of_limit(r.waiting, r.max_waiting), right=True),
-        Column("running", "running", 7, 8, lambda r, s, w: _of_limit(r.running, r.max_running), right=True),
-        Column(
-            "weight",
-            "weight",
-            6,
-            5,
-            lambda r, s, w: Line(f"{r.weight:g}", "soft" if r.weight == 1.0 else "ink"),
-            right=True,
-        ),
-        Column("tokens", "tokens today", 13, 5, _tokens, right=True),
-        Column("day", "of the day", 10, 0, _day),
-        Column("tau", "own τ", 5, 5, _own_tau, right=True),
-        Column("priority", "priority", 9, 5, _priority, right=True),
+        words("name", 8, 9, "name", lambda view: view.state.clients, tone=lambda name: "ink", title="client"),
+        Column("waiting", 9, 8, lambda r, s, w: _of_limit(r.waiting, r.max_waiting), right=True),
+        Column("running", 7, 8, lambda r, s, w: _of_limit(r.running, r.max_running), right=True),
+        Column("weight", 6, 5, _weight, right=True),
+        Column("tokens", 13, 5, _tokens, title="tokens today", right=True),
+        Column("day", 10, 0, _day, title="of the day"),
+        Column("tau", 5, 5, _own_tau, title="own τ", right=True),
+        Column("priority", 9, 5, lambda r, s, w: Line("{}..{}".format(*r.priority), "soft"), right=True),
         # Urgency claims that were lowered, and first tokens that came too late.
-        Column("overruled", "overruled", 9, 5, lambda r, s, w: _times(r.overruled), right=True, when=heeded),
-        Column("late", "late", 5, 5, lambda r, s, w: _times(r.late), right=True, when=_promised),
+        Column("overruled", 9, 5, lambda r, s, w: _times(r.overruled), right=True, when=heeded),
         Column(
-            "past", "last 10 min", CLIENT_POINTS, 1, _past, right=True, when=lambda s: bool(s.history.clients)
+            "late",
+            5,
+            5,
+            lambda r, s, w: _times(r.late),
+            right=True,
+            when=lambda s: bool(s.state.service_level),
         ),
+        Column("past", CLIENT_POINTS, 1, _past, title="last 10 min", right=True, when=_has_past),
     ),
     rows=lambda view: view.state.clients,
-    id=lambda row: row.name,
-    text=lambda row: row.name,
-    empty=lambda view: "No requests today.",
 )

@@ -46,9 +46,7 @@ from tui.widgets.canvas import Canvas
 INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
 """Refresh intervals, the default first. The effect of a key is drawn at once."""
 
-_GRAPHED_S = 600.0
-"""How much of the daemon's history is fetched at the start, for the graph."""
-
+_GRAPHED_S = 600.0  # how much of the daemon's history is fetched at the start, for the graph
 _HARDWARE_EVERY_S = 1.0
 _TICK_S = 0.3
 _STILL_S = 0.55  # over half a second: two states a second need no frames between them
@@ -114,7 +112,7 @@ class Top(App[None]):
             self.register_theme(theme)
         liked = self.likes.get("theme", "")
         self.theme = liked if liked in [theme.name for theme in THEMES] else THEMES[0].name
-        self.palette = Palette(self.get_css_variables(), colour=self._colour)
+        self.palette = Palette(self.theme, colour=self._colour)
         words = [word.partition("=") for word in self.likes.get("keys", "").split()]
         self.set_keymap({action: key for action, _, key in words if key})
 
@@ -140,7 +138,7 @@ class Top(App[None]):
 
     def _recolour(self) -> None:
         self.remember(theme=self.theme)
-        self.palette = Palette(self.get_css_variables(), colour=self._colour)
+        self.palette = Palette(self.theme, colour=self._colour)
         for screen in self.screen_stack:
             for canvas in screen.query(Canvas):
                 canvas.redraw(entirely=True)

@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from tui.formatting import count
 from tui.styled_text import Line, Tone, cell, ends, gathered
 
-AXIS = 6
-"""Cells to the left of a plot, for the labels of its axis."""
-
+AXIS = 6  # cells to the left of a plot, for the labels of its axis
 _LEAST_TOP = 4.0
 _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 

@@ -8,13 +8,10 @@ from typing import Any
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, Action, Verb
 from clairvoyant_cli.state.snapshot import BackendState, QueuedRequest, RunningRequest, Snapshot
 
-SETTLED_S = 1.5
-"""After an action has been confirmed, states from before it may come in for this long."""
-
+SETTLED_S = 1.5  # after an action has been confirmed, states from before it may come in for this long
 _UNSAID_LEVEL = 2
 _MAX_PRIORITY = 100
-_MODES = {Verb.PAUSE: "paused", Verb.RESUME: "serving", Verb.DRAIN: "draining"}
-"""The mode after each."""
+_MODES = {Verb.PAUSE: "paused", Verb.RESUME: "serving", Verb.DRAIN: "draining"}  # the mode after each
 
 
 @dataclass(frozen=True, slots=True)

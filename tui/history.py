@@ -8,15 +8,9 @@ from itertools import takewhile
 from clairvoyant_cli.state.snapshot import FinishedRequest, Snapshot
 from tui.hardware.reading import Gpu, Hardware
 
-SAMPLES = 600
-"""One sample a second: ten minutes."""
-
-POINTS = 600
-"""Ended requests kept for the plots."""
-
-RECENTLY_S = 30.0
-"""A panel keeps the rows that it has needed in this time."""
-
+SAMPLES = 600  # one sample a second: ten minutes
+POINTS = 600  # ended requests kept for the plots
+RECENTLY_S = 30.0  # a panel keeps the rows that it has needed in this time
 CLIENT_POINTS = 24
 _MAX_CLIENTS = 64
 _LONGEST_GAP_S = 5.0

@@ -12,14 +12,11 @@ from textual.geometry import Region
 PANELS = ("running", "queue", "tau", "gpu", "models", "stats", "recent", "plots", "log", "graph", "sessions")
 """In the order of their keys: 1 is that of the first, 0 of the tenth. Sessions are shown if there are any."""
 
-DECK = PANELS[2:]
-"""The panels that share the deck of a small terminal."""
-
+DECK = PANELS[2:]  # the panels that share the deck of a small terminal
 GUTTER = 2
 _LEAST_GRAPH, _HERO, _MOST_GRAPH = 7, 11, 18
 _LEAST_PLOT, _TAU, _STATS, _HALF = 5, 5, 9, 45
-_MOST_DECK = 8
-"""Rows that the deck takes from a short queue."""
+_MOST_DECK = 8  # rows that the deck takes from a short queue
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,8 @@ from tui.view_state import Link, LinkState, ViewState
 
 _MAX_ROWS = 50
 
-PIPE_WIDTH = 160
-"""Width of tables printed into a pipe, in cells."""
-
-PLAIN_WIDTH = 80
-"""Width of sentences."""
+PIPE_WIDTH = 160  # width of tables printed into a pipe, in cells
+PLAIN_WIDTH = 80  # width of sentences
 
 
 def output_width() -> int:

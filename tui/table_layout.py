@@ -10,9 +10,7 @@ from tui.styled_text import Line, Tone, cell, cells, clip
 from tui.view_state import ViewState
 
 RowT = TypeVar("RowT")
-NAMED = 6
-"""From this importance on, other columns go before the texts of a column are cut."""
-
+NAMED = 6  # from this importance on, other columns go before the texts of a column are cut
 _WIDEST_BAR = 24
 
 

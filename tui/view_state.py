@@ -8,11 +8,8 @@ from tui.hardware.reading import Hardware
 from tui.history import History
 from tui.styled_text import Tone
 
-SILENT_S = 2.0
-"""A daemon sends a state at least once a second. What it has not said for so long is not known."""
-
-FLASH_S = 3.0
-"""How long a promotion by tau stays lit in the header."""
+SILENT_S = 2.0  # a daemon sends a state at least once a second
+FLASH_S = 3.0  # how long a promotion by tau stays lit in the header
 
 
 class LinkState(StrEnum):

@@ -120,7 +120,7 @@ async def settled(app: Top, pilot: Pilot[None]) -> str:
     while same < 3:
         await pilot.pause()
         before, text = text, screen_text(app)
-        same = same + 1 if text == before else 0
+        same = same + 1 if text == before and app.screen.size == app.size else 0
     assert all(len(line) <= app.size.width for line in text.split("\n"))
     return text
 

@@ -203,7 +203,6 @@ def test_where_room_lacks_the_wait_stays_and_what_has_nothing_to_show_takes_none
     raised = replace(busy().queue[0], priority=-5)
     shown = view(queue=(raised, *busy().queue[1:]))
     assert "-5" in drawn(QUEUE, raised, 120, shown)
-    assert "·" in drawn(QUEUE, busy().queue[1], 120, shown)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from clairvoyant_cli.state.snapshot import ClientState
 from tui.formatting import bar, brief, count, duration, spark
 from tui.history import CLIENT_POINTS
 from tui.styled_text import Line, Tone
-from tui.table_layout import Column, Grid, heeded, words
+from tui.table_layout import Column, Grid, heeded, number, words
 from tui.view_state import ViewState
 
 _NEARLY = 0.75
@@ -39,20 +39,6 @@ def _day(client: ClientState, view: ViewState, width: int) -> Line:
     return Line() if may is None else bar(has / may, width, _tone(has, may, "accent"))
 
 
-def _weight(client: ClientState, view: ViewState, width: int) -> Line:
-    return Line(f"{client.weight:g}", "soft" if client.weight == 1.0 else "ink")
-
-
-def _own_tau(client: ClientState, view: ViewState, width: int) -> Line:
-    """The client's own starvation timeout; a dash if it has none."""
-    text = "none" if client.tau_s == 0 else duration(client.tau_s)
-    return Line(text, "track" if client.tau_s is None else "ink")
-
-
-def _times(number: int) -> Line:
-    return Line(count(number), "warn") if number else Line("·", "track")
-
-
 def _past(client: ClientState, view: ViewState, width: int) -> Line:
     """The most requests that it had in each stretch of time, on one scale for all clients."""
     past = view.history.clients.values()
@@ -69,21 +55,14 @@ CLIENTS: Grid[ClientState] = Grid(
         words("name", 8, 9, "name", lambda view: view.state.clients, tone=lambda name: "ink", title="client"),
         Column("waiting", 9, 8, lambda r, s, w: _of_limit(r.waiting, r.max_waiting), right=True),
         Column("running", 7, 8, lambda r, s, w: _of_limit(r.running, r.max_running), right=True),
-        Column("weight", 6, 5, _weight, right=True),
+        number("weight", 6, 5, "weight", "{:g}".format, "soft"),
         Column("tokens", 13, 5, _tokens, title="tokens today", right=True),
         Column("day", 10, 0, _day, title="of the day"),
-        Column("tau", 5, 5, _own_tau, title="own τ", right=True),
+        number("tau", 5, 5, "tau_s", lambda s: "none" if s == 0 else duration(s), title="own τ"),
         Column("priority", 9, 5, lambda r, s, w: Line("{}..{}".format(*r.priority), "soft"), right=True),
         # Urgency claims that were lowered, and first tokens that came too late.
-        Column("overruled", 9, 5, lambda r, s, w: _times(r.overruled), right=True, when=heeded),
-        Column(
-            "late",
-            5,
-            5,
-            lambda r, s, w: _times(r.late),
-            right=True,
-            when=lambda s: bool(s.state.service_level),
-        ),
+        number("overruled", 9, 5, "overruled", count, when=heeded),
+        number("late", 5, 5, "late", count, when=lambda view: bool(view.state.service_level)),
         Column("past", CLIENT_POINTS, 1, _past, title="last 10 min", right=True, when=_has_past),
     ),
     rows=lambda view: view.state.clients,

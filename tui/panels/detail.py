@@ -12,16 +12,7 @@ from clairvoyant_cli.state.snapshot import (
     Snapshot,
 )
 from tui.formatting import CLASS_LETTER, bar, class_letter, class_tone, clock, count, duration, share
-from tui.panels.requests import (
-    ETA_WIDE,
-    compared,
-    ends,
-    level_tone,
-    progress,
-    starts,
-    tau_fraction,
-    tau_tone,
-)
+from tui.panels.requests import ETA_WIDE, compared, ends, level_tone, progress, starts, tau_fraction, tau_tone
 from tui.styled_text import Line, Tone, cell, wrap
 from tui.view_state import ViewState
 

@@ -1,8 +1,13 @@
-"""Draws the header: the state in a sentence, policy and load, and what scheduling gains."""
+"""Draws the header: the state in a sentence, policy and load, what scheduling gains; and the footer, with the
+last message or the keys that do something now.
+"""
+
+from operator import itemgetter
 
 from clairvoyant_cli.state.snapshot import GainState, Snapshot
 from tui.bottleneck import bottleneck
 from tui.formatting import change, class_letter, class_tone, clock, count, duration, share
+from tui.keys import KEYS
 from tui.styled_text import Line, Tone, cells, ends, flow
 from tui.view_state import LinkState, ViewState
 
@@ -13,11 +18,11 @@ _LEVEL: dict[str, tuple[str, Tone]] = {
     "alert": ("▲ ", "siren"),
 }
 _NARROW = 60
-_BEHIND = -0.05
-"""A loss of less than this, in seconds, goes unnoticed."""
-
+_BEHIND = -0.05  # a loss of less than this, in seconds, goes unnoticed
 _SAME_S = 0.005
 _FULL = 0.9
+_GAP = 2
+_FIRST = ("quit", "help", "command", "choose")
 
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
@@ -133,3 +138,44 @@ def today(gain: GainState) -> list[Line]:
         return [line]
     word = "fewer" if gain.spared_tokens_today > 0 else "more"
     return [line, Line(f"about {count(abs(gain.spared_tokens_today))} {word} tokens read", "faint")]
+
+
+# -- the footer -------------------------------------------------------------------------------------------
+
+
+def footer(view: ViewState, width: int, height: int) -> list[Line]:
+    trouble = Line()
+    if view.link.state is LinkState.LOST:
+        long = view.snapshot is not None and view.link.lost_for_s >= 1.0
+        trouble.add(f"lost for {duration(view.link.lost_for_s)}, " * long, "alert").add("retrying ", "alert")
+    line = Line(" ").add(view.message, view.message_tone)
+    if not view.message:
+        line.join(flow((piece for _, piece in _hints(view)), width - trouble.width - 2, gap=_GAP))
+    return [ends(line, trouble, width)]
+
+
+def action_at(view: ViewState, x: int) -> str:
+    """Return the action of the hint in a column, "" if there is none."""
+    left = 1
+    for action, piece in () if view.message else _hints(view):
+        if left <= x < left + piece.width:
+            return action
+        left += piece.width + _GAP
+    return ""
+
+
+def _hints(view: ViewState) -> list[tuple[str, Line]]:
+    """Return the actions of the keys that would do something now, each with its key and the word for it."""
+    hints, mode = [], view.state.mode
+    for key in KEYS:
+        word = key.hint
+        if (key.action, mode) in (("pause", "paused"), ("drain", "draining")):
+            word = "resume"
+        elif (key.action, mode) == ("pause", "draining") or (word == "choose" and "row" in view.offers):
+            continue
+        elif key.action == "hold" and "held" in view.offers:
+            word = "release"
+        if word and key.on in ("", *view.offers) and not (view.forbids and key.changes):
+            place = _FIRST.index(word) if word in _FIRST else len(_FIRST)
+            hints.append((place, (key.action, Line(key.label, "accent").add(f" {word}", "soft"))))
+    return [hint for _, hint in sorted(hints, key=itemgetter(0))]

@@ -15,8 +15,7 @@ _TWO_GRAPHS = 11
 _WAIT_DECADES = (-1.3, 2.7)
 _TOKEN_DECADES = (0.6, 4.0)
 _SPAN_S = 600.0
-_MIDDLE = (28.0, 400.0, 2800.0)
-"""Where the letters of the classes stand under the predicted tokens."""
+_MIDDLE = (28.0, 400.0, 2800.0)  # where the letters of the classes stand under the predicted tokens
 
 
 def of(view: ViewState) -> object:

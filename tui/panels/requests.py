@@ -32,9 +32,7 @@ LEVELS: tuple[Sign, ...] = (
 )
 """What each urgency level means, and its tone."""
 
-ETA_WIDE = 14
-"""From this width on, the time that is expected stands before the range."""
-
+ETA_WIDE = 14  # from this width on, the time that is expected stands before the range
 _STATE: dict[str, Sign] = {
     "connecting": ("◌", "soft"),
     "prefill": ("◔", "soft"),
@@ -196,18 +194,6 @@ def _queue_tokens(row: QueuedRequest, view: ViewState, width: int) -> Line:
     return Line("~", "faint").add(count(row.predicted.expected_tokens))
 
 
-def _p_long(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    return Line(f"{row.predicted.p_long:.2f}", class_tone(row.predicted.length_class))
-
-
-def _priority(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    return Line(f"{row.priority:+d}") if row.priority else Line("·", "track")
-
-
-def _any_priority(view: ViewState) -> bool:
-    return any(row.priority for row in view.state.queue)
-
-
 def _no_ghost(view: ViewState) -> bool:
     return not view.ghost
 
@@ -237,7 +223,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
         _CLASS,
         _LEVEL,
         words("why", 5, 8, "cause", _queued, tone=lambda cause: _CAUSE.get(cause, "soft")),
-        Column("p_long", 4, 1, _p_long, lambda r: r.predicted.p_long, "P(L)", right=True, when=_no_ghost),
+        number("p_long", 4, 1, "predicted.p_long", "{:.2f}".format, "soft", "P(L)", when=_no_ghost),
         Column(
             "tokens", 6, 4, _queue_tokens, lambda r: r.predicted.expected_tokens, right=True, when=_no_ghost
         ),
@@ -255,7 +241,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
             when=lambda s: s.ghost,
         ),
         words("only", 4, 5, "backends", _queued, _server_names, title="only on"),
-        Column("priority", 3, 5, _priority, lambda r: r.priority, "pri", right=True, when=_any_priority),
+        words("priority", 3, 5, "priority", _queued, lambda n, view: f"{n:+d}" if n else "", title="pri"),
         _MODEL,
         _CLIENT,
         words("endpoint", 8, 0, "endpoint", _queued, lambda text, view: path_name(text)),

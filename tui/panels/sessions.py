@@ -48,10 +48,6 @@ def _hit(row: SessionState, view: ViewState, width: int) -> Line:
     return Line(share(hit), "warn" if row.turns > 1 and hit is not None and hit < _LOW_SHARE else "ink")
 
 
-def _saved(row: SessionState, view: ViewState, width: int) -> Line:
-    return Line(duration(row.saved_s), "good" if row.saved_s else "faint")
-
-
 SESSIONS: Grid[SessionState] = Grid(
     columns=(
         Column("id", 6, 9, lambda r, s, w: Line(" " * bool(r.parent)).add(r.id), lambda r: f"{r.id:>9}"),
@@ -62,7 +58,7 @@ SESSIONS: Grid[SessionState] = Grid(
         number("context", 7, 5, "context_tokens", count),
         number("read", 6, 5, "read_tokens", count),
         number("cached", 6, 5, "cached_tokens", count),
-        Column("saved", 6, 4, _saved, lambda r: r.saved_s or 0.0, right=True),
+        number("saved", 6, 4, "saved_s", tone="soft"),
         Column("hit", 4, 8, _hit, lambda r: hit_share(r.read_tokens, r.cached_tokens) or 0.0, right=True),
         words("client", 8, 5, "client", lambda view: view.state.sessions.listed),
     ),

@@ -7,20 +7,16 @@ from typing import ClassVar
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container
-from textual.geometry import Offset, Size, Spacing
-from textual.layout import ArrangeResult, Layout, WidgetPlacement
-from textual.widget import Widget
 
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest
-from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, Host, OperatorScreen
+from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, OperatorScreen
 from tui.formatting import CLASS_LETTER, count
 from tui.history import RECENTLY_S
 from tui.keys import KEYS, MOVES
 from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
 from tui.palette import THEMES
-from tui.panels import footer, hardware, header, log, models, plots, sessions, stats, tau
+from tui.panels import hardware, header, log, models, plots, sessions, stats, tau
 from tui.panels.detail import detail
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.panels.sessions import SESSIONS
@@ -28,8 +24,7 @@ from tui.screens.dialogs import Choose, Prompt
 from tui.screens.pages import PageScreen
 from tui.styled_text import Line
 from tui.view_state import ViewState
-from tui.widgets.canvas import Canvas
-from tui.widgets.panel import Panel, key_of
+from tui.widgets.canvas import Canvas, Panel, key_of
 from tui.widgets.table import Table
 
 _NAMED = {
@@ -43,28 +38,11 @@ _THEMES = tuple(theme.name for theme in THEMES)
 _QUEUE_STEP, _MOST_ROWS = 4, 100
 
 
-class PlanLayout(Layout):
-    """Places children by id as `tui.layout.plan` says."""
-
-    name = "plan"
-    wish = SizeHint()
-
-    def arrange(
-        self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True
-    ) -> ArrangeResult:
-        boxes = plan(size.width, size.height, self.wish)
-        return [
-            WidgetPlacement(boxes[child.id], Offset(), Spacing(), child)
-            for child in children
-            if child.id in boxes
-        ]
-
-
 class Footer(Canvas):
     """The hints; a click does what the key does."""
 
     async def on_click(self, event: events.Click) -> None:
-        if self.view is not None and (action := footer.action_at(self.view, event.x)):
+        if self.view is not None and (action := header.action_at(self.view, event.x)):
             await self.app.run_action(action, self.screen)
 
 
@@ -74,12 +52,10 @@ class BoardScreen(OperatorScreen):
         *(Binding(key_of(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
     ]
 
-    def __init__(self, host: Host) -> None:
-        super().__init__(host)
-        self._plan = PlanLayout()
+    _wish = SizeHint()
 
     def compose(self) -> ComposeResult:
-        board = Container(
+        yield from (
             Canvas("header", header.header),
             Table("running", RUNNING, _running_facts),
             Table("queue", QUEUE, _queue_facts),
@@ -92,21 +68,18 @@ class BoardScreen(OperatorScreen):
             Panel("plots", plots.plots, of=plots.of),
             Panel("log", log.body),
             Panel("graph", plots.graph, lambda view: Line(" last 10 min ", "soft"), of=plots.of),
-            Footer("footer", footer.footer),
-            id="board",
+            Footer("footer", header.footer),
         )
-        board.styles.set_rule("layout", self._plan)
-        yield board
 
     def on_mount(self) -> None:
         self._recall()
-        self._arrange(self._plan.wish)
+        self._arrange(self._wish)
         self._focus("queue")
 
     def show(self, view: ViewState) -> None:
         """Draw every visible panel; give each the rows that it needs."""
-        wish = _with_rows(self._plan.wish, view)
-        if wish != self._plan.wish:
+        wish = _with_rows(self._wish, view)
+        if wish != self._wish:
             self._arrange(wish)
         for canvas in self.query(Canvas):
             if canvas.display and not isinstance(canvas, Footer):
@@ -129,17 +102,20 @@ class BoardScreen(OperatorScreen):
         self._hint()
 
     def on_resize(self) -> None:
-        self._arrange(self._plan.wish)
+        self._arrange(self._wish)
 
     def _arrange(self, wish: SizeHint) -> None:
         """Place the panels after a change of size or of what is shown."""
-        self._plan.wish = wish
+        self._wish = wish
         boxes = plan(*self.size, wish)
         deck = wish.in_deck if has_deck(*self.size) and not wish.maximised else ()
-        for panel in self.query(Panel):
-            panel.display = panel.panel in boxes
-            panel.deck = deck if panel.panel in deck else ()
-        self.query_one("#header").refresh(layout=True)
+        for canvas in self.query(Canvas):
+            canvas.display = canvas.id in boxes
+            if box := boxes.get(canvas.id or ""):
+                canvas.styles.offset = box.offset
+                canvas.styles.width, canvas.styles.height = box.size
+            if isinstance(canvas, Panel):
+                canvas.deck = deck if canvas.panel in deck else ()
         if self.focused is not None and not self.focused.display:
             self._focus("queue")
         self.call_after_refresh(self.host.draw)
@@ -161,7 +137,7 @@ class BoardScreen(OperatorScreen):
             self._hint()
 
     def action_go(self, name: str) -> None:
-        wish = self._plan.wish
+        wish = self._wish
         if name == "sessions" and not wish.sessions:
             self.notify("no session of an agent yet", timeout=3)
             return
@@ -169,17 +145,17 @@ class BoardScreen(OperatorScreen):
         if name in DECK and has_deck(*self.size):
             wish = replace(wish, deck=name)
             self.host.remember(deck=name)
-        if wish != self._plan.wish:
+        if wish != self._wish:
             self._arrange(wish)
         self._focus(name)
 
     def action_deck(self, step: int) -> None:
-        deck, name = self._plan.wish.in_deck, self._plan.wish.deck
+        deck, name = self._wish.in_deck, self._wish.deck
         at = deck.index(name) if name in deck else 0
         self.action_go(deck[(at + step) % len(deck)])
 
     def action_maximise(self) -> None:
-        wish, focused = self._plan.wish, self.focused
+        wish, focused = self._wish, self.focused
         name = focused.panel if isinstance(focused, Panel) else "queue"
         self._arrange(replace(wish, maximised="" if wish.maximised else name))
 
@@ -239,7 +215,7 @@ class BoardScreen(OperatorScreen):
                 table.order = replace(table.order, by=by.lstrip("-"), reverse=by.startswith("-"))
             table.hidden = names & set(liked.get(f"{table.panel}.hidden", "").split())
         if liked.get("deck") in DECK:
-            self._plan.wish = replace(self._plan.wish, deck=liked["deck"])
+            self._wish = replace(self._wish, deck=liked["deck"])
 
     def action_mark(self) -> None:
         if (table := self._rows()) is not None:
@@ -268,7 +244,7 @@ class BoardScreen(OperatorScreen):
 
     def action_clear(self) -> None:
         """Come back from the past; else clear marks and filter, leave the large view, or clear the cursor."""
-        table, wish = self.table, self._plan.wish
+        table, wish = self.table, self._wish
         if self.host.view().past_s is not None:
             self.call_next(self.run_action, "app.freeze")
         elif table is not None and (table.marks or table.order.filter.strip()):

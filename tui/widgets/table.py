@@ -10,7 +10,7 @@ from tui.formatting import count
 from tui.styled_text import Line, wrap
 from tui.table_layout import Fitted, Grid, Order
 from tui.view_state import ViewState
-from tui.widgets.panel import MARGIN, Facts, Panel
+from tui.widgets.canvas import MARGIN, Facts, Panel
 
 _WHEEL_ROWS = 3
 _HEADING = 2  # the rule and the column titles

@@ -13,7 +13,7 @@ from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.snapshot import ClientState, PolicyOutlook
 from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import Script, bench, busy, settled, stage
-from tests.tui.scene import held, judged, promoted
+from tests.tui.scene import judged, moved
 from tests.tui.test_tui_screens import in_turns
 from tui.app import INTERVALS_S, Top
 from tui.keys import KEYS
@@ -121,7 +121,7 @@ async def test_the_keys_of_requests_do_nothing_to_a_session() -> None:
 
 
 async def test_what_is_held_paused_or_draining_is_taken_back_by_the_same_key() -> None:
-    state = held(busy(), busy().queue[0].id)
+    state = moved(busy(), busy().queue[0].id, "held")
     async with bench(state) as it:
         await it.press("end", "H")
         assert it.source.asked == [Action(Verb.RELEASE, state.queue[-1].id)]
@@ -378,7 +378,7 @@ async def test_the_cursor_follows_its_request() -> None:
     async with bench() as it:
         last = it.queue[-1].id
         await it.press("G", "t")
-        await it.take(queue=promoted(it.snapshot, last).queue)
+        await it.take(queue=moved(it.snapshot, last, "promoted").queue)
         assert (it.table.current.id, it.table.rows.index(it.table.current)) == (last, 0)
         await it.press("plus", "plus", "minus")
         assert {action.id for action in it.source.asked} == {last}

@@ -22,7 +22,7 @@ from clairvoyant_cli.state.snapshot import (
     StatusLine,
 )
 from tests.tui.board import Script, busy, view
-from tests.tui.scene import cancelled, promoted
+from tests.tui.scene import moved
 from tui import formatting as figures
 from tui.app import Top
 from tui.braille import Dots
@@ -321,7 +321,7 @@ def page_of(row: AnyRequest, **shown: Any) -> str:
 @pytest.mark.parametrize(
     ("row", "fields", "words"),
     [
-        (QUEUED, {}, (f"rank {QUEUED.rank} of 17", QUEUED.why, f"#{QUEUED.rank_fcfs}, starts in")),
+        (QUEUED, {}, (f"rank {QUEUED.rank} of {QUEUED.rank}", QUEUED.why, f"#{QUEUED.rank_fcfs}, starts in")),
         (QUEUED, {"priority": -5, "rank_fcfs": None}, ("priority -5 lower goes sooner",)),
         (
             QUEUED,
@@ -336,7 +336,7 @@ def page_of(row: AnyRequest, **shown: Any) -> str:
         (RUNS, {"urgency": 3, "urgency_by": "operator"}, ("level 3, less urgent set by the operator",)),
         (QUEUED, {"urgency_by": "share"}, ("its client has used its share of urgency",)),
         (RUNS, {}, ("!urgency", f"{RUNS.state} in slot {RUNS.slot}")),
-        (RUNS, {"slot": None, "estimated": True}, ("decoding in local", "about 64 of ~250")),
+        (RUNS, {"slot": None, "estimated": True}, ("decoding in local", f"about {RUNS.tokens:,} of ~")),
         (RUNS, {"uncut": "too short"}, ("not cut too short",)),
         (RUNS, {"remark": "it repeats itself"}, ("but it repeats itself",)),
         (
@@ -359,10 +359,12 @@ def test_the_page_of_a_request_says_what_is_known_of_it(
 
 def test_the_page_follows_a_request_that_moves_and_ends() -> None:
     last, running = busy().queue[-1], busy().running[0]
-    raised = replace(view(), snapshot=promoted(busy(), last.id))
+    raised = replace(view(), snapshot=moved(busy(), last.id, "promoted"))
     assert "promoted  by the operator" in text_of(detail(raised, last.id, 90))
-    later = replace(view(), snapshot=cancelled(busy(), running.id))
-    assert "client_cancelled, status 499" in text_of(detail(later, running.id, 90))
+    ended = replace(busy().recent[-1], id=running.id, outcome="client_cancelled", status=499)
+    assert "client_cancelled, status 499" in text_of(
+        detail(view(running=(), recent=(ended,)), running.id, 90)
+    )
     assert "no longer kept" in text_of(detail(view(), "nobody", 90))
 
 
@@ -451,7 +453,7 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
         ),
         (models.body, server(models=(), engine=EngineState(8, 40)), (48, 5), ("!KV", "!preempted")),
         (log.body, {"log": ()}, (40, 5), ("nothing to report",)),
-        (header.header, {"gain": GainState()}, (200, 3), ("S 2.2s this hour",)),
+        (header.header, {"gain": GainState()}, (200, 3), ("S 1.8s this hour",)),
         (header.header, {"gain": GainState(), "stats_paired": ()}, (80, 3), ("No answer yet to compare",)),
         (
             header.header,
@@ -480,7 +482,7 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
             (80, 2),
             ("load 42 s", "● serv"),
         ),
-        (header.header, {"queue_capacity": 17}, (80, 2), ("waiting 17",)),
+        (header.header, {"queue_capacity": 16}, (80, 2), ("waiting 16",)),
     ],
 )
 def test_a_panel_says_what_is_special_in_whole_words(

@@ -252,7 +252,7 @@ def test_the_panel_lives_without_any_field() -> None:
 def test_the_energy_of_an_answer_has_a_price_if_one_was_set() -> None:
     shown = view()
     text = "\n".join(line.plain for line in panel.body(shown, 42, 12))
-    assert "Wh each of 53" in text
+    assert "Wh each of 42" in text
     assert "per 1,000" not in text
     priced = "\n".join(line.plain for line in panel.body(replace(shown, price_kwh=0.3), 42, 12))
     wh, _ = shown.history.energy_each_wh() or (0.0, 0)

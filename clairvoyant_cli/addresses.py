@@ -29,7 +29,7 @@ MOVABLE = ("ollama", "llamacpp", "lmstudio")
 """Those that can be moved to another port, so that the proxy takes their place."""
 
 BACKEND_KINDS = (*BACKEND_NAMES, "other")
-"""LLM servers whose habits are known; other is any OpenAI-compatible one."""
+"""LLM servers whose behaviour is known; other is any OpenAI-compatible one."""
 
 
 def check_url(url: str, like: str, what: str = "URL") -> None:

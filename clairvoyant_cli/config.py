@@ -158,7 +158,7 @@ class ServeConfig:
     queue_capacity: int = setting(
         1024,
         "N",
-        "Maximum queued requests. When full, drop from the client with the most queued.",
+        "Maximum queued requests. When full, the newest of the client with the most is rejected.",
         AT_LEAST_1,
         expert=True,
     )
@@ -251,7 +251,11 @@ class ServeConfig:
         repeatable=True,
     )
     body_limit_mib: int = setting(
-        64, "MIB", "Largest request body that is parsed for a prediction.", AT_LEAST_1, expert=True
+        64,
+        "MIB",
+        "Largest request body that is read for a prediction, with its pictures.",
+        AT_LEAST_1,
+        expert=True,
     )
     body_budget_mib: int = setting(
         256, "MIB", "Memory for the bodies of all queued requests.", AT_LEAST_1, expert=True

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from predictor.judged import Judged
 from predictor.record import Prediction, Predictor, PromptView, Quality
-from predictor.semantic.opinion import Opinion
+from predictor.semantic.opinion import EncoderEstimate
 
 
 class FrozenPredictor(Predictor):
@@ -15,7 +15,7 @@ class FrozenPredictor(Predictor):
         self._predictor = predictor
         self._judged = Judged()
 
-    def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
+    def predict(self, view: PromptView, opinion: EncoderEstimate | None = None) -> Prediction:
         """Return the prediction of the predictor."""
         return self._predictor.predict(view, opinion)
 

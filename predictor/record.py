@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from predictor.semantic.opinion import Opinion
+    from predictor.semantic.opinion import EncoderEstimate
 
 SHORT_BELOW_TOKENS, LONG_FROM_TOKENS = 200, 800  # Clairvoyant, section 4.1
 
@@ -185,7 +185,7 @@ class Predictor:
 
     name: str = "none"
 
-    def predict(self, view: PromptView, opinion: "Opinion | None" = None) -> Prediction:
+    def predict(self, view: PromptView, opinion: "EncoderEstimate | None" = None) -> Prediction:
         """Return the prediction for a request, with an encoder's opinion of its prompt if there is one.
 
         Never raises, whatever the text. The latest prediction of a request is the one to learn from.
@@ -220,6 +220,6 @@ class UrgencyPredictor(Protocol):
 
     name: str
 
-    def level(self, view: PromptView, opinion: "Opinion | None" = None) -> int:
+    def level(self, view: PromptView, opinion: "EncoderEstimate | None" = None) -> int:
         """Return a level, 0 (immediate) to 4, by the words alone where there is no encoder's opinion."""
         ...

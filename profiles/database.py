@@ -2,7 +2,8 @@
 
 Rule 1: the file and SQLite's two files beside it have mode 0600.
 Rule 2: an unusable file is left as it is; only the daemon renames a damaged one (`set_aside`).
-Rule 3: a database of another application is never opened; readers open read-only.
+Rule 3: a database of another application is never opened, one of another version never changed; readers
+open read-only.
 Rule 4: every sqlite3 error becomes a ProfilesError (`explained`).
 """
 
@@ -18,17 +19,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = 13  # the number of migrations; a file has its own in SQLite's user_version
+from profiles.schema import INDEX, SCHEMA_VERSION, create_tables
+
 VARIABLE = "CLAIRVOYANT_DB"
 BUSY_TIMEOUT_S = 5.0
-
-SHAPING_TIMEOUT_S = 60.0  # how long another process may take to migrate a large file
 RETRY_S = 0.005
 
-MARKS = (b"profiles_and_their_samples", b"profiles_fit ON profiles (host, backend, place")
-"""The name of the first migration and part of the schema: in the first pages of each of our databases."""
+MARK = INDEX.encode()
+"""In the schema of each of our databases."""
 
-FIRST_BYTES = 1 << 18  # where `MARKS` are found: SQLite stores the schema first
+FIRST_BYTES = 1 << 18  # where `MARK` is found: SQLite stores the schema first
+NOTHING_YET = "nothing is recorded yet in {}; run: clairvoyant serve"
 MAGIC = b"SQLite format 3\0"
 
 
@@ -103,10 +104,11 @@ def _has_locks(folder: Path) -> bool:
 
 
 def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
-    """Open the database for writing and migrate it. Any thread may use the connection, one at a time.
+    """Open the database for writing; create its tables in an empty one. Any thread may use the connection,
+    one at a time.
 
-    Raises ProfilesError for a file of another application or a newer version, or an unwritable path, and for
-    a missing file if not `create`; DamagedError for a damaged file.
+    Raises ProfilesError for a file of another application or version, or an unwritable path, and for a
+    missing file if not `create`; DamagedError for a damaged file.
     """
     with _found(path, create=create):
         if create:
@@ -115,24 +117,19 @@ def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
                 os.close(os.open(path.resolve(), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         connection = _connect(path, "rw")
         with _closed_on_error(connection):
-            _bring_up_to_date(connection, path)
+            if _is_empty(connection, path):
+                _create(connection, path)
     return connection
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open an existing database for reading, during the block; SQLite errors in it become ProfilesError. A
-    file of an older version is copied into memory and migrated there.
-    """
+    """Open an existing database for reading, during the block; SQLite errors in it become ProfilesError."""
     with _found(path, create=False):
         connection = _connect(path, "ro")
         with _closed_on_error(connection):
-            if _version(connection, path) != SCHEMA_VERSION:
-                copy = sqlite3.connect(":memory:", check_same_thread=False)
-                with closing(connection), _closed_on_error(copy):
-                    connection.backup(copy)
-                    _bring_up_to_date(copy, path)
-                connection = copy
+            if _is_empty(connection, path):
+                raise ProfilesError(NOTHING_YET.format(path))
     with closing(connection), explained(path):
         yield connection
 
@@ -180,7 +177,7 @@ def _found(path: Path, *, create: bool) -> Iterator[None]:
             with suppress(FileNotFoundError, NotADirectoryError):
                 found = path.stat()
             if found is None and not create:
-                raise ProfilesError(f"nothing is recorded yet (no {path}); run: clairvoyant serve")
+                raise ProfilesError(NOTHING_YET.format(path))
             if found is not None and not stat.S_ISREG(found.st_mode):
                 raise ProfilesError(f"{path} is not a regular file; choose another one with --db")
             if found is not None and _place(found) not in _opened and not _may_be_ours(path.resolve()):
@@ -211,7 +208,7 @@ def _may_be_ours(path: Path) -> bool:
         log = opened.read(FIRST_BYTES)
     with suppress(FileNotFoundError), path.open("rb") as opened:
         file = opened.read(FIRST_BYTES)
-    if any(mark in log or mark in file for mark in MARKS):
+    if MARK in log or MARK in file:
         return True
     return file[: len(MAGIC)] in (b"", MAGIC, bytes(len(MAGIC))) and b"CREATE " not in log + file
 
@@ -233,6 +230,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
     with _closed_on_error(connection):
         connection.execute("PRAGMA foreign_keys = ON")
+        _is_empty(connection, path)  # before anything is changed: it rejects other versions
         if mode == "rw":
             _keep_a_log(connection, path.resolve().parent)
             # In WAL mode, NORMAL survives a killed process and commits without waiting for the disk.
@@ -243,7 +241,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 def _keep_a_log(connection: sqlite3.Connection, folder: Path) -> None:
     """Switch the file to WAL mode; retry while another process does the same, which SQLite does not."""
-    ends_s = time.monotonic() + SHAPING_TIMEOUT_S
+    ends_s = time.monotonic() + BUSY_TIMEOUT_S
     connection.execute("PRAGMA busy_timeout = 0")
     while True:
         try:
@@ -258,33 +256,25 @@ def _keep_a_log(connection: sqlite3.Connection, folder: Path) -> None:
             return
 
 
-def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
-    if _version(connection, path) == SCHEMA_VERSION:
-        return
-    # Import lazily: sqlite-utils takes a third of a second.
-    from sqlite_utils import Database
+def _is_empty(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the database has no tables; ProfilesError if they are those of another version."""
+    version, tables = connection.execute(
+        "SELECT user_version, (SELECT COUNT(*) FROM sqlite_master) FROM pragma_user_version"
+    ).fetchone()
+    if version != (SCHEMA_VERSION if tables else 0):
+        raise ProfilesError(
+            f"{path} was written by another version of clairvoyant (schema {version}, this one has "
+            f"{SCHEMA_VERSION}); move it away or delete it, or choose another file with --db"
+        )
+    return not tables
 
-    from profiles.migrations import migrations
 
-    # IMMEDIATE: the first process migrates, the others wait.
-    connection.execute(f"PRAGMA busy_timeout = {SHAPING_TIMEOUT_S * 1000:.0f}")
+def _create(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _version(connection, path) != SCHEMA_VERSION:
-            migrations.apply(Database(connection, execute_plugins=False))
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        if _is_empty(connection, path):  # another process may have been first
+            create_tables(connection)
     except BaseException:
         connection.rollback()
         raise
     connection.commit()
-    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
-
-
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > SCHEMA_VERSION:
-        raise ProfilesError(
-            f"{path} was written by a newer clairvoyant (schema {version}, this one has {SCHEMA_VERSION}); "
-            "update, or choose another file with --db"
-        )
-    return version

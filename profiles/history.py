@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from profiles.database import ProfilesError, explained, open_database
 from profiles.percentiles import percentile
 from profiles.records import Finished
+from profiles.schema import COLUMNS, KINDS
 from profiles.states import client_hash, drop_states, note_forgetting, salt
-from profiles.writer import CLIENT, COLUMNS
+from profiles.writer import CLIENT
 
 log = logging.getLogger("clairvoyant")
 
@@ -36,10 +37,6 @@ SOUND = (
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM history"  # noqa: S608 - column names of our own
 ALWAYS, FOREVER = -1e12, 1e12
 """Epoch seconds before and after all recorded times; a wrong clock can give times before 1970."""
-
-_HINTS = get_type_hints(Finished)
-_KINDS = tuple(bytes if name == "client" else get_args(_HINTS[name]) or _HINTS[name] for name in COLUMNS)
-"""The types of the columns; damaged rows have others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +189,14 @@ def compared_since(
 
 
 def recorded_requests(connection: sqlite3.Connection, characters: int) -> list[Finished]:
-    """Return the newest answered requests with a body or prompt, of `characters` at most, in order."""
+    """Return the newest answered requests with a body, of `characters` at most, in order."""
     rows = connection.execute(
-        f"{SELECT} WHERE (body IS NOT NULL OR prompt IS NOT NULL) AND tokens IS NOT NULL "
-        "AND outcome = 'completed' ORDER BY finished_at DESC"
+        f"{SELECT} WHERE body IS NOT NULL AND tokens IS NOT NULL AND outcome = 'completed' "
+        "ORDER BY finished_at DESC"
     )
     found = []
     for finished in _sound(rows):
-        characters -= len(finished.body or finished.prompt or "")
+        characters -= len(finished.body or "")
         if characters < 0:
             break
         found.append(finished)
@@ -276,7 +273,7 @@ def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[Finished]:
     """Yield rows as requests, clients as hashes; skip and count damaged ones."""
     damaged = 0
     for row in rows:
-        if all(map(isinstance, row, _KINDS)):
+        if all(map(isinstance, row, KINDS)):
             yield Finished(*(*row[:CLIENT], row[CLIENT].hex()[:12], *row[CLIENT + 1 :]))
         else:
             damaged += 1

@@ -3,7 +3,7 @@
 Rule 1: standard library only; the proxy and the dashboards import this module.
 Rule 2: fields are only added, with defaults, so that older files stay readable.
 Rule 3: `_at` is epoch seconds, `_s` a duration in seconds.
-Rule 4: only `Finished.prompt` and `Finished.body` have prompt text, and only if the operator asked for it.
+Rule 4: only `Finished.body` has prompt text, and only if the operator asked for it.
 """
 
 from collections.abc import Iterable
@@ -215,8 +215,7 @@ class Finished:
     not report both. `program` is the agent or SDK that sent it, "" if unknown. `remark`: what was wrong with
     it, such as a prompt that the server truncated. `saved_s` is how much longer it would have waited in order
     of arrival, negative if less, and `spared_tokens` how many of its prompt would have been read again; None
-    if it was not compared. `body` is what the client sent to `endpoint`, if prompts are recorded; of requests
-    that older versions recorded, `prompt` is the last message.
+    if it was not compared. `body` is what the client sent to `endpoint`, if prompts are recorded.
     """
 
     finished_at: float
@@ -242,7 +241,6 @@ class Finished:
     ttft_s: float | None = None
     decode_s: float | None = None
     prefill_s: float | None = None
-    prompt: str | None = None
     cuts: int = 0
     urgency: int | None = None
     urgency_by: str = ""

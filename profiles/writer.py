@@ -15,13 +15,14 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from profiles.database import DamagedError, explained, explanation, open_database, set_aside
 from profiles.records import Comparison, Finished
+from profiles.schema import COLUMNS
 from profiles.states import client_hash, forgetting, kept_salt, salt, save_state
 from profiles.store import fingerprint
 
@@ -44,7 +45,6 @@ UNWRITABLE = (
 )
 """Errors of a single record; all others are errors of the database."""
 
-COLUMNS = tuple(field.name for field in fields(Finished))
 CLIENT = COLUMNS.index("client")
 INSERT = f"INSERT INTO history ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
 UPDATE_COMPARED = (

@@ -1,4 +1,4 @@
-"""The servers whose habits are known; LM Studio and Jan, which differ little, are here."""
+"""The servers whose behaviour is known; LM Studio and Jan, which differ little, are here."""
 
 from clairvoyant_cli.backends.adapter import Adapter, Found
 from clairvoyant_cli.backends.llamacpp import LlamaCpp

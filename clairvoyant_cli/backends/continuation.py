@@ -18,7 +18,7 @@ RENDER_TIMEOUT_S = 30.0  # rendering may have to wait until the model is loaded
 
 
 @dataclass(frozen=True, slots=True)
-class Onward:
+class ContinuationRequest:
     """A request that continues an answer. `path` None is the original's; `shape` is the answer's."""
 
     body: Body
@@ -35,7 +35,9 @@ class Prefill:
     name: str = "prefill"
     extra: dict[str, Any] = field(default_factory=dict)
 
-    async def onward(self, ask: Ask, asked: Continuable, said: str, said_tokens: int) -> Onward | None:
+    async def onward(
+        self, ask: Ask, asked: Continuable, said: str, said_tokens: int
+    ) -> ContinuationRequest | None:
         """Return the request."""
         body = streamed(asked) | capped(asked, said_tokens)
         if "messages" in body:
@@ -45,7 +47,7 @@ class Prefill:
             body["prompt"] += said
         if "cache_prompt" in body:
             body["cache_prompt"] = True  # what was said is in the cache, whatever its client thinks of that
-        return Onward(body, asked.shape)
+        return ContinuationRequest(body, asked.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,9 @@ class Raw:
 
     name: str = "raw"
 
-    async def onward(self, ask: Ask, asked: Continuable, said: str, said_tokens: int) -> Onward | None:
+    async def onward(
+        self, ask: Ask, asked: Continuable, said: str, said_tokens: int
+    ) -> ContinuationRequest | None:
         rendered = await _rendered(ask, asked)
         if rendered is None:
             return None
@@ -63,13 +67,13 @@ class Raw:
         heeded = [caps[name] for name in ("max_tokens", "num_predict") if name in caps]
         options = _ollama_options(asked) | ({"num_predict": heeded[0]} if heeded else {})
         body = kept | {"prompt": rendered + said, "raw": True, "stream": True, "options": options}
-        return Onward(body, Shape.OLLAMA_GENERATE, "/api/generate")
+        return ContinuationRequest(body, Shape.OLLAMA_GENERATE, "/api/generate")
 
 
 Way = Prefill | Raw
 
 
-def next_token(onward: Onward) -> Body:
+def next_token(onward: ContinuationRequest) -> Body:
     """Return the body that asks for the likeliest tokens at the beginning of a continuation."""
     told = {"stream": False, "logprobs": True, "top_logprobs": TOLD_TOKENS}
     if onward.shape in OLLAMA_SHAPES:

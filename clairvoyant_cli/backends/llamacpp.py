@@ -15,7 +15,7 @@ from clairvoyant_cli.backends.adapter import (
     ObservedServer,
     fits,
 )
-from clairvoyant_cli.backends.continuation import NEXT_TOKEN_TIMEOUT_S, TOLD_TOKENS, Way
+from clairvoyant_cli.backends.continuation import GO_ON, NEXT_TOKEN_TIMEOUT_S, TOLD_TOKENS, Prefill, Way
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.process_inspection import values_of, words_of
 from clairvoyant_cli.http.heads import ResponseHead
@@ -43,6 +43,8 @@ class LlamaCpp(Adapter):
     ANSWERS_ANY_MODEL = True
     SETS_LENGTH = True
     SETTINGS_WAKE = True  # /apply-template; /health, /props and /v1/models do not (tools/server/README.md)
+    # With a last message of the assistant alone, b11434 repeats what was said before it goes on.
+    CONTINUES = (GO_ON, Prefill())
     READ_AGAIN: ClassVar[Mapping[str, Any]] = {"cache_prompt": False}
     health_path = "/health"
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from clairvoyant_cli.backends.chat_probe import read_line
-from clairvoyant_cli.backends.continuation import Onward, Way
+from clairvoyant_cli.backends.continuation import ContinuationRequest, Way
 from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.questions import Question, cut_question
@@ -419,7 +419,9 @@ class Cutter:
         begun_s = self._client.clock()
         if look_up and (lookup := self.adapter.cache_lookup(cut.splice.asked)) is not None:
             await self.ask(lookup[0], LOOKUP_TIMEOUT_S, lookup[1])
-        onward: Onward | None = await way.onward(self.ask, cut.splice.asked, cut.splice.said, cut.tokens)
+        onward: ContinuationRequest | None = await way.onward(
+            self.ask, cut.splice.asked, cut.splice.said, cut.tokens
+        )
         if onward is None:
             return begun_s, None
         if read_again:

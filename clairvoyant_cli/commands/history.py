@@ -159,19 +159,20 @@ def _trace(rows: Iterator[Finished]) -> None:
     for row in rows:
         if row.outcome != "completed" or row.tokens is None:
             continue
-        line = {
-            "arrival_s": row.finished_at - row.sojourn_s,
-            "service_s": row.sojourn_s - row.waited_s,
-            "output_tokens": row.tokens,
-            "prompt_tokens": row.prompt_tokens or 0,
-            "p_long": row.p_long,
-            "predicted_tokens": row.expected_tokens,
-            "client": row.client,
-            "backend": row.backend,
-            "endpoint": row.endpoint,
-            "body": row.body,
-        }
-        say_json(line if row.prompt is None else line | {"prompt": row.prompt})
+        say_json(
+            {
+                "arrival_s": row.finished_at - row.sojourn_s,
+                "service_s": row.sojourn_s - row.waited_s,
+                "output_tokens": row.tokens,
+                "prompt_tokens": row.prompt_tokens or 0,
+                "p_long": row.p_long,
+                "predicted_tokens": row.expected_tokens,
+                "client": row.client,
+                "backend": row.backend,
+                "endpoint": row.endpoint,
+                "body": row.body,
+            }
+        )
 
 
 def _dump(kind: type[RowT], rows: Iterator[RowT], *, as_csv: bool) -> None:

@@ -18,6 +18,7 @@ from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.lenient_json import entries, fitting, is_given, text
+from clairvoyant_cli.protocols.long_bodies import MAX_BODY_BYTES
 from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, nested
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, NO_PARTS, Chain, Parts
 
@@ -25,9 +26,6 @@ PIECE_BYTES = 1024
 FINE_BYTES = 256  # a piece in the first FINE_UNTIL bytes of a prompt
 FINE_UNTIL = 16 * 1024
 SLICE_BYTES = 256 * 1024  # hashed at a time: 1 ms; a short part takes as long as a piece
-MAX_BYTES = 4 * 1024 * 1024
-"""A longer body has no chain: it is more than any context, and decoding it would take over 5 ms."""
-
 MAX_PARTS = 4096  # a prompt of more parts has a chain, but what changes in it is not told
 SYSTEM_ROLE = re.compile(rb'.{0,99}?"role"\s*:\s*"(?:system|developer)"', re.DOTALL)
 """The beginning of a message of the system text: nearly all clients put the role first."""
@@ -86,7 +84,8 @@ NO_CONVERSATION = Conversation()
 
 async def read_conversation(pieces: Sequence[Piece], model: str) -> Conversation:
     """Read a whole body, in pieces as it came. Anything that is not understood counts as absent."""
-    if sum(map(len, pieces)) > MAX_BYTES:
+    # A longer one is more than any context.
+    if sum(map(len, pieces)) > MAX_BODY_BYTES:
         return NO_CONVERSATION
     await READING.next()
     with READING:

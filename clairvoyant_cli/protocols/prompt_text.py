@@ -23,7 +23,6 @@ from clairvoyant_cli.protocols.lenient_json import (
 )
 from clairvoyant_cli.protocols.printable import printable
 from clairvoyant_cli.protocols.request_bodies import PlainPart, nested
-from clairvoyant_cli.protocols.shorten_json import uncut
 
 MAX_PARTS = 64  # parts of a message that are looked at
 MAX_ENTRIES = 256  # entries of a prompt that are looked at: token ids, or texts
@@ -31,6 +30,13 @@ MAX_IN_ALL = 512  # entries of lists that are looked at in a body, at some 5 us 
 NARROWER = 8  # nested lists are read this many times less, which ends after two levels
 TOKEN_ID = "    "  # noqa: S105 - of a text, and no secret
 """Stands for a token id: about four characters."""
+
+MAX_TEXT_CHARS = 16 * 1024  # the longest text that is kept whole
+END_CHARS = 2048
+"""Kept at either end of a longer one. A predictor reads 280 and 168 (predictor/lexical/words.py), the model
+of urgency 1,200 and 600 (predictor/urgency/model.py)."""
+
+_JOINT = " … "
 
 MAX_NAME_CHARS = 200  # the longest name, of a model say, that is known whole
 Entry = TypeVar("Entry")
@@ -77,13 +83,20 @@ def short_name(raw: Raw) -> str:
 
 
 def text_of(raw: Raw) -> Text:
-    return Text(*uncut(text(raw)))
+    return shortened(text(raw))
+
+
+def shortened(text: str) -> Text:
+    if len(text) <= MAX_TEXT_CHARS:
+        return Text(text)
+    kept = f"{text[:END_CHARS]}{_JOINT}{text[-END_CHARS:]}"
+    return Text(kept, len(text) - len(kept))
 
 
 def content_text(content: Raw | Content, allowance: Allowance, most: int = MAX_PARTS) -> Text:
     """Return the text of a message: text itself, or a list of parts."""
     if isinstance(content, str):
-        return Text(*uncut(content))
+        return shortened(content)
     parts: Sequence[PlainPart | Raw] | None
     if isinstance(content, list):
         parts = content
@@ -151,7 +164,7 @@ def _part_text(entry: PlainPart | Raw, allowance: Allowance, most: int) -> Text 
         said = text(part.text) if is_text(part.text) else None
         kind, given, held = text(part.type), part.input, part.content
     if said is not None:
-        return Text(*uncut(said))
+        return shortened(said)
     if "image" in kind:
         return Text(images=1)
     if given is not ABSENT:

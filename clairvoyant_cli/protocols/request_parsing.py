@@ -2,8 +2,8 @@
 
 Rule 1: nothing here raises on client input. A body that cannot be parsed is queued as unknown, and the server
 refuses it in its own words.
-Rule 2: no body, nor many at once, blocks the event loop for more than some milliseconds: a long one is
-condensed slice by slice first.
+Rule 2: no body, nor many at once, blocks the event loop for more than some milliseconds. Of one that would
+take longer only the model, whether it streams, and its size are read.
 Rule 3: what is kept of a request is bounded, except for its text, which is dropped when the request ends.
 """
 
@@ -18,15 +18,16 @@ from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, read_conversation
 from clairvoyant_cli.protocols.inject_field import opening_of
 from clairvoyant_cli.protocols.lenient_json import ABSENT, OBJECT, is_given, scalar, text, whole_number
+from clairvoyant_cli.protocols.long_bodies import LongBody
+from clairvoyant_cli.protocols.named_model import outer_members
 from clairvoyant_cli.protocols.prompt_text import short_name
 from clairvoyant_cli.protocols.prompt_views import VIEWS
 from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, nested
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Route, Shape, Work
-from clairvoyant_cli.protocols.shorten_json import Condenser
 from predictor.record import PromptView, Task
 
 SMALL_BYTES = 256 * 1024  # a body up to this is decoded at once, which takes 3 ms at most
-SLICE_BYTES = 64 * 1024  # how much of a longer one is condensed at a time: at most 0.8 ms
+SLICE_BYTES = 64 * 1024  # how much of a longer one is looked at at a time: at most 1 ms
 MAX_PIECES = 1024  # a body in more pieces counts as long; this many are joined at a time
 RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
 """Options whose change makes Ollama reload the model (server/sched.go, needsReload)."""
@@ -39,7 +40,7 @@ DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_d
 SERVICE_TIERS = {"priority": -1, "flex": 1}
 
 
-class Habits(Protocol):
+class ServerTraits(Protocol):
     """What a server makes of a request in its own way."""
 
     OBEYS_COMPLETION_CAP: ClassVar[bool]  # whether `max_completion_tokens` bounds a chat's answer
@@ -73,31 +74,34 @@ class ParsedRequest:
 
 
 async def parse_request(
-    pieces: Sequence[Piece] | None, route: Route, habits: Habits, client: str = ""
+    pieces: Sequence[Piece], route: Route, traits: ServerTraits, client: str = "", *, whole: bool = True
 ) -> ParsedRequest:
-    """Parse a request's body, in pieces as it came; None means that it was too long to hold."""
-    if pieces is None or route.shape is Shape.OPAQUE:
-        return parse_body(None, route, habits, client)
-    body: Piece | None
-    if len(pieces) <= MAX_PIECES and sum(map(len, pieces)) <= SMALL_BYTES:
+    """Parse a request's body, in pieces as it came; one that is not `whole` was too long to hold."""
+    if route.shape is Shape.OPAQUE:
+        return _unknown(route, client)
+    body: Piece | None = None
+    size = sum(map(len, pieces))
+    if whole and len(pieces) <= MAX_PIECES and size <= SMALL_BYTES:
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    else:
-        body = await _condensed(pieces)
+    elif whole:
+        long = await _read_slices(pieces)
+        body, size = long.text(), size - long.left_out
     await READING.next()
     with READING:
-        parsed = parse_body(body, route, habits, client)
+        if body is None:
+            parsed = _too_long(pieces, route, client, whole=whole)
+            parsed.prompt_tokens = size / 4
+        else:
+            parsed = parse_body(body, route, traits, client)
     parsed.opening = opening_of(pieces)
     if parsed.view is not None and route.work is Work.GENERATE:
         parsed.conversation = await read_conversation(pieces, parsed.model)
     return parsed
 
 
-def parse_body(body: Piece | None, route: Route, habits: Habits, client: str = "") -> ParsedRequest:
-    """Read a short body, or one that has been condensed; None means that it was too long for either."""
-    if body is None or route.shape is Shape.OPAQUE:
-        return _unknown(route, client)
+def parse_body(body: Piece, route: Route, traits: ServerTraits, client: str = "") -> ParsedRequest:
     try:
-        return _read(body, route, habits, client)
+        return _read(body, route, traits, client)
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError, OverflowError):
         # No JSON, or something else than any client sends. The backend will say so better than we can.
         return _unknown(route, client)
@@ -109,15 +113,24 @@ def _unknown(route: Route, client: str) -> ParsedRequest:
     return ParsedRequest(stream=route.streams, view=embedding)
 
 
-async def _condensed(pieces: Sequence[Piece]) -> bytes | None:
-    condenser = Condenser()
+def _too_long(pieces: Sequence[Piece], route: Route, client: str, *, whole: bool) -> ParsedRequest:
+    parsed = _unknown(route, client)
+    members = outer_members(pieces, whole=whole)
+    parsed.model = short_name(members["model"])
+    if scalar(members["stream"]) is not None:
+        parsed.stream = is_given(members["stream"])
+    return parsed
+
+
+async def _read_slices(pieces: Sequence[Piece]) -> LongBody:
+    long = LongBody()
     for part in _slices(pieces):
         await READING.next()
         with READING:
-            condenser.feed(part)
-        if condenser.given_up:
-            return None
-    return condenser.condensed()
+            long.feed(bytes(part))
+        if not long.is_readable:
+            break
+    return long
 
 
 def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
@@ -139,13 +152,13 @@ def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
     yield b"".join(small)
 
 
-def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedRequest:
+def _read(raw: Piece, route: Route, traits: ServerTraits, client: str) -> ParsedRequest:
     view_of, body = VIEWS[route.shape], BODY.decode(raw)
     model = short_name(body.model)
-    if route.shape is Shape.CHAT and not habits.OBEYS_COMPLETION_CAP:
+    if route.shape is Shape.CHAT and not traits.OBEYS_COMPLETION_CAP:
         body.max_completion_tokens = ABSENT
     view = view_of(body, model, client)
-    bypass = _bypass(body, route.shape, view, habits, model)
+    bypass = _bypass(body, route.shape, view, traits, model)
     if bypass and not _is_plain(raw):
         return _unknown(route, client)
     choices = (whole_number(given, 2**63) for given in (body.n, body.best_of, body.n_cmpl))
@@ -166,14 +179,14 @@ def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedReques
     )
 
 
-def _bypass(body: RequestBody, shape: Shape, view: PromptView, habits: Habits, model: str) -> str:
+def _bypass(body: RequestBody, shape: Shape, view: PromptView, traits: ServerTraits, model: str) -> str:
     if shape in OLLAMA_SHAPES:
         wanted = body.messages if shape is Shape.OLLAMA_CHAT else body.prompt
         if not is_given(wanted) and not view.images:
             return "unload" if scalar(body.keep_alive) in (0, "0") else "load"
         if is_given(body.debug_render_only):
             return "render"
-    return "cloud" if habits.runs_elsewhere(model) else ""
+    return "cloud" if traits.runs_elsewhere(model) else ""
 
 
 def _is_plain(raw: Piece) -> bool:

@@ -128,8 +128,8 @@ class Daemon:
         sent_away = self.dispatcher.send_away_waiting(DrainingError, suspended=False)
         self.stats.journal.event(
             logging.INFO,
-            f"draining: {len(self.dispatcher.scheduler.running)} running, {sent_away} waiting sent away; "
-            f"at most {self.drain_timeout_s:g} s, again to stop at once",
+            f"rejected {plural(sent_away, 'queued request')}; waiting up to {self.drain_timeout_s:g} s for "
+            f"{len(self.dispatcher.scheduler.running)} running, repeat the signal to stop now",
         )
         self._drain_ends_s = self.stats.journal.clock() + self.drain_timeout_s
         self.connections.hurry()
@@ -155,8 +155,8 @@ class Daemon:
                 if all(each.idle for each in self.connections.every):
                     return
             if self.stats.journal.clock() >= self._drain_ends_s:
-                running = len(self.dispatcher.scheduler.running)
-                news = f"the drain took longer than {self.drain_timeout_s:g} s: {running} running cut off"
+                running = plural(len(self.dispatcher.scheduler.running), "running request")
+                news = f"drain timed out after {self.drain_timeout_s:g} s; aborting {running}"
                 self.stats.journal.event(logging.WARNING, news)
                 return
 
@@ -290,7 +290,7 @@ def _compose(
     times = ServiceTimes(pool, say)
     lifecycle = ServerLifecycle(config, pool, dispatcher, journal, spawn, own)
     for server in servers:
-        lifecycle.let_in(server)
+        lifecycle.adopt(server)
 
     # The queue and how it is operated.
     tau_from = "default" if config.tau is None else "flag"
@@ -409,9 +409,9 @@ def _compose(
             persistence, lifecycle, operation, stats, predictor, learn_queue, gain, config.freeze
         )
         saver.begin()  # which listens to what ends, after all others
-        preemption.prefer(config)
+        preemption.report()
         lifecycle.joined.append(saver.take_in)
-        saver.took_over.append(lambda _: preemption.prefer(config))
+        saver.took_over.append(lambda _: preemption.report())
         spawn(saver.run())
         return saver
 

@@ -17,7 +17,7 @@ running request.
 
 The logarithm depends on the factor between costs, which is what a prediction knows, and keeps w within a few
 means where costs span a factor of a thousand. A linear w = a c gains as much for short requests and makes the
-longest ones wait longer: `python -m tests.perf.perf_due` compares them.
+longest ones wait longer.
 """
 
 import heapq

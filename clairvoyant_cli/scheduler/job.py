@@ -119,7 +119,7 @@ class Move:
 
 
 class QueueFullError(Exception):
-    """The queue is full and no job can be dropped; the new job was not taken."""
+    """The queue is full; the new job was not taken."""
 
 
 class ClientFullError(QueueFullError):

@@ -9,13 +9,14 @@ never waits for a better worker. A job may not use a worker that it cannot run o
 while its client is at its limit of running jobs.
 Rule 4: waiting jobs are in one list, which a decision scans once for each distinct view of workers: those
 with other models loaded, or to which other jobs are pinned. One view of 1,024 jobs takes some 0.4 ms.
-Rule 5: a full queue is shared between clients: see `queue_drop`.
+Rule 5: when the queue is full, the newest waiting job of the client that has most of them is dropped, the
+arriving one counted; if others have as many as its client, that is the arriving one.
 Rule 6: a job's age counts from its arrival; a preemption does not restart tau.
 Rule 7: a job of a session that does not have its turn is parked: it does not start (see `sessions`).
 Exceptions: promoted jobs, the most urgent ones, and policies without a guard.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
@@ -35,16 +36,17 @@ from clairvoyant_cli.scheduler.job import (
     Move,
     MoveKind,
     Preempt,
+    QueueFullError,
     Reason,
 )
 from clairvoyant_cli.scheduler.newcomers import Newcomers
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, Station, WorkerSpeed
-from clairvoyant_cli.scheduler.policy import Policy
+from clairvoyant_cli.scheduler.policy import Policy, tuned
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
-from clairvoyant_cli.scheduler.queue_drop import ClientQueues
 from clairvoyant_cli.scheduler.queued_job import FIRST, Prefill, QueuedJob, Thought
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
+from clairvoyant_cli.scheduler.tail_rate import TailRate
 from clairvoyant_cli.scheduler.urgency import Claims, Said, level_beyond_share, level_of, outranks
 
 MAX_BACK_S = 600.0
@@ -104,6 +106,7 @@ class Scheduler:
         self.claims = Claims()
         self.accounts = Accounts()
         self.newcomers = Newcomers()
+        self.tail = TailRate()
         self.sessions = Sessions(self.fleet)
         self.running: dict[str, QueuedJob] = {}  # in the order of their starts
         self.waited_for = 0  # waiting jobs that are not in the background
@@ -111,7 +114,7 @@ class Scheduler:
         self._seq = count()
         self._promotions = count(1)
         self._waiting: dict[str, QueuedJob] = {}  # in the order in which they joined
-        self._queues = ClientQueues()
+        self._by_client = Counter[str]()  # waiting jobs of each client
         self._clients_running: dict[str, int] = {}
         self._turn_s: dict[str, float] = {}  # when a client that still waits had its last start by tau
         self._back: deque[QueuedJob] = deque()  # background jobs, the oldest first
@@ -133,13 +136,13 @@ class Scheduler:
     def submit(self, job: Job, now: float) -> Job | None:
         """Add a job to the queue; return the job dropped for it, None if there was room.
 
-        Raises QueueFullError if the queue is full and no job can be dropped, ClientFullError if the client
-        has reached its queue limit, ValueError if the id is in use.
+        Raises QueueFullError if the queue is full and this job is the one to drop, ClientFullError if the
+        client has reached its queue limit, ValueError if the id is in use.
         """
         client, rules = job.client, self.rules_of(job.client)
         if job.id in self:
             raise ValueError(f"a job {job.id!r} is in the queue already")
-        if rules.max_waiting is not None and self._queues.waiting_of(client) >= rules.max_waiting:
+        if rules.max_waiting is not None and self._by_client[client] >= rules.max_waiting:
             raise ClientFullError
         self._now = now
         job = self.fleet.priced(job)
@@ -148,18 +151,35 @@ class Scheduler:
         entry.key = self.policy.key(entry)
         displaced = None
         if len(self._waiting) >= self.capacity:
-            displaced = self._queues.make_room(entry, rules.weight, self.capacity, self.is_overdue)
-            self.cancel(displaced.job.id, now)
+            displaced = self._one_too_many(client)
+            self.cancel(displaced.id, now)
         entry.job = job = replace(job, session=self.sessions.arrived(job, now))
         self.accounts.charge(entry, now)
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(entry)
         self.newcomers.came(entry)
+        self.tail.arrived(now)
         if self.books is not None:
             self.books.arrived(job, at_grant=rules.max_running is not None)
         if job.stands_back:
             self._back.append(entry)
-        return None if displaced is None else displaced.job
+        return displaced
+
+    def _one_too_many(self, client: str) -> Job:
+        """Return the waiting job to drop for a new one of a client; QueueFullError if that is the new one."""
+        most = max(self._by_client.values(), default=0)
+        if most > self._by_client[client] + 1:
+            # A partial answer is never dropped, nor what the operator has promoted or holds.
+            crowd = (
+                entry
+                for entry in self._waiting.values()
+                if self._by_client[entry.job.client] == most
+                and not (entry.cuts or entry.promoted or entry.held)
+            )
+            newest = max(crowd, key=lambda entry: (entry.job.arrival_s, entry.seq), default=None)
+            if newest is not None:
+                return newest.job
+        raise QueueFullError
 
     def next(self, now: float) -> Dispatch | None:
         """Decide which job takes which free slot now and mark it running; None if nothing can start."""
@@ -216,6 +236,10 @@ class Scheduler:
             self.books.freed(job_id, now, over=True, served=served)
         self.sessions.left_slot(entry.job, now, waits=False)
         self.accounts.settle(entry, now)
+        if served and self.tail.served(entry.served_s, max(1, sum(self.slots.values())), now):
+            self.policy = tuned(self.policy, self.tail.rate, self.tail.slots)
+            if self.policy.boosts:
+                self._place_all()
 
     def answered(
         self,
@@ -389,7 +413,6 @@ class Scheduler:
         if entry is None or entry.held:
             return False
         entry.held = True
-        entry.version += 1
         if self.books is not None:
             self.books.held(job_id, now)
         entry.moves.append(Move(now, MoveKind.HELD))
@@ -455,9 +478,9 @@ class Scheduler:
     @property
     def clients(self) -> dict[str, tuple[int, int]]:
         """The numbers of waiting and running jobs of each client that has any."""
-        waiting, running = self._queues.waiting(), self._clients_running
+        waiting, running = self._by_client, self._clients_running
         names = waiting.keys() | running.keys()
-        return {name: (waiting.get(name, 0), running.get(name, 0)) for name in names}
+        return {name: (waiting[name], running.get(name, 0)) for name in names}
 
     @property
     def slots(self) -> dict[str, int]:
@@ -681,7 +704,8 @@ class Scheduler:
         if not self.policy.by_level or entry.promoted:
             return True
         client = entry.job.client
-        share = self._queues.share_of(client, self.rules_of(client).weight)
+        weights = (self.rules_of(name).weight for name in {*self._by_client, client})
+        share = self.rules_of(client).weight / sum(weights)
         if self.claims.within_share(entry.job, share, self.slots.values(), now):
             return True
         self.set_urgency(entry.job.id, level_beyond_share(entry.job), Said.SHARE, now)
@@ -698,7 +722,7 @@ class Scheduler:
     def set_policy(self, policy: Policy, now: float) -> None:
         """Change the policy; promoted jobs stay in front."""
         self._now = now
-        self.policy = policy
+        self.policy = tuned(policy, self.tail.rate, self.tail.slots)
         self.newcomers.forget()
         self._place_all()
 
@@ -753,6 +777,7 @@ class Scheduler:
 
         It runs the same jobs; of the unheld waiting jobs it has one in `every`, in order of arrival.
         """
+        policy = tuned(policy, self.tail.rate, self.tail.slots)
         trial = Scheduler(
             policy, workers={}, tau_s=self.tau_s, tenants=self.tenants, everybody=self.everybody
         )
@@ -785,7 +810,7 @@ class Scheduler:
     def _wait(self, entry: QueuedJob) -> None:
         self._waiting[entry.job.id] = entry
         self.waited_for += not entry.job.stands_back
-        self._queues.join(entry.job.client, self.rules_of(entry.job.client).weight)
+        self._by_client[entry.job.client] += 1
         self._place(entry)
 
     def _place(self, entry: QueuedJob, pinned_s: Mapping[str, float] | None = None) -> None:
@@ -794,14 +819,11 @@ class Scheduler:
             entry.key = self.policy.key(entry)
         self._route(entry, pinned_s)
         self._unpark(entry)
-        entry.version += 1
         entry.parked = self._must_park(entry)
         self._parked += entry.parked
         if entry.ready and self._is_in_order(entry):
             usual = replace(entry.job, cost_s=self.sessions.usual_s, cost_high_s=self.sessions.usual_s)
             entry.key = self.policy.key(replace(entry, job=usual))
-        if not entry.held and not entry.promoted and not entry.cuts:  # a partial answer is never dropped
-            self._queues.place(entry)
 
     def _is_in_order(self, entry: QueuedJob) -> bool:
         """Return whether a waiting job goes by its arrival among the turns of sessions."""
@@ -898,7 +920,6 @@ class Scheduler:
 
     def _place_all(self) -> None:
         self._turn_s.clear()
-        self._queues.reweigh(lambda client: self.rules_of(client).weight)
         pinned_s = dict[str, float]()  # by those that are placed
         for entry in self._waiting.values():
             self._place(entry, pinned_s)
@@ -909,10 +930,10 @@ class Scheduler:
         client = entry.job.client
         del self._waiting[entry.job.id]
         self._unpark(entry)
-        entry.version += 1
         self.waited_for -= not entry.job.stands_back
-        self._queues.leave(client)
-        if not self._queues.waiting_of(client):
+        self._by_client[client] -= 1
+        if not self._by_client[client]:
+            del self._by_client[client]
             self._turn_s.pop(client, None)  # its later jobs start with a full tau
 
     def _stop(self, job_id: str, now: float, *, served: bool) -> QueuedJob:

@@ -42,7 +42,6 @@ class QueuedJob:
     by_operator: bool = False  # the operator set its rank
     held: bool = False
     parked: bool = False  # its session waits for its turn
-    version: int = 0  # heap items of an older one are dead
     routed: str = ""  # the worker that a routing policy chose
     worker: str = ""
     reason: Reason = Reason.POLICY

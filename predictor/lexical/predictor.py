@@ -21,7 +21,7 @@ from predictor.lexical.steps import NUMBER_VALUE, NUMBERS, STEP_KEY_VALUE, step_
 from predictor.lexical.words import gram_hashes, words_of
 from predictor.lognormal import log_tokens, median_above, prediction_of, tokens_at
 from predictor.record import LONG_FROM_TOKENS, Prediction, Predictor, PromptView, Quality, Task
-from predictor.semantic.opinion import EMBEDDED, Opinion
+from predictor.semantic.opinion import EMBEDDED, EncoderEstimate
 
 NOTHING = Prediction(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none")  # an embedding generates no tokens
 
@@ -87,7 +87,7 @@ class LexicalPredictor(Predictor):
         self._judged = Judged()
         self._chores = ChoreLengths()
 
-    def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
+    def predict(self, view: PromptView, opinion: EncoderEstimate | None = None) -> Prediction:
         """Return the prediction for a request, with the encoder's opinion of its prompt if that is known."""
         if view.task is Task.EMBEDDING:
             return NOTHING
@@ -117,7 +117,7 @@ class LexicalPredictor(Predictor):
         )
 
     def _dense(
-        self, view: PromptView, reading: Reading | None, context: Context, opinion: Opinion | None
+        self, view: PromptView, reading: Reading | None, context: Context, opinion: EncoderEstimate | None
     ) -> Floats:
         """Return the dense features that learning uses; zeros for what is not known."""
         dense = np.zeros(_WIDTH, np.float32)

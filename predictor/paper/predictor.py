@@ -8,7 +8,7 @@ from predictor.judged import Judged
 from predictor.lexical.model import Floats, open_session
 from predictor.paper.features import NAMES, paper_features
 from predictor.record import Prediction, Predictor, PromptView, Quality
-from predictor.semantic.opinion import Opinion
+from predictor.semantic.opinion import EncoderEstimate
 
 MODEL = "model.onnx"
 
@@ -35,7 +35,7 @@ class PaperPredictor(Predictor):
         row: Floats = result[0]
         return row
 
-    def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
+    def predict(self, view: PromptView, opinion: EncoderEstimate | None = None) -> Prediction:
         """Return the prediction for a request; only the prompt and the client's cap are looked at."""
         short, medium, long = map(float, self.probabilities(view.prompt, view.cut))
         total = short + medium + long

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from predictor.card import Card, read_card
 from predictor.errors import ModelError
 from predictor.lexical.model import open_session
-from predictor.semantic.opinion import Opinion
+from predictor.semantic.opinion import EncoderEstimate
 from predictor.semantic.tokenizer import Tokenizer
 
 ENCODER = "encoder.onnx"
@@ -39,11 +39,13 @@ class Encoder:
         self._tokenizer = Tokenizer(directory / VOCABULARY)
         self._session = open_session(directory / ENCODER)
 
-    def encode(self, text: str, cut: int = 0) -> Opinion:
+    def encode(self, text: str, cut: int = 0) -> EncoderEstimate:
         """Estimate from a prompt, which was `cut` characters longer."""
         ids = np.array(self._tokenizer.read(text), np.int64)
         score, embedding = self._session.run(None, {"ids": ids, "shape": shape(text, cut)})
-        return Opinion(float(score), embedding, share_of(text, self.card.share), self.card.calibration)
+        return EncoderEstimate(
+            float(score), embedding, share_of(text, self.card.share), self.card.calibration
+        )
 
 
 def share_of(text: str, share: float) -> float:

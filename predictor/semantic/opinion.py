@@ -11,7 +11,7 @@ EMBEDDED = 384  # numbers of an embedding: MiniLM's width
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
+class EncoderEstimate:
     """A score in log tokens, and an embedding, (EMBEDDED,), centred and of unit length on average.
 
     `share` of the score is the encoder's where both have spoken, the rest the lexical model's; `calibration`

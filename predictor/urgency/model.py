@@ -21,7 +21,7 @@ from predictor.record import PromptView
 from predictor.urgency.vitals import NAMES, Signs, cues, read_signs
 
 if TYPE_CHECKING:
-    from predictor.semantic.opinion import Opinion
+    from predictor.semantic.opinion import EncoderEstimate
 
 LEVELS = 5
 TABLE_BITS = 16
@@ -118,7 +118,7 @@ class UrgencyModel:
         chances: Floats = softmax(scores[None])[0]
         return chances
 
-    def level(self, view: PromptView, opinion: "Opinion | None" = None) -> int:
+    def level(self, view: PromptView, opinion: "EncoderEstimate | None" = None) -> int:
         """Return the level of a request, 0 (immediate) to 4, by its prompt alone."""
         embedding = None if opinion is None else opinion.embedding
         return int(least_cost(self.chances(view.prompt, embedding)[None])[0])

@@ -16,8 +16,7 @@ from clairvoyant_cli.commands.calibrate import with_earlier_proof
 from profiles.database import reading
 from profiles.records import Continuation
 from profiles.store import every, samples_of
-from tests.fakes.child import child
-from tests.fakes.daemon_process import daemon_process
+from tests.fakes.daemon_process import child, daemon_process
 from tests.fakes.remembered import PROFILE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +73,7 @@ def test_serve_switches_cutting_on_by_itself_and_keeps_the_proof(backend: str, t
         assert connection.execute("SELECT COUNT(*) FROM history").fetchone() == (1,)
     with daemon_process(backend, "--db", str(db), home=tmp_path) as daemon:
         started = next(line for line in daemon.lines if line.startswith("clairvoyant "))
-    assert "policy srpt" in started
+    assert "policy boost" in started
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_what_is_a_url_is_taken(url: str) -> None:
 def test_a_policy_that_is_none_is_refused_before_anything_is_asked(caplog: pytest.LogCaptureFixture) -> None:
     nowhere = ("serve", "--backend", "http://127.0.0.1:1", "--listen", "127.0.0.1:0")
     assert refusal(*nowhere, "--policy", "sfj").endswith("did you mean sjf?")
-    assert "there are bounded, " in refusal(*nowhere, "--policy", "magic")
+    assert "there are boost, " in refusal(*nowhere, "--policy", "magic")
     assert "nothing answers" not in caplog.text
 
 

@@ -31,7 +31,6 @@ from clairvoyant_cli.state.snapshot import (
     Snapshot,
     TauState,
 )
-from tests.fakes.faulty_engine import FaultyEngine
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 
 FORETOLD = PredictionState("short", 0.8, 0.1, 0.1, 42.0, 90.0)
@@ -120,7 +119,7 @@ async def test_both_lanes_get_the_same_burst_and_answer_it() -> None:
 
 
 async def test_failures_are_recorded_in_their_calls() -> None:
-    engine = FaultyEngine(answer_tokens=lambda prompt, rng: 5)
+    engine = Engine(answer_tokens=lambda prompt, rng: 5)
     backend = Replay(engine)
     calls = [Call(Question("q", "q", 5)) for _ in range(4)]
     async with serve_app(backend.app) as url, client_for(url) as client:

@@ -11,7 +11,6 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.demo.replay.app import VERSION
-from tests.fakes.faulty_engine import FaultyEngine
 from tests.fakes.replay_backend import Engine, Outcome, Replay, Speed, digest, tabled
 
 LENGTHS = tabled({"one": 3, "two": 5, "endless": 100_000})
@@ -93,7 +92,7 @@ async def test_a_client_that_leaves_in_mid_generation_frees_the_slot(stream: boo
 
 
 async def test_a_crash_in_mid_stream_breaks_the_connection() -> None:
-    engine = FaultyEngine(answer_tokens=LENGTHS)
+    engine = Engine(answer_tokens=LENGTHS)
     backend = Replay(engine)
     engine.die_next(after_tokens=2)
     async with serve_app(backend.app) as url, httpx.AsyncClient(base_url=url) as client:
@@ -126,7 +125,7 @@ async def test_equal_requests_give_equal_bytes_on_a_fixed_clock() -> None:
     ],
 )
 async def test_errors_are_in_the_dialect_of_the_route(route: str, expected: object) -> None:
-    engine = FaultyEngine(answer_tokens=LENGTHS)
+    engine = Engine(answer_tokens=LENGTHS)
     backend = Replay(engine)
     engine.fail_next(500, "no")
     async with serve_app(backend.app) as url, httpx.AsyncClient(base_url=url) as client:

@@ -12,9 +12,8 @@ from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import Plan, Session, Step, Tell
-from tests.fakes.faulty_engine import FaultyEngine
 from tests.fakes.remembered import HOST
-from tests.fakes.replay_backend import Replay, Speed
+from tests.fakes.replay_backend import Engine, Replay, Speed
 
 SMALL = Plan("small", shorts=12, singles=5, bands=(400,), cut_s=0.0)
 
@@ -28,11 +27,11 @@ def as_asked(prompt: str, rng: Random) -> int:
 @asynccontextmanager
 async def replay(
     slots: int = 1, decode: float = 4000.0, prefill: float = 20_000.0, stride: int = 1
-) -> AsyncIterator[tuple[FaultyEngine, str]]:
+) -> AsyncIterator[tuple[Engine, str]]:
     """Run a backend of known speed and yield its engine and its URL; in virtual time, tokens are best sent a
     `stride` at a time.
     """
-    engine = FaultyEngine(slots=slots, speed=Speed(prefill, decode), stride=stride, answer_tokens=as_asked)
+    engine = Engine(slots=slots, speed=Speed(prefill, decode), stride=stride, answer_tokens=as_asked)
     async with serve_app(Replay(engine).app) as url:
         yield engine, url
 

@@ -125,7 +125,7 @@ def daemon_parts(
     lifecycle = ServerLifecycle(ServeConfig(outage_grace=grace_s), pool, dispatcher, stats.journal, close, ())
     times = ServiceTimes(pool, stats.journal.event)
     for number, name in enumerate(workers or ("mac",)):
-        lifecycle.let_in(_server(name, adapter_of(kind), number, slots))
+        lifecycle.adopt(_server(name, adapter_of(kind), number, slots))
         pool[name].residents = None  # until its state changes for the first time, loading costs nothing
     scheduler.residency.unknown_s = 0.0
     dispatcher.changed.append(lifecycle.remove_idle)

@@ -1,4 +1,4 @@
-"""`clairvoyant serve` as a process of its own, as its users run it."""
+"""Servers in processes of their own: `clairvoyant serve` as its users run it, and others."""
 
 import os
 import re
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "clairvoyant_cli", "serve")
 STARTED = re.compile(r"clairvoyant \S+: (http://\S+) -> ")
 
@@ -112,3 +113,16 @@ def daemon_process(
         daemon.wait()
         assert process.stderr is not None
         process.stderr.close()
+
+
+@contextmanager
+def child(*arguments: object) -> Iterator[str]:
+    """Run Python with these arguments until the block ends; yield the address, its first line."""
+    with subprocess.Popen(
+        [sys.executable, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()

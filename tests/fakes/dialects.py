@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from clairvoyant_cli.protocols.routes import Shape
-
 Json = dict[str, Any]
 
 WORDS = "The first of  all,\n\n** 🙂 naïve» 二 三 四 words - and more\t`code` <b> I'm [it]".split(" ")
@@ -73,7 +71,6 @@ class Dialect:
     name: str
     kind: str
     path: str
-    shape: Shape
     way: str
     role: str = "never"
     end_delta: Json = field(default_factory=dict)
@@ -191,14 +188,9 @@ class Dialect:
                 if it.more == "error":
                     yield b'{"error":"oops"}\n'
                     return
-                yield line(
-                    "",
-                    **(
-                        {"message": {"role": "assistant", "content": "", "thinking": "hm"}}
-                        if chat
-                        else {"thinking": "hm"}
-                    ),
-                )
+                thinking = {"thinking": "hm"}
+                said = {"role": "assistant", "content": ""}
+                yield line("", **({"message": said | thinking} if chat else thinking))
             yield line(piece)
         counts = {"prompt_eval_count": it.prompt_tokens + after, "eval_count": len(it.pieces) - after}
         yield line("", done=True, done_reason=it.reason, total_duration=9, eval_duration=5, **counts)
@@ -224,9 +216,8 @@ class Dialect:
             body = self.whole(it)
             return Reply((body,), headers=((b"Content-Type", self.json_type),))
         if generates:
-            return Reply(
-                tuple(self._lines(it, after, path)), headers=((b"Content-Type", b"application/x-ndjson"),)
-            )
+            kind = (b"Content-Type", b"application/x-ndjson")
+            return Reply(tuple(self._lines(it, after, path)), headers=(kind,))
         usage = bool((asked.get("stream_options") or {}).get("include_usage"))
         return self.streamed(*self.stream(it, after, usage=usage))
 
@@ -248,45 +239,20 @@ class Dialect:
 
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-FP = {"system_fingerprint": "fp_ollama"}
+FP, PROMPT = {"system_fingerprint": "fp_ollama"}, {"prompt_logprobs": None}
 
+EVERY_END = {"role": "assistant", "content": ""}
 DIALECTS = (
-    Dialect("llama.cpp chat", "llamacpp", CHAT, Shape.CHAT, "prefill", "first", timings=True),
-    Dialect("llama.cpp chat without a role", "llamacpp", CHAT, Shape.CHAT, "prefill", timings=True),
-    Dialect(
-        "llama.cpp completion",
-        "llamacpp",
-        COMPLETION,
-        Shape.COMPLETION,
-        "prefill",
-        usage_apart=False,
-        timings=True,
-    ),
-    Dialect("Ollama chat", "ollama", "/api/chat", Shape.OLLAMA_CHAT, "raw"),
-    Dialect("Ollama chat, continued as a chat", "ollama", "/api/chat", Shape.OLLAMA_CHAT, "prefill"),
-    Dialect("Ollama generation", "ollama", "/api/generate", Shape.OLLAMA_GENERATE, "raw"),
-    Dialect(
-        "Ollama's OpenAI chat",
-        "ollama",
-        CHAT,
-        Shape.CHAT,
-        "raw",
-        "every",
-        {"role": "assistant", "content": ""},
-        more_of_event=FP,
-    ),
-    Dialect("Ollama's OpenAI completion", "ollama", COMPLETION, Shape.COMPLETION, "raw", more_of_event=FP),
-    Dialect(
-        "vLLM chat",
-        "other",
-        CHAT,
-        Shape.CHAT,
-        "prefill",
-        "first",
-        {"content": ""},
-        more_of_whole={"prompt_logprobs": None},
-    ),
-    Dialect("LM Studio chat", "other", CHAT, Shape.CHAT, "prefill", "every", more_of_whole={"stats": {}}),
+    Dialect("llama.cpp chat", "llamacpp", CHAT, "prefill", "first", timings=True),
+    Dialect("llama.cpp chat without a role", "llamacpp", CHAT, "prefill", timings=True),
+    Dialect("llama.cpp completion", "llamacpp", COMPLETION, "prefill", usage_apart=False, timings=True),
+    Dialect("Ollama chat", "ollama", "/api/chat", "raw"),
+    Dialect("Ollama chat, continued as a chat", "ollama", "/api/chat", "prefill"),
+    Dialect("Ollama generation", "ollama", "/api/generate", "raw"),
+    Dialect("Ollama's OpenAI chat", "ollama", CHAT, "raw", "every", EVERY_END, more_of_event=FP),
+    Dialect("Ollama's OpenAI completion", "ollama", COMPLETION, "raw", more_of_event=FP),
+    Dialect("vLLM chat", "other", CHAT, "prefill", "first", {"content": ""}, more_of_whole=PROMPT),
+    Dialect("LM Studio chat", "other", CHAT, "prefill", "every", more_of_whole={"stats": {}}),
 )
 """`prefill` of Ollama is what engines before its newest go on with."""
 

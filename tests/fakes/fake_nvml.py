@@ -70,25 +70,26 @@ def fake_nvml(*devices: Device, errors: dict[str, str] | None = None) -> Any:
             raise FakeNVMLError(devices[index].errors["handle"])
         return devices[index]
 
-    define("nvmlInit", lambda: None)
-    define("nvmlShutdown", lambda: None)
-    define("nvmlDeviceGetCount", lambda: len(devices))
-    define("nvmlDeviceGetHandleByIndex", handle)
-    define("nvmlDeviceGetName", lambda device: device.name)
-    define("nvmlDeviceGetPciInfo", lambda device: SimpleNamespace(busId=b"00"))
-    define("nvmlDeviceGetMemoryInfo", lambda device: SimpleNamespace(used=device.used, total=device.total))
-    define("nvmlDeviceGetUtilizationRates", lambda device: SimpleNamespace(gpu=device.gpu, memory=0))
-    define("nvmlDeviceGetClockInfo", lambda device, kind: device.clock)
-    define("nvmlDeviceGetMaxClockInfo", lambda device, kind: device.clock_limit)
-    define("nvmlDeviceGetCurrentClocksThrottleReasons", lambda device: device.throttled)
-    define("nvmlDeviceGetPowerUsage", lambda device: device.power_mw)
-    define("nvmlDeviceGetEnforcedPowerLimit", lambda device: device.limit_mw)
-    define("nvmlDeviceGetTemperature", lambda device, kind: device.temperature)
-    define(
-        "nvmlDeviceGetComputeRunningProcesses",
-        lambda device: [
-            SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in device.processes.items()
+    answers: dict[str, Callable[..., Any]] = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: len(devices),
+        "nvmlDeviceGetHandleByIndex": handle,
+        "nvmlDeviceGetName": lambda it: it.name,
+        "nvmlDeviceGetPciInfo": lambda it: SimpleNamespace(busId=b"00"),
+        "nvmlDeviceGetMemoryInfo": lambda it: SimpleNamespace(used=it.used, total=it.total),
+        "nvmlDeviceGetUtilizationRates": lambda it: SimpleNamespace(gpu=it.gpu, memory=0),
+        "nvmlDeviceGetClockInfo": lambda it, kind: it.clock,
+        "nvmlDeviceGetMaxClockInfo": lambda it, kind: it.clock_limit,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda it: it.throttled,
+        "nvmlDeviceGetPowerUsage": lambda it: it.power_mw,
+        "nvmlDeviceGetEnforcedPowerLimit": lambda it: it.limit_mw,
+        "nvmlDeviceGetTemperature": lambda it, kind: it.temperature,
+        "nvmlDeviceGetComputeRunningProcesses": lambda it: [
+            SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in it.processes.items()
         ],
-    )
-    define("nvmlDeviceGetGraphicsRunningProcesses", lambda device: [])
+        "nvmlDeviceGetGraphicsRunningProcesses": lambda it: [],
+    }
+    for name, answer in answers.items():
+        define(name, answer)
     return module

@@ -1,18 +1,13 @@
 """Profiles and finished requests as tests want them."""
 
 import random
-import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-
-from sqlite_utils import Database
 
 from predictor.record import LengthClass
 from profiles.database import reading, writing
 from profiles.history import Span, newest
-from profiles.migrations import migrations
 from profiles.records import Estimate, Finished, Host, Mix, Profile, Served
 from profiles.store import save
 from profiles.writer import Writer
@@ -108,14 +103,3 @@ def recorded(path: Path) -> list[Finished]:
     """Return what a database holds of requests, the newest first."""
     with reading(path) as connection:
         return newest(connection, Span(), 10_000)
-
-
-@contextmanager
-def shape_before(path: Path, migration: str) -> Iterator[sqlite3.Connection]:
-    """Make a database as it was before a migration; what the block writes is in it."""
-    with closing(sqlite3.connect(path)) as old:
-        migrations.apply(Database(old, execute_plugins=False), stop_before=migration)
-        applied = old.execute("SELECT COUNT(*) FROM _sqlite_migrations").fetchone()[0]
-        yield old
-        old.execute(f"PRAGMA user_version = {applied}")
-        old.commit()

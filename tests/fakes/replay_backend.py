@@ -1,6 +1,7 @@
-"""The replay backend with a journal, counts to wait for, and controls that hold its answers back."""
+"""The replay backend with a journal, counts to wait for, answers that are held back, and faults to order."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass, field
@@ -9,6 +10,7 @@ from enum import StrEnum
 
 from clairvoyant_cli.demo import replay
 from clairvoyant_cli.demo.replay import DEFAULT_MODEL, Speed, digest, heavy_tailed, tabled
+from clairvoyant_cli.demo.replay.dialects import RefusedError
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -37,12 +39,14 @@ class Outcome(StrEnum):
 class Service(replay.Service):
     """One request in the journal; times are seconds on the event loop's clock.
 
-    `start_order` counts from 0 in the order of taking slots.
+    `start_order` counts from 0 in the order of taking slots. `fault`: what it is refused with, or the tokens
+    after which it breaks off.
     """
 
     route: str = ""
     arrived_s: float = 0.0
     start_order: int | None = None
+    fault: RefusedError | int | None = None
     started_s: float | None = None
     ended_s: float | None = None
     outcome: Outcome = Outcome.WAITING
@@ -65,12 +69,17 @@ class Counts:
         return self.completed + self.cancelled + self.failed
 
 
+class DiedError(Exception):
+    """The engine was told to die in the middle of an answer."""
+
+
 @dataclass(eq=False, repr=False)
 class Engine(replay.Engine):
     """A replay engine that keeps a journal of what it served."""
 
     journal: list[Service] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
+    faults: deque[RefusedError | int] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,10 +124,19 @@ class Engine(replay.Engine):
         """Send tokens again."""
         self._flowing.set()
 
+    def fail_next(self, status: int, message: str = "told to fail") -> None:
+        """Answer the next request with this HTTP error."""
+        self.faults.append(RefusedError(status, message))
+
+    def die_next(self, after_tokens: int) -> None:
+        """Break the connection of the next request after so many tokens."""
+        self.faults.append(after_tokens)
+
     def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = "") -> Service:
         """Enter a request into the journal."""
         planned = asdict(super().arrive(route, prompt, text_chars, cap, said))
         service = Service(**planned, route=route, arrived_s=asyncio.get_running_loop().time())
+        service.fault = self.faults.popleft() if self.faults else None
         self.journal.append(service)
         self.counts.arrived += 1
         self._tell()
@@ -151,12 +169,17 @@ class Engine(replay.Engine):
             self._tell()
 
     async def prefill(self, service: replay.Service) -> None:
-        """Wait for the prefill, and until the engine thaws."""
+        """Wait for the prefill, and until the engine thaws; refuse the request if told so."""
+        assert isinstance(service, Service)
+        if isinstance(service.fault, RefusedError):
+            raise service.fault
         await super().prefill(service)
         await self._flowing.wait()
 
     async def decode(self, service: replay.Service) -> AsyncGenerator[list[str], None]:
-        """Yield the tokens, none while the engine is frozen."""
+        """Yield the tokens, none while the engine is frozen; break off if told so."""
+        assert isinstance(service, Service)
+        sent = 0
         async with aclosing(super().decode(service)) as batches:
             async for words in batches:
                 clock = asyncio.get_running_loop().time
@@ -164,6 +187,9 @@ class Engine(replay.Engine):
                 await self._flowing.wait()
                 service.begun_s += clock() - since_s
                 yield words
+                sent += len(words)
+                if isinstance(service.fault, int) and sent >= service.fault:
+                    raise DiedError
 
     def _sent(self, service: replay.Service, tokens: int) -> None:
         self.counts.first_token += service.tokens == 0

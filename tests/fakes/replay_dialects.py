@@ -4,7 +4,6 @@ embeddings, Anthropic's Messages; and the requests of Ollama that load a model o
 
 import re
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from string import ascii_lowercase
 from weakref import WeakKeyDictionary
 
@@ -158,13 +157,8 @@ class OpenAIResponses(OpenAIChat):
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
     def _item(self, answer: Answer, status: str, content: list[Json]) -> Json:
-        item = {
-            "id": "msg_" + answer.service.digest,
-            "type": "message",
-            "status": status,
-            "role": "assistant",
-        }
-        return item | {"content": content}
+        item = {"id": "msg_" + answer.service.digest, "type": "message", "role": "assistant"}
+        return item | {"status": status, "content": content}
 
     def _response(self, answer: Answer, status: str, output: list[Json]) -> Json:
         return {
@@ -207,10 +201,7 @@ class AnthropicMessages(OpenAIChat):
 
     def closing(self, answer: Answer, text: str) -> bytes:
         """Return the events that close the block and the message."""
-        counts = {
-            "input_tokens": answer.service.prompt_tokens,
-            "output_tokens": answer.service.planned_tokens,
-        }
+        counts = self._counts(answer, answer.service.planned_tokens)
         delta = {"stop_reason": self._stop_reason(answer), "stop_sequence": None}
         return (
             named_event("content_block_stop", {"index": 0})
@@ -239,46 +230,30 @@ class AnthropicMessages(OpenAIChat):
             "content": content,
             "stop_reason": stop_reason,
             "stop_sequence": None,
-            "usage": {"input_tokens": answer.service.prompt_tokens, "output_tokens": tokens},
+            "usage": self._counts(answer, tokens),
         }
+
+    def _counts(self, answer: Answer, tokens: int) -> Json:
+        return {"input_tokens": answer.service.prompt_tokens, "output_tokens": tokens}
 
 
 OLLAMA_ROUTES = ("/api/chat", "/api/generate")
 
 
-def control_reason(body: Json) -> str | None:
-    """Return "load" or "unload" for a request without prompt, None for one that wants an answer."""
-    if body.get("prompt") or body.get("messages") or body.get("input"):
-        return None
-    return "unload" if body.get("keep_alive") in (0, "0", "0s") else "load"
-
-
-def control_body(body: Json, reason: str, model: str, now: datetime) -> Json:
-    """Return the answer to a load or unload request."""
-    empty: Json = (
-        {"message": {"role": "assistant", "content": ""}} if "messages" in body else {"response": ""}
-    )
-    return {"model": model, "created_at": timestamp(now)} | empty | {"done": True, "done_reason": reason}
-
-
-def rendered(body: Json, model: str, now: datetime) -> Json:
-    """Return the answer to a request for the rendered template."""
-    return {
-        "model": model,
-        "created_at": timestamp(now),
-        "_debug_info": {"rendered_template": template(body)},
-    }
-
-
 async def generate(replay: Replay, route: str, body: Json, send: Send) -> None:
-    """Answer as `Replay.generate` does; load and unload models, and render prompts."""
-    reason = control_reason(body) if route in OLLAMA_ROUTES else None
-    if reason is not None:
-        model = replay.named_in(body)
-        (replay.loaded.add if reason == "load" else replay.loaded.discard)(model)
-        await send_json(send, control_body(body, reason, model, replay.now()))
+    """Answer as `Replay.generate` does; without a prompt load and unload models, and render prompts."""
+    created = timestamp(replay.now())
+    if route in OLLAMA_ROUTES and not (body.get("prompt") or body.get("messages") or body.get("input")):
+        model, unload = replay.named_in(body), body.get("keep_alive") in (0, "0", "0s")
+        (replay.loaded.discard if unload else replay.loaded.add)(model)
+        empty: Json = {"response": ""}
+        if "messages" in body:
+            empty = {"message": {"role": "assistant", "content": ""}}
+        done = {"done": True, "done_reason": "unload" if unload else "load"}
+        await send_json(send, {"model": model, "created_at": created} | empty | done)
     elif body.get("_debug_render_only") is True:
-        await send_json(send, rendered(body, replay.named_in(body), replay.now()))
+        shown = {"_debug_info": {"rendered_template": template(body)}}
+        await send_json(send, {"model": replay.named_in(body), "created_at": created} | shown)
     else:
         ask = DIALECTS[route].read(body)
         raw = route == "/api/generate" and body.get("raw") is True

@@ -1,6 +1,10 @@
-"""The replay backend as a process: `python -m tests.fakes.replay_process` prints its address."""
+"""The replay backend as a process: `python -m tests.fakes.replay_process` prints its address.
+
+It listens where OLLAMA_HOST says, as Ollama does, unless a port is given.
+"""
 
 import asyncio
+import os
 
 import click
 from clairvoyant_lab.asgi_server import serve_app
@@ -11,7 +15,7 @@ from tests.fakes.replay_backend import Engine, Replay, Speed
 
 
 @click.command()
-@click.option("--port", default=0)
+@click.option("--port", default=int(os.environ.get("OLLAMA_HOST", ":0").rpartition(":")[2]))
 @click.option("--host", default="127.0.0.1")
 @click.option("--slots", default=1)
 @click.option("--decode", default=100.0)

@@ -6,7 +6,6 @@ An answer depends on the request's body alone, so the same agent goes the same w
 import asyncio
 import json
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 from tests.fakes.raw_http import Message, read_message
@@ -15,23 +14,14 @@ TOOL_TURNS = 3
 TEXT = "The notes say four. Task done."
 READING = re.compile(r"(bash|shell|command|exec|terminal|read_?file|read)", re.IGNORECASE)
 COMMAND = "cat notes.txt"
-ENDING = {
-    "attempt_completion": "result",
-    "final_answer": "answer",
-    "finish": "message",
-    "submit": "answer",
-}
+ENDING = {"attempt_completion": "result", "final_answer": "answer", "finish": "message", "submit": "answer"}
 """Tools that end a task, and the argument for the answer."""
 
 PIECE_S = 0.01
 
 
-@dataclass(eq=False)
 class ScriptedModel:
-    """A server with one model. A request with `X-Hold: SECONDS` is answered so late, and sets `held`."""
-
-    first_token_s: float = 0.05
-    held: asyncio.Event = field(default_factory=asyncio.Event)
+    """A server with one model."""
 
     async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
@@ -55,11 +45,8 @@ class ScriptedModel:
             writer.write(_head(status, f"Content-Length: {len(body)}") + sent)
             return
         asked = json.loads(request.body)
-        if hold := request.value("x-hold"):
-            self.held.set()
-            await asyncio.sleep(float(hold))
-        await asyncio.sleep(self.first_token_s)
-        events = ROUTES[route](asked, *_next_step(asked))
+        turn = len(asked.get("messages") or asked.get("input") or [])
+        events = ROUTES[route](asked, turn, *_next_step(asked))
         if not asked.get("stream"):
             body = json.dumps(events[-1][1]).encode()
             writer.write(_head("200 OK", f"Content-Length: {len(body)}") + body)
@@ -91,11 +78,12 @@ def _next_step(asked: dict[str, Any]) -> tuple[Step, str]:
         for each in said
         if isinstance(each, dict)
     )
-    tools = {}
-    for tool in asked.get("tools") or []:
-        inner = tool.get("function", tool)
-        if inner.get("name"):
-            tools[inner["name"]] = inner.get("parameters") or inner.get("input_schema") or {}
+    inner = [tool.get("function", tool) for tool in asked.get("tools") or []]
+    tools = {
+        each["name"]: each.get("parameters") or each.get("input_schema") or {}
+        for each in inner
+        if each.get("name")
+    }
     if done >= TOOL_TURNS:
         for name in tools.keys() & ENDING.keys():
             return (name, {ENDING[name]: TEXT}), ""
@@ -129,81 +117,69 @@ def _filled(schema: dict[str, Any], name: str = "") -> Any:
     return COMMAND if re.match("(cmd|command)", name) else "notes.txt"
 
 
-def _chat(asked: dict[str, Any], tool: Step, text: str) -> Events:
+def _words(text: str) -> list[str]:
+    return re.findall(r"\S+\s*", text)
+
+
+def _chat(asked: dict[str, Any], turn: int, tool: Step, text: str) -> Events:
     known = {"id": "chat-1", "created": 1, "model": asked.get("model")}
     usage = {"prompt_tokens": 100, "completion_tokens": 9, "total_tokens": 109}
     message: dict[str, Any] = {"role": "assistant", "content": text}
-    ended = "tool_calls" if tool else "stop"
-    pieces: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    pieces += [{"content": word} for word in re.findall(r"\S+\s*", text)]
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": word} for word in _words(text)]
     if tool:
         called = {"name": tool[0], "arguments": json.dumps(tool[1])}
-        call = {"id": f"call_{_turn(asked)}", "type": "function", "function": called}
+        call = {"id": f"call_{turn}", "type": "function", "function": called}
         message["tool_calls"] = [call]
-        pieces.append({"tool_calls": [{"index": 0, **call}]})
-
-    def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return known | {"object": "chat.completion.chunk", "choices": [choice]}
-
-    events: Events = [("", chunk(piece)) for piece in pieces]
-    events.append(("", chunk({}, ended)))
+        deltas.append({"tool_calls": [{"index": 0, **call}]})
+    ended = "tool_calls" if tool else "stop"
+    choices: list[dict[str, Any]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": ended})
+    chunk = known | {"object": "chat.completion.chunk"}
+    events: Events = [("", chunk | {"choices": [choice]}) for choice in choices]
     if (asked.get("stream_options") or {}).get("include_usage"):
-        events.append(("", chunk({}) | {"choices": [], "usage": usage}))
+        events.append(("", chunk | {"choices": [], "usage": usage}))
     whole = {"index": 0, "message": message, "finish_reason": ended}
     answer = known | {"object": "chat.completion", "choices": [whole], "usage": usage}
     return [*events, ("", "[DONE]"), ("", answer)]
 
 
-def _responses(asked: dict[str, Any], tool: Step, text: str) -> Events:
-    turn = _turn(asked)
+def _responses(asked: dict[str, Any], turn: int, tool: Step, text: str) -> Events:
+    item: dict[str, Any] = {"status": "completed"}
     if tool:
-        item: dict[str, Any] = {
-            "type": "function_call",
-            "id": f"fc_{turn}",
-            "call_id": f"call_{turn}",
-            "status": "completed",
-        }
+        item |= {"type": "function_call", "id": f"fc_{turn}", "call_id": f"call_{turn}"}
         item |= {"name": tool[0], "arguments": json.dumps(tool[1])}
     else:
         said = [{"type": "output_text", "text": text, "annotations": []}]
-        item = {"type": "message", "id": f"msg_{turn}", "role": "assistant", "status": "completed"}
-        item |= {"content": said}
+        item |= {"type": "message", "id": f"msg_{turn}", "role": "assistant", "content": said}
     usage = {"input_tokens": 100, "output_tokens": 9, "total_tokens": 109}
-    events: Events
     begun = {"id": f"resp_{turn}", "object": "response", "created_at": 1, "model": asked.get("model")}
     ended = begun | {"status": "completed", "output": [item], "usage": usage}
-    events = [("response.created", {"response": begun | {"status": "in_progress", "output": []}})]
-    events.append(
-        ("response.output_item.added", {"output_index": 0, "item": item | {"status": "in_progress"}})
-    )
-    if not tool:
-        place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
-        events += [
-            ("response.output_text.delta", place | {"delta": word}) for word in re.findall(r"\S+\s*", text)
-        ]
-    events.append(("response.output_item.done", {"output_index": 0, "item": item}))
-    events.append(("response.completed", {"response": ended}))
-    numbered: Events = [
-        (name, {"type": name, "sequence_number": number} | event)
-        for number, (name, event) in enumerate(events)
+    place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+    deltas = [] if tool else [place | {"delta": word} for word in _words(text)]
+    events: Events = [
+        ("response.created", {"response": begun | {"status": "in_progress", "output": []}}),
+        ("response.output_item.added", {"output_index": 0, "item": item | {"status": "in_progress"}}),
+        *(("response.output_text.delta", delta) for delta in deltas),
+        ("response.output_item.done", {"output_index": 0, "item": item}),
+        ("response.completed", {"response": ended}),
     ]
-    return [*numbered, ("", ended)]
+    numbered = enumerate(events)
+    return [
+        *((name, {"type": name, "sequence_number": n} | event) for n, (name, event) in numbered),
+        ("", ended),
+    ]
 
 
-def _messages(asked: dict[str, Any], tool: Step, text: str) -> Events:
-    known = {"id": f"msg_{_turn(asked)}", "type": "message", "role": "assistant", "model": asked.get("model")}
-    ended = "tool_use" if tool else "end_turn"
+def _messages(asked: dict[str, Any], turn: int, tool: Step, text: str) -> Events:
+    known = {"id": f"msg_{turn}", "type": "message", "role": "assistant", "model": asked.get("model")}
     usage = {"input_tokens": 100, "output_tokens": 9}
-    blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
-        (
-            {"type": "text", "text": ""},
-            [{"type": "text_delta", "text": word} for word in re.findall(r"\S+\s*", text)],
-        )
-    ]
-    content: list[dict[str, Any]] = [{"type": "text", "text": text}]
+    why = {"stop_reason": "tool_use" if tool else "end_turn", "stop_sequence": None}
+    begun: dict[str, Any] = {"type": "text", "text": ""}
+    content = [begun | {"text": text}]
+    blocks = [(begun, [{"type": "text_delta", "text": word} for word in _words(text)])]
     if tool:
-        block = {"type": "tool_use", "id": f"toolu_{_turn(asked)}", "name": tool[0], "input": {}}
+        block = {"type": "tool_use", "id": f"toolu_{turn}", "name": tool[0], "input": {}}
         blocks.append((block, [{"type": "input_json_delta", "partial_json": json.dumps(tool[1])}]))
         content.append(block | {"input": tool[1]})
     start = known | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
@@ -212,14 +188,11 @@ def _messages(asked: dict[str, Any], tool: Step, text: str) -> Events:
         events.append(("content_block_start", {"index": index, "content_block": block}))
         events += [("content_block_delta", {"index": index, "delta": delta}) for delta in deltas]
         events.append(("content_block_stop", {"index": index}))
-    why = {"stop_reason": ended, "stop_sequence": None}
     events += [("message_delta", {"delta": why, "usage": usage}), ("message_stop", {})]
-    named: Events = [(name, {"type": name} | event) for name, event in events]
-    return [*named, ("", start | why | {"content": content})]
-
-
-def _turn(asked: dict[str, Any]) -> int:
-    return len(asked.get("messages") or asked.get("input") or [])
+    return [
+        *((name, {"type": name} | event) for name, event in events),
+        ("", start | why | {"content": content}),
+    ]
 
 
 ROUTES = {"completions": _chat, "responses": _responses, "messages": _messages}

@@ -14,7 +14,7 @@ from clairvoyant_cli.proxy.learning.persistence import Persistence
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import Prediction, Predictor, PromptView
-from predictor.semantic.opinion import Opinion
+from predictor.semantic.opinion import EncoderEstimate
 from profiles.records import Profile
 from tests.fakes.raw_http import RawClient, raw_client
 from tests.fakes.scripted_upstream import Script, scripted
@@ -33,7 +33,7 @@ class ByFirstWord(Predictor):
     seen: list[PromptView] = field(default_factory=list)
     learned: list[int] = field(default_factory=list)
 
-    def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
+    def predict(self, view: PromptView, opinion: EncoderEstimate | None = None) -> Prediction:
         """Return the prediction for a request."""
         self.seen.append(view)
         try:

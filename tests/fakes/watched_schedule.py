@@ -7,28 +7,20 @@ say when they asked and when their answer ended. Each look compares all of it wi
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from heapq import heapreplace
-from typing import Any
 
-from clairvoyant_lab.proof import proven
-
-from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.demo.replay.engine import digest
-from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.observing.request_stats import STATS_EVERY_S
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import GainState, QueuedRequest, RunningRequest, Snapshot
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from profiles.records import Served
-from tests.fakes.cut_chaos import Backend, Visitor
+from tests.fakes.chaos import Backend, Scene, Visitor, prove, scenery
 from tests.fakes.replay_backend import Engine, Outcome, Service, Speed
-from tests.fakes.serving import believe, serving, until
 
 DEEDS = ("pause", "hold", "cancel", "leave")
 """What happens meanwhile. A promotion is left out: it is a change of the order."""
@@ -41,15 +33,10 @@ LENGTHS = ((5, 60), (60, 199), (200, 700), (800, 1500))
 CLOSE_S = 1e-3
 """Virtual time passes only between events, but a request has a handful of events."""
 
-ENDED = {"whole": "completed", "left": "client_cancelled"}
-
 
 @dataclass(eq=False)
 class Client(Visitor):
-    """A request, when it was sent, and when its answer ended."""
-
-    sent_s: float = 0.0
-    ended_s: float | None = None
+    """A request of the schedule."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,28 +46,26 @@ class Client(Visitor):
         self.prompt = f"{guess:.2f} number {self.number}"
 
     async def visit(self, url: str) -> None:
-        """Ask, and keep both times."""
-        self.sent_s = asyncio.get_running_loop().time()
+        """Ask; only the right text is an answer."""
         await super().visit(url)
         if self.became == "whole" and self.text != self.whole_text:
             self.became = "failed"
-        self.ended_s = asyncio.get_running_loop().time()
 
 
 @dataclass(eq=False)
-class Watched:
+class Watched(Scene[Client]):
     """The schedule: servers, a daemon, clients, and the differences that were seen."""
 
-    daemon: Daemon
-    backends: dict[str, Backend]
-    rng: random.Random
     deeds: tuple[str, ...] = ()
-    clients: dict[str, Client] = field(default_factory=dict)
     looks: list[Snapshot] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    ended: dict[str, tuple[Exchange, RequestEnd]] = field(default_factory=dict)
-    done: Counter[str] = field(default_factory=Counter)
-    _over: bool = False
+    ends: dict[str, tuple[Exchange, RequestEnd]] = field(default_factory=dict)
+    _prompts: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.daemon.dispatcher.ended.append(self.note)
+        self.daemon.gateway.admission.admitted.append(self.arrived)
 
     async def run(self, requests: int, rho: float) -> None:
         """Have clients come at a utilisation, make trouble, and look at random moments."""
@@ -93,11 +78,11 @@ class Watched:
         async with asyncio.timeout(24 * 3600.0):
             for number in range(requests):
                 client = Client(number, random.Random(f"{self.rng.random()}"))
-                self.clients[client.prompt] = client
-                visits.append(asyncio.create_task(client.visit(self.daemon.base_url)))
+                self.visitors[client.prompt] = client
+                visits.append(asyncio.create_task(self.comes(client)))
                 await asyncio.sleep(self.rng.expovariate(rate) * self.rng.choice((0.1, 1.9)))
             await asyncio.gather(*visits)
-            self._over = True
+            self.over = True
             await others
             await asyncio.sleep(200.0)  # until all is compared, or predicted
             self.look()
@@ -105,10 +90,10 @@ class Watched:
     # -- trouble ----------------------------------------------------------------------------------------
 
     async def _operator(self) -> None:
-        """Pause, hold, promote, cancel, change the policy; and let clients leave."""
+        """Pause, hold and cancel; and let clients leave."""
         daemon, rng = self.daemon, self.rng
         scheduler = daemon.dispatcher.scheduler
-        while not self._over:
+        while not self.over:
             await asyncio.sleep(rng.expovariate(1 / 15.0))
             live = [each for each in daemon.dispatcher.live.values() if each.end is None]
             deed = rng.choice(self.deeds)
@@ -121,33 +106,26 @@ class Watched:
                 continue
             elif deed == "hold":
                 held = rng.choice(live).id
-                scheduler.hold(held, self._now())
+                scheduler.hold(held, self.now())
                 await asyncio.sleep(rng.uniform(0.5, 10.0))
-                scheduler.release(held, self._now())
-                daemon.dispatcher.moved()
-            elif deed == "promote":
-                scheduler.promote(rng.choice(live).id, self._now())
+                scheduler.release(held, self.now())
                 daemon.dispatcher.moved()
             elif deed == "cancel":
                 daemon.dispatcher.cancel(rng.choice(live).id)
             elif (client := self._client(rng.choice(live))) is not None:
                 client.leave(asyncio.get_running_loop().time())
-        for entry in list(scheduler.waiting()):
-            scheduler.release(entry.job.id, self._now())
-        daemon.dispatcher.moved()
+        self.release_all()
 
     async def _outages(self, backend: Backend) -> None:
-        while not self._over:
+        while not self.over:
             await asyncio.sleep(self.rng.expovariate(1 / 60.0))
             self.done["killed"] += 1
-            await backend.kill()
-            await asyncio.sleep(self.rng.choice((0.5, 3.0, 6.0, GRACE_S + 5.0)))
-            await backend.start()
+            await self.outage(backend, 0.5, 3.0, 6.0, GRACE_S + 5.0)
 
     # -- looking ----------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        while not self._over:
+        while not self.over:
             await asyncio.sleep(self.rng.expovariate(1 / 4.0))
             self.look()
 
@@ -159,7 +137,7 @@ class Watched:
         self.faults += [f"at {now:.3f} s: {fault}" for fault in self._differences(published, now)]
 
     def _differences(self, state: Snapshot, now: float) -> Iterator[str]:
-        known = {client.prompt: client for client in self.clients.values()}
+        known = {client.prompt: client for client in self.visitors.values()}
         if state.counters.submitted != len(known):
             yield f"{state.counters.submitted} submitted, {len(known)} were sent"
         yield from self._slots(state)
@@ -217,14 +195,14 @@ class Watched:
         ended += counters.rejected + counters.timeout + getattr(counters, "operator_cancelled", 0)
         if counters.submitted != ended + waiting.total + len(state.running):
             yield f"{counters} beside {waiting.total} waiting and {len(state.running)} running"
-        fired = sum(each.dispatched_by == "tau" for each, _ in self.ended.values())
+        fired = sum(each.dispatched_by == "tau" for each, _ in self.ends.values())
         fired += sum(row.dispatched_by == "tau" for row in state.running)
         if state.tau.firings_total < fired:
             yield f"{state.tau.firings_total} firings of tau, {fired} requests started by it"
 
     def _ended(self, state: Snapshot, now: float) -> Iterator[str]:
         answered: dict[str, list[tuple[float, float]]] = {each.value: [] for each in LengthClass}
-        for each in self.clients.values():
+        for each in self.visitors.values():
             if each.became == "whole":
                 ended_s = each.ended_s or 0.0
                 answered[LengthClass.of(each.tokens).value].append((ended_s, ended_s - each.sent_s))
@@ -236,10 +214,10 @@ class Watched:
                 yield f"{stats.sojourn.n} of class {stats.length_class}, {len(known)} were answered"
             elif took and abs((stats.sojourn.p50 or 0.0) - percentile(took, 0.5)) > CLOSE_S:
                 yield f"median of {stats.length_class} {stats.sojourn.p50}, really {percentile(took, 0.5)}"
-        by_prompt = {client.prompt: client for client in self.clients.values()}
+        by_prompt = {client.prompt: client for client in self.visitors.values()}
         for row in state.recent:
             client = by_prompt.get(self._prompts.get(row.id, ""))
-            if row.id not in self.ended or client is None or client.ended_s is None:
+            if row.id not in self.ends or client is None or client.ended_s is None:
                 continue
             took_s = client.ended_s - client.sent_s
             if client.became == "whole" and abs(row.sojourn_s - took_s) > CLOSE_S:
@@ -254,25 +232,19 @@ class Watched:
 
     def note(self, exchange: Exchange, end: RequestEnd) -> None:
         """Keep an ended exchange."""
-        self.ended[exchange.id] = exchange, end
+        self.ends[exchange.id] = exchange, end
 
     def arrived(self, exchange: Exchange) -> None:
         """Keep the prompt of a request: it is dropped with its text."""
         view = exchange.asked.parsed.view
         self._prompts[exchange.id] = view.prompt if view is not None else ""
 
-    def __post_init__(self) -> None:
-        self._prompts: dict[str, str] = {}
-
     def _client(self, exchange: Exchange) -> Client | None:
-        return self.clients.get(self._prompts.get(exchange.id, ""))
+        return self.visitors.get(self._prompts.get(exchange.id, ""))
 
     def _services(self, client: Client) -> list[Service]:
         every = [each for backend in self.backends.values() for each in backend.engine.journal]
         return [each for each in every if each.digest == digest(client.prompt)]
-
-    def _now(self) -> float:
-        return self.daemon.stats.journal.clock()
 
     @property
     def gain(self) -> GainState:
@@ -286,7 +258,7 @@ class Watched:
         (backend,) = self.backends.values()
         free = [0.0] * backend.engine.slots
         saved_s = 0.0
-        for client in sorted(self.clients.values(), key=lambda each: each.sent_s):
+        for client in sorted(self.visitors.values(), key=lambda each: each.sent_s):
             (service,) = self._services(client)
             start_s = max(client.sent_s, free[0])
             heapreplace(free, start_s + (service.ended_s or 0.0) - (service.started_s or 0.0))
@@ -304,33 +276,15 @@ async def watched(
     deeds: tuple[str, ...] = (),
     cuts: bool = False,
 ) -> AsyncIterator[Watched]:
-    """Set the scene, in the virtual time of the running loop. `deeds` are the trouble, beside outages; none
-    without any. `cuts` with proven continuations.
+    """Set the scene. `deeds` are the trouble, beside outages; none without any. `cuts` with proven
+    continuations.
     """
-    loop = asyncio.get_running_loop()
-    async with AsyncExitStack() as stack:
-        backends: dict[str, Backend] = {}
-        for number in range(servers):
-            engine = Engine(
-                slots, SPEED, answer_tokens=lambda prompt, rng: 100_000, resume_s=RESUME_S, stride=8
-            )
-            backends[f"w{number}"] = backend = Backend(engine)
-            stack.push_async_callback(backend.kill)
-            await backend.start()
-        named = tuple(BackendConfig(name, each.url, slots=slots) for name, each in backends.items())
-        settings: dict[str, Any] = {"policy": policy, "outage_grace": GRACE_S, "tau": TAU_S}
-        daemon = await stack.enter_async_context(serving(None, backends=named, clock=loop.time, **settings))
-        await until(daemon, lambda s: all(each.state == "up" for each in s.backends))
+    long = {"answer_tokens": lambda prompt, rng: 100_000, "resume_s": RESUME_S, "stride": 8}
+    engines = {f"w{number}": Engine(slots, SPEED, **long) for number in range(servers)}  # type: ignore[arg-type]
+    async with scenery(engines, policy=policy, outage_grace=GRACE_S, tau=TAU_S) as (daemon, backends, _):
         await asyncio.sleep(1.0)  # at 0, a time is false
         for worker in daemon.pool:
             worker.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
-            if cuts:
-                offered = await worker.adapter.offered_models(worker.ask) or ()
-                served = Served(
-                    worker.adapter.name, "replay", version=worker.version, digest=offered[0].digest
-                )
-                await believe(worker, proven(served, RESUME_S, slots))
-        scene = Watched(daemon, backends, random.Random(f"{policy} {seed}"), deeds)
-        daemon.dispatcher.ended.append(scene.note)
-        daemon.gateway.admission.admitted.append(scene.arrived)
-        yield scene
+        if cuts:
+            await prove(daemon, RESUME_S)
+        yield Watched(daemon, backends, random.Random(f"{policy} {seed}"), deeds=deeds)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -34,23 +34,16 @@ async def wiretap(target: str) -> AsyncIterator[Wiretap]:
     tasks: set[asyncio.Task[None]] = set()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
+        task, tapped = asyncio.current_task(), Tapped()
         assert task is not None
         tasks.add(task)
-        tapped = Tapped()
         tap.connections.append(tapped)
-        try:
-            with suppress(ConnectionError, asyncio.CancelledError):
-                there, out = await asyncio.open_connection(parts.hostname, parts.port)
-                try:
-                    await asyncio.gather(
-                        _copy(reader, out, tapped.sent), _copy(there, writer, tapped.received)
-                    )
-                finally:
-                    out.close()
-        finally:
-            tasks.discard(task)
-            writer.close()
+        with suppress(ConnectionError, asyncio.CancelledError), closing(writer):
+            there, out = await asyncio.open_connection(parts.hostname, parts.port)
+            with closing(out):
+                copies = _copy(reader, out, tapped.sent), _copy(there, writer, tapped.received)
+                await asyncio.gather(*copies)
+        tasks.discard(task)
 
     server = await asyncio.start_server(forward, "127.0.0.1", 0)
     tap.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from clairvoyant_cli.demo.asker import Asker, Call
 from clairvoyant_cli.demo.prompts import Question
 from clairvoyant_cli.errors import ClairvoyantError
-from tests.fakes.child import child
+from tests.fakes.daemon_process import child
 
 VIRTUAL = ("agents", "--virtual-time", "--json")
 

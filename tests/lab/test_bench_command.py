@@ -34,7 +34,7 @@ def arms(said: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_a_burst_on_the_simulated_backend_answers_everything_under_every_arm() -> None:
     said = findings("burst", *REPLAY, "--requests", "8")
-    assert list(arms(said)) == ["direct", "fcfs", "bounded:36", "sjf:10.5", "oracle"]
+    assert list(arms(said)) == ["direct", "fcfs", "boost:36", "sjf:10.5", "oracle"]
     for figures in arms(said).values():
         assert (figures["answered"]["mean"], figures["failed"]["mean"]) == (8, 0)
     notes = " ".join(said["notes"])

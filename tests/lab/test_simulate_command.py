@@ -47,12 +47,24 @@ def test_a_generated_workload_with_several_backends_and_preemption() -> None:
     assert "4 slots, offered load 0.74 per slot" in result.stdout
 
 
+def test_log_normal_answers_pay_less_at_the_end_under_the_default_policy() -> None:
+    result = simulate(
+        *("--workload", "lognormal", "--predictor", "error:0.9", "--preempt", "0.05", "--tau", "120"),
+        *("--seeds", "3", "--requests", "600", "--policy", "boost", "--policy", "srpt", "--json"),
+    )
+    change = {(c["row"], c["column"]): c["ours"] for c in json.loads(result.stdout)["tables"][1]["cells"]}
+    assert change["boost", "short P50"] < -60.0
+    assert change["boost", "all P99"] < change["srpt", "all P99"]
+    assert change["boost", "long P50"] < change["srpt", "long P50"]
+    assert change["boost", "mean"] < -20.0
+
+
 def test_a_burst() -> None:
     result = simulate(
         *SMALL, "--workload", "burst", "--long-share", "0.25", "--predictor", "oracle", "--json"
     )
     figures = json.loads(result.stdout)["tables"][1]["cells"]
-    assert any(f["row"] == "bounded" and f["column"] == "short P50" and f["ours"] < -40.0 for f in figures)
+    assert any(f["row"] == "boost" and f["column"] == "short P50" and f["ours"] < -40.0 for f in figures)
 
 
 def test_a_file_of_recorded_requests(tmp_path: Path) -> None:
@@ -61,7 +73,7 @@ def test_a_file_of_recorded_requests(tmp_path: Path) -> None:
     path.write_text("\n".join(["arrival_s,tokens,predicted_tokens", *lines]))
     found = json.loads(simulate("--workload", str(path), "--predictor", "recorded", "--json").stdout)
     change = {(c["row"], c["column"]): c["ours"] for c in found["tables"][1]["cells"]}
-    assert change["bounded", "short P50"] < -50.0
+    assert change["boost", "short P50"] < -50.0
 
 
 def test_one_run_has_no_interval_and_the_json_is_still_json() -> None:
@@ -82,18 +94,28 @@ def test_a_file_without_long_answers_that_arrive_twice_as_fast(tmp_path: Path) -
         for factor in ("1", "2")
     )
     columns = {cell["column"] for cell in once["tables"][0]["cells"]}
-    assert columns == {"short P50", "short P95", "medium P50", "medium P95", "mean", "longest wait"}
-    longest = [table["tables"][0]["cells"][5]["ours"] for table in (once, twice)]
+    assert columns == {
+        "short P50",
+        "short P95",
+        "medium P50",
+        "medium P95",
+        "all P99",
+        "mean",
+        "longest wait",
+    }
+    longest = [table["tables"][0]["cells"][6]["ours"] for table in (once, twice)]
     assert longest[0] < longest[1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--policy", "nosuch"], "is none of bounded, sjf"),
+        (["--policy", "nosuch"], "is none of boost, bounded, sjf"),
         (["--predictor", "tarot"], "is neither oracle"),
         (["--predictor", "class:2"], "accuracy from 0.5 to 1"),
-        (["--predictor", "recorded"], "needs a --workload FILE"),
+        (["--predictor", "recorded"], "recorded a --workload FILE"),
+        (["--predictor", "error:0.9"], "needs --workload lognormal"),
+        (["--workload", "lognormal", "--predictor", "error:x"], "give an error above 0"),
         (["--workload", "nowhere.csv"], "cannot read the requests nowhere.csv"),
     ],
 )

@@ -1,9 +1,8 @@
-"""How often waits and running times fall into the ranges shown, over simulated and recorded loads:
+"""How often waits and running times fall into the ranges shown, over simulated and recorded loads.
 
-python -m tests.perf.perf_forecast [SEED] [--trace FILE]...
+python -m tests.perf.perf_forecast [--seed 101] [--requests 1000] [--trace FILE]...
 """
 
-import argparse
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -15,6 +14,7 @@ from clairvoyant_lab.simulator.traces import read_history
 from clairvoyant_lab.simulator.workload import Predictions
 
 from tests.fakes.watched_waits import Q90, TOKENS_PER_S, Judged, WatchedWaits, of_workload, watched
+from tests.perf.harness import options
 
 POLICIES = ("bounded", "srpt", "fcfs")
 LOADS = ("right", "wrong", "bursts", "classes")
@@ -23,9 +23,9 @@ SLOTS = ("1 slot", "4 slots")
 Case = tuple[str, str, float, str]
 
 
-def of_trace(policy: str, path: str, rho: float, slots: int, seed: int) -> WatchedWaits:
+def of_trace(policy: str, path: str, rho: float, slots: int, seed: int, requests: int) -> WatchedWaits:
     """Return a run of recorded arrivals and lengths, at another speed, with guesses of the lengths."""
-    workload = read_history(Path(path), limit=1000).workload
+    workload = read_history(Path(path), limit=requests).workload
     guessed = np.maximum(
         workload.tokens * np.exp(np.random.default_rng(seed).normal(0.0, 0.7, len(workload))), 1.0
     )
@@ -41,12 +41,10 @@ def of_trace(policy: str, path: str, rho: float, slots: int, seed: int) -> Watch
     return of_workload(policy, workload, predictions, slots, seed, 2.0)
 
 
-def judge(case: Case, seed: int) -> tuple[Judged, Judged]:
+def judge(case: Case, seed: int, requests: int) -> tuple[Judged, Judged]:
     """Return how the forecasts of one run came true."""
     policy, load, rho, slots = *case[:3], int(case[3][0])
-    run = (
-        watched(policy, load, rho, slots, seed) if load in LOADS else of_trace(policy, load, rho, slots, seed)
-    )
+    run = (watched if load in LOADS else of_trace)(policy, load, rho, slots, seed, requests)
     return run.judged()
 
 
@@ -69,20 +67,13 @@ def lines(found: dict[Case, Judged]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the tables of waits and of running times."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("seed", nargs="?", type=int, default=101)
-    parser.add_argument("--trace", action="append", default=[])
-    asked = parser.parse_args()
-    cases = list(product(POLICIES, (*LOADS, *asked.trace), UTILISATIONS, SLOTS))
+    given = options(__doc__, seed=101, requests=1000, trace=list[str]())
+    cases = list(product(POLICIES, (*LOADS, *given.trace), UTILISATIONS, SLOTS))
     with ProcessPoolExecutor(2) as pool:
-        judged = list(pool.map(judge, cases, [asked.seed] * len(cases)))
+        judged = list(pool.map(judge, cases, *([each] * len(cases) for each in (given.seed, given.requests))))
     for title, n in (("Waits", 0), ("Running times", 1)):
-        print(
-            f"\n{title}\n",
-            *lines({case: each[n] for case, each in zip(cases, judged, strict=True)}),
-            sep="\n",
-        )
+        table = {case: each[n] for case, each in zip(cases, judged, strict=True)}
+        print(f"\n{title}\n", *lines(table), sep="\n")
     ahead = np.mean([each[0].ahead for each in judged if each[0].rows >= 100])
     print(f"\nForecast of requests before over the real number: {ahead:.2f}")
 

@@ -1,16 +1,17 @@
 """Serves streams of requests: each is predicted, then learned from, as a server meets them.
 
-python -m tests.perf.perf_online_learning [--shipped] FILE...   (as for `clairvoyant study`)
+    python -m tests.perf.perf_online_learning FILE...              as for `clairvoyant study`
+    python -m tests.perf.perf_online_learning --shipped FILE...    files that trained no shipped model
 
-With `--shipped` the shipped models predict, without and with the encoder: give files that trained neither.
+With `--shipped` the shipped models predict, without and with the encoder.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +29,11 @@ from predictor.loading import load_encoder, load_model
 from predictor.ranking import pair_ranking, ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Predictor, PromptView
 from predictor.semantic.model import Encoder
+from tests.perf.harness import options
 
-STREAMS_A_FILE = 1
-STREAMS_SHIPPED = 3
-STREAM = 1000
-SETTLED = 500
-SOON = slice(100, 200)  # of a stream's requests: when most of what can be learned should have been
+STREAMS_A_FILE, STREAMS_SHIPPED = 1, 3
+STREAM, SETTLED = 1000, 500
+FIRST, SOON = slice(100), slice(100, 200)  # of a stream: most of what can be learned should have been by then
 MIN_STREAMED = 400
 MIN_PAIRED = 20  # Short and Long answers a model must have given before it is served
 
@@ -54,15 +54,9 @@ class Served(NamedTuple):
         """The requests of a stream that has settled."""
         return slice(min(SETTLED, len(self.tokens) // 2), None)
 
-    def accuracies(self, some: slice) -> list[float]:
+    def accuracies(self, some: slice, ranking: Callable[..., Any] = ranking_accuracy) -> list[float]:
         """Return the ranking accuracy of the static scores and of the learned ones."""
-        return [
-            ranking_accuracy(each[some], self.tokens[some]).accuracy for each in (self.static, self.learnt)
-        ]
-
-    def pairs(self, some: slice) -> list[float]:
-        """Return the same over the pairs that the filter of PARS keeps."""
-        return [pair_ranking(each[some], self.tokens[some]).accuracy for each in (self.static, self.learnt)]
+        return [ranking(each[some], self.tokens[some]).accuracy for each in (self.static, self.learnt)]
 
     def error(self, some: slice) -> float:
         """Return the expected calibration error of the class probabilities."""
@@ -105,10 +99,8 @@ def online(corpus: Corpus, progress: Progress) -> StudyTable:
             _, calibration = corpus.calibrated(known, folds=2)
             save(corpus.fit(known), Card("unseen", "lexical", 0, calibration, [], "", {}), Path(folder))
             for data, model in streams:
-                order = _draw(data, model, generator)
-                views = [replace(data.views[row], model="served") for row in order]
-                served = serve(load_model(folder), views, data.tokens[order, model])
-                rows.append([data.name, data.models[model], *_figures(served)])
+                views, tokens = _drawn(data, model, generator)
+                rows.append(_row(data, model, serve(load_model(folder), views, tokens)))
     return _table("Learning while serving", rows)
 
 
@@ -119,11 +111,9 @@ def shipped(datasets: Iterable[Dataset], progress: Progress) -> list[StudyTable]
     for data in datasets:
         progress(data.name)
         for _, model in _streams(data, generator, STREAMS_SHIPPED):
-            order = _draw(data, model, generator)
-            views = [replace(data.views[row], model="served") for row in order]
+            views, tokens = _drawn(data, model, generator)
             for rows, opinions in zip(tables.values(), (None, encoder), strict=True):
-                served = serve(load_model(), views, data.tokens[order, model], opinions)
-                rows.append([data.name, data.models[model], *_figures(served)])
+                rows.append(_row(data, model, serve(load_model(), views, tokens, opinions)))
     return [_table(title, rows) for title, rows in tables.items()]
 
 
@@ -143,12 +133,14 @@ def _table(title: str, rows: list[list[Cell]]) -> StudyTable:
     return StudyTable(title, columns, rows)
 
 
-def _figures(served: Served) -> list[float]:
+def _row(data: Dataset, model: int, served: Served) -> list[Cell]:
     whole, late = slice(None), served.late
     static, learnt = served.accuracies(late)
     ranks = [*served.accuracies(whole), *served.accuracies(SOON), static, learnt, learnt - static]
     covers = [float(np.mean(served.covered[some])) for some in (whole, late)]
-    return [*ranks, *served.pairs(late), *covers, served.error(slice(SOON.start)), served.error(late)]
+    pairs = served.accuracies(late, pair_ranking)
+    figures = [*ranks, *pairs, *covers, served.error(FIRST), served.error(late)]
+    return [data.name, data.models[model], *figures]
 
 
 def _streams(
@@ -161,18 +153,24 @@ def _streams(
     return [(data, int(model)) for model in generator.permutation(np.flatnonzero(enough))[:count]]
 
 
-def _draw(data: Dataset, model: int, generator: np.random.Generator) -> npt.NDArray[np.intp]:
-    """Return the rows of at most `STREAM` prompts that a model answered, in random order."""
-    return generator.permutation(np.flatnonzero(np.isfinite(data.tokens[:, model])))[:STREAM]
+def _drawn(data: Dataset, model: int, generator: np.random.Generator) -> tuple[list[PromptView], Numbers]:
+    """Return at most `STREAM` prompts that a model answered, in random order, and the answers' lengths."""
+    order = generator.permutation(np.flatnonzero(np.isfinite(data.tokens[:, model])))[:STREAM]
+    return [replace(data.views[row], model="served") for row in order], data.tokens[order, model]
 
 
-if __name__ == "__main__":
-    given = [read_dataset(Path(path)) for path in sys.argv[1:] if path != "--shipped"]
+def main() -> None:
+    given = options(__doc__, "files+", shipped=False)
 
     def narrate(line: str) -> None:
         print(line, file=sys.stderr)
 
-    if "--shipped" in sys.argv:
-        print(*map(table_text, shipped(given, narrate)), sep="\n")
+    paths = [Path(path) for path in given.files]
+    if given.shipped:
+        print(*map(table_text, shipped(map(read_dataset, paths), narrate)), sep="\n")
     else:
-        print(table_text(online(Corpus.of(given), narrate)))
+        print(table_text(online(Corpus.of([read_dataset(path) for path in paths]), narrate)))
+
+
+if __name__ == "__main__":
+    main()

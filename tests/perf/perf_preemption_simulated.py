@@ -1,10 +1,11 @@
-"""What preempting running answers gains and costs, in the simulator: by load, price of a cut and tail of the
-service times. The workload is Clairvoyant's (section 5.5); resuming a cut answer has a price.
+"""What preempting running answers gains and costs, in the simulator, as a page.
 
-python -m tests.perf.perf_preemption_simulated [--seeds 10] [--requests 2000] --out FILE.md
+    python -m tests.perf.perf_preemption_simulated [--seeds 10] [--requests 2000] --out FILE.md
+
+By load, price of a cut and tail of the service times. The workload is Clairvoyant's (section 5.5); resuming a
+cut answer has a price.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
@@ -29,8 +30,8 @@ from clairvoyant_lab.simulator.workload import LONG, Floats, Ints, Service, TwoN
 from clairvoyant_lab.svg import Curve, Plot, Point
 
 from clairvoyant_cli.scheduler.policy import POLICIES
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.starvation import Guard
+from tests.perf.harness import options
 
 SERVICE = TwoNormals()
 LOAD = 0.74
@@ -71,35 +72,18 @@ def heavy_tailed(rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
     return mean_s * rng.lognormal(-TAIL_SIGMA * TAIL_SIGMA / 2.0, TAIL_SIGMA, n), kind
 
 
-def remaining(entry: QueuedJob) -> float:
-    """Order by predicted remaining seconds (SRPT)."""
-    return entry.remaining_s
-
-
-def by_class(entry: QueuedJob) -> float:
-    """Order by class, first come first served within it."""
-    return entry.job.arrival_s + (1e9 if entry.job.p_long > 0.5 else 0.0)
-
-
 def orders() -> list[Variant]:
     """Return the orders and guards, each with known lengths and with 85 % of the classes right."""
     srpt = POLICIES["srpt"]
     policies = {
         "bounded": POLICIES["bounded"],
         "srpt": srpt,
-        "srpt, 1 of 2 past tau": replace(srpt, guard=Guard(every=1)),
         "srpt, 1 of 5 past tau": replace(srpt, guard=Guard(every=4)),
         "srpt, no guard": replace(srpt, guard=None),
-        "remaining time, no guard": replace(srpt, key=remaining, guard=None),
-        "classes, no guard": replace(srpt, key=by_class, guard=None, margin=0.0),
     }
-    fcfs = variant("fcfs")
-    found = [fcfs]
-    for name, policy in policies.items():
-        known = classes(1.0, SERVICE) if name.startswith("classes") else fcfs.forecaster
-        found.append(Variant(name, policy, TAU_S, known))
-    said = classes(0.85, SERVICE)
-    return found + [Variant(f"{name} @85%", policy, TAU_S, said) for name, policy in policies.items()]
+    fcfs, said = variant("fcfs"), classes(0.85, SERVICE)
+    known = [Variant(name, policy, TAU_S, fcfs.forecaster) for name, policy in policies.items()]
+    return [fcfs, *known, *(replace(each, name=f"{each.name} @85%", forecaster=said) for each in known)]
 
 
 def changes(samples: Samples, prefix: str = "") -> list[Cell]:
@@ -191,12 +175,7 @@ def frontier(options: Options) -> Report:
 
 
 def main() -> None:
-    """Run the experiment and write it as a page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
+    given = options(__doc__, seeds=10, requests=2000, out=Path("docs/bench/preemption-simulated.md"))
     save(frontier(Options(given.seeds, given.requests)), given.out)
 
 

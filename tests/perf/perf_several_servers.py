@@ -1,7 +1,7 @@
 """The same traffic by several ways to the same servers, in turns: sojourn times and throughput of each way.
 
     clairvoyant serve --listen 127.0.0.1:8081 --backend http://127.0.0.1:9001 --backend http://127.0.0.1:9002
-    python tests/perf/perf_several_servers.py --prompts questions.jsonl.gz --rate 1.2 \\
+    python -m tests.perf.perf_several_servers --prompts questions.jsonl.gz --rate 1.2 \\
         clairvoyant=http://127.0.0.1:8081 nginx=http://127.0.0.1:8082 ...
 
 Start what is to be compared yourself, each before the same servers: this daemon; nginx with
@@ -20,148 +20,69 @@ a good rate the servers together are busy for some eight tenths of the time.
 
 import argparse
 import asyncio
-import gzip
 import json
 import random
-import statistics
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from statistics import fmean
 
 import httpx
+from clairvoyant_lab.asgi_server import serve_app
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from clairvoyant_lab.asgi_server import serve_app  # noqa: E402
-
-from clairvoyant_cli.demo.prompts import SHIPPED  # noqa: E402
-from profiles.percentiles import percentile  # noqa: E402
-from tests.fakes.replay_backend import Engine, Replay, Speed, tabled  # noqa: E402
+from clairvoyant_cli.demo.prompts import SHIPPED
+from predictor.text_lines import lines_of
+from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
+from tests.perf.harness import Answer, ask, at_times, chat_body, many_connections, options, quantiles, turned
 
 FIGURES = ("mean", "P50", "P95", "ttft50", "ttft95", "req/s", "tok/s", "failed")
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked, for how many tokens at most, and when: seconds after the first."""
-
-    prompt: str
-    most: int
-    at_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What came of a question: seconds to its first piece and to its end, and its pieces; 0 if it failed."""
-
-    first_s: float
-    whole_s: float
-    pieces: int
+Question = dict[str, str | int]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One way's turn: what came of each question, and the seconds from the first to the last answer's end."""
+    """One way's turn: what came of each question, None where it failed, and the seconds of them all."""
 
-    served: Sequence[Served]
+    served: Sequence[Answer | None]
     took_s: float
 
-    @property
-    def good(self) -> list[Served]:
-        return [each for each in self.served if each.pieces]
 
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A line of the prompts' file: its text, its answer's tokens, 0 where it does not say, and the limit."""
-
-    text: str
-    tokens: int
-    most: int
-
-
-def read(path: Path, most: int) -> list[Prompt]:
-    """Return the prompts of a file; `most` is the limit of those that set none."""
-    data = path.read_bytes()
-    lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
-    asked = (json.loads(line) for line in lines if line.strip())
-    found = (Prompt(e["prompt"], e.get("tokens", 0), e.get("max_tokens", most)) for e in asked)
-    return sorted(found, key=lambda prompt: prompt.text)
-
-
-def traffic(prompts: Sequence[Prompt], count: int, rate: float, seed: int) -> list[Question]:
+def traffic(questions: Sequence[Question], count: int, rate: float, seed: int) -> dict[float, Question]:
     """Draw questions, none twice, with their arrivals."""
     rng = random.Random(seed)
-    at_s, questions = 0.0, []
-    for prompt in rng.sample(prompts, count):
-        questions.append(Question(prompt.text, prompt.most, at_s))
+    at_s, arrivals = 0.0, {}
+    for question in rng.sample(questions, count):
+        arrivals[at_s] = question
         at_s += rng.expovariate(rate)
-    return questions
+    return arrivals
 
 
-async def ask(client: httpx.AsyncClient, model: str, question: Question) -> Served:
-    """Ask and read the whole answer."""
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": question.prompt}],
-        "stream": True,
-        "temperature": 0,
-        "max_tokens": question.most,
-    }
-    begun_s, first_s, pieces = time.monotonic(), 0.0, 0
-    try:
-        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-            async for line in answer.aiter_lines():
-                if answer.status_code == 200 and line.startswith("data: {"):
-                    first_s = first_s or time.monotonic() - begun_s
-                    pieces += 1
-    except httpx.HTTPError as error:
-        print(f"  failed: {error!r}")
-        pieces = 0
-    return Served(first_s, time.monotonic() - begun_s, pieces)
-
-
-async def turn(url: str, model: str, questions: Sequence[Question]) -> Turn:
+async def turn(url: str, given: argparse.Namespace, arrivals: dict[float, Question]) -> Turn:
     """Let all questions come to one way at their times."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits, trust_env=False) as client:  # noqa: S113
+    questions = list(arrivals.values())
+    async with many_connections(url) as client:
+
+        async def one(number: int) -> Answer | None:
+            prompt, most = str(questions[number]["prompt"]), questions[number].get("max_tokens", given.most)
+            try:
+                return await ask(client, chat_body(prompt, int(most), given.model))
+            except httpx.HTTPError as error:
+                print(f"  failed: {error!r}")
+                return None
+
         begun_s = time.monotonic()
-
-        async def one(question: Question) -> Served:
-            await asyncio.sleep(max(0.0, begun_s + question.at_s - time.monotonic()))
-            return await ask(client, model, question)
-
-        served = await asyncio.gather(*(one(each) for each in questions))
-        return Turn(served, time.monotonic() - begun_s)
+        return Turn(await at_times(list(arrivals), one), time.monotonic() - begun_s)
 
 
 def told(name: str, turns: Sequence[Turn]) -> str:
-    good = [each for turn in turns for each in turn.good]
-    whole_s = sorted(each.whole_s for each in good)
-    first_s = sorted(each.first_s for each in good)
+    served = [each for turn in turns for each in turn.served]
+    good = [each for each in served if each]
+    whole_s, first_s = [each.whole_s for each in good], [each.first_s for each in good]
+    times_s = [fmean(whole_s), *quantiles(whole_s, 0.5, 0.95), *quantiles(first_s, 0.5, 0.95)]
     took_s = sum(turn.took_s for turn in turns)
-    pieces = sum(each.pieces for each in good)
-    failed = sum(len(turn.served) for turn in turns) - len(good)
-    times_s = [statistics.fmean(whole_s)]
-    times_s += [percentile(each, share) for each in (whole_s, first_s) for share in (0.5, 0.95)]
-    told_s = "".join(f"{each:8.2f}" for each in times_s)
-    return f"{name:24}{told_s}{len(good) / took_s:8.3f}{pieces / took_s:8.1f}{failed:8d}"
-
-
-async def run(ways: dict[str, str], args: argparse.Namespace) -> None:
-    """Compare, with simulated servers if there are to be any."""
-    lengths = tabled({each.text: each.tokens for each in read(args.prompts, args.most)})
-    async with AsyncExitStack() as stack:
-        for port, _, speed in (each.partition("=") for each in args.simulated):
-            engine = Engine(speed=Speed(10_000.0, float(speed)), answer_tokens=lengths)
-            await stack.enter_async_context(serve_app(Replay(engine).app, int(port)))
-        while args.simulated and not await reached(ways):  # noqa: ASYNC110 - others say so
-            await asyncio.sleep(1.0)
-        await compare(ways, args)
+    rates = f"{len(good) / took_s:8.3f}{sum(each.pieces for each in good) / took_s:8.1f}"
+    return f"{name:24}{''.join(f'{each:8.2f}' for each in times_s)}{rates}{len(served) - len(good):8d}"
 
 
 async def reached(ways: dict[str, str]) -> bool:
@@ -174,44 +95,35 @@ async def reached(ways: dict[str, str]) -> bool:
         return False
 
 
-async def compare(ways: dict[str, str], args: argparse.Namespace) -> None:
-    prompts = read(args.prompts, args.most)
-    warm = traffic(prompts, args.warm, args.rate, args.seed + 1000)
-    for name, url in ways.items():
-        await turn(url, args.model, warm)
-        print(f"warmed up: {name}", flush=True)
-    turns: dict[str, list[Turn]] = {name: [] for name in ways}
-    heading = "".join(f"{each:>8}" for each in FIGURES)
-    for number in range(args.rounds):
-        questions = traffic(prompts, args.requests, args.rate, args.seed + number)
-        order = list(ways)[number % len(ways) :] + list(ways)[: number % len(ways)]
-        print(f"round {number + 1}, seconds of sojourn:\n{'':24}{heading}", flush=True)
-        for name in order:
-            done = await turn(ways[name], args.model, questions)
-            turns[name].append(done)
-            print(told(name, [done]), flush=True)
-    print(f"all rounds:\n{'':24}{heading}")
-    for name in ways:
-        print(told(name, turns[name]))
+async def compare(ways: dict[str, str], given: argparse.Namespace) -> None:
+    questions = sorted(map(json.loads, lines_of(given.prompts)), key=lambda each: str(each["prompt"]))
+    lengths = tabled({each["prompt"]: each.get("tokens", 0) for each in questions})
+    async with AsyncExitStack() as stack:
+        for port, _, speed in (each.partition("=") for each in given.simulated):
+            engine = Engine(speed=Speed(10_000.0, float(speed)), answer_tokens=lengths)
+            await stack.enter_async_context(serve_app(Replay(engine).app, int(port)))
+        while given.simulated and not await reached(ways):  # noqa: ASYNC110 - others say so
+            await asyncio.sleep(1.0)
+        for name, url in ways.items():
+            await turn(url, given, traffic(questions, given.warm, given.rate, given.seed + 1000))
+            print(f"warmed up: {name}", flush=True)
+        turns: dict[str, list[Turn]] = {name: [] for name in ways}
+        heading = f"{'':24}" + "".join(f"{each:>8}" for each in FIGURES)
+        for number in range(given.rounds):
+            arrivals = traffic(questions, given.requests, given.rate, given.seed + number)
+            print(f"round {number + 1}, seconds of sojourn:\n{heading}", flush=True)
+            for name in turned(list(ways), number):
+                turns[name].append(await turn(ways[name], given, arrivals))
+                print(told(name, turns[name][-1:]), flush=True)
+        print(f"all rounds:\n{heading}", *(told(name, turns[name]) for name in ways), sep="\n")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("ways", nargs="+", metavar="NAME=URL")
-    parser.add_argument("--prompts", type=Path, default=SHIPPED)
-    parser.add_argument("--simulated", action="append", default=[], metavar="PORT=TOKENS_PER_S")
-    parser.add_argument("--requests", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--rate", type=float, default=1.0)
-    parser.add_argument("--most", type=int, default=400)
-    parser.add_argument("--warm", type=int, default=20)
-    parser.add_argument("--model", default="any")
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    ways = {name: url for name, _, url in (each.partition("=") for each in args.ways)}
-    asyncio.run(run(ways, args))
+    given = options(
+        __doc__, "ways+", prompts=SHIPPED, simulated=list[str](), requests=200, rounds=1, rate=1.0, most=400,
+        warm=20, model="any", seed=1,
+    )  # fmt: skip
+    asyncio.run(compare(dict(each.split("=", 1) for each in given.ways), given))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from predictor.errors import ModelError
 from predictor.loading import MODELS, SEMANTIC
 from predictor.record import PromptView, Task
 from predictor.semantic.model import ENCODER, Encoder
-from predictor.semantic.opinion import EMBEDDED, Opinion
+from predictor.semantic.opinion import EMBEDDED, EncoderEstimate
 from tests.predictor.obvious_lengths import read_requests
 
 SHORT = "Is Paris the capital of France? Answer yes or no."
@@ -29,9 +29,11 @@ def encoder() -> Encoder:
 
 def _opinion(
     score: float, embedding: "np.ndarray[tuple[int], np.dtype[np.float32]] | None" = None
-) -> Opinion:
+) -> EncoderEstimate:
     nothing = np.zeros(EMBEDDED, np.float32)
-    return Opinion(score, nothing if embedding is None else embedding, 0.5, Calibration(0.0, 1.0, 0.8))
+    return EncoderEstimate(
+        score, nothing if embedding is None else embedding, 0.5, Calibration(0.0, 1.0, 0.8)
+    )
 
 
 def test_the_longer_answer_scores_higher(encoder: Encoder) -> None:

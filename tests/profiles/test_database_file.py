@@ -8,9 +8,9 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from profiles.database import (
-    SCHEMA_VERSION,
     VARIABLE,
     DamagedError,
     ProfilesError,
@@ -28,11 +27,10 @@ from profiles.database import (
     set_aside,
     writing,
 )
-from profiles.history import Span, by_session
-from profiles.migrations import migrations
+from profiles.schema import SCHEMA_VERSION
 from profiles.store import every, remove, save
 from profiles.writer import Writer
-from tests.fakes.remembered import FINISHED, PROFILE, keep, record, recorded, shape_before
+from tests.fakes.remembered import FINISHED, PROFILE, keep, recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,10 +60,15 @@ def test_database_files_are_private(tmp_path: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-def test_schema_version_equals_the_number_of_migrations(tmp_path: Path) -> None:
+def test_a_change_of_the_schema_changes_its_version(tmp_path: Path) -> None:
     with closing(open_database(tmp_path / "c.db")) as connection:
-        applied = connection.execute("SELECT COUNT(*) FROM _sqlite_migrations").fetchone()[0]
-    assert applied == SCHEMA_VERSION == len(migrations._migrations)
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name")]
+        columns = [
+            (table, *column[1:4])
+            for table in tables
+            for column in connection.execute(f"PRAGMA table_info({table})")
+        ]
+    assert (SCHEMA_VERSION, zlib.crc32(repr((tables, columns)).encode())) == (14, 2184140954)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has locks everywhere")
@@ -84,14 +87,25 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(
             open_database(path)
 
 
-def test_a_newer_schema_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "c.db"
-    with closing(open_database(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+@pytest.mark.parametrize("version", [0, 1, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_a_database_of_another_version_is_an_error_and_unchanged(
+    tmp_path: Path, version: int, mode: str
+) -> None:
+    path = keep(tmp_path / "c.db", (FINISHED,), PROFILE)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute(f"PRAGMA journal_mode = {mode}")
     before = path.read_bytes()
-    with pytest.raises(ProfilesError, match="newer clairvoyant"):
-        open_database(path)
+    for use in (open_database, Writer, recorded, lambda path: keep(path, (), PROFILE)):
+        with pytest.raises(ProfilesError) as caught:
+            use(path)
+        assert str(caught.value) == (
+            f"{path} was written by another version of clairvoyant (schema {version}, this one has "
+            f"{SCHEMA_VERSION}); move it away or delete it, or choose another file with --db"
+        )
     assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["c.db"]
 
 
 @pytest.mark.parametrize("data", [bytes(8192), b"SQLite format 3\0" + b"\xff" * 4096])
@@ -234,39 +248,11 @@ def test_other_processes_keep_the_log(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_reading_an_older_schema_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "c.db"
-    with shape_before(path, "how_often_an_answer_was_cut") as old:
-        save(old, PROFILE)
-    before = path.read_bytes()
-    with reading(path) as connection:
-        assert every(connection)[0].profile == PROFILE
-        assert connection.execute("SELECT COUNT(cuts) FROM history").fetchone()[0] == 0
-        assert by_session(connection, Span(), 10) == []
-    assert path.read_bytes() == before
-    Writer(path).close()
-    with reading(path) as connection:
-        assert every(connection)[0].profile == PROFILE
-
-
-def test_requests_of_an_older_schema_have_no_session(tmp_path: Path) -> None:
-    path = tmp_path / "c.db"
-    with shape_before(path, "sessions_and_what_was_cached") as old:
-        names = [name for _, name, *_ in old.execute("PRAGMA table_info(history)") if name != "id"]
-        values = [b"client" if name == "client" else getattr(FINISHED, name) for name in names]
-        marks = ", ".join("?" * len(names))
-        old.execute(f"INSERT INTO history ({', '.join(names)}) VALUES ({marks})", values)  # noqa: S608
-    record(
-        Writer(path), [replace(FINISHED, request="abc-2", session="abc-s1", read_tokens=7, cached_tokens=0)]
-    )
-    known = {row.request: (row.session, row.read_tokens, row.cached_tokens) for row in recorded(path)}
-    assert known == {"abc-1": ("", None, None), "abc-2": ("abc-s1", 7, 0)}
-
-
 def test_an_empty_file_has_no_requests(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     path.touch()
-    assert recorded(path) == []
+    with pytest.raises(ProfilesError, match="nothing is recorded yet"):
+        recorded(path)
     assert path.read_bytes() == b""
 
 
@@ -352,12 +338,3 @@ def test_opening_a_current_file_does_not_import_sqlite_utils(tmp_path: Path) -> 
         [sys.executable, "-c", program, str(path)], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False"
-
-
-def test_schema_version_one_is_migrated(tmp_path: Path) -> None:
-    path = tmp_path / "c.db"
-    with shape_before(path, "history_and_its_tally") as old:
-        save(old, PROFILE)
-    with reading(path) as connection:
-        assert every(connection)[0].profile == PROFILE
-        assert connection.execute("SELECT COUNT(*) FROM history").fetchone()[0] == 0

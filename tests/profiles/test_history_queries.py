@@ -97,7 +97,7 @@ def test_pairs_in_order_examples() -> None:
 def test_recorded_requests_are_the_newest_answered_ones_in_order(tmp_path: Path) -> None:
     path = tmp_path / "p.db"
     rows = [
-        replace(FINISHED, prompt="Why?", tokens=7),
+        replace(FINISHED, body='{"":1}', tokens=7),
         FINISHED,
         replace(FINISHED, body="{}", tokens=None),
         replace(FINISHED, body="{}", tokens=8),
@@ -105,8 +105,8 @@ def test_recorded_requests_are_the_newest_answered_ones_in_order(tmp_path: Path)
     ]
     keep(path, [replace(row, finished_at=START + number) for number, row in enumerate(rows)])
     with reading(path) as connection:
-        found = {limit: [row.tokens for row in recorded_requests(connection, limit)] for limit in (9, 5, 4)}
-    assert found == {9: [7, 8, 9], 5: [8, 9], 4: [9]}
+        found = {limit: [row.tokens for row in recorded_requests(connection, limit)] for limit in (11, 5, 4)}
+    assert found == {11: [7, 8, 9], 5: [8, 9], 4: [9]}
 
 
 def test_sessions_are_summed_over_their_requests(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_put_does_not_wait_for_a_locked_database(tmp_path: Path) -> None:
         {"model": "secret\ud800"},
         {"client": "secret\ud800"},
         {"client": None},
-        {"prompt": "secret\ud800"},
+        {"body": "secret\ud800"},
     ],
     ids=str,
 )
@@ -179,7 +179,7 @@ def test_an_invalid_record_does_not_affect_others(
     path = tmp_path / "c.db"
     caplog.set_level(logging.WARNING, "clairvoyant")
     writer = Writer(path)
-    absurd: Finished = replace(FINISHED, **({"prompt": "secret"} | wrong))  # type: ignore[arg-type]
+    absurd: Finished = replace(FINISHED, **({"body": "secret"} | wrong))  # type: ignore[arg-type]
     for row in (FINISHED, absurd, FINISHED, absurd, FINISHED):
         writer.put(row)
     writer.save("learned", b"state", 0)

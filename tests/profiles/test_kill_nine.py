@@ -3,19 +3,23 @@
 import asyncio
 import signal
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import httpx
+import pytest
 
+from profiles.database import open_database
+from profiles.schema import SCHEMA_VERSION
 from tests.fakes.calibrating import replay
 from tests.fakes.daemon_process import daemon_process
 from tests.fakes.remembered import recorded
-from tests.perf.perf_profiles_kill import main
+from tests.perf.perf_soak import killed
 
 
 async def test_history_survives_kill_nine() -> None:
-    assert await main(kills=2, seed=359) == 0
+    assert await killed(times=2, seed=359) == 0
 
 
 async def test_daemon_serves_while_its_database_is_locked_and_records_afterwards(tmp_path: Path) -> None:
@@ -38,9 +42,24 @@ async def test_daemon_serves_while_its_database_is_locked_and_records_afterwards
     assert len(recorded(db)) == 1
 
 
-async def test_daemon_serves_without_a_usable_database(tmp_path: Path) -> None:
-    db = tmp_path / "c.db"
+def text_file(db: Path) -> None:
     db.write_bytes(b"not a database" * 1000)
+
+
+def another_version(db: Path) -> None:
+    with closing(open_database(db)) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [(text_file, "not a database"), (another_version, "by another version of clairvoyant")]
+)
+async def test_daemon_serves_without_a_usable_database(
+    tmp_path: Path, make: Callable[[Path], None], why: str
+) -> None:
+    db = tmp_path / "c.db"
+    make(db)
+    before = db.read_bytes()
     async with replay() as (_, url):
         manager = daemon_process(url, "--db", str(db), home=tmp_path)
         daemon = await asyncio.to_thread(manager.__enter__)
@@ -50,5 +69,5 @@ async def test_daemon_serves_without_a_usable_database(tmp_path: Path) -> None:
                 assert (await http.post("/api/chat", json=body)).status_code == 200
         finally:
             await asyncio.to_thread(manager.__exit__, None, None, None)
-    assert any("no profiles and no history" in line and "not a database" in line for line in daemon.lines)
-    assert db.read_bytes() == b"not a database" * 1000
+    assert any("no profiles and no history" in line and why in line for line in daemon.lines)
+    assert db.read_bytes() == before

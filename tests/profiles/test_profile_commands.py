@@ -157,7 +157,8 @@ def test_training_on_history_needs_recorded_prompts(db: Path, tmp_path: Path) ->
     assert "--from-history" in refused("train", "--out", tmp_path / "m", "--db", db)
     writer = Writer(db)
     for row in traffic(50):
-        writer.put(replace(row, prompt=f"Tell me of {row.request}."))
+        messages = [{"role": "user", "content": f"Tell me of {row.request}."}]
+        writer.put(replace(row, body=json.dumps({"messages": messages})))
     writer.close()
     # Enough to train, were it not for too few long answers: the history has been read.
     assert "long" in refused("train", "--from-history", "--out", tmp_path / "m", "--db", db).lower()

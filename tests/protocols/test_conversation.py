@@ -12,7 +12,6 @@ from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.conversation import (
     FINE_BYTES,
     FINE_UNTIL,
-    MAX_BYTES,
     MAX_PARTS,
     NO_CONVERSATION,
     PIECE_BYTES,
@@ -23,6 +22,7 @@ from clairvoyant_cli.protocols.conversation import (
     hashed,
     read_conversation,
 )
+from clairvoyant_cli.protocols.long_bodies import MAX_BODY_BYTES
 from clairvoyant_cli.scheduler.chain import Chain
 
 TOOLS = [{"type": "function", "function": {"name": "look"}}]
@@ -89,7 +89,7 @@ def test_any_number_of_messages_is_read() -> None:
     assert len(after.hashes) < 2100
     assert begins(after, before)
     assert after.length > 800_000
-    assert not read(b'{"prompt": "%s"}' % (b"x" * MAX_BYTES)).chain
+    assert not read(b'{"prompt": "%s"}' % (b"x" * MAX_BODY_BYTES)).chain
 
 
 @pytest.mark.parametrize(

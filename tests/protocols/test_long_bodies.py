@@ -1,8 +1,9 @@
-"""Bodies that are too long to be read at once: understood all the same, a slice at a time, or unknown."""
+"""Bodies that are too long to be read at once: understood all the same, or known by their ends."""
 
 import asyncio
 import itertools
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,9 @@ import predictor
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.http import limits
 from clairvoyant_cli.protocols import lenient_json as loose
+from clairvoyant_cli.protocols.conversation import NO_CONVERSATION
 from clairvoyant_cli.protocols.lenient_json import fitting
+from clairvoyant_cli.protocols.long_bodies import MAX_BODY_BYTES, LongBody
 from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
 from clairvoyant_cli.protocols.prompt_views import FIRST_MESSAGES, LAST_MESSAGES
 from clairvoyant_cli.protocols.request_parsing import (
@@ -152,7 +155,7 @@ async def test_a_tools_result_holds_parts_of_its_own() -> None:
     st.lists(st.floats(0, 1), max_size=20),
 )
 def test_how_a_body_comes_does_not_matter(unit: str, cuts: list[float]) -> None:
-    body = json.dumps(chat(unit * 300_000), ensure_ascii=False).encode()
+    body = json.dumps(chat(unit * 100_000), ensure_ascii=False).encode()
     whole = asyncio.run(read("/api/chat", body))
     assert view_of(whole).cut > 0
     assert asyncio.run(read("/api/chat", body, *cuts)) == whole
@@ -163,6 +166,140 @@ async def test_many_small_pieces_are_a_body_too() -> None:
     pieces = [bytes([byte]) for byte in body]
     view = view_of(await parse_request(pieces, ROUTES["/api/chat"], KIND))
     assert (view.prompt[:6], view.prompt[-4:]) == ("first ", "last")
+
+
+# -- too long, and pictures --------------------------------------------------------------------------
+
+LONG = "word " * MIB
+TAIL = {"stream": True, "user": 'a"]},', "stop": ["{"], "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "m", **TAIL, "messages": [{"role": "user", "content": LONG}], "model2": "x"},
+        {"messages": [{"role": "user", "content": LONG}], "model": "m", **TAIL},
+        {"options": {"model": "no"}, "model": "m", **TAIL, "prompt": LONG},
+        {"prompt": LONG, "stream": True, "tools": [{"model": "no", "stream": False}], "model": "m", "n": 1},
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 2])
+async def test_of_longer_texts_the_model_and_the_size_are_known(
+    body: dict[str, Any], indent: int | None
+) -> None:
+    text = json.dumps(body, indent=indent).encode()
+    parsed = await read("/v1/chat/completions", text, 0.001, 0.5, 0.9999)
+    assert (parsed.model, parsed.stream, parsed.view, parsed.choices) == ("m", True, None, 1)
+    assert parsed.prompt_tokens == len(text) / 4
+    assert parsed.conversation is NO_CONVERSATION
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        rb'}],\"model\":\"no\",\"stream\":true}"}]}',  # a text
+        b'"}],"model":"no"',
+        b'"}],"model":["no"]}',
+        b'"}],"n":{"model":"no","stream":true}}',
+    ],
+)
+async def test_what_looks_like_members_is_not_believed(ending: bytes) -> None:
+    parsed = await read(
+        "/v1/chat/completions", b'{"messages":[{"role":"user","content":"' + LONG.encode() + ending
+    )
+    assert (parsed.model, parsed.stream) == ("", False)
+
+
+def long_body(text: bytes, *cuts: float) -> bytes | None:
+    """Return what is left of a body that comes in pieces, cut at these shares of its length."""
+    long = LongBody()
+    places = [0, *sorted(int(share * len(text)) for share in cuts), len(text)]
+    for start, end in itertools.pairwise(places):
+        long.feed(text[start:end])
+    return long.text()
+
+
+PIECES = [
+    "word ",
+    "é",
+    "🙂",
+    '"',
+    "\\",
+    "\n",
+    "/",
+    "QUJD",
+    "QUJD" * 2000,
+    "data:image/png;base64,",
+    "=",
+    "QU/+" * 3000,
+]
+strings = st.lists(st.sampled_from(PIECES), max_size=5).map("".join)
+values = st.recursive(
+    strings | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(strings, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(values, st.booleans(), st.booleans(), st.lists(st.floats(0, 1), max_size=9))
+def test_only_base64_is_left_out(value: Any, ascii_only: bool, slashes: bool, cuts: list[float]) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    text = text.replace("/", "\\/") if slashes else text
+    left = long_body(text.encode(), *cuts)
+    assert left is not None
+    assert without_base64(json.loads(left)) == without_base64(value)
+
+
+def without_base64(value: Any) -> Any:
+    """Return a value without what may be base64 in its strings."""
+    if isinstance(value, dict):
+        return [(without_base64(key), without_base64(each)) for key, each in value.items()]
+    if isinstance(value, list):
+        return [without_base64(each) for each in value]
+    return re.sub(r"[A-Za-z0-9+/\\\né🙂]{16,}", "-", value) if isinstance(value, str) else value
+
+
+async def test_a_text_with_pictures_is_read() -> None:
+    pictures = [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'QUJD' * n}"}}
+        for n in (MIB, 9000)
+    ]
+    content = [
+        {"type": "text", "text": "word " * 100_000},
+        *pictures,
+        {"type": "text", "text": "what is it?"},
+    ]
+    parsed = await read("/v1/chat/completions", chat(content), 0.01, 0.3)
+    assert (view_of(parsed).images, view_of(parsed).prompt[-12:]) == (2, "\nwhat is it?")
+    assert view_of(parsed).characters == 500_000 + 12
+
+
+HOSTILE_PARTS = {
+    "strings": b'"",',
+    "keys": b'"a":1,',
+    "objects": b"{},",
+    "depth": b"[",
+    "numbers": b"1,",
+    "blanks": b" ",
+    "escapes": b'"\\n",',
+    "quotes": b'"',
+    "long numbers": b"9" * 1000 + b",",
+    "messages": b'{"role":"user","content":"a"},',
+    "texts": b'"' + b"a b " * 1000 + b'",',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_PARTS)
+def test_what_would_take_long_to_decode_is_given_up(name: str) -> None:
+    unit = HOSTILE_PARTS[name]
+    long = LongBody()
+    fed = 0
+    while long.is_readable:
+        long.feed(unit * (SLICE_BYTES // len(unit)))
+        fed += SLICE_BYTES
+        assert fed <= MAX_BODY_BYTES + 2 * SLICE_BYTES
+    assert long.text() is None
+    assert long._kept == []
 
 
 # -- the others --------------------------------------------------------------------------------------
@@ -193,7 +330,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("slow")
 async def test_others_have_their_turn_between_the_slices_of_a_long_body() -> None:
-    body = json.dumps(chat("word " * MIB)).encode()
+    body = json.dumps(chat("word " * (MIB // 2))).encode()
     assert await turns_meanwhile([body]) >= len(body) // SLICE_BYTES // 2
     assert await turns_meanwhile([body[:1]] * 50_000) >= 50_000 // MAX_PIECES // 2
     assert await turns_meanwhile([b'{"messages":[]}']) <= 3
@@ -301,7 +438,10 @@ async def test_what_nobody_can_read_is_unknown_but_an_embedding(path: str, text:
 
 
 async def test_what_was_too_long_to_hold_is_unknown() -> None:
-    assert await parse_request(None, ROUTES["/api/chat"], KIND) == ParsedRequest(stream=True)
+    assert await parse_request([], ROUTES["/api/chat"], KIND, whole=False) == ParsedRequest(stream=True)
+    opening = [b'{"model": "m", "stream": false, "messages": [{"content": "first ']
+    parsed = await parse_request(opening, ROUTES["/api/chat"], KIND, whole=False)
+    assert (parsed.model, parsed.stream, parsed.view, parsed.opening) == ("m", False, None, 1)
     assert (
         await parse_request([b"x" * SMALL_BYTES * 2], ROUTES["/v1/audio/transcriptions"], KIND)
         == ParsedRequest()
@@ -328,12 +468,6 @@ def test_a_field_of_an_odd_type_costs_no_more_than_itself(path: str) -> None:
             assert parsed.choices >= 1
 
 
-async def test_nobody_can_make_a_prompt_look_longer_than_it_is() -> None:
-    text = "\ue0000123456789abcdef 99999999\ue000 river"
-    parsed = await read("/api/chat", chat(text, note="x" * SMALL_BYTES))
-    assert (view_of(parsed).prompt, view_of(parsed).cut) == (text, 0)
-
-
 # -- through the proxy -------------------------------------------------------------------------------
 
 
@@ -355,3 +489,20 @@ async def test_a_long_body_is_understood_and_forwarded_as_it_came() -> None:
     assert view.characters == pytest.approx(500_014, rel=0.01)
     assert view.prompt.endswith("last")
     assert replace(view, prompt="", cut=0) == PromptView("", model="m", client=view.client)
+
+
+@pytest.mark.parametrize("picture", [True, False])
+async def test_a_body_of_20_mb_is_forwarded_as_it_came(picture: bool) -> None:
+    body = json.dumps({"messages": [{**USER, "images": ["QUJD" * (5 * MIB)]}], "model": "m"}).encode()
+    body = body if picture else body.replace(b"QUJD", b"a b ")
+    seen: list[bytes] = []
+
+    async def script(it: Conversation) -> None:
+        seen.append((await it.request()).body)
+        it.send(answer(b'{"done":true,"eval_count":5}', "Content-Type: application/json"))
+
+    predicting = ByFirstWord()
+    async with between(script, predicting) as (_, client):
+        assert (await client.ask(post("/api/chat", body))).status == 200
+    assert seen == [body]
+    assert [view.images for view in predicting.seen] == [1] * picture

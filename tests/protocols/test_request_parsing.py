@@ -164,11 +164,6 @@ def test_what_nobody_can_read_is_unknown(body: bytes) -> None:
     assert read("/v1/chat/completions", body).view is None
 
 
-def test_what_was_too_long_to_hold_is_unknown() -> None:
-    route = OLLAMA.route_of(b"POST", "/api/chat")
-    assert parse_body(None, route, OLLAMA) == ParsedRequest(stream=True)
-
-
 def test_embeddings_are_embeddings() -> None:
     for path, name in (("/api/embed", "input"), ("/v1/embeddings", "input"), ("/embedding", "content")):
         view = read(path, {name: ["river", "stone"]}).view

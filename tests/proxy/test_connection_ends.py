@@ -12,7 +12,7 @@ from clairvoyant_cli.http import limits as patience
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.proxy.daemon import Daemon
 from predictor.record import Prediction, PromptView
-from predictor.semantic.opinion import Opinion
+from predictor.semantic.opinion import EncoderEstimate
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import ByFirstWord, between, serving, until
@@ -126,7 +126,7 @@ async def test_the_answers_of_a_crowd_are_predicted_in_turns(monkeypatch: pytest
             turn += 1
 
     class Predicting(ByFirstWord):
-        def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
+        def predict(self, view: PromptView, opinion: EncoderEstimate | None = None) -> Prediction:
             predicted_in.append(turn)
             return super().predict(view)
 

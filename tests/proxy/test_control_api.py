@@ -12,6 +12,7 @@ import msgspec
 import prometheus_client
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.virtual_time import VirtualLoop, run_virtually
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,7 +36,6 @@ from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import DEFAULT_MODEL, Engine, Replay, tabled
 from tests.fakes.serving import asked, serving, until
-from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
 
 LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
 
@@ -458,12 +458,12 @@ def test_building_states_takes_no_more_than_its_share_of_the_time() -> None:
 
     async def ask() -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualClockLoop)
+        assert isinstance(loop, VirtualLoop)
 
         def build() -> Iterator[bytes]:
             begun_s.append(loop.time())
             for _ in range(4):
-                loop._virtual_s += 0.01  # together as long as a long queue takes
+                loop._now_s += 0.01  # together as long as a long queue takes
                 yield b""
 
         shared = Shared(build, worked=loop.time)

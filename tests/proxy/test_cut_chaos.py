@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from clairvoyant_lab.virtual_time import run_virtually
 
-from tests.fakes.cut_chaos import chaos
+from tests.fakes.chaos import cut_chaos
 
 SRPT = ("srpt", "srpt", "bounded", "fcfs")
 
@@ -17,7 +17,7 @@ SRPT = ("srpt", "srpt", "bounded", "fcfs")
 )
 def test_all_end_once_and_read_what_was_written(policies: Sequence[str], workers: int, slots: int) -> None:
     async def scene() -> None:
-        async with chaos(policies, workers=workers, slots=slots) as it:
+        async with cut_chaos(policies, workers=workers, slots=slots) as it:
             await it.run(80)
             faults, cuts = it.faults(), it.daemon.stats.cuts
         assert not faults, it.told

@@ -6,7 +6,7 @@ from tests.fakes.cut_cases import faults
 from tests.fakes.dialects import DIALECTS, Dialect
 
 CASES = 300
-"""For each dialect: `python -m tests.perf.perf_cut_cases` runs more."""
+"""For each dialect: `python -m tests.perf.perf_soak cuts` runs more."""
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

@@ -16,7 +16,7 @@ from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.proxy.requests import encoder as second_opinion
 from predictor.card import Calibration
 from predictor.record import Prediction, PromptView, UrgencyPredictor
-from predictor.semantic.opinion import EMBEDDED, Opinion
+from predictor.semantic.opinion import EMBEDDED, EncoderEstimate
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import ByFirstWord, asked, until
@@ -25,7 +25,7 @@ from tests.fakes.serving import ByFirstWord, asked, until
 class Believer(ByFirstWord):
     """Predicts by the prompt's first word, and by an opinion's score where there is one."""
 
-    def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
+    def predict(self, view: PromptView, opinion: EncoderEstimate | None = None) -> Prediction:
         """Return the prediction."""
         first = super().predict(view)
         if opinion is None:
@@ -41,13 +41,13 @@ class Reader:
     read: list[str] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
 
-    def __call__(self, text: str, cut: int) -> Opinion:
+    def __call__(self, text: str, cut: int) -> EncoderEstimate:
         """Read a prompt."""
         assert self.let.wait(10.0)
         self.read.append(text)
         self.threads.add(threading.current_thread().name)
         calibration = Calibration(0.0, 1.0, 1.0, 0.0, 1.28)
-        return Opinion(float(text.split()[-1]), np.zeros(EMBEDDED, np.float32), 0.4, calibration)
+        return EncoderEstimate(float(text.split()[-1]), np.zeros(EMBEDDED, np.float32), 0.4, calibration)
 
 
 @asynccontextmanager
@@ -112,7 +112,7 @@ class ByOpinion:
 
     name = "by-opinion"
 
-    def level(self, view: PromptView, opinion: Opinion | None = None) -> int:
+    def level(self, view: PromptView, opinion: EncoderEstimate | None = None) -> int:
         """Return the level of a prompt."""
         return 3 if opinion is None else 0
 
@@ -191,7 +191,7 @@ async def test_what_starts_first_is_read_first_and_behind_the_first_few_at_leisu
 
 
 async def test_an_encoder_that_fails_costs_nobody_anything() -> None:
-    def broken(text: str, cut: int) -> Opinion:
+    def broken(text: str, cut: int) -> EncoderEstimate:
         raise RuntimeError("no such model")
 
     engine = Engine()

@@ -120,7 +120,10 @@ async def test_who_sets_the_priority_itself_is_refused_unless_it_may(tmp_path: P
         assert [each.body for each in engine.asked] == [own]
 
 
-@pytest.mark.parametrize("body", [b'{"messages":[],"top_p":NaN,"priority":-5}', b"", b"{}", b"[]"])
+LONG = b'{"messages":[],"pad":"%b","priority":-5}' % (b"word " * 10**6)
+
+
+@pytest.mark.parametrize("body", [b'{"messages":[],"top_p":NaN,"priority":-5}', b"", b"{}", b"[]", LONG])
 async def test_what_cannot_be_stamped_is_refused(body: bytes) -> None:
     async with before_an_engine() as (daemon, engine), raw_client(daemon.base_url) as client:
         refused = await client.ask(post(CHAT, body))

@@ -2,9 +2,10 @@
 
 import asyncio
 
+from clairvoyant_lab.virtual_time import run_virtually
+
 from clairvoyant_cli.proxy.journal import COALESCE_S, Journal, Tally
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
-from tests.fakes.virtual_clock import run_virtually
 
 
 def test_times_follow_the_current_wall_clock() -> None:

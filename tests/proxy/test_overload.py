@@ -37,9 +37,9 @@ ROUTES: dict[str, dict[str, object]] = {
 }
 
 
-def asks(path: str, content: str = "short") -> bytes:
+def asks(path: str, content: str = "short", *, key: str = "key-of-ann") -> bytes:
     body = json.dumps({"model": "replay"} | ROUTES[path]).replace('"short"', json.dumps(content))
-    return post(path, body.encode())
+    return post(path, body.encode(), f"X-Api-Key: {key}")
 
 
 def message_of(path: str, body: bytes) -> str:
@@ -96,23 +96,31 @@ async def test_a_full_queue_refuses_in_the_words_of_the_route(status: int) -> No
 
 
 @pytest.mark.parametrize("path", [path for path in ROUTES if "embed" not in path])
-async def test_who_gives_way_in_a_full_queue_is_told_in_the_words_of_the_route(path: str) -> None:
+async def test_who_gives_way_in_a_full_queue_is_told_in_the_words_of_the_route(
+    path: str, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("ann:key-of-ann\nben:key-of-ben\n")
+    keys.chmod(0o600)
     async with (
-        occupied(queue_capacity=1) as (daemon, engine),
-        raw_client(daemon.base_url) as long,
-        raw_client(daemon.base_url) as short,
+        occupied(queue_capacity=2, api_key_file=str(keys)) as (daemon, engine),
+        raw_client(daemon.base_url) as first,
+        raw_client(daemon.base_url) as second,
+        raw_client(daemon.base_url) as other,
     ):
-        long.send(asks(path, "0.9 long"))
+        first.send(asks("/v1/embeddings"))
         await until(daemon, lambda s: len(s.queue) == 1)
-        short.send(asks("/v1/embeddings"))
-        got = await long.response(b"POST")
+        second.send(asks(path))
+        await until(daemon, lambda s: len(s.queue) == 2)
+        other.send(asks("/v1/embeddings", key="key-of-ben"))
+        got = await second.response(b"POST")
         assert (got.status, got.framing, got.whole) == (503, "length", True)
         assert int(got.value("retry-after") or b"") >= 1
         assert message_of(path, got.body) == (
             OLLAMA_BUSY if path.startswith("/api/") else "clairvoyant: the queue is full"
         )
         state = await until(daemon, lambda s: s.counters.rejected == 1)
-        assert [each.endpoint for each in state.queue] == ["/v1/embeddings"]
+        assert {each.client for each in state.queue} == {"ann", "ben"}
         assert [each.outcome for each in state.recent] == ["rejected"]
         assert engine.counts.arrived == 1
 
@@ -230,7 +238,7 @@ async def test_sigterm_finishes_what_runs_and_refuses_the_rest(tmp_path: Path) -
         assert json.loads(got.body.splitlines()[-1])["eval_count"] == 40
         assert await asyncio.to_thread(daemon.wait) == 0
     assert not list((tmp_path / "clairvoyant").glob("daemon-*.json"))
-    assert any("draining: 1 running, 1 waiting sent away" in line for line in daemon.lines)
+    assert any("rejected 1 queued request; waiting up to" in line for line in daemon.lines)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

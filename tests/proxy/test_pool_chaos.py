@@ -2,7 +2,7 @@
 
 from clairvoyant_lab.virtual_time import run_virtually
 
-from tests.fakes.pool_chaos import pool_chaos
+from tests.fakes.chaos import pool_chaos
 
 
 def test_each_request_is_answered_once_or_fails_with_its_server() -> None:

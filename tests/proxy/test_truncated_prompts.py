@@ -120,6 +120,7 @@ async def test_what_does_not_fit_in_any_case_is_refused_with_both_numbers() -> N
         assert (await ask(client, WORD * 2500, num_ctx=2048)).status == 200  # too long, but it might fit
         assert (await ask(client, WORD * 9000)).status == 200  # its context is not known yet
         assert (await ask(client, WORD * 9000, num_ctx=8192)).status == 200
+        assert (await ask(client, WORD * 10**6)).status == 200  # too long to be read
 
 
 async def test_a_long_prompt_is_announced_in_a_header() -> None:

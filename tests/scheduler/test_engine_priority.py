@@ -1,6 +1,10 @@
 """Priorities for an engine: their order, and that no request starves."""
 
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 from random import Random
 
 from hypothesis import given
@@ -10,10 +14,33 @@ from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.backends.sglang import SgLang
 from clairvoyant_cli.backends.vllm import Vllm
 from clairvoyant_cli.scheduler.engine_priority import WINDOW_MEANS, EngineRequest, due_s, ends_in_s
-from tests.fakes.priority_engine import Arrival, ends_of
 
 COSTS = st.floats(1e-3, 1e4)
 TIMES = st.floats(0.0, 4e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request: when it comes, how long its answer takes, and how long it was predicted to take; seconds."""
+
+    at_s: float
+    service_s: float
+    cost_s: float
+
+
+def ends_of(arrivals: Sequence[Arrival], number: Callable[[Arrival], float]) -> list[float]:
+    """Return when each answer of an engine ends that takes the lowest number first, and ties by arrival."""
+    free_s = 0.0
+    waiting: list[tuple[float, int]] = []
+    ends, coming = [inf] * len(arrivals), 0
+    while coming < len(arrivals) or waiting:
+        now = free_s if waiting else max(free_s, arrivals[coming].at_s)
+        while coming < len(arrivals) and arrivals[coming].at_s <= now:
+            heapq.heappush(waiting, (number(arrivals[coming]), coming))
+            coming += 1
+        which = heapq.heappop(waiting)[1]
+        free_s = ends[which] = now + arrivals[which].service_s
+    return ends
 
 
 def test_shorter_goes_first_then_earlier() -> None:

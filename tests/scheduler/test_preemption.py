@@ -222,19 +222,19 @@ def test_an_overdue_job_is_not_cut_for_jobs_that_the_guard_starts_later() -> Non
 
 
 def test_a_partial_answer_is_never_dropped() -> None:
-    scheduler = one_runs(1000.0, capacity=2)
+    scheduler = one_runs(1000.0, capacity=3)
     scheduler.submit(job("short", 2.0), 0.0)
     cut(scheduler, 0.0)
     scheduler.submit(job("waits", 50.0), 0.0)
-    given_way = scheduler.submit(job("new", 1.0), 0.0)
-    assert given_way is not None
-    assert given_way.id == "waits"
-    for scheduled in ("x", "y"):
-        displaced = scheduler.submit(job(scheduled, 0.5 if scheduled == "x" else 0.2), 0.0)
-        assert displaced is not None
-        assert displaced.id != "long"
+    scheduler.submit(job("also waits", 50.0), 0.0)
+    displaced = scheduler.submit(job("new", 1.0, client="b"), 0.0)
+    assert displaced is not None
+    assert displaced.id == "also waits"
+    scheduler.promote("waits", 0.0)
+    scheduler.cancel("new", 0.0)
+    scheduler.submit(job("more", 1.0, client="b"), 0.0)
     with pytest.raises(QueueFullError):
-        scheduler.submit(job("longest", 2000.0), 0.0)
+        scheduler.submit(job("last", 1.0, client="c"), 0.0)
     assert "long" in scheduler
 
 

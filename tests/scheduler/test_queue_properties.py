@@ -95,26 +95,15 @@ class Story:
             self.displaced += 1
             assert displaced.id in self.waiting
             self.waiting.discard(displaced.id)
-            self.may_go(before[displaced.id], client, crowds)
-            if displaced.client != client:
-                assert self.share(displaced.client, crowds) > self.share(client, crowds + Counter([client]))
+            assert crowds[displaced.client] == max(crowds.values()) > crowds[client] + 1
+            may_go = [each for each in before.values() if self.may_go(each)]
+            newer = [each.job.id for each in may_go if each.job.arrival_s > displaced.arrival_s]
+            assert before[displaced.id] in may_go
+            assert not any(crowds[before[each].job.client] == max(crowds.values()) for each in newer)
 
-    def may_go(self, entry: QueuedJob, newcomer: str, crowds: Counter[str]) -> None:
-        """Check that a job that gave way to a newcomer's was not spared."""
-        client = entry.job.client
-        assert not entry.held
-        assert not entry.promoted
-        assert entry.job.id not in self.cut_at
-        tau_s = self.tenants.get(client, Tenant()).tau_s or self.scheduler.tau_s or 0.0
-        if self.scheduler.policy.guarded and self.now - entry.job.arrival_s > tau_s:
-            weight = sum(self.tenants.get(name, Tenant()).weight for name in {*crowds, newcomer})
-            assert client != newcomer
-            assert crowds[client] > 1
-            assert self.share(client, crowds) > self.scheduler.capacity / weight * (1.0 - 1e-9)
-
-    def share(self, client: str, crowds: Counter[str]) -> float:
-        """Return a client's waiting jobs for its weight."""
-        return crowds[client] / self.tenants.get(client, Tenant()).weight
+    def may_go(self, entry: QueuedJob) -> bool:
+        """Return whether a job may give way to a new one."""
+        return not (entry.held or entry.promoted or entry.job.id in self.cut_at)
 
     def weigh(self, client: str, weight: float) -> None:
         """Give a client another weight in mid-flight."""

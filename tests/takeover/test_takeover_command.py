@@ -35,7 +35,7 @@ class Ollama:
         self.url = f"http://127.0.0.1:{self.port}"
         self.own = f"127.0.0.1:{free_port()}"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes.ollama_process", "serve", "--decode", "20"],
+            [sys.executable, "-m", "tests.fakes.replay_process", "--decode", "20"],
             cwd=ROOT,
             env=os.environ | {"OLLAMA_HOST": f"127.0.0.1:{self.port}", "OLLAMA_NUM_PARALLEL": "3"},
             stdout=subprocess.PIPE,
@@ -177,7 +177,7 @@ def test_a_systemd_unit_gets_a_drop_in(
         kill $(cat {pid_file}); OLLAMA_HOST=127.0.0.1:{ollama.port}
         [ ! -f {drop_in} ] || OLLAMA_HOST=$(sed -n s/Environment=OLLAMA_HOST=//p {drop_in})
         export OLLAMA_HOST; cd {ROOT}
-        {sys.executable} -m tests.fakes.ollama_process serve >/dev/null 2>&1 & echo $! > {pid_file};;
+        {sys.executable} -m tests.fakes.replay_process >/dev/null 2>&1 & echo $! > {pid_file};;
     esac
     """
     with (commands.directory / "systemctl").open("a") as script:

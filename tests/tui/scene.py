@@ -19,7 +19,7 @@ from clairvoyant_cli.proxy.observing.queue_rows import why
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.scheduler.explain import Standing, Standings
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.snapshot import (
@@ -48,7 +48,7 @@ _WORDS = {"policy": "short", "overdue": "guard"}
 SCENARIOS = {"busy": 0.8, "overloaded": 1.25, "empty": 0.0}
 """What is asked, as a share of what the slots can do."""
 
-POLICY = DEFAULT_POLICY
+POLICY = "bounded"
 SLOTS, TOKENS_PER_S, TAU_S = 4, 58.0, 90.0
 WARM_S, SPAN_S = 900.0, 1400.0
 STARTED_AT = 1_790_000_000.0 - WARM_S

@@ -1,6 +1,6 @@
 """What `status --json` prints, and so `top` shows, beside what servers and clients know: random schedules.
 
-The default run looks at a few; `python -m tests.perf.perf_truth` at two hundred.
+The default run looks at a few; `python -m tests.perf.perf_soak schedules` at two hundred.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from clairvoyant_cli.scheduler.urgency import LEVELS, Said
 from predictor.record import Task, UrgencyPredictor
 
 if TYPE_CHECKING:  # numpy comes with it
-    from predictor.semantic.opinion import Opinion
+    from predictor.semantic.opinion import EncoderEstimate
 
 log = logging.getLogger("clairvoyant")
 
@@ -36,7 +36,9 @@ class UrgencyLevels:
             return self.predicted(client, parsed)
         return _clamped(wish, clients.rules_of(client).urgency), Said.CLIENT
 
-    def predicted(self, client: str, parsed: ParsedRequest, opinion: "Opinion | None" = None) -> Level:
+    def predicted(
+        self, client: str, parsed: ParsedRequest, opinion: "EncoderEstimate | None" = None
+    ) -> Level:
         """Return the level predicted from the text, with the encoder's opinion if there is one."""
         view = parsed.view
         if self.predictor is None or view is None or view.task is Task.EMBEDDING or not view.prompt:

@@ -212,6 +212,6 @@ class Dispatcher:
 
     def _forget(self, exchange: Exchange) -> None:
         exchange.phase = Phase.ENDED
-        exchange.shed()
+        exchange.drop_text()
         self.live.pop(exchange.id, None)
         self.moved()

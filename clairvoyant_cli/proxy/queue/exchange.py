@@ -66,53 +66,43 @@ class OutageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A client's request and its prediction. `prompt` is kept only if it may be shown, `body` only if it is
-    to be recorded. `shown_name` is the client's displayed name; `job.client` is the principal whose share it
-    uses. `traceparent` is the client's header, which names its trace.
-    """
+    """A client's request and its prediction."""
 
     job: Job
     route: Route
     parsed: ParsedRequest
     prediction: Prediction
     predicted_in_s: float = 0.0
-    prompt: str | None = None
-    shown_name: str = ""
-    traceparent: str = ""
-    body: bytes | None = None
+    prompt: str | None = None  # kept only if it may be shown
+    shown_name: str = ""  # of the client; `job.client` is the principal whose share it uses
+    traceparent: str = ""  # the client's header, which names its trace
+    body: bytes | None = None  # kept only if it is to be recorded
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One use of a slot by a request. Times are on the daemon's clock.
-
-    `expected_s` is the predicted service time. `end` is None while it lasts, and for the attempt that ends
-    its request. `is_cutting`: it will be cut at the next possible token. `priority` is the number sent to an
-    engine that orders its own queue; `reread_tokens` is the prefill that appears to have been repeated.
-    `server_gone`: its server went down with it. `stop_reading` cuts it while its prompt is read, and returns
-    whether it did: not if the client would notice; None if it may not be cut so. `read_s` is how long it read
-    until that cut, None without one; `follows_cut_s` the time of such a cut of which it is the next attempt.
-    """
+    """One use of a slot by a request. Times are on the daemon's clock."""
 
     dispatch: Dispatch
     slot: int
     granted_s: float
-    expected_s: float
+    expected_s: float  # the predicted service time
     moves: tuple[Move, ...] = ()
     connection: UpstreamConnection | None = None
     first_byte_s: float | None = None
     usage: UsageReader | None = None
     totals: Totals = field(default_factory=Totals)
-    end: AttemptEnd | None = None
+    end: AttemptEnd | None = None  # None while it lasts, and for the attempt that ends its request
     ended_s: float | None = None
-    is_cutting: bool = False
+    is_cutting: bool = False  # it will be cut at the next possible token
     cut_tokens: int = 0
-    priority: int | None = None
-    reread_tokens: int = 0
-    server_gone: bool = False
+    priority: int | None = None  # sent to an engine that orders its own queue
+    reread_tokens: int = 0  # of the prefill that appears to have been repeated
+    server_gone: bool = False  # its server went down with it
+    # Cuts it while its prompt is read; returns whether it did: not if the client would notice. None: never.
     stop_reading: Callable[[], bool] | None = None
-    read_s: float | None = None
-    follows_cut_s: float | None = None
+    read_s: float | None = None  # how long it read until such a cut
+    follows_cut_s: float | None = None  # when such a cut ended the attempt before it
 
     @property
     def worker(self) -> str:
@@ -135,33 +125,26 @@ class RequestEnd:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One scheduled request. `attempt` holds a slot, or was the last to; None while it waits. `granted`
-    resolves when an attempt begins and is replaced whenever the request is requeued. `splice` joins the parts
-    of its answer; None if it must not be cut, for the reason `uncut_because`. `only_as_asked`: from now on
-    only the client's own request may be sent for it. `is_truncated`: the server cut its prompt; `remark` says
-    that to people. `answer` is the text so far, kept only if it may be shown.
-    `thought_tokens` are those before the answer, once it has stopped thinking, and `after_thinking` predicts
-    the rest.
-    """
+    """One scheduled request."""
 
     asked: Asked
-    granted: "asyncio.Future[None]"
+    granted: "asyncio.Future[None]"  # resolves when an attempt begins; replaced whenever it is requeued
     task: "asyncio.Task[None] | None" = None
     phase: Phase = Phase.QUEUED
     attempts: list[Attempt] = field(default_factory=list)
-    attempt: Attempt | None = None
+    attempt: Attempt | None = None  # the one that holds a slot, or was the last to; None while it waits
     end: RequestEnd | None = None
-    splice: Splice | None = None
-    uncut_because: str = ""
-    only_as_asked: bool = False
+    splice: Splice | None = None  # joins the parts of its answer; None if it must not be cut
+    uncut_because: str = ""  # why it must not
+    only_as_asked: bool = False  # from now on only the client's own request may be sent for it
     stopped_by_operator: bool = False
-    is_truncated: bool = False
+    is_truncated: bool = False  # the server cut its prompt
     kept_age_s: float = 0.0  # of the request that this one is again; `--max-wait` does not count it
-    remark: str = ""
-    answer: AnswerText | None = None
+    remark: str = ""  # what is wrong with it, for people
+    answer: AnswerText | None = None  # the text so far, kept only if it may be shown
     is_explained: bool = False
-    thought_tokens: int = 0
-    after_thinking: Prediction | None = None
+    thought_tokens: int = 0  # those before the answer, once it has stopped thinking
+    after_thinking: Prediction | None = None  # of the rest
     _prediction_state: PredictionState | None = None
 
     @property
@@ -283,7 +266,7 @@ class Exchange:
         self.granted = asyncio.get_running_loop().create_future()
         self.phase = Phase.QUEUED
 
-    def shed(self) -> None:
+    def drop_text(self) -> None:
         """Drop the text of request and answer; ended requests keep numbers only."""
         parsed = replace(self.asked.parsed, view=None)
         self.asked = replace(self.asked, parsed=parsed, prompt=None, body=None)

@@ -51,7 +51,6 @@ class Operation:
     draining: bool = False
     stopping: bool = False
     stopped: bool = False
-    policy_chosen: bool = False
     displaced_policy: str = ""
     _own_tau: tuple[float | None, str] = field(init=False)
 
@@ -80,7 +79,7 @@ class Operation:
         return self.max_wait_s - (self.clock() - exchange.job.arrival_s - exchange.kept_age_s)
 
     def choose_policy(self, name: str) -> None:
-        self.displaced_policy, self.policy_chosen = "", True
+        self.displaced_policy = ""
         self.prefer_policy(name)
 
     def prefer_policy(self, name: str) -> None:
@@ -133,15 +132,15 @@ class Operation:
         if displaced:
             self.displaced_policy = ""
             self.prefer_policy(displaced)
-            self.say(logging.INFO, f"predicted upper bounds hold again: back to policy {displaced}")
+            self.say(logging.INFO, f"predictions are reliable again: back to policy {displaced}")
         elif POLICIES[self.policy].candidates is not None:
             self.displaced_policy = self.policy
             self.prefer_policy(FALLBACK_POLICY)
             news = (
-                f"predicted upper bounds do not hold on this traffic ({coverage.missed:.0%} of the answers "
+                f"predictions are unreliable on this traffic ({coverage.missed:.0%} of the answers "
                 f"exceeded their quantile, {1.0 - coverage.alpha:.0%} should)"
             )
-            self.say(logging.WARNING, f"{news}: using arrival order until they do")
+            self.say(logging.WARNING, f"{news}: first come, first served until they recover")
 
     def choose_tau(self, tau_s: float | None) -> None:
         """Set tau for the operator; None means no guard."""

@@ -12,7 +12,6 @@ from clairvoyant_cli.backends.prober import MARK_HEADER
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.inject_field import opening_of
 from clairvoyant_cli.protocols.named_model import named_model
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_request
 from clairvoyant_cli.protocols.routes import Route
@@ -80,11 +79,16 @@ class Admission:
             if refused is not None:
                 return refused
             adapter = speaker(self.pool, verdict.route.family).adapter
-            parsed = await parse_request(pieces, verdict.route, adapter, verdict.client)
-            if pieces is None:
-                parsed.opening = opening_of(request.arrived)
+            whole = pieces is not None
+            parsed = await parse_request(
+                request.arrived if pieces is None else pieces,
+                verdict.route,
+                adapter,
+                verdict.client,
+                whole=whole,
+            )
             objection = self.annotation.objection(
-                parsed, verdict.route, verdict.client, self.access.clients, whole=pieces is not None
+                parsed, verdict.route, verdict.client, self.access.clients, whole=whole
             )
             if objection is not None:
                 return self._rejected(verdict.route, objection)

@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
-from clairvoyant_cli.backends.continuation import Onward, streamed
-from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.backends.continuation import ContinuationRequest, streamed
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
@@ -27,8 +26,8 @@ from clairvoyant_cli.proxy.requests.cut_prompts import learn_from, prefill_of, s
 from clairvoyant_cli.proxy.requests.forwarding import KEPT_RUNNING
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
-from clairvoyant_cli.proxy.servers.server import ProvenWay, Server
-from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, PREEMPTIVE_POLICY
+from clairvoyant_cli.proxy.servers.server import Server, VerifiedContinuation
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.server_cache import CutPrice, ServerCache
 from profiles.records import Continuation, verdict_of
 
@@ -59,22 +58,18 @@ class Preemption:
     def enabled(self) -> bool:
         return self.which != "off"
 
-    def prefer(self, config: ServeConfig) -> None:
-        """Prefer the preemptive policy, unless one was chosen, where a server continues exactly."""
+    def report(self) -> None:
+        """Log which answers may be preempted."""
         if not self.enabled:
             return
-        operation, say = self.operation, self.stats.journal.event
-        chosen = config.policy is not None or config.urgency is not None or operation.policy_chosen
         proofs = [(server, *each) for server in self.pool for each in server.known_proofs.items()]
-        # While upper bounds do not hold and arrival order does, nothing should be cut.
-        if not chosen and operation.policy in (DEFAULT_POLICY, PREEMPTIVE_POLICY):
-            operation.prefer_policy(PREEMPTIVE_POLICY if proofs else DEFAULT_POLICY)
         for server, model, proof in proofs:
             resume = f"{proof.resume_s * 1000:.0f} ms to resume"
-            say(logging.INFO, f"{server.name}: preemption enabled for {model}: {verdict_of(proof)}, {resume}")
-        if POLICIES[operation.policy].interrupts and not proofs:
+            news = f"{server.name}: preemption enabled for {model}: {verdict_of(proof)}, {resume}"
+            self.stats.journal.event(logging.INFO, news)
+        if POLICIES[self.operation.policy].interrupts and not proofs:
             news = "answers are not preempted yet: no server is proven to continue them as if uncut"
-            say(logging.WARNING, news)
+            self.stats.journal.event(logging.INFO, news)
 
     def consider(self, exchange: Exchange, request: Request, server: Server) -> None:
         """Decide whether an answer that is about to begin may be cut."""
@@ -94,7 +89,9 @@ class Preemption:
         if len(self._plain) < MAX_PLAIN:
             self._plain.add((server.name, model))
 
-    def _judge(self, exchange: Exchange, request: Request, server: Server, found: ProvenWay) -> None:
+    def _judge(
+        self, exchange: Exchange, request: Request, server: Server, found: VerifiedContinuation
+    ) -> None:
         route = exchange.asked.route
         body = request.whole(SMALL_BYTES)
         if body is None:
@@ -257,14 +254,14 @@ class Preemption:
                 owed_s = found.proof.resume_s + server.read_s(_context_tokens(other))
                 scheduler.owe(job_id, owed_s, self.stats.journal.clock())
 
-    def first(self, exchange: Exchange) -> Onward | None:
+    def first(self, exchange: Exchange) -> ContinuationRequest | None:
         """Return the request to send for an answer that begins; None if it is the client's own."""
         splice = exchange.splice
         if splice is None or splice.asked.streamed:
             return None
-        return Onward(streamed(splice.asked), splice.asked.shape)
+        return ContinuationRequest(streamed(splice.asked), splice.asked.shape)
 
-    async def onward(self, exchange: Exchange, server: Server) -> Onward:
+    async def onward(self, exchange: Exchange, server: Server) -> ContinuationRequest:
         """Return the request that continues an answer; UnfitError if the server cannot."""
         splice, adapter, counted = exchange.splice, server.adapter, None
         with suppress(TimeoutError):

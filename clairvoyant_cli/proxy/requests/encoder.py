@@ -24,11 +24,11 @@ from clairvoyant_cli.scheduler.urgency import Said
 from predictor.record import Predictor, PromptView
 
 if TYPE_CHECKING:  # numpy comes with it
-    from predictor.semantic.opinion import Opinion
+    from predictor.semantic.opinion import EncoderEstimate
 
 log = logging.getLogger("clairvoyant")
 
-Encode = Callable[[str, int], "Opinion"]
+Encode = Callable[[str, int], "EncoderEstimate"]
 """Reads a prompt, of which that many characters were cut; takes milliseconds, on any thread."""
 
 MIN_SERVICE_S = 0.05
@@ -93,7 +93,7 @@ class SecondOpinions:
                 if len(self._unread) > AT_ONCE and self._unread[0][0] > AT_ARRIVAL:
                     await sleep(REST_SHARE * took_s)
 
-    def _read(self, view: PromptView) -> "tuple[Opinion, float]":
+    def _read(self, view: PromptView) -> "tuple[EncoderEstimate, float]":
         """Return the opinion of a prompt, and the seconds that this thread has worked for it."""
         begun_s = time.thread_time()
         opinion = self.encode(view.prompt, view.cut)
@@ -112,7 +112,7 @@ class SecondOpinions:
         waits = exchange.attempt is None or exchange.job.urgency_by == Said.PREDICTOR
         return waits and exchange.end is None
 
-    def _heard(self, exchange: Exchange, opinion: "Opinion") -> None:
+    def _heard(self, exchange: Exchange, opinion: "EncoderEstimate") -> None:
         """Predict again, also what has started meanwhile: it will be learned from."""
         view = exchange.asked.parsed.view
         if view is None or exchange.end is not None:

@@ -13,6 +13,7 @@ from math import inf
 from clairvoyant_cli.backends.priority import FIELD
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.inject_field import Stamp
+from clairvoyant_cli.protocols.long_bodies import MAX_BODY_BYTES
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.clients import PRIORITIES, Clients
@@ -36,7 +37,9 @@ SET_HERE = Refusal(
     400, f"clairvoyant: `{FIELD}` is set by this proxy; leave it out, and send X-Clairvoyant-Priority instead"
 )
 UNREADABLE = Refusal(
-    400, f"clairvoyant: no `{FIELD}` can be put into this body; send it as a JSON object, in UTF-8"
+    400,
+    f"clairvoyant: no `{FIELD}` can be put into this body; send it as a JSON object, in UTF-8 and of "
+    f"{MAX_BODY_BYTES >> 20} MiB at most without its pictures",
 )
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from clairvoyant_cli.backends.continuation import Onward
+from clairvoyant_cli.backends.continuation import ContinuationRequest
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
@@ -175,7 +175,9 @@ class Serving:
             return False
         return self.preemption.enabled and request.is_kept and has_no_side_effects(request, route)
 
-    async def _onward(self, exchange: Exchange, request: Request, server: Server) -> Onward | None:
+    async def _onward(
+        self, exchange: Exchange, request: Request, server: Server
+    ) -> ContinuationRequest | None:
         """Return the request to send in place of the client's; None for its own."""
         if exchange.has_begun:
             return await self.preemption.onward(exchange, server)

@@ -53,6 +53,8 @@ class Truncations:
         """Return what is known of a prompt's length. The tokens of a beginning that was read before count,
         unless the chat template may leave some of it out now.
         """
+        if parsed.view is None:  # its size is known, not how much of it is text
+            return Length(0.0, 0.0, 0.0)
         characters, chain = 4.0 * parsed.prompt_tokens, parsed.conversation.chain
         least = characters / CHARACTERS_A_TOKEN
         about = max(self.times.prompt_tokens(parsed), least)

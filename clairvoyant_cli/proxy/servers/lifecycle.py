@@ -21,7 +21,7 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Outcome, RequestEnd
 from clairvoyant_cli.proxy.servers.find_servers import find_server
-from clairvoyant_cli.proxy.servers.loaded_models import Residents
+from clairvoyant_cli.proxy.servers.loaded_models import ModelResidency
 from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, names
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
@@ -58,7 +58,7 @@ class ServerLifecycle:
             if each.name == server.name or each.place == server.place:
                 await server.close()
                 raise ClairvoyantError(f"{server.base_url} is there already, as {each.name}")
-        self.let_in(server)
+        self.adopt(server)
         for listener in self.joined:
             listener(server)
         self.start(server)
@@ -67,7 +67,7 @@ class ServerLifecycle:
         self.changed(server)
         return server
 
-    def let_in(self, server: Server) -> None:
+    def adopt(self, server: Server) -> None:
         """Add a server to the pool and open its slots."""
         server.watch = ServerWatch(
             server,
@@ -150,7 +150,7 @@ class ServerLifecycle:
         fixed = self.dispatcher.scheduler.residency.fixed
         if server.adapter.SWAPS_MODELS:
             fixed.discard(server.name)
-            server.residents = Residents(self.dispatcher.scheduler, server.name)
+            server.residents = ModelResidency(self.dispatcher.scheduler, server.name)
         else:
             fixed.add(server.name)
 

@@ -14,7 +14,7 @@ from clairvoyant_cli.backends.prober import Ask, Prober
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
 from clairvoyant_cli.proxy.servers.health import Health, Outage
-from clairvoyant_cli.proxy.servers.loaded_models import Residents
+from clairvoyant_cli.proxy.servers.loaded_models import ModelResidency
 from clairvoyant_cli.proxy.servers.prompt_cuts import PromptCuts
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from profiles.records import Continuation, Profile
@@ -24,7 +24,7 @@ LOOK_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last
 CHANGED = "the server is not the one that was measured"
 
 
-class ProvenWay(NamedTuple):
+class VerifiedContinuation(NamedTuple):
     """A way to continue an answer that was cut, the proof that it is exact, and the settings it holds for."""
 
     way: Way
@@ -34,35 +34,26 @@ class ProvenWay(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class Server(ObservedServer):
-    """One server behind the proxy, and everything the proxy keeps about it.
-
-    `key` is its own API key. It is `named_by_kind` if nobody gave it a name. `profiles` are its measurements,
-    the preferred one first. `weight` is its share among servers that could serve a request equally well. A
-    `draining` server gets no new requests; a `leaving` one is also removed once it has nothing left to do.
-    `residents` is None unless it swaps models. `settings`
-    maps a model to what decides its answers besides the request. With `tests_allowed`, it is tested although
-    that may cost money; `self_test` says how far the test is. `truncated` counts the prompts that it cut to
-    its context, and `cut_to` are the tokens of the last one and that context. `news`, `unproved` and
-    `remarks` hold what was logged already.
-    """
+    """One server behind the proxy, and everything the proxy keeps about it."""
 
     prober: Prober
     watch: ServerWatch = field(init=False)
-    key: bytes | None = None
-    named_by_kind: bool = False
-    profiles: Sequence[Profile] = ()
-    weight: float = 1.0
-    draining: bool = False
-    leaving: bool = False
+    key: bytes | None = None  # its own API key
+    named_by_kind: bool = False  # nobody gave it a name
+    profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
+    weight: float = 1.0  # its share among servers that could serve a request equally well
+    draining: bool = False  # gets no new requests
+    leaving: bool = False  # and is removed once it has nothing left to do
     health: Health = field(default_factory=Health)
     outage: Outage = field(default_factory=Outage)
     prompt_cuts: PromptCuts = field(default_factory=PromptCuts)
-    residents: Residents | None = None
-    settings: dict[str, ModelSettings] = field(default_factory=dict)
-    tests_allowed: bool = False
-    self_test: str = ""
-    truncated: int = 0
-    cut_to: tuple[int, int] = (0, 0)
+    residents: ModelResidency | None = None  # None unless it swaps models
+    settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model
+    tests_allowed: bool = False  # although that may cost money
+    self_test: str = ""  # how far it is
+    truncated: int = 0  # prompts that it cut to its context
+    cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
+    # What was logged already:
     news: str = ""
     unproved: str = ""
     remark: str = ""
@@ -114,7 +105,7 @@ class Server(ObservedServer):
         """Those proofs that hold for known settings, by model."""
         return {model: proof for model, proof in self.proofs.items() if proof.fingerprint}
 
-    def continuation_of(self, model: str) -> ProvenWay | None:
+    def continuation_of(self, model: str) -> VerifiedContinuation | None:
         """Return how it continues a cut answer of a model; None if no proof holds. A proof for another build,
         model, template or settings proves nothing.
         """
@@ -124,7 +115,7 @@ class Server(ObservedServer):
             if settings is None or proof.way not in ways or self._key_of(measured) != self._key_of(model):
                 continue
             if proof.fingerprint and not changed_parts(proof.fingerprint, settings.fingerprint):
-                return ProvenWay(ways[proof.way], proof, settings)
+                return VerifiedContinuation(ways[proof.way], proof, settings)
         return None
 
     def continues_as(self, other: "Server", model: str) -> bool:

@@ -12,9 +12,9 @@ from clairvoyant_cli.commands.setup import opened_database
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.chores import chore_of
 from clairvoyant_cli.protocols.lenient_json import OBJECT
-from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, parse_body
+from clairvoyant_cli.protocols.long_bodies import LongBody
+from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, parse_body
 from clairvoyant_cli.protocols.routes import ROUTES, Work, plainly_spelled
-from clairvoyant_cli.protocols.shorten_json import Condenser
 from clairvoyant_lab.training.dataset import Dataset, read_dataset
 from predictor.errors import ModelError
 from predictor.record import PromptView
@@ -60,10 +60,7 @@ def read_recorded(db_file: Path | None) -> Dataset:
     if not recorded:
         raise ClairvoyantError("no requests are recorded; run: clairvoyant serve --record-prompts")
     views = [
-        PromptView(each.prompt or "")
-        if each.body is None
-        else view_of(each.body.encode(), each.endpoint, each.client, each.backend)
-        for each in recorded
+        view_of((each.body or "").encode(), each.endpoint, each.client, each.backend) for each in recorded
     ]
     return Dataset("history", views, [""], np.array([[each.tokens] for each in recorded], np.float64))
 
@@ -92,10 +89,10 @@ def view_of(body: bytes, endpoint: str, client: str, backend: str) -> PromptView
         raise ModelError(f"endpoint {endpoint!r} generates no answer; give one such as /v1/chat/completions")
     read: bytes | None = body
     if len(body) > SMALL_BYTES:
-        condenser = Condenser()
-        condenser.feed(body)
-        read = condenser.condensed()
-    parsed = parse_body(read, route, adapter_of(backend), client)
+        long = LongBody()
+        long.feed(body)
+        read = long.text()
+    parsed = ParsedRequest() if read is None else parse_body(read, route, adapter_of(backend), client)
     view = parsed.view
     if view is None or parsed.bypass:
         raise ModelError(f"the body asks for no answer from {route.name}; check `body` and `endpoint`")

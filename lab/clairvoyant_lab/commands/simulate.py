@@ -25,8 +25,14 @@ SEEDS = 10
 REQUESTS = 2000
 BURST_SPREAD_S = 0.05
 
-WORKLOAD_HELP = "Generated arrivals, all at once, or a FILE: a history, an Azure or a Mooncake trace."
-PREDICTOR_HELP = "What the scheduler knows: oracle, class:ACCURACY, or recorded (the FILE's own predictions)."
+WORKLOAD_HELP = (
+    "Poisson arrivals of two classes or of log-normal answers, a burst of two classes, or a FILE: a history, "
+    "an Azure or a Mooncake trace."
+)
+PREDICTOR_HELP = (
+    "What the scheduler knows: oracle, class:ACCURACY, error:SIGMA (of the log of a log-normal length), or "
+    "recorded (the FILE's own predictions)."
+)
 
 
 class MeanAndSpread(click.ParamType[tuple[float, float]]):
@@ -74,12 +80,16 @@ SECONDS = MeanAndSpread()
 @click.command(name="simulate")
 @click.option("--scenario", type=click.Choice(SCENARIOS), help="Reproduce an experiment.")
 @click.option(
-    "--workload", metavar="poisson|burst|FILE", default="poisson", show_default=True, help=WORKLOAD_HELP
+    "--workload",
+    metavar="poisson|lognormal|burst|FILE",
+    default="poisson",
+    show_default=True,
+    help=WORKLOAD_HELP,
 )
 @click.option("--policy", "policies", multiple=True, help="A policy to compare with fcfs; repeatable.")
 @click.option("--tau", type=click.FloatRange(min=0), metavar="SECONDS", help="Starvation timeout; 0: none.")
 @click.option("--predictor", default="class:0.85", show_default=True, metavar="KIND", help=PREDICTOR_HELP)
-@option_with_default("--load", POSITIVE, 0.74, "Utilisation per slot of a Poisson workload.")
+@option_with_default("--load", POSITIVE, 0.74, "Utilisation per slot of Poisson arrivals.")
 @option_with_default(
     "--short", SECONDS, "3.5,0.8", "Short service times: mean and spread in seconds.", "short_s"
 )
@@ -150,7 +160,7 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
     policies = list(dict.fromkeys(["fcfs", *(mix.policies or (DEFAULT_POLICY, "sjf"))]))
     history = None
     short_s, long_s = mix.short_s[0], mix.long_s[0]
-    if mix.workload not in ("poisson", "burst"):
+    if mix.workload not in ("poisson", "lognormal", "burst"):
         history = read_history(
             Path(mix.workload),
             prefill_rate=mix.prefill_rate,
@@ -174,7 +184,7 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
         preemption=None if mix.preempt is None else Preemption(mix.preempt),
     )
     places = mix.slots * mix.workers
-    load = mix.load if mix.workload == "poisson" else sample.offered_load / places
+    load = mix.load if mix.workload in ("poisson", "lognormal") else sample.offered_load / places
     tau = "none" if tau_s is None else f"{tau_s:.3g} s"
     return Report(
         "simulation",
@@ -189,22 +199,26 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
 
 def draw_of(mix: Mix, history: "History | None", requests: int) -> "Draw":
     """Return a function that draws the workload of a seed."""
-    from clairvoyant_lab.simulator.workload import TwoNormals, burst, poisson
+    from clairvoyant_lab.simulator.workload import LogNormal, TwoNormals, burst, poisson
 
     if history is not None:
         recorded = replace(history.workload, arrival_s=history.workload.arrival_s / mix.speed_up)
         return lambda rng: recorded
+    slots = mix.slots * mix.workers
+    if mix.workload == "lognormal":
+        answers = LogNormal()
+        return lambda rng: poisson(rng, requests, mix.load * slots / answers.mean_s, answers)
     service = TwoNormals(*mix.short_s, *mix.long_s, mix.long_share)
     if mix.workload == "burst":
         long = round(requests * mix.long_share)
         return lambda rng: burst(rng, (requests - long, long), service, BURST_SPREAD_S)
-    rate_per_s = mix.load * mix.slots * mix.workers / service.mean_s
+    rate_per_s = mix.load * slots / service.mean_s
     return lambda rng: poisson(rng, requests, rate_per_s, service)
 
 
 def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: float) -> "Forecaster":
     """Return the forecaster that `--predictor` names."""
-    from clairvoyant_lab.simulator.workload import noisy_class, oracle
+    from clairvoyant_lab.simulator.workload import LogNormal, noisy_class, oracle, with_error
 
     kind, _, number = mix.predictor.partition(":")
     if kind == "oracle":
@@ -217,10 +231,17 @@ def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: f
             raise InputError(f"--predictor {mix.predictor!r}: give an accuracy from 0.5 to 1")
         accuracy = min(accuracy, 1.0 - 1e-9)
         return lambda rng, workload: noisy_class(rng, workload, accuracy, short_s, long_s)
+    if kind == "error" and mix.workload == "lognormal":
+        error = 0.0
+        with suppress(ValueError):
+            error = float(number or "0.9")
+        if not 0.0 < error <= 10.0:
+            raise InputError(f"--predictor {mix.predictor!r}: give an error above 0, such as error:0.9")
+        return lambda rng, workload: with_error(rng, workload, error, LogNormal())
     if kind == "recorded" and history is not None and history.predictions is not None:
         recorded = history.predictions
         return lambda _, __: recorded
     raise InputError(
-        f"--predictor {mix.predictor!r} is neither oracle nor class:ACCURACY; recorded needs a --workload"
-        " FILE with predicted_tokens"
+        f"--predictor {mix.predictor!r} is neither oracle nor class:ACCURACY; error:SIGMA needs --workload"
+        " lognormal, and recorded a --workload FILE with predicted_tokens"
     )

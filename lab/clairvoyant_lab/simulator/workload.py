@@ -5,15 +5,24 @@ The scheduler does not see a workload, only the `Predictions` made of it, perfec
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import erfc, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+
+from clairvoyant_cli.scheduler.residual_life import Z90
+from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 SHORT, LONG, MEDIUM = 0, 1, 2
 """The classes of answers; generated workloads have the first two."""
+
+TOKENS_PER_S = 40.0
+"""Tokens per second of service, for workloads without token counts."""
+
+MAX_TOKENS = 8000.0  # of a log-normal answer
 
 MIN_SERVICE_S = 0.1
 """A floor under service times drawn from a normal distribution."""
@@ -77,6 +86,27 @@ class TwoNormals:
         return np.maximum(np.where(kind == LONG, long, short), MIN_SERVICE_S), kind
 
 
+MEDIAN_TOKENS, SIGMA = 180.0, 1.1
+"""Log-normal answers as chats have them: a tenth is above 740 tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """Answers of log-normal length, written at `TOKENS_PER_S`."""
+
+    median_tokens: float = MEDIAN_TOKENS
+    sigma: float = SIGMA
+
+    @property
+    def mean_s(self) -> float:
+        return self.median_tokens * float(np.exp(self.sigma**2 / 2)) / TOKENS_PER_S
+
+    def __call__(self, rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
+        tokens = np.clip(rng.lognormal(np.log(self.median_tokens), self.sigma, n), 1.0, MAX_TOKENS)
+        kind = np.where(tokens < SHORT_BELOW_TOKENS, SHORT, np.where(tokens < LONG_FROM_TOKENS, MEDIUM, LONG))
+        return tokens / TOKENS_PER_S, kind.astype(np.int64)
+
+
 def poisson(rng: np.random.Generator, n: int, rate_per_s: float, service: Service) -> Workload:
     service_s, kind = service(rng, n)
     return Workload(np.cumsum(rng.exponential(1.0 / rate_per_s, n)), service_s, kind)
@@ -90,10 +120,6 @@ def burst(
     short, long = (replace(service, long_share=share)(rng, len(kind))[0] for share in (0.0, 1.0))
     arrival_s = np.sort(rng.uniform(0.0, spread_s, len(kind)))
     return Workload(arrival_s, np.where(kind == LONG, long, short), kind)
-
-
-TOKENS_PER_S = 40.0
-"""Tokens per second of service, for workloads without token counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +153,17 @@ def noisy_class(
     """
     said_long = (workload.kind != SHORT) ^ (rng.random(len(workload)) >= accuracy)
     return from_p_long(np.where(said_long, accuracy, 1.0 - accuracy), short_s, long_s)
+
+
+def with_error(rng: np.random.Generator, workload: Workload, error: float, answers: LogNormal) -> Predictions:
+    """Return what is known of log-normal answers by a reading of their log length with this `error`."""
+    share = answers.sigma**2 / (answers.sigma**2 + error**2)
+    read = np.log(workload.service_s * TOKENS_PER_S) + rng.normal(0.0, error, len(workload))
+    middle = np.log(answers.median_tokens) + share * (read - np.log(answers.median_tokens))
+    spread = np.sqrt(share) * error
+    tokens, q90 = np.exp(middle + spread**2 / 2), np.exp(middle + Z90 * spread)
+    p_long = np.array([0.5 * erfc((log(LONG_FROM_TOKENS) - each) / spread / sqrt(2.0)) for each in middle])
+    return Predictions(p_long, tokens / TOKENS_PER_S, q90 / TOKENS_PER_S, tokens, q90)
 
 
 def from_p_long(p_long: Floats, short_s: float, long_s: float) -> Predictions:

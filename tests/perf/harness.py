@@ -1,0 +1,198 @@
+"""What the measurements share: options, turns, questions at their times, answers, daemons and upstreams."""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httptools
+import httpx
+import uvloop
+
+from profiles.percentiles import percentile
+from tests.fakes.daemon_process import DaemonProcess, daemon_process
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAT = "/v1/chat/completions"
+T = TypeVar("T")
+
+
+def options(about: str | None, *positional: str, **defaults: Any) -> argparse.Namespace:
+    """Read the command line: an option for each default, of its type.
+
+    False is a switch, a list may be given again and again, and a type is that of an option without default.
+    A positional argument that ends in `+` takes several words.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in positional:
+        parser.add_argument(name.rstrip("+"), nargs="+" if name.endswith("+") else None)
+    for name, default in defaults.items():
+        how: dict[str, Any] = {"type": type(default), "default": default}
+        if default is False:
+            how = {"action": "store_true"}
+        elif isinstance(default, list):
+            how = {"action": "append", "default": default}
+        elif isinstance(default, type):
+            how = {"type": default}
+        parser.add_argument(f"--{name.replace('_', '-')}", **how)
+    return parser.parse_args()
+
+
+def turned(arms: Sequence[T], turn: int) -> list[T]:
+    """Return the arms in the order of a turn, so that each is first as often as the others."""
+    first = turn % len(arms)
+    return [*arms[first:], *arms[:first]]
+
+
+def quantiles(values: Sequence[float], *shares: float) -> list[float]:
+    """Return the values at these shares."""
+    found = sorted(values)
+    return [percentile(found, share) for share in shares]
+
+
+async def at_times(times_s: Sequence[float], do: Callable[[int], Awaitable[T]]) -> list[T]:
+    """Do something at each time from now on, with the time's number; return what came of it."""
+    begun_s = time.monotonic()
+
+    async def one(number: int, at_s: float) -> T:
+        await asyncio.sleep(max(0.0, begun_s + at_s - time.monotonic()))
+        return await do(number)
+
+    return await asyncio.gather(*(one(number, at_s) for number, at_s in enumerate(times_s)))
+
+
+# -- clients ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A streamed answer: seconds to its first text and to its end, its pieces, and what they say."""
+
+    first_s: float
+    whole_s: float
+    pieces: int
+    text: str
+
+
+def chat_body(messages: str | list[dict[str, str]], tokens: int, model: str = "any") -> dict[str, Any]:
+    """Return a greedy, streamed chat of at most so many tokens."""
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    limits = {"max_tokens": tokens, "temperature": 0, "stream": True}
+    return {"model": model, "messages": messages} | limits
+
+
+async def ask(client: httpx.AsyncClient, body: dict[str, Any], **headers: str) -> Answer:
+    """Put a chat and read its stream; httpx.HTTPError if it fails."""
+    begun_s, first_s, said = time.monotonic(), 0.0, []
+    async with client.stream("POST", CHAT, json=body, headers=headers) as answer:
+        answer.raise_for_status()
+        async for line in answer.aiter_lines():
+            choices = json.loads(line[6:]).get("choices") if line.startswith("data: {") else None
+            if choices and (word := choices[0]["delta"].get("content")):
+                first_s = first_s or time.monotonic() - begun_s
+                said.append(word)
+    return Answer(first_s, time.monotonic() - begun_s, len(said), "".join(said))
+
+
+def many_connections(url: str) -> httpx.AsyncClient:
+    """Return a client with a connection for each request: a server may close an idle one at any moment."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    return httpx.AsyncClient(base_url=url, timeout=3600, limits=limits, trust_env=False)
+
+
+# -- our commands -------------------------------------------------------------------------------------------
+
+
+def clairvoyant(*words: object) -> str:
+    """Run a command of ours to its end, and return what it printed."""
+    command = [sys.executable, "-m", "clairvoyant_cli", *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+@contextmanager
+def serving(backend: str, *flags: str, checkout: Path | None = None) -> Iterator[DaemonProcess]:
+    """Run `clairvoyant serve` as shipped, with an empty home."""
+    with (
+        tempfile.TemporaryDirectory() as home,
+        daemon_process(backend, *flags, home=Path(home), checkout=checkout) as daemon,
+    ):
+        yield daemon
+
+
+@contextmanager
+def answering(command: Sequence[str], url: str, **variables: str) -> Iterator[int]:
+    """Run another server until the block ends; yield its process id once it answers at a URL."""
+    given = {"PATH": os.environ["PATH"]} | variables
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=given
+    ) as process:
+        try:
+            for _ in range(600):
+                try:
+                    httpx.get(url, trust_env=False)
+                    break
+                except httpx.TransportError:
+                    if process.poll() is not None:
+                        raise RuntimeError(f"{command[0]} ended with {process.returncode}") from None
+                    time.sleep(0.2)
+            yield process.pid
+        finally:
+            process.kill()
+
+
+# -- upstreams that cost next to nothing --------------------------------------------------------------------
+
+
+class Upstream(asyncio.Protocol):
+    """A hand-made server, so that what is measured is the proxy. `requested` answers each request."""
+
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.parser = httptools.HttpRequestParser(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.parser.feed_data(data)
+
+    def on_message_begin(self) -> None:
+        self.url, self.body = b"", bytearray()
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.requested(self.url.decode())
+
+    def requested(self, url: str) -> None:
+        raise NotImplementedError
+
+    def answer(self, body: bytes, kind: str = "application/json", status: str = "200 OK") -> None:
+        """Send a whole answer."""
+        head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.transport.write(head.encode() + body)
+
+    @classmethod
+    def run(cls) -> None:
+        """Serve on a free port, whose address is printed first, until killed."""
+
+        async def serve() -> None:
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(cls, "127.0.0.1", 0, backlog=2048)
+            print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+            await server.serve_forever()
+
+        uvloop.run(serve())

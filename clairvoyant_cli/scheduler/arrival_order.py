@@ -28,8 +28,7 @@ from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.placement import Station
 from clairvoyant_cli.scheduler.server_cache import ServerCache
 
-PATIENCE_S = 180.0
-"""How long an ended request waits for the real length of one before it."""
+PATIENCE_S = 180.0  # how long an ended request waits for the real length of one before it
 
 MAX_PENDING = 10_000
 """Requests whose start in order of arrival is not known; beyond that, the oldest are left out."""
@@ -42,57 +41,46 @@ it: a server that goes down frees its slots one by one.
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A request with the seconds that it would have waited longer in order of arrival, negative if less, and
-    the tokens of its prompt that would have been read again. `wait_s` is its wait in order of arrival.
-    `estimated`: a length before it was predicted.
-    """
+    """A request in order of arrival, beside how it really was."""
 
     of: Any
-    saved_s: float
+    saved_s: float  # how much longer it would have waited, negative if less
     wait_s: float
-    spared_tokens: float = 0.0
-    estimated: bool = False
+    spared_tokens: float = 0.0  # of its prompt that would have been read again
+    estimated: bool = False  # a length before it was predicted
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A request in the replay. Seconds are open time of its worker, but `arrived_s` is real time.
-
-    `start_s` is None until it has its place. `work_s` is the slot time so far, `granted_s` when it was last
-    granted a slot, None while it has none. `over`: it will not run again. `taken_s` is the predicted slot
-    time that others went by, `less_s` what it read again after cuts. `of` is what the pair is about, None if
-    it is not compared. `answer` has the real tokens of prompt and answer; `cached_tokens` and
-    `cached_in_order` are those to be expected in the cache, really and in the replay, and `read_s` is the
-    time of a token's prefill. `again` has (slot time so far, real time) of each start after a cut.
-    """
+    """A request in the replay. Seconds are open time of its worker, unless they are said to be real."""
 
     id: str
-    arrived_s: float
+    arrived_s: float  # real
     order: tuple[float, int] = (0.0, 0)
     cost_s: float = 0.0
     worker: str = ""
     able: frozenset[str] = frozenset()
-    start_s: float | None = None
-    work_s: float = 0.0
-    granted_s: float | None = None
-    freed_s: float = 0.0
+    start_s: float | None = None  # None until it has its place
+    work_s: float = 0.0  # slot time so far
+    granted_s: float | None = None  # when it was last granted a slot, None while it has none
+    freed_s: float = 0.0  # real
     waited_s: float = 0.0
-    over: bool = False
+    over: bool = False  # it will not run again
     dropped: bool = False
-    over_s: float = inf
-    taken_s: float | None = None
-    less_s: float = 0.0
+    over_s: float = inf  # real
+    taken_s: float | None = None  # the predicted slot time that others went by
+    less_s: float = 0.0  # what it read again after cuts
     estimated: bool = False
     counts: bool = True
-    of: Any = None
+    of: Any = None  # what the pair is about, None if it is not compared
     chain: Chain = NO_CHAIN
     session: str = ""
     prompt_tokens: float = 0.0
-    answer: tuple[float, float] | None = None
-    cached_tokens: float | None = None
-    cached_in_order: float | None = None
-    read_s: float = 0.0
-    again: list[tuple[float, float]] = field(default_factory=list)
+    answer: tuple[float, float] | None = None  # the real tokens of prompt and answer
+    cached_tokens: float | None = None  # to be expected in the cache, really
+    cached_in_order: float | None = None  # and in the replay
+    read_s: float = 0.0  # the time of a token's prefill
+    again: list[tuple[float, float]] = field(default_factory=list)  # starts after cuts: `work_s`, real time
 
     @property
     def spared_tokens(self) -> float:
@@ -115,12 +103,9 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """A worker in the replay: its clock of open time, its slots with the last request of each, and its cache.
+    """A worker in the replay: its clock of open time, the last request of each slot, and its cache."""
 
-    `marks` are (real time, open time then, whether it runs from there).
-    """
-
-    marks: list[tuple[float, float, bool]]
+    marks: list[tuple[float, float, bool]]  # real time, open time then, whether it runs from there
     slots: list[_Run] = field(default_factory=list)
     removed: list[_Run] = field(default_factory=list)
     resizes: deque[tuple[float, int]] = field(default_factory=deque)

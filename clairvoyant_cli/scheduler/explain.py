@@ -38,25 +38,19 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The place of a waiting job. `rank` counts from 1; `start` is the predicted wait from now in seconds and
-    `ahead` how many start before it, newcomers included; None while it cannot start. `next` is started by
-    the guard if the cause is GUARD. `rank_fcfs` and `start_fcfs_s` are those of arrival order.
-
-    `tau_s` is its starvation timeout and `overdue_s` the time past it, negative before; both are None if the
-    guard does not apply to it. `overdue_more` counts jobs that are past theirs by more.
-    """
+    """The place of a waiting job."""
 
     entry: QueuedJob
     cause: Cause
-    rank: int
-    by_guard: bool
-    start: Range | None
-    ahead: float | None
-    rank_fcfs: int
+    rank: int  # from 1
+    by_guard: bool  # the guard starts it next
+    start: Range | None  # in seconds from now; None while it cannot start
+    ahead: float | None  # how many start before it, newcomers included; None likewise
+    rank_fcfs: int  # in arrival order
     start_fcfs_s: float
-    tau_s: float | None = None
-    overdue_s: float | None = None
-    overdue_more: int = 0
+    tau_s: float | None = None  # its starvation timeout, None if the guard does not apply to it
+    overdue_s: float | None = None  # the time past it, negative before
+    overdue_more: int = 0  # jobs that are past theirs by more
 
 
 class Standings(Sequence[Standing]):

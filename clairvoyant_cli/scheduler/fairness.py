@@ -20,35 +20,26 @@ from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
 Rules = TypeVar("Rules")
 
-HALF_LIFE_S = 60.0
-"""After this long, half of a charge is forgiven."""
+HALF_LIFE_S = 60.0  # after this long, half of a charge is forgiven
 
 SERVICE_MEMORY_S = HALF_LIFE_S / log(2.0)
 """Divide decayed seconds of service by this to get a rate (QUARTZ's moving average)."""
 
-FORGOTTEN_S = 1e-3
-"""A charge below this is nothing."""
-
-SWEEP_EVERY = 1024
-"""Charges between two searches for clients to forget."""
+FORGOTTEN_S = 1e-3  # a charge below this is nothing
+SWEEP_EVERY = 1024  # charges between two searches for clients to forget
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """The limits of one client; unset fields follow the rules of all clients.
+    """The limits of one client; unset fields follow the rules of all clients (Clairvoyant, section 7)."""
 
-    `tau_s` is its own starvation timeout (infinite: no guard), `weight` its share under `fair` and of a full
-    queue, `max_running` and `max_waiting` its limits of slots and queue places (Clairvoyant, section 7).
-    """
-
-    tau_s: float | None = None
-    weight: float = 1.0
+    tau_s: float | None = None  # its own starvation timeout, infinite for no guard
+    weight: float = 1.0  # its share under `fair`, and of claims of urgency
     max_running: int | None = None
     max_waiting: int | None = None
 
 
-EVERYBODY = Tenant()
-"""The rules of a client without its own."""
+EVERYBODY = Tenant()  # the rules of a client without its own
 
 
 def rules_for(client: str, known: Mapping[str, Rules], everybody: Rules) -> Rules:

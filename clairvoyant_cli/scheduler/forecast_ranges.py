@@ -24,14 +24,12 @@ TAIL = 0.08
 
 SHARES = (TAIL, 0.5, 1.0 - TAIL)
 
-SPREADS = (0.4, 0.6, 0.8, 1.0)
-"""Forecasts whose sigma lies between two of these are judged together."""
+SPREADS = (0.4, 0.6, 0.8, 1.0)  # forecasts whose sigma lies between two of these are judged together
 
 FIRST_STEP, STEP, LEARNED = 0.2, 0.01, 20.0
 """Step of a quantile: it falls with the outcomes, `LEARNED` of which halve it, to a least one."""
 
-SAMPLES_PER_AGE = 2.0
-"""Samples of a request each time that its age grows by a factor of e."""
+SAMPLES_PER_AGE = 2.0  # samples of a request each time that its age grows by a factor of e
 
 MAX_PENDING = 512
 SOON_S = 1e-3

@@ -9,46 +9,33 @@ from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request as it joins the queue. Times are seconds on the caller's clock.
-
-    `p_long` is the paper's key (Clairvoyant, section 3.4). `cost_s` is the predicted service time and
-    `cost_high_s` its upper quantile; `tokens` is the expected answer length and `tokens_q90` its upper
-    quantile, 0 if the spread is unknown. `affinity` names what must be loaded to run it (model and runner
-    options); `worker` pins it to one worker, "" means any; `able` names the workers that can run it, empty
-    means all. `urgency` is a level, 0 the most urgent, None if unset, and `urgency_by` its source
-    (`urgency.Said`). `priority` is set by the client, lower is sooner. `prefix` identifies the conversation
-    and `session` its session; `claimed` and `parent` are the session ids that the client claims, as hashes;
-    `agentic`: it uses tools; `program` names the client's program. `saved_s` is the prefill that a KV cache
-    saves, not included in its costs.
-    `stands_back` is the number of priority levels that a background job waits behind others, until it has
-    waited for tau. `not_before_s` is its earliest start, unless it is promoted.
-    """
+    """A request as it joins the queue. Times are seconds on the caller's clock."""
 
     id: str
     arrival_s: float
-    p_long: float = 0.5
-    cost_s: float = 0.0
-    cost_high_s: float = 0.0
-    tokens: float = 0.0
+    p_long: float = 0.5  # the paper's key (Clairvoyant, section 3.4)
+    cost_s: float = 0.0  # the predicted service time
+    cost_high_s: float = 0.0  # its upper quantile
+    tokens: float = 0.0  # the expected answer length
     prompt_tokens: float = 0.0
     client: str = ""
     model: str = ""
-    affinity: str = ""
-    worker: str = ""
-    priority: int = 0
-    urgency: int | None = None
-    tokens_q90: float = 0.0
-    able: frozenset[str] = frozenset()
-    urgency_by: str = ""
-    prefix: Chain = NO_CHAIN
+    affinity: str = ""  # what must be loaded to run it: model and runner options
+    worker: str = ""  # the one that it is pinned to, "" for any
+    priority: int = 0  # set by the client, lower is sooner
+    urgency: int | None = None  # a level, 0 the most urgent
+    tokens_q90: float = 0.0  # the upper quantile of `tokens`, 0 if the spread is unknown
+    able: frozenset[str] = frozenset()  # the workers that can run it, empty for all
+    urgency_by: str = ""  # the source of its level: `urgency.Said`
+    prefix: Chain = NO_CHAIN  # its conversation
     session: str = ""
-    claimed: str = ""
-    parent: str = ""
-    agentic: bool = False
-    program: str = ""
-    saved_s: float = 0.0
-    stands_back: int = 0
-    not_before_s: float = 0.0
+    claimed: str = ""  # the session id that its client claims, as a hash
+    parent: str = ""  # the parent session that its client claims, likewise
+    agentic: bool = False  # it uses tools
+    program: str = ""  # its client's program
+    saved_s: float = 0.0  # the prefill that a KV cache saves, not included in its costs
+    stands_back: int = 0  # priority levels that a background job waits behind others, until past tau
+    not_before_s: float = 0.0  # its earliest start, unless it is promoted
 
     @property
     def rank(self) -> float:

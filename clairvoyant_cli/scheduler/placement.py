@@ -35,25 +35,18 @@ class WorkerSpeed(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Station:
-    """A worker as the scheduler sees it: its slots, its running jobs, and when the first of them should end.
-
-    One set `apart` starts only jobs pinned to it, or that no other available worker can run. `weight` is its
-    share among equally good workers. Without a `speed`, a job takes its predicted cost. `cache` follows its
-    KV cache. A worker that orders its own queue has more slots than it serves `at_once`: the other jobs wait
-    inside it, the shorter first. Its slots have `shared_tokens` of KV cache together: an overflow aborts all
-    their answers.
-    """
+    """A worker as the scheduler sees it: its slots, its jobs, and when the first of them should end."""
 
     name: str
     slots: int
-    at_once: int
-    speed: WorkerSpeed | None = None
+    at_once: int  # fewer than `slots` if it orders its own queue: the others wait inside, the shorter first
+    speed: WorkerSpeed | None = None  # without one, a job takes its predicted cost
     cache: ServerCache = field(default_factory=ServerCache)
-    apart: bool = False
-    weight: float = 1.0
+    apart: bool = False  # it starts only jobs pinned to it, or that no other available worker can run
+    weight: float = 1.0  # its share among equally good workers
     running: dict[str, QueuedJob] = field(default_factory=dict)
     next_end_s: float = 0.0
-    shared_tokens: float = inf
+    shared_tokens: float = inf  # KV cache of all slots together: an overflow aborts all their answers
 
     def has_room(self, job: Job) -> bool:
         """Return whether a job's context fits beside those of the running jobs; one alone always does."""
@@ -89,15 +82,12 @@ class Station:
 
 
 class Placement(NamedTuple):
-    """The best free station for a job, and the busy one that it should wait for instead, if any.
-
-    There it would end `gain_s` sooner and occupy the station for `takes_s`.
-    """
+    """The best free station for a job, and the busy one that it should wait for instead, if any."""
 
     station: Station
     waits_for: Station | None = None
-    gain_s: float = 0.0
-    takes_s: float = 0.0
+    gain_s: float = 0.0  # how much sooner it would end there
+    takes_s: float = 0.0  # how long it would occupy that station
 
 
 class Fleet:

@@ -1,7 +1,6 @@
 """Ordering policies: a key for each job when it joins the queue; the lowest key runs first, ties by arrival.
 
-A policy is a key function and a few flags. Keys are fixed when a job joins the queue, so that a heap can hold
-them.
+A policy is a key function and a few flags. Keys are fixed when a job joins the queue.
 """
 
 from collections.abc import Callable
@@ -23,13 +22,11 @@ FAIR_WEIGHT = 1.0
 QUARTZ_FAIRNESS = 0.10
 """Seconds of disadvantage per second of the client's service rate (beta: QUARTZ, Table 3)."""
 
-QUARTZ_CANDIDATES = 2
-"""Workers among which a job is routed: the power of two choices (K of QUARTZ, Table 3)."""
+QUARTZ_CANDIDATES = 2  # workers among which a job is routed: the power of two choices (K of QUARTZ, Table 3)
 
 LEAST_DUE_S = 0.01
 
-URGENCY_STEP_S = 1e6
-"""One level of urgency outweighs any remaining time: eleven days."""
+URGENCY_STEP_S = 1e6  # one level of urgency outweighs any remaining time: eleven days
 
 TIE_S_PER_TOKEN = 1e-6
 """Waiting times closer than a microsecond a token are a tie, broken by predicted length."""
@@ -42,43 +39,30 @@ CUT_MARGIN = 0.1
 """A cut must gain this share of the waiting job's own time beyond its cost; otherwise jobs of similar length
 would swap for nothing. 0.35 would cost 5 points of short P50 at 85 % accuracy."""
 
-MAX_CUTS = 4
-"""Cuts per job, so that its reader is not interrupted without end."""
+MAX_CUTS = 4  # cuts per job, so that its reader is not interrupted without end
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A named ordering; `summary` describes it in a sentence or two.
-
-    `key` orders jobs, lowest first. `guard` is how tau may overrule it, None: never. `in_seconds`: the key is
-    in seconds, so that the cost of loading a model can be added. `by_level`: urgent jobs first, and clients'
-    claims are limited to their share. `by_share`: fair between clients, whatever the lengths.
-
-    With `candidates`, a job waits for one worker from its arrival, the best of this many drawn (QUARTZ,
-    Algorithm 1); without, for the worker where it is predicted to end first when a slot falls free.
-
-    For backends that can stop and resume a job: with `preemptive`, a waiting job takes the slot of a running
-    one where that gains more than its cost and a `margin` (see `preemption`); with `quantum_tokens`, a
-    running job yields to any waiting one after this many tokens, the highest `yields` first. `max_cuts`
-    limits the cuts per job, None: no limit. With `cut_key` alone, only jobs are stopped whose prompt is still
-    being read, where that gains more by this key in seconds.
-    """
+    """A named ordering. Where servers can stop and resume jobs, it may also say which are stopped."""
 
     name: str
-    key: Callable[[QueuedJob], float]
+    key: Callable[[QueuedJob], float]  # the lowest first
     summary: str = ""
-    guard: Guard | None = None
-    in_seconds: bool = False
-    by_level: bool = False
-    by_share: bool = False
+    guard: Guard | None = None  # how tau may overrule the key
+    in_seconds: bool = False  # the key is in seconds: the cost of loading a model is added
+    by_level: bool = False  # urgent jobs first, and clients' claims are limited to their share
+    by_share: bool = False  # fair between clients, whatever the lengths
+    # A job waits for one worker from its arrival, the best of this many drawn (QUARTZ, Algorithm 1). None: it
+    # waits for the worker where it is predicted to end first when a slot falls free.
     candidates: int | None = None
-    preemptive: bool = False
-    margin: float = 0.0
-    max_cuts: int | None = MAX_CUTS
-    cut_key: Callable[[QueuedJob], float] | None = None
+    preemptive: bool = False  # a waiting job takes a running one's slot if that gains (see `preemption`)
+    margin: float = 0.0  # what a cut must gain beyond its cost, as a share of the waiting job's time
+    max_cuts: int | None = MAX_CUTS  # per job
+    cut_key: Callable[[QueuedJob], float] | None = None  # alone, it cuts only while a prompt is read
     boosts: bool = False  # the key depends on the load: see `tuned`
-    quantum_tokens: float | None = None
-    yields: Callable[[QueuedJob], float] | None = None
+    quantum_tokens: float | None = None  # a running job yields to any waiting one after this many
+    yields: Callable[[QueuedJob], float] | None = None  # the highest yields first
 
     @property
     def guarded(self) -> bool:
@@ -309,8 +293,7 @@ POLICIES = {
     )
 }
 
-URGENCY_POLICY = "urgency"
-"""The default with an urgency predictor."""
+URGENCY_POLICY = "urgency"  # the default with an urgency predictor
 
 SERVABLE = tuple(name for name in POLICIES if name != "oracle")
 """The policies of a proxy, which does not know real lengths."""

@@ -8,21 +8,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import exp
 
-ALPHA = 0.95
-"""The share of requests that should not exceed their quantile (QUARTZ, Table 3)."""
+ALPHA = 0.95  # the share of requests that should not exceed their quantile (QUARTZ, Table 3)
+DELTA = 0.05  # predictions are distrusted above a miss rate of 1 - alpha + delta (QUARTZ, Table 3)
+RATE = 0.08  # step of the log correction per outcome
 
-DELTA = 0.05
-"""Predictions are distrusted above a miss rate of 1 - alpha + delta (QUARTZ, Table 3)."""
-
-RATE = 0.08
-"""Step of the log correction per outcome."""
-
-WINDOW = 128
-MIN_JUDGED = 64
-"""Outcomes used for trust, and the least number needed."""
-
-MAX_FACTOR = 16.0
-"""Limit of a correction, up or down."""
+WINDOW = 128  # outcomes used for trust
+MIN_JUDGED = 64  # the least number needed
+MAX_FACTOR = 16.0  # limit of a correction, up or down
 
 
 @dataclass(slots=True)

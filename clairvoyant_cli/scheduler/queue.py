@@ -49,17 +49,10 @@ from clairvoyant_cli.scheduler.sessions import Sessions
 from clairvoyant_cli.scheduler.tail_rate import TailRate
 from clairvoyant_cli.scheduler.urgency import Claims, Said, level_beyond_share, level_of, outranks
 
-MAX_BACK_S = 600.0
-"""The longest that a background job waits behind others, where tau is longer or not set."""
-
-MAX_REPRICED = 8
-"""At most this many waiting jobs are priced again when a prompt is read."""
-
-REPRICE_SHARE = 0.05
-"""A change of less than this share of a job's cost does not move it."""
-
-FORWARD_EVERY = 4
-"""At most one start in this many goes to a background job that has waited for tau."""
+MAX_BACK_S = 600.0  # the longest that a background job waits behind others, where tau is longer or not set
+MAX_REPRICED = 8  # at most this many waiting jobs are priced again when a prompt is read
+REPRICE_SHARE = 0.05  # a change of less than this share of a job's cost does not move it
+FORWARD_EVERY = 4  # at most one start in this many goes to a background job that has waited for tau
 
 _PLACE = attrgetter("rank", "key", "seq")
 

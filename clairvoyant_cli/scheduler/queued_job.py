@@ -7,8 +7,7 @@ from clairvoyant_cli.scheduler.job import Job, Move, Reason
 from clairvoyant_cli.scheduler.residual_life import mean_residual
 from clairvoyant_cli.scheduler.server_cache import NOTHING, Expected
 
-FIRST = float("-inf")
-"""The rank of a promoted job: before every priority that a client can set."""
+FIRST = float("-inf")  # the rank of a promoted job: before every priority that a client can set
 
 
 class Prefill(NamedTuple):

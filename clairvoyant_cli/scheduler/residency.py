@@ -8,8 +8,7 @@ SWAP_PATIENCE = 3.0
 """A freshly loaded model stays for this many times its load price while it has work: swapping then takes
 at most a quarter of a busy worker's time."""
 
-MAX_TOGETHER = 64
-"""Limit of affinities known to be loaded on one worker; clients choose the runner's options."""
+MAX_TOGETHER = 64  # limit of affinities known to be loaded on one worker; clients choose the runner's options
 
 
 @dataclass(frozen=True, slots=True)

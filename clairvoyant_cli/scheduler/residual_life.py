@@ -7,8 +7,7 @@ conditional mean exceeds the age by about age x sigma^2 / ln(age / median)).
 
 from math import erfc, exp, log, pi, sqrt
 
-Z90 = 1.2815515655446004
-"""The 90 % quantile of the standard normal distribution."""
+Z90 = 1.2815515655446004  # the 90 % quantile of the standard normal distribution
 
 MIN_SIGMA = 0.3
 """The least spread (35 %): with a tighter one, an answer beyond its prediction would be expected to end at
@@ -17,8 +16,7 @@ any moment, however long it runs."""
 MIN_SHARE = 0.1
 """Without a spread, at least this share of the tokens so far, or of the estimate, is still due."""
 
-FAR = 6.0
-"""From here on the continued fraction for Mills' ratio is more exact than `erfc`."""
+FAR = 6.0  # from here on the continued fraction for Mills' ratio is more exact than `erfc`
 
 
 def mean_residual(done: float, mean: float, q90: float) -> float:

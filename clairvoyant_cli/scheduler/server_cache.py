@@ -20,8 +20,7 @@ MAX_CONTEXTS = 1000
 """The most contexts that are tracked per server, those that should be evicted included: one that is still
 there shows that the cache is larger than assumed."""
 
-MAX_PIECES = 200_000
-"""The most pieces of tracked conversations."""
+MAX_PIECES = 200_000  # the most pieces of tracked conversations
 
 KEPT_SHARE = 0.5
 """A conversation counts as kept if at least this share of it came from the cache: templates drop thinking."""
@@ -31,11 +30,8 @@ TELLING_TOKENS = 50.0
 
 REUSE_WEIGHT = 0.3
 
-USUAL_WEIGHT = 0.1
-"""Weight of the latest value in the running mean of contexts."""
-
-OTHERS_FOR_S = 60.0
-"""How long requests outside sessions count as traffic that needs room in the cache."""
+USUAL_WEIGHT = 0.1  # weight of the latest value in the running mean of contexts
+OTHERS_FOR_S = 60.0  # how long requests outside sessions count as traffic that needs room in the cache
 
 
 @dataclass(slots=True, eq=False)
@@ -60,17 +56,12 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a server should have of a prompt: `tokens`, 0 if its conversation should be evicted by now.
-
-    `if_kept` are the tokens of its conversation, whether or not it is evicted, and `needs_tokens` is the
-    size of the cache behind the slots that keeps it: 0 if the slots alone do. Others have `shared` tokens of
-    it.
-    """
+    """What a server should have of a prompt."""
 
     tokens: float = 0.0
-    if_kept: float = 0.0
-    needs_tokens: float = 0.0
-    shared: float = 0.0
+    if_kept: float = 0.0  # of its conversation, whether or not it is evicted
+    needs_tokens: float = 0.0  # the size of the cache behind the slots that keeps it, 0 if the slots alone do
+    shared: float = 0.0  # that others have of it
 
 
 NOTHING = Expected()

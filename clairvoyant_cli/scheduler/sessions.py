@@ -38,9 +38,8 @@ USUAL_GAP_S = 2.0
 """How long a session is expected to take to come back, before it ever has: 86 % of the turns in published
 traces of coding agents come back within a second."""
 
-GAP_MARGIN = 1.5
-MAX_HOLD_S = 30.0
-"""A hold lasts this many times the longest recent gap, and no longer than this."""
+GAP_MARGIN = 1.5  # a hold lasts this many times the longest recent gap
+MAX_HOLD_S = 30.0  # and no longer than this
 
 RETURNS_PRIOR = {True: 0.9, False: 0.5}
 """Probability that a session comes back after an answer that called a tool, or did not. Counts as two
@@ -51,14 +50,9 @@ MAX_QUESTION_S = 10.0
 
 MAX_UNPAID, MAX_PROGRAMS = 2, 1000
 
-USUAL_WEIGHT = 0.1
-"""Weight of the latest turn in the running mean of what turns cost."""
-
-GROWTH = 2.0
-"""A session is given a turn only if the cache has room for this many times its tokens: it grows."""
-
-TOLD_EVERY_S = 20.0
-"""At most one broken prefix is logged in this time."""
+USUAL_WEIGHT = 0.1  # weight of the latest turn in the running mean of what turns cost
+GROWTH = 2.0  # a session is given a turn only if the cache has room for this many times its tokens: it grows
+TOLD_EVERY_S = 20.0  # at most one broken prefix is logged in this time
 
 PATIENCE, MOST_PATIENCE = 2.5, 4.0
 """A session is parked this many times as long as it would wait if every session were read again, or for tau,
@@ -67,46 +61,37 @@ whichever is longer, but no longer than the second number says."""
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A session and its account. `tokens` is its context, after the last answer or as expected.
-
-    It takes turns with others once it is an `agent`: it uses tools or went on at once. `active`: it has a
-    turn on `worker`, since `turn_s`. `read_tokens` and `kept_tokens` sum what servers read of its prompts and
-    what they took from their caches. `returns` of `answers` were followed by another request.
-    `parent` is the id of its parent session; its family has the number `family`, infinite if it has none, and
-    `busy` of its children wait or run. It was first seen at `since_s`.
-    `broken` is what changed last in its prompts so that `reread_tokens` were read again, "" if nothing did.
-    `broke` and `again` are the change in its last prompt and its tokens, if it broke the prefix.
-    """
+    """A session and its account. It takes turns with others once it is an `agent`."""
 
     id: str
     client: str
     claimed: str
-    agent: bool
-    parent: str = ""
-    family: float = inf
-    busy: int = 0
+    agent: bool  # it uses tools or went on at once
+    parent: str = ""  # the id of its parent session
+    family: float = inf  # a number, infinite if it has no family
+    busy: int = 0  # its children that wait or run
     unpaid: int = 0  # holds in a row that others waited for, and in which it did not come back
     program: str = ""
-    since_s: float = 0.0
+    since_s: float = 0.0  # when it was first seen
     turns: int = 0
-    tokens: float = 0.0
-    read_tokens: float = 0.0
-    kept_tokens: float = 0.0
-    returns: int = 0
+    tokens: float = 0.0  # its context, after the last answer or as expected
+    read_tokens: float = 0.0  # what servers read of its prompts
+    kept_tokens: float = 0.0  # what they took from their caches
+    returns: int = 0  # of `answers`, how many were followed by another request
     answers: int = 0
     longest_gap_s: float = USUAL_GAP_S / GAP_MARGIN
     calls_tool: bool = False
-    active: bool = False
+    active: bool = False  # it has a turn
     worker: str = ""
-    turn_s: float = 0.0
+    turn_s: float = 0.0  # since when it has a turn
     last_end_s: float = 0.0
     waiting: int = 0
     running: int = 0
     chain: Chain = NO_CHAIN
     reread_tokens: float = 0.0
-    broken: str = ""
-    broke: Change | None = None
-    again: float = 0.0
+    broken: str = ""  # what changed last in its prompts so that `reread_tokens` were read again
+    broke: Change | None = None  # the change in its last prompt, if it broke the prefix
+    again: float = 0.0  # and its tokens
     told: tuple[str, ...] = ()  # kinds of changes that were logged
 
     @property

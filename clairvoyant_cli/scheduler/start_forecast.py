@@ -16,27 +16,23 @@ from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
-MAX_LOAD = 0.95
-"""Limit of the load of newcomers: a wait grows at most twentyfold."""
+MAX_LOAD = 0.95  # limit of the load of newcomers: a wait grows at most twentyfold
 
 STRETCH_SHARE = 0.5
 """A guard that lets those pass that waited 1/r as long is taken for one of r / 2: few of them have waited
 just so long. With r waits are overestimated by a quarter, with 1 underestimated by as much."""
 
-MIN_SIGMA, MAX_SIGMA = 0.15, 2.5
-"""Limits of the spread of a wait, as the sigma of its logarithm."""
-
-MAX_PLAYED = 200
-"""Jobs simulated to compare policies: some ten milliseconds per policy."""
+MIN_SIGMA, MAX_SIGMA = 0.15, 2.5  # limits of the spread of a wait, as the sigma of its logarithm
+MAX_PLAYED = 200  # jobs simulated to compare policies: some ten milliseconds per policy
 
 
 class Wait(NamedTuple):
-    """A forecast: median, sigma of its logarithm, median without newcomers, and how many start before."""
+    """A forecast of a start, in seconds from now."""
 
-    mid_s: float
-    sigma: float
-    alone_s: float
-    ahead: float
+    mid_s: float  # the median
+    sigma: float  # of its logarithm
+    alone_s: float  # the median without newcomers
+    ahead: float  # how many start before
 
 
 class _Plan(NamedTuple):

@@ -18,15 +18,13 @@ What each form of the guard guarantees, for a job that has waited longer than ta
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-TAU_PER_MU_SHORT = 3.0
-"""tau = 3 x mu_short (Clairvoyant, section 3.4)."""
+TAU_PER_MU_SHORT = 3.0  # tau = 3 x mu_short (Clairvoyant, section 3.4)
 
 TAU_PER_SHORT_SERVICE = 10.0
 """Tau in mean service times of a short request, where no sojourn times are known. At a utilisation of 0.74
 that is three to four mean short sojourns; the paper's factor of 3 would cost a third of the gain at P50."""
 
-DEFAULT_TAU_S = 120.0
-"""Without any measurement: the paper's value for an Apple M1 (Clairvoyant, section 3.4)."""
+DEFAULT_TAU_S = 120.0  # without any measurement: the paper's value for an Apple M1 (Clairvoyant, section 3.4)
 
 
 def tau_from_sojourn(mu_short_s: float) -> float:

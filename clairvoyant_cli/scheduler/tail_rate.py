@@ -7,11 +7,8 @@ exp(-g t), g = (1 - rho) / m. Answers vary more, so that g is lower by half: wit
 
 from collections import deque
 
-LATEST = 200
-"""Arrivals and answers from which load and mean service time are taken."""
-
-LEAST = 10
-"""Before so many answers the usual rate is used."""
+LATEST = 200  # arrivals and answers from which load and mean service time are taken
+LEAST = 10  # before so many answers the usual rate is used
 
 SHARE = 0.5
 SPARE = 0.08, 0.36
@@ -19,9 +16,7 @@ SPARE = 0.08, 0.36
 arrival costs short jobs more than it saves long ones."""
 
 USUAL_RATE = 0.02  # per second: the rate at a load of 0.7 with answers of 8 s
-
-CHANGE = 0.2
-"""A smaller change of the rate does not move any job."""
+CHANGE = 0.2  # a smaller change of the rate does not move any job
 
 
 class TailRate:

@@ -19,14 +19,9 @@ from clairvoyant_cli.scheduler.job import Job
 
 LEVELS = 5
 
-UNSAID_URGENCY = 2
-"""The level of a job without one: the middle of the five."""
-
-CLAIM_HALF_LIFE_S = 60.0
-"""Half-life of a client's recorded urgent service."""
-
-CLAIM_WINDOW_S = CLAIM_HALF_LIFE_S / log(2.0)
-"""The limit of such a counter for a slot that is never idle."""
+UNSAID_URGENCY = 2  # the level of a job without one: the middle of the five
+CLAIM_HALF_LIFE_S = 60.0  # half-life of a client's recorded urgent service
+CLAIM_WINDOW_S = CLAIM_HALF_LIFE_S / log(2.0)  # the limit of such a counter for a slot that is never idle
 
 
 class Said(StrEnum):

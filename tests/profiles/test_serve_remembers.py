@@ -195,7 +195,7 @@ async def test_the_tokens_of_an_answer_that_was_given_up_are_recorded(tmp_path: 
         await until(daemon, lambda s: bool(s.running) and s.running[0].tokens >= 20)
         client.leave()
         await until(daemon, lambda s: s.counters.client_cancelled == 1)
-        had = daemon.stats.tokens.of("127.0.0.1")
+        had = daemon.stats.tokens["127.0.0.1"]
         assert had >= 20
     (left,) = recorded(path)
     assert (left.tokens, left.length_class) == (had, "")

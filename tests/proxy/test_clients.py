@@ -309,7 +309,7 @@ async def test_an_answer_that_was_given_up_counts_as_far_as_it_came(tmp_path: Pa
         client.leave()
         state = await until(daemon, lambda s: s.counters.client_cancelled == 1)
         assert state.clients[0].tokens >= 20
-        client_left = daemon.stats.tokens.of("127.0.0.1")
+        client_left = daemon.stats.tokens["127.0.0.1"]
         async with raw_client(daemon.base_url) as unstreamed:
             unstreamed.send(chat("X-Clairvoyant-Client: ann", content="endless"))
             await until(daemon, lambda s: bool(s.running) and s.running[0].elapsed_s > 0.1)
@@ -336,7 +336,7 @@ async def tokens_counted(body: bytes, *headers: str, status: str = "200 OK") -> 
     async with between(script, ByFirstWord()) as (daemon, client):
         await client.ask(chat("X-Clairvoyant-Client: ann", content="1.0 of many words"))
         await until(daemon, lambda s: s.counters.completed + s.counters.upstream_error == 1)
-        tokens: int = daemon.stats.tokens.of("127.0.0.1")
+        tokens: int = daemon.stats.tokens["127.0.0.1"]
         return tokens
 
 

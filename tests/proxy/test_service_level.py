@@ -6,10 +6,10 @@ import pytest
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.access.client_counts import MAX_CLIENTS
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.queue.service_level import MIN_RECENT, ServiceLevel, objective_of
 from clairvoyant_cli.proxy.requests.admission import Refused
-from clairvoyant_cli.scheduler.client_counts import MAX_CLIENTS
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts
 
 
@@ -89,7 +89,7 @@ async def test_violations_are_counted_by_class_and_client_and_an_alert_comes_and
     assert state.alert
     [short] = state.classes
     assert (short.judged, short.missed) == (MIN_RECENT, MIN_RECENT // 2)
-    assert level.missed_by_client.of("ann") == MIN_RECENT // 2
+    assert level.missed_by_client["ann"] == MIN_RECENT // 2
     assert [line for line in said if "is not met" in line and line.startswith("WARNING")] == said
     for _ in range(5 * MIN_RECENT):
         served(parts, 1.0)
@@ -104,8 +104,8 @@ async def test_names_that_somebody_makes_up_keep_nobody_from_being_counted() -> 
         served(parts, 6.0, f"made up {number}")
     for _ in range(3):
         served(parts, 6.0)
-    assert level.missed_by_client.of("ann") == 3
-    assert len(level.missed_by_client.clients) <= MAX_CLIENTS
+    assert level.missed_by_client["ann"] == 3
+    assert len(level.missed_by_client) <= MAX_CLIENTS
 
 
 async def test_forecasts_are_corrected_by_what_became_of_them() -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from clairvoyant_cli.protocols import printable as plain
+from clairvoyant_cli.proxy.access.client_counts import ClientCounts
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder, Compared
-from clairvoyant_cli.scheduler.client_counts import Tally
 from clairvoyant_cli.state.snapshot import (
     MAX_RECENT,
     AnswerPart,
@@ -57,7 +57,7 @@ class RequestStats:
     books: ArrivalOrder = field(default_factory=ArrivalOrder)
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    tokens: Tally = field(default_factory=Tally)
+    tokens: ClientCounts = field(default_factory=ClientCounts)
     _stats: tuple[float, tuple[ClassStats, ...]] | None = None
 
     def repeated(self, exchange: Exchange, why: str) -> None:

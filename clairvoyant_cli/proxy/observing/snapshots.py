@@ -259,9 +259,9 @@ class SnapshotBuilder:
         """Return the busiest clients of those that have requests, had answers, or have rules."""
         tokens = self.stats.tokens
         here = self.operation.dispatcher.scheduler.clients
-        names = here.keys() | tokens.clients | {*self.access.clients.listed}
+        names = here.keys() | tokens.keys() | {*self.access.clients.listed}
         busiest = nsmallest(
-            CLIENTS_SHOWN, names, key=lambda name: (-sum(here.get(name, (0, 0))), -tokens.of(name), name)
+            CLIENTS_SHOWN, names, key=lambda name: (-sum(here.get(name, (0, 0))), -tokens[name], name)
         )
         return tuple(self._client(name, *here.get(name, (0, 0))) for name in busiest)
 
@@ -271,8 +271,8 @@ class SnapshotBuilder:
             name=name,
             waiting=waiting,
             running=running,
-            tokens=self.stats.tokens.of(name),
-            late=0 if self.service_level is None else self.service_level.missed_by_client.of(name),
+            tokens=self.stats.tokens[name],
+            late=0 if self.service_level is None else self.service_level.missed_by_client[name],
             weight=rules.weight,
             max_waiting=rules.max_waiting,
             max_running=rules.max_running,

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from clairvoyant_cli.config import SLO
 from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S
 from clairvoyant_cli.protocols.routes import Work
+from clairvoyant_cli.proxy.access.client_counts import ClientCounts
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
-from clairvoyant_cli.scheduler.client_counts import Tally
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.state.snapshot import LevelMet, ServiceLevelState
@@ -58,7 +58,7 @@ class ServiceLevel:
     alerting: bool = False
     judged: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
-    missed_by_client: Tally = field(default_factory=Tally)
+    missed_by_client: ClientCounts = field(default_factory=ClientCounts)
     objective: Objective = field(init=False)
     _coverage: Coverage = field(init=False)
     _forecasts: dict[str, float] = field(default_factory=dict)

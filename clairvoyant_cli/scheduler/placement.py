@@ -35,7 +35,7 @@ class WorkerSpeed(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Station:
-    """A worker as the scheduler sees it: its slots, its jobs, and when the first of them should end."""
+    """A worker as the scheduler sees it: its slots and its jobs."""
 
     name: str
     slots: int
@@ -45,7 +45,6 @@ class Station:
     apart: bool = False  # it starts only jobs pinned to it, or that no other available worker can run
     weight: float = 1.0  # its share among equally good workers
     running: dict[str, QueuedJob] = field(default_factory=dict)
-    next_end_s: float = 0.0
     shared_tokens: float = inf  # KV cache of all slots together: an overflow aborts all their answers
 
     def has_room(self, job: Job) -> bool:
@@ -75,10 +74,6 @@ class Station:
     def left_s(self, now: float) -> float:
         """Return the expected seconds of work left in its slots."""
         return sum(entry.left_s(now) for entry in self.running.values())
-
-    def note_ends(self) -> None:
-        ends = (entry.began_s + entry.expected_s for entry in self.running.values())
-        self.next_end_s = min(ends, default=0.0)
 
 
 class Placement(NamedTuple):
@@ -140,7 +135,6 @@ class Fleet:
             load_s = self.residency.price_s(worker, entry.job.affinity)
             entry.pace = (entry.expected_s - load_s) / entry.remaining_s
         station.running[entry.job.id] = entry
-        station.note_ends()
         if self.residency.prices:
             self.residency.dispatched(worker, entry.job.id, entry.job.affinity, now)
         entry.expected = station.cache.expected(entry.job.prefix)
@@ -156,13 +150,11 @@ class Fleet:
         if station.speed is not None:
             entry.pace = station.speed.seconds(0.0, thought.answer_tokens) / due_s
         entry.expect(entry.pace * due_s, now)
-        station.note_ends()
 
     def ended(self, entry: QueuedJob, *, served: bool) -> None:
         """Record that a job has left its slot; `served` means that it ran."""
         station = self.stations[entry.worker]
         del station.running[entry.job.id]
-        station.note_ends()
         if served:
             self.residency.loaded(entry.worker, entry.job.id)
         else:
@@ -239,36 +231,15 @@ class Fleet:
             if own_s < best_s:
                 best, best_s = station, own_s
         sooner_s, waits_for, takes_s = best_s * (1.0 - WAIT_MARGIN), None, 0.0
-        # Its cost is that of the fastest worker: nowhere does it take less, unless some of it is cached.
-        least_s = 0.0 if entry.done_tokens else job.cost_s
-        for station in self._worth_asking(entry, now, sooner_s, least_s, cached):
-            wait_s = ahead_s[station.name] / station.slots if station.name in ahead_s else 0.0
-            # Cheap bounds first: there may be dozens of stations.
-            free_s = station.next_end_s - now + wait_s
-            if free_s + (0.0 if station.name in cached else least_s) >= sooner_s:
+        for station in () if job.worker or entry.routed else self.stations.values():
+            full = 0 < station.slots <= len(station.running)
+            if not full or not self.takes(station.name, job.able) or not self.open_to(entry, station, now):
                 continue
             own_s = self.own_s(entry, station, cached)
-            if free_s + own_s < sooner_s:
-                end_s = station.next_free_s(now) + wait_s + own_s
-                if end_s < sooner_s and self.open_to(entry, station, now):
-                    sooner_s, waits_for, takes_s = end_s, station, own_s / station.slots
+            end_s = station.next_free_s(now) + ahead_s.get(station.name, 0.0) / station.slots + own_s
+            if end_s < sooner_s:
+                sooner_s, waits_for, takes_s = end_s, station, own_s / station.slots
         return Placement(best, waits_for, best_s - sooner_s, takes_s)
-
-    def _worth_asking(
-        self, entry: QueuedJob, now: float, within_s: float, least_s: float, cached: Mapping[str, float]
-    ) -> list[Station]:
-        """Return the full stations that could end a job within `within_s`; uncached it takes `least_s`."""
-        job, before_s = entry.job, now + within_s
-        if job.worker or entry.routed or (within_s <= least_s and not cached):
-            return []
-        return [
-            station
-            for station in self.stations.values()
-            if station.next_end_s + (0.0 if station.name in cached else least_s) < before_s
-            and 0 < station.slots <= len(station.running)
-            and not station.apart
-            and (not job.able or station.name in job.able)
-        ]
 
     def forecast(self, entry: QueuedJob, before: Sequence[QueuedJob], now: float) -> tuple[float, float]:
         """Return the seconds until a job's start behind those before it (inf: never), and of its prefill."""

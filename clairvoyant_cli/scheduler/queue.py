@@ -16,7 +16,7 @@ Rule 7: a job of a session that does not have its turn is parked: it does not st
 Exceptions: promoted jobs, the most urgent ones, and policies without a guard.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
@@ -91,7 +91,7 @@ class Scheduler:
         self.tenants = dict(tenants or {})
         self.everybody = everybody
         self.paused = False
-        self.books: ArrivalOrder | None = None
+        self.books = ArrivalOrder()
         self.tau_firings = 0
         self.since_promotion = 1 << 30  # starts by policy since the last one by tau
         self.deferring = False  # the last `next` left a slot free: the waiting jobs wait for a better one
@@ -110,7 +110,6 @@ class Scheduler:
         self._by_client = Counter[str]()  # waiting jobs of each client
         self._clients_running: dict[str, int] = {}
         self._turn_s: dict[str, float] = {}  # when a client that still waits had its last start by tau
-        self._back: deque[QueuedJob] = deque()  # background jobs, the oldest first
         self._since_forward = FORWARD_EVERY
         self._parked = 0
 
@@ -152,10 +151,7 @@ class Scheduler:
         self._wait(entry)
         self.newcomers.came(entry)
         self.tail.arrived(now)
-        if self.books is not None:
-            self.books.arrived(job, at_grant=rules.max_running is not None)
-        if job.stands_back:
-            self._back.append(entry)
+        self.books.arrived(job, at_grant=rules.max_running is not None)
         return displaced
 
     def _one_too_many(self, client: str) -> Job:
@@ -178,8 +174,7 @@ class Scheduler:
         """Decide which job takes which free slot now and mark it running; None if nothing can start."""
         self._now = now
         self.deferring = False
-        if self.books is not None:
-            self.books.look(self.slots, now, paused=self.paused)
+        self.books.look(self.slots, now, paused=self.paused)
         if self.paused or not self._waiting:
             return None
         self._let_forward(now)
@@ -203,8 +198,7 @@ class Scheduler:
         entry.moves.append(Move(now, MoveKind.DISPATCHED, reason))
         self.running[job.id] = entry
         self.fleet.started(entry, worker, now)
-        if self.books is not None:
-            self.books.granted(job.id, self.fleet.stations[worker], now, entry.expected.tokens)
+        self.books.granted(job.id, self.fleet.stations[worker], now, entry.expected.tokens)
         if self.sessions.started(job, worker, now):  # what a turn costs has changed
             for each in self._waiting.values():
                 if each.ready and self._is_in_order(each):
@@ -225,8 +219,7 @@ class Scheduler:
         `served` means that the worker ran it, so that its model is loaded there.
         """
         entry = self._stop(job_id, now, served=served)
-        if self.books is not None:
-            self.books.freed(job_id, now, over=True, served=served)
+        self.books.freed(job_id, now, over=True, served=served)
         self.sessions.left_slot(entry.job, now, waits=False)
         self.accounts.settle(entry, now)
         if served and self.tail.served(entry.served_s, max(1, sum(self.slots.values())), now):
@@ -253,8 +246,7 @@ class Scheduler:
         entry = self.running[job_id]
         cache = self.fleet.stations[entry.worker].cache
         cache.answered(job_id, prompt_tokens, tokens)
-        if self.books is not None:
-            self.books.answered(job_id, prompt_tokens, tokens)
+        self.books.answered(job_id, prompt_tokens, tokens)
         if cached_tokens is None:
             cached_tokens = min(entry.expected.tokens, prompt_tokens)
         else:
@@ -299,9 +291,7 @@ class Scheduler:
 
     def began(self, job_id: str, now: float) -> None:
         """Record that a running job begins after a wait inside its worker; KeyError if it is not running."""
-        entry = self.running[job_id]
-        entry.began_s = now
-        self.fleet.stations[entry.worker].note_ends()
+        self.running[job_id].began_s = now
 
     def owe(self, job_id: str, owed_s: float, now: float) -> None:
         """Set the cost of resuming a waiting job, in seconds; KeyError if it is not waiting."""
@@ -330,8 +320,7 @@ class Scheduler:
         as they were. `served` as in `finish`.
         """
         entry = self._stop(job_id, now, served=served)
-        if self.books is not None:
-            self.books.freed(job_id, now, over=False, served=served, returned=not worker)
+        self.books.freed(job_id, now, over=False, served=served, returned=not worker)
         self.sessions.left_slot(entry.job, now, waits=True)
         entry.queued_s, entry.spared = now, False
         if not entry.done_tokens:
@@ -350,8 +339,6 @@ class Scheduler:
             entry.read_s, entry.stops_s, entry.thought = 0.0, None, None
         entry.moves.append(Move(now, MoveKind.PREEMPTED if worker else MoveKind.RETURNED, worker))
         self._wait(entry)
-        if entry.job.stands_back:
-            self._back.appendleft(entry)
 
     def reestimate(self, job_id: str, now: float, **estimates: Unpack[Estimates]) -> bool:
         """Replace the predictions of a waiting job, its place and its client's charge; see `Job`.
@@ -372,8 +359,7 @@ class Scheduler:
         if entry is None:
             return False
         self._leave(entry)
-        if self.books is not None:
-            self.books.left(job_id, now)
+        self.books.left(job_id, now)
         self.sessions.left_queue(entry.job)
         self.accounts.settle(entry, now)
         return True
@@ -406,8 +392,7 @@ class Scheduler:
         if entry is None or entry.held:
             return False
         entry.held = True
-        if self.books is not None:
-            self.books.held(job_id, now)
+        self.books.held(job_id, now)
         entry.moves.append(Move(now, MoveKind.HELD))
         return True
 
@@ -417,8 +402,7 @@ class Scheduler:
         if entry is None or not entry.held:
             return False
         entry.held = False
-        if self.books is not None:
-            self.books.released(job_id, now)
+        self.books.released(job_id, now)
         entry.moves.append(Move(now, MoveKind.RELEASED))
         self._place(entry)
         return True
@@ -775,7 +759,7 @@ class Scheduler:
             policy, workers={}, tau_s=self.tau_s, tenants=self.tenants, everybody=self.everybody
         )
         trial.fleet, trial._now, trial.since_promotion = self.fleet.copied(), now, self.since_promotion
-        trial._clients_running = dict(self._clients_running)
+        trial._clients_running, trial._since_forward = dict(self._clients_running), self._since_forward
         for job_id, entry in self.running.items():
             trial.running[job_id] = trial.fleet.stations[entry.worker].running[job_id] = copy(entry)
         unheld = (entry for entry in self._waiting.values() if not entry.held)
@@ -880,12 +864,10 @@ class Scheduler:
 
     def _let_forward(self, now: float) -> None:
         """Promote the oldest background job past tau, at most one in FORWARD_EVERY starts."""
-        back = self._back
-        while back and (back[0].job.id not in self._waiting or not back[0].job.stands_back):
-            back.popleft()
-        if not back or self._since_forward < FORWARD_EVERY:
+        if self._since_forward < FORWARD_EVERY or self.waited_for == len(self._waiting):
             return
-        entry = back[0]
+        back = (each for each in self._waiting.values() if each.job.stands_back)
+        entry = min(back, key=lambda each: (each.job.arrival_s, each.seq))
         tau_s = self.tau_of(entry.job.client)
         if now - entry.job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
             return

@@ -1,7 +1,7 @@
 """Sessions of agents: which requests belong together, and which sessions have their turn.
 
 A session is known by its chain: its next prompt begins with the prompt before. If the beginning has changed,
-it is known by its messages (see `broken_prefix`). A claimed session id only separates sessions of one client;
+it is known by its messages (see `chain.change`). A claimed session id only separates sessions of one client;
 it never joins what the prompts do not.
 
 Sessions take turns, because one that comes back after others were served may find its conversation evicted
@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from math import inf
 
-from clairvoyant_cli.scheduler.broken_prefix import BROKEN_SHARE, Change, change, goes_on
-from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
+from clairvoyant_cli.scheduler.chain import BROKEN_SHARE, NO_CHAIN, Chain, Change, change, goes_on
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.placement import Fleet, Station
 

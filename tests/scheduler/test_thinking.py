@@ -30,7 +30,7 @@ def test_preemption_and_forecasts_expect_the_answer_alone() -> None:
     ranges = ForecastRanges()
     ranges.look(scheduler, 64.0)
     assert ranges.of_run(entry).high_s < 20.0
-    assert scheduler.fleet.stations["a"].next_end_s == pytest.approx(65.0)
+    assert scheduler.fleet.stations["a"].next_free_s(64.0) == entry.left_s(64.0)
 
 
 def test_a_job_that_starts_over_thinks_again_and_one_that_was_cut_does_not() -> None:

@@ -93,7 +93,6 @@ class Top(App[None]):
         self._every_s = FRAME_S
         self._past = StateHistory()
         self._sought: float | None = None  # the time to go back to
-        self._is_fetching = False
         self._left = threading.Event()
         self._acting = asyncio.Lock()
         self._done: deque[tuple[Sequence[Deed], float]] = deque(maxlen=_MAX_DONE)
@@ -131,7 +130,7 @@ class Top(App[None]):
 
     def on_key(self, event: events.Key) -> None:
         if isinstance(self.screen, Prompt) and event.is_printable:  # its line may not have the focus yet
-            self.screen.type_ahead(event.character or "")
+            self.screen.field.insert_text_at_cursor(event.character or "")
 
     def on_unmount(self) -> None:
         self._left.set()
@@ -196,7 +195,7 @@ class Top(App[None]):
             self._view.history.take(news)
             self._past.record(news)
             if link.state is LinkState.CONNECTING:
-                self._fetch(news.taken_at - _GRAPHED_S)
+                self.run_worker(self._fetch(news.taken_at - _GRAPHED_S), group="graph")
         if self._alerts is not None and self._driver is not None:
             self._driver.write(self._alerts.take(news, now))
         self.draw()
@@ -307,47 +306,32 @@ class Top(App[None]):
         self.draw()
 
     def action_scrub(self, seconds: float) -> None:
-        if (state := (self._frozen or self._view).snapshot) is None:
-            return
-        self._sought = (self._sought or state.taken_at) + seconds
-        if not self._is_fetching:
-            if seconds < 0 and self._sought < (self._past.begins_at or self._sought):
-                self._fetch(self._sought)
-            else:
-                self._scrub(forward=seconds > 0)
+        if (state := (self._frozen or self._view).snapshot) is not None:
+            self._sought = (self._sought or state.taken_at) + seconds
+            scrub = self._scrub(self._sought, forward=seconds > 0)
+            self.run_worker(scrub, group="past", exclusive=True)
 
-    def _fetch(self, back_to: float) -> None:
-        """Fetch pages of the daemon's history back to a time, or to the one that is sought meanwhile."""
-
-        async def fetch() -> None:
-            try:
-                while (at := self._past.begins_at) and min(back_to, self._sought or back_to) < at:
-                    older = self._past.put_before(await self._source.past(at))
-                    if not older:
-                        break
-                    self._view.history.put_before(older)
-            except ClairvoyantError as error:
-                if self._sought is not None:
-                    self.notify(f"the daemon's history cannot be read: {error}", severity="warning")
-            self._is_fetching = False
-            if self._sought is not None:
-                self._scrub()
-
-        self._is_fetching = True
-        self.run_worker(fetch(), group="past")
-
-    def _scrub(self, *, forward: bool = False) -> None:
-        """Show the state at the time that is sought, or the newest if there is none after it."""
-        at, self._sought, newest = self._sought, None, self._view.snapshot
-        if newest is None or at is None:
-            return
+    async def _scrub(self, at: float, *, forward: bool) -> None:
+        """Show the state at a time, or the newest if there is none after it."""
+        await self._fetch(at)
         state = self._past.after(at - EVERY_S) if forward else self._past.before(at + EVERY_S)
-        was_frozen, self._frozen = self._frozen is not None, None
+        was_frozen, self._frozen, self._sought = self._frozen is not None, None, None
         if state is not None and (was_frozen or not forward):
             past = replace(self.view(), snapshot=state, history=self._view.history.until(state))
-            ago_s = newest.taken_at - state.taken_at
+            ago_s = self._view.state.taken_at - state.taken_at
             self._frozen = replace(past, frozen=True, drift_s=0.0, past_s=ago_s)
         self.draw()
+
+    async def _fetch(self, back_to: float) -> None:
+        """Fetch pages of the daemon's history back to a time."""
+        try:
+            while (at := self._past.begins_at) and back_to < at:
+                if not (older := self._past.put_before(await self._source.past(at))):
+                    break
+                self._view.history.put_before(older)
+        except ClairvoyantError as error:
+            if self._sought is not None:
+                self.notify(f"the daemon's history cannot be read: {error}", severity="warning")
 
     def action_interval(self) -> None:
         self._every_s = INTERVALS_S[(INTERVALS_S.index(self._every_s) + 1) % len(INTERVALS_S)]

@@ -15,15 +15,6 @@ _WIDEST_BAR = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """How a table is sorted and filtered; an empty `by` keeps the daemon's order."""
-
-    by: str = ""
-    reverse: bool = False
-    filter: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Column(Generic[RowT]):
     """One column. `draw` gives at most `width` cells. Where room lacks, the columns that `matter` least go.
     `holds` yields the texts that it is to show whole if it can: it is `width` cells wide or more, and not
@@ -70,21 +61,22 @@ class Grid(Generic[RowT]):
     of: Callable[[ViewState], object] | None = None
     total: Callable[[ViewState], int] = lambda view: 0
 
-    def select(self, rows: Sequence[RowT], order: Order) -> Sequence[RowT]:
-        """Return the rows that pass the filter, sorted. Every word must match; a word after `!` must not."""
-        for word in order.filter.lower().split():
+    def select(self, rows: Sequence[RowT], sort: str, filter_by: str) -> Sequence[RowT]:
+        """Return the rows that pass the filter, sorted by a column, downwards after a minus, by none if "".
+
+        Every word of the filter must match; a word after `!` must not.
+        """
+        for word in filter_by.lower().split():
             wanted, word = not word.startswith("!"), word.removeprefix("!")
             if word:
                 rows = [row for row in rows if (word in self.text(row).lower()) is wanted]
-        sort = next((each.sort for each in self.columns if each.name == order.by), None)
-        if sort is None:
-            return rows[::-1] if order.reverse else rows
-        return sorted(rows, key=sort, reverse=order.reverse)
+        key = next((each.sort for each in self.columns if each.name == sort.lstrip("-")), None)
+        return rows if key is None else sorted(rows, key=key, reverse=sort.startswith("-"))
 
     def lines(self, view: ViewState, width: int, most: int | None = None) -> list[Line]:
         """Return the titles and the first rows."""
         fitted = Fitted.of(self, width, view)
-        return [fitted.heading(Order()), *(fitted.draw(row, view) for row in self.rows(view)[:most])]
+        return [fitted.heading(), *(fitted.draw(row, view) for row in self.rows(view)[:most])]
 
 
 def heeded(view: ViewState) -> bool:
@@ -165,17 +157,14 @@ class Fitted(Generic[RowT]):
                 spare -= more
         return cls(tuple((shown[name], size) for name, size in sizes.items()))
 
-    def heading(self, order: Order) -> Line:
+    def heading(self, sort: str = "") -> Line:
         """Return the titles; the one sorted by carries an arrow."""
         line = Line()
         for column, width in self.columns:
-            sorted_by = column.name == order.by or (not order.by and order.reverse and column.title == "#")
-            arrow = ("↓" if order.reverse else "↑") * sorted_by
-            title = clip(
-                (column.title or column.name).strip(), width - len(arrow)
-            )  # the arrow stays, whatever goes
+            arrow = ("↓" if sort.startswith("-") else "↑") * (column.name == sort.lstrip("-"))
+            title = clip((column.title or column.name).strip(), width - len(arrow))  # the arrow stays
             line.add(" " * bool(line))
-            line.add(cell(title + arrow, width, right=column.right), "accent" if sorted_by else "faint")
+            line.add(cell(title + arrow, width, right=column.right), "accent" if arrow else "faint")
         return line
 
     def draw(self, row: RowT, view: ViewState) -> Line:

@@ -532,7 +532,7 @@ async def test_a_letter_sorts_and_columns_are_ones_own_and_both_are_remembered(t
         async with bench(memory=memory) as it:
             if begun:
                 await it.press("s", "a", "C", "b", "m", "escape", "s", "escape")
-            assert it.table.order.by == "age"
+            assert it.table.sort == "age"
             assert "age↑" in it.text
             queue = it.text[it.text.index("queue") :]
             heading = next(line for line in queue.split("\n") if "cls" in line)
@@ -648,9 +648,9 @@ async def test_the_mouse_chooses_opens_sorts_and_goes_where_it_clicks() -> None:
         await it.press("t")
         assert it.source.asked == [Action(Verb.PROMOTE, it.queue[1].id)]
         await it.pilot.click("#queue", offset=(8, 1))
-        assert it.table.order.by == "id"
+        assert it.table.sort == "id"
         await it.pilot.click("#queue", offset=(8, 1))
-        assert it.table.order.reverse
+        assert it.table.sort == "-id"
         it.table.on_mouse_scroll_down()
         it.table.on_mouse_scroll_up()
         await it.pilot.double_click("#queue", offset=(20, 4))

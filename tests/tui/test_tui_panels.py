@@ -31,12 +31,12 @@ from tui.braille import Dots
 from tui.history import History
 from tui.keys import KEYS
 from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
-from tui.panels import clients, header, log, models, plots, stats, tau
+from tui.panels import clients, header, models, plots, stats, tau
 from tui.panels.detail import detail
 from tui.panels.requests import QUEUE, RECENT, RUNNING, starts
 from tui.screens.pages import help_lines
 from tui.styled_text import Line, clip, ends, wrap
-from tui.table_layout import Fitted, Grid, Order
+from tui.table_layout import Fitted, Grid
 from tui.view_state import ViewState
 
 Painter = Callable[[ViewState, int, int], list[Line]]
@@ -115,20 +115,19 @@ def test_dots_stay_inside() -> None:
 
 def test_filter_needs_all_words_and_refuses_some() -> None:
     rows = busy().queue
-    chosen = QUEUE.select(rows, Order(filter="LLAMA !notes"))
+    chosen = QUEUE.select(rows, "", "LLAMA !notes")
     assert 0 < len(chosen) < len(rows)
     assert all("llama" in row.model and "notes" not in row.client for row in chosen)
-    assert QUEUE.select(rows, Order(filter="!")) == rows
-    assert QUEUE.select(rows, Order(reverse=True)) == rows[::-1]
+    assert QUEUE.select(rows, "", "!") == rows
 
 
 def test_sort_by_each_column() -> None:
     of: list[tuple[Grid[Any], Any]] = [(QUEUE, busy().queue), (RUNNING, busy().running)]
     for grid, rows in (*of, (RECENT, busy().recent)):
         for name in (column.name for column in grid.columns if column.sort):
-            up = grid.select(rows, Order(by=name))
+            up = grid.select(rows, name, "")
             assert sorted(row.id for row in up) == sorted(row.id for row in rows)
-    oldest = QUEUE.select(busy().queue, Order(by="age", reverse=True))[0]
+    oldest = QUEUE.select(busy().queue, "-age", "")[0]
     assert oldest.age_s == max(row.age_s for row in busy().queue)
 
 
@@ -136,7 +135,7 @@ def test_sort_by_each_column() -> None:
 def test_rows_keep_to_the_width_under_their_titles(width: int) -> None:
     fitted = Fitted.of(QUEUE, width, view())
     drawn = fitted.draw(busy().queue[0], view())
-    assert drawn.width == fitted.heading(Order()).width <= width
+    assert drawn.width == fitted.heading().width <= width
 
 
 def drawn(grid: Grid[Any], row: Any, width: int, shown: ViewState | None = None) -> str:
@@ -400,7 +399,7 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
             "8 run, 40 wait inside, 2|KV 50%",
         ),
         (models.body, server(engine=EngineState(8, 40)), (48, 5), "!KV|!preempted"),
-        (log.body, {"log": ()}, (40, 5), "nothing to report"),
+        (tau.log, {"log": ()}, (40, 5), "nothing to report"),
         (header.header, {"gain": GainState()}, (200, 3), "S 1.8s this hour"),
         (header.header, {"gain": GainState(), "stats_paired": ()}, (80, 3), "No answer yet to compare"),
         (header.header, {"gain": replace(GAIN, saved_today_s=0.0)}, (80, 3), "as much waiting as by arrival"),

@@ -16,7 +16,7 @@ from tui.history import RECENTLY_S
 from tui.keys import KEYS, MOVES
 from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
 from tui.palette import THEMES
-from tui.panels import hardware, header, log, models, plots, sessions, stats, tau
+from tui.panels import hardware, header, models, plots, sessions, stats, tau
 from tui.panels.detail import detail
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.panels.sessions import SESSIONS
@@ -66,7 +66,7 @@ class BoardScreen(OperatorScreen):
             Table("sessions", SESSIONS, sessions.facts),
             Table("recent", RECENT),
             Panel("plots", plots.plots, of=plots.of),
-            Panel("log", log.body),
+            Panel("log", tau.log),
             Panel("graph", plots.graph, lambda view: Line(" last 10 min ", "soft"), of=plots.of),
             Footer("footer", header.footer),
         )
@@ -183,7 +183,7 @@ class BoardScreen(OperatorScreen):
                 self._keep(table)
 
         names = [(each.name, each.label) for each in table.grid.columns if each.sort]
-        self.app.push_screen(Choose("Sort by", names, [table.order.by], letters=True), sort)
+        self.app.push_screen(Choose("Sort by", names, [table.sort.lstrip("-")], letters=True), sort)
 
     def action_columns(self) -> None:
         """Ask for columns to show or hide, until Escape."""
@@ -202,18 +202,14 @@ class BoardScreen(OperatorScreen):
         self.app.push_screen(Choose(f"Columns of {table.panel}", names, shown, letters=True), turn)
 
     def _keep(self, table: Table) -> None:
-        by = f"{'-' * table.order.reverse}{table.order.by}"
-        liked = {f"{table.panel}.sort": by, f"{table.panel}.hidden": " ".join(sorted(table.hidden))}
-        self.host.remember(**liked)
+        hidden = " ".join(sorted(table.hidden))
+        self.host.remember(**{f"{table.panel}.sort": table.sort, f"{table.panel}.hidden": hidden})
 
     def _recall(self) -> None:
         liked = self.host.likes
         for table in self.query(Table):
-            names = {column.name for column in table.grid.columns}
-            by = liked.get(f"{table.panel}.sort", "")
-            if by.lstrip("-") in names:
-                table.order = replace(table.order, by=by.lstrip("-"), reverse=by.startswith("-"))
-            table.hidden = names & set(liked.get(f"{table.panel}.hidden", "").split())
+            table.sort = liked.get(f"{table.panel}.sort", "")
+            table.hidden = set(liked.get(f"{table.panel}.hidden", "").split())
         if liked.get("deck") in DECK:
             self._wish = replace(self._wish, deck=liked["deck"])
 
@@ -236,20 +232,20 @@ class BoardScreen(OperatorScreen):
             return
 
         def select(text: str | None) -> None:
-            table.reorder(replace(table.order, filter=text or ""))
+            table.reorder(table.sort, text or "")
             self.host.draw()
 
         hint = "filter: words that must match, !words that must not"
-        self.app.push_screen(Prompt("/", table.order.filter, typed=select, hint=hint), select)
+        self.app.push_screen(Prompt("/", table.filter, typed=select, hint=hint), select)
 
     def action_clear(self) -> None:
         """Come back from the past; else clear marks and filter, leave the large view, or clear the cursor."""
         table, wish = self.table, self._wish
         if self.host.view().past_s is not None:
             self.call_next(self.run_action, "app.freeze")
-        elif table is not None and (table.marks or table.order.filter.strip()):
+        elif table is not None and (table.marks or table.filter.strip()):
             table.marks.clear()
-            table.reorder(replace(table.order, filter=""))
+            table.reorder(table.sort, "")
         elif wish.maximised:
             self._arrange(replace(wish, maximised=""))
         elif table is not None:

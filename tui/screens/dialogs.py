@@ -59,37 +59,27 @@ class Choose(Dialog[str]):
     ]
 
     def __init__(
-        self,
-        question: str,
-        options: Sequence[tuple[str, str]],
-        lit: Collection[str],
-        *,
-        letters: bool = False,
+        self, question: str, options: Sequence[tuple[str, str]], lit: Collection[str], letters: bool = False
     ) -> None:
         super().__init__(question)
-        self._options = dict(options)
-        self._lit = lit
-        self._letters = letters_for(self._options) if letters else {}
+        self._lit, ids = lit, [ident for ident, _ in options]
+        self._letters = letters_for(ids) if letters else {}
+        self._list = OptionList(*(Option("", id=ident) for ident in ids), markup=False)
+        self._list.highlighted = next((at for at, ident in enumerate(ids) if ident in lit), 0)
+        self.foresee(options)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog letters" if self._letters else "dialog choose"):
             yield self._asked
-            yield OptionList(*(Option("", id=ident) for ident in self._options), markup=False)
+            yield self._list
 
-    def on_mount(self) -> None:
-        at = (at for at, ident in enumerate(self._options) if ident in self._lit)
-        self.query_one(OptionList).highlighted = next(at, 0)
-        self.foresee(self._options.items())
-
-    def foresee(self, options: Iterable[tuple[str, str]]) -> None:
+    def foresee(self, options: Sequence[tuple[str, str]]) -> None:
         """Show other texts for the same options."""
-        self._options = dict(options)
         letters = {ident: f"{letter}  " for letter, ident in self._letters.items()}
-        for listing in self.query(OptionList):  # none before it is laid out, nor after it was left
-            for ident, text in self._options.items():
-                lines = "\n".join(printable(line) for line in text.split("\n"))
-                mark = "●" if ident in self._lit else "○"
-                listing.replace_option_prompt(ident, f"{mark} {letters.get(ident, '')}{lines}")
+        for ident, text in options:
+            lines = "\n".join(printable(line) for line in text.split("\n"))
+            mark = "●" if ident in self._lit else "○"
+            self._list.replace_option_prompt(ident, f"{mark} {letters.get(ident, '')}{lines}")
 
     def on_key(self, event: events.Key) -> None:
         if event.key in self._letters:
@@ -100,7 +90,7 @@ class Choose(Dialog[str]):
         self.dismiss(event.option_id)
 
     def action_move(self, step: float, unit: str = "row") -> None:
-        options = self.query_one(OptionList)
+        options = self._list
         to = (options.highlighted or 0) + int(step * (1 if unit == "row" else options.option_count))
         options.highlighted = max(0, min(to, options.option_count - 1))
 
@@ -137,7 +127,7 @@ class Prompt(Dialog[str]):
         hint: str = "",
     ) -> None:
         super().__init__(sign)
-        self._field = Input(value, compact=True, select_on_focus=False, placeholder=hint)
+        self.field = Input(value, compact=True, select_on_focus=False, placeholder=hint)
         self._offers = Static("", classes="offers", markup=False)
         self._enter, self._complete, self._typed = enter, complete, typed
         self._past = self._typed_before[sign]
@@ -148,11 +138,7 @@ class Prompt(Dialog[str]):
             yield self._offers
             with Horizontal():
                 yield self._asked
-                yield self._field
-
-    def type_ahead(self, letter: str) -> None:
-        """Take a letter that was typed before the line had the focus."""
-        self._field.insert_text_at_cursor(letter)
+                yield self.field
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._typed(event.value)
@@ -168,8 +154,8 @@ class Prompt(Dialog[str]):
 
     def action_complete(self) -> None:
         """Complete the last word as far as all that fit agree."""
-        before, _, last = self._field.value.rpartition(" ")
-        offered = self._complete(self._field.value)
+        before, _, last = self.field.value.rpartition(" ")
+        offered = self._complete(self.field.value)
         longest = commonprefix(list(offered)) + " " * (len(offered) == 1)  # noqa: RUF071 - words
         if len(longest) > len(last):
             self._put(f"{before} {longest}".lstrip())
@@ -179,8 +165,8 @@ class Prompt(Dialog[str]):
         self._put([*self._past, ""][self._at])
 
     def _put(self, text: str) -> None:
-        self._field.value = text
-        self._field.cursor_position = len(text)
+        self.field.value = text
+        self.field.cursor_position = len(text)
 
     def _say(self, text: str) -> None:
         self._offers.display = bool(text)

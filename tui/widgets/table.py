@@ -1,14 +1,13 @@
 """A panel of rows; only visible ones are drawn."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from textual import events
 
 from tui.formatting import count
 from tui.styled_text import Line, wrap
-from tui.table_layout import Fitted, Grid, Order
+from tui.table_layout import Fitted, Grid
 from tui.view_state import ViewState
 from tui.widgets.canvas import MARGIN, Facts, Panel
 
@@ -25,7 +24,7 @@ class Table(Panel):
     def __init__(self, name: str, grid: Grid[Any], facts: Facts = lambda view: Line()) -> None:
         super().__init__(name, facts=facts, of=grid.of)
         self.grid = grid
-        self.order = Order()
+        self.sort = self.filter = ""
         self.marks: dict[str, Any] = {}  # rows by id, None for one that has left
         self.hidden: set[str] = set()
         self.rows: Sequence[Any] = ()
@@ -43,7 +42,7 @@ class Table(Panel):
 
     def _arrange(self, view: ViewState) -> None:
         rows = self.grid.rows(view)
-        self.rows, self._sent = self.grid.select(rows, self.order), len(rows)
+        self.rows, self._sent = self.grid.select(rows, self.sort, self.filter), len(rows)
         if self.marks:
             here = {row.id: row for row in self.rows}
             self.marks = {ident: here.get(ident) for ident in self.marks}
@@ -60,7 +59,7 @@ class Table(Panel):
         room = max(1, height - 1)
         top = min(max(self._top, self._cursor - room + 1), self._cursor)
         self._top = max(0, min(top, len(self.rows) - room))
-        lines = [self._fitted.heading(self.order)]
+        lines = [self._fitted.heading(self.sort)]
         for row in self.rows[self._top : self._top + room]:
             lines.append(line := self._fitted.draw(row, view))
             if row.id in self.marks:
@@ -73,8 +72,8 @@ class Table(Panel):
     def facts(self, view: ViewState) -> Line:
         """Return filter, counts, marks, own facts and visible range; own facts give way first."""
         kept = Line()
-        if self.order.filter.strip():
-            kept.add(f" /{self.order.filter} ", "accent")
+        if self.filter.strip():
+            kept.add(f" /{self.filter} ", "accent")
             kept.add(f"{count(len(self.rows))} of {count(self._sent)} ", "soft")
         if (total := self.grid.total(view)) > self._sent:
             kept.add(f" first {self._sent:,} of {total:,} ", "warn")
@@ -127,8 +126,8 @@ class Table(Panel):
             self.marks[self._cursor_id] = self.current
         self.move(1)
 
-    def reorder(self, order: Order) -> None:
-        self.order = order
+    def reorder(self, sort: str, filter_by: str) -> None:
+        self.sort, self.filter = sort, filter_by
         if self.view is not None:
             self._arrange(self.view)
         if self.current is None and not self.marks:
@@ -137,8 +136,7 @@ class Table(Panel):
 
     def sort_by(self, name: str) -> None:
         """Sort by a column; again to reverse."""
-        again = name == self.order.by
-        self.reorder(replace(self.order, by=name, reverse=again and not self.order.reverse))
+        self.reorder(f"-{name}" if name == self.sort else name, self.filter)
 
     # -- keys and mouse ---------------------------------------------------------------------------------
 

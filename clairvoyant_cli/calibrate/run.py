@@ -27,7 +27,7 @@ from clairvoyant_cli.calibrate.server_speeds import (
 )
 from clairvoyant_cli.calibrate.session import QUICK, ServiceTime, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.scheduler.starvation import tau_from_sojourn
+from clairvoyant_cli.scheduler.starvation import TAU_PER_MU_SHORT
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
@@ -94,7 +94,7 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
         method=method,
         concurrency=in_flight,
         mu_short_s=mu_short,
-        tau_s=None if mu_short is None else tau_from_sojourn(mu_short.mean),
+        tau_s=None if mu_short is None else TAU_PER_MU_SHORT * mu_short.mean,
         decode_tokens_per_s=session.decode_tokens_per_s,
         prefill_tokens_per_s=median(prefill) if prefill else None,
         ttft_s=median(sample.ttft_s for sample in singles),

@@ -89,11 +89,6 @@ class _Run:
             return 0.0
         return self.cached_tokens - self.cached_in_order
 
-    @property
-    def is_known(self) -> bool:
-        """Whether its slot time is final, for those after it."""
-        return self.over or self.taken_s is not None
-
     def ends_s(self, now: float) -> float:
         """Return when it ends in the replay, at the open time `now`; if not known, the earliest time."""
         running_s = 0.0 if self.granted_s is None else now - self.granted_s
@@ -338,7 +333,7 @@ class ArrivalOrder:
             first = min(worker.slots, key=lambda each: each.ends_s(open_s), default=None)
             if first is None:
                 return False
-            if not first.is_known:
+            if not first.over and first.taken_s is None:  # its slot time is not final
                 if not guess:
                     return False
                 first.taken_s = max(first.ends_s(open_s) - (first.start_s or 0.0), first.cost_s)

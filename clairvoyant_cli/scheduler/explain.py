@@ -74,21 +74,23 @@ class Standings(Sequence[Standing]):
         self._scheduler = scheduler
         self._now = now
         self._slots = slots
-        self._by_guard = _next_to_front(scheduler, self.entries, now)
+        # What would start now is not always the first by key: its model may not be loaded, or the guard acts.
+        if (choice := scheduler.next_up(now)) is not None:
+            self.entries.remove(choice.entry)
+            self.entries.insert(0, choice.entry)
+        self._by_guard = choice.entry if choice and choice.reason is Reason.TAU else None
         left_s = [entry.remaining_s for entry in self.entries]
         self._before_s = list(accumulate(left_s, initial=running_s))
         self._tau_of: dict[str, float | None] = {}
         self._latest: list[float] | None = None
-        seqs = [entry.seq for entry in self.entries]
-        arrivals = [entry.job.arrival_s for entry in self.entries]
-        by_arrival = sorted(range(len(seqs)), key=seqs.__getitem__)
-        by_arrival.sort(key=arrivals.__getitem__)
+        orders = [(entry.job.arrival_s, entry.seq) for entry in self.entries]
+        by_arrival = sorted(range(len(orders)), key=orders.__getitem__)
         self._before_fcfs_s = list(accumulate(map(left_s.__getitem__, by_arrival), initial=running_s))
-        self._place_fcfs = [0] * len(seqs)
+        self._place_fcfs = [0] * len(orders)
         for place_fcfs, place in enumerate(by_arrival):
             self._place_fcfs[place] = place_fcfs
-        guarded = (self.entries[place] for place in by_arrival)
-        guarded = (entry for entry in guarded if not entry.job.stands_back and entry.ready)
+        oldest = (self.entries[place] for place in by_arrival)
+        guarded = (entry for entry in oldest if not entry.job.stands_back and entry.ready)
         self._starts = StartForecast(scheduler, self.entries, guarded, now)
         self._ranges = ranges or ForecastRanges()
         self._ranges.look(scheduler, now)
@@ -168,16 +170,3 @@ class Standings(Sequence[Standing]):
         if policy.by_share:
             return Cause.SHARE
         return Cause.ARRIVAL if policy.key in (arrival, joined, joined_then_short) else Cause.SIZE
-
-
-def _next_to_front(scheduler: Scheduler, order: list[QueuedJob], now: float) -> QueuedJob | None:
-    """Move the job that would start now to the front; return it if the guard starts it.
-
-    It is not always the first by key: its model may not be loaded, or the guard may start another.
-    """
-    choice = scheduler.next_up(now)
-    if choice is None:
-        return None
-    order.remove(choice.entry)
-    order.insert(0, choice.entry)
-    return choice.entry if choice.reason is Reason.TAU else None

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from itertools import accumulate
 from math import exp
 from typing import NamedTuple
@@ -41,7 +42,8 @@ class Newcomers:
         """Forget all: from now on another policy orders them."""
         self._came.clear()
 
-    def expected(self, policy: Policy, now: float) -> "Expected":
+    def expected(self, policy: Policy, now: float) -> Callable[[QueuedJob, float], Flow]:
+        """Return what tells the jobs that are expected within a time and would start before a waiting one."""
         zero, one = (policy.key(QueuedJob(Job("", at_s), 0, 0.0, at_s)) for at_s in (0.0, 1.0))
         aging, first_s = one - zero, self._came[0][2] if self._came else now
         over_s = min(WINDOW_S, max(now - first_s, LEAST_S if len(self._came) < MOST else 1e-3))
@@ -51,30 +53,15 @@ class Newcomers:
             if now - at_s < WINDOW_S
         ]
         rows.sort()
-        return Expected(
-            aging,
-            now,
-            [row[:2] for row in rows],
-            1.0 / over_s,
-            [0.0, *accumulate([row[2] for row in rows])],
-            [0.0, *accumulate([row[3] for row in rows])],
-        )
+        orders = [row[:2] for row in rows]
+        work_s = [0.0, *accumulate([row[2] for row in rows])]
+        squares = [0.0, *accumulate([row[3] for row in rows])]
 
+        def before(entry: QueuedJob, in_s: float) -> Flow:
+            at = bisect_left(orders, (entry.rank, entry.key - aging * (now + in_s)))
+            return Flow(at / over_s, work_s[at], squares[at])
 
-class Expected(NamedTuple):
-    """Arrivals to expect, by what orders them: rank and key, less what a key gains by arriving later."""
-
-    aging: float
-    now: float
-    orders: list[tuple[float, float]]
-    rate: float
-    work_s: list[float]
-    squares: list[float]
-
-    def before(self, entry: QueuedJob, in_s: float) -> Flow:
-        """Return those that are expected to arrive within a time and to start before a waiting job."""
-        at = bisect_left(self.orders, (entry.rank, entry.key - self.aging * (self.now + in_s)))
-        return Flow(at * self.rate, self.work_s[at], self.squares[at])
+        return before
 
 
 def square_of(entry: QueuedJob, work_s: float) -> float:

@@ -376,14 +376,13 @@ class Scheduler:
         entry = self._waiting.get(job_id)
         if entry is None:
             return False
-        self._leave(entry)
         if rank == FIRST:
             entry.held, entry.key = False, float(next(self._promotions))
         else:
             entry.by_operator = True
         entry.rank = rank
         entry.moves.append(move)
-        self._wait(entry)
+        self._place(entry)
         return True
 
     def hold(self, job_id: str, now: float) -> bool:

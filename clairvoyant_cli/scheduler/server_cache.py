@@ -9,7 +9,7 @@ layers may drop whole.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -103,11 +103,8 @@ class ServerCache:
         """Whether it kept what the slots did not, and never lost anything."""
         return self.room_tokens == inf and self._at_least > 0.0
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     @property
-    def contexts(self) -> Iterable[Kept]:
+    def contexts(self) -> Collection[Kept]:
         """The contexts that it may hold."""
         return self._kept.values()
 

@@ -102,7 +102,7 @@ class StartForecast:
         number, guard, job = len(self._slots), self._scheduler.policy.guard, entry.job
         mean_s = until_s = free_s
         for _ in range(2):
-            flow = self._newcomers.before(entry, until_s / 2.0)
+            flow = self._newcomers(entry, until_s / 2.0)
             load = min(flow.work_s / number, MAX_LOAD)
             mean_s = until_s = free_s / (1.0 - load)
             tau_s = None if guard is None or job.stands_back else self._scheduler.tau_of(job.client)

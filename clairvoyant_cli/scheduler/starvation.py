@@ -27,16 +27,6 @@ that is three to four mean short sojourns; the paper's factor of 3 would cost a 
 DEFAULT_TAU_S = 120.0  # without any measurement: the paper's value for an Apple M1 (Clairvoyant, section 3.4)
 
 
-def tau_from_sojourn(mu_short_s: float) -> float:
-    """Return tau in seconds, from the mean sojourn time of short requests under load."""
-    return TAU_PER_MU_SHORT * mu_short_s
-
-
-def tau_from_service(short_service_s: float) -> float:
-    """Return tau in seconds, from the mean service time of short requests."""
-    return TAU_PER_SHORT_SERVICE * short_service_s
-
-
 def tau_from_setting(seconds: float | None, default_s: float | None = DEFAULT_TAU_S) -> float | None:
     """Return the tau that a setting stands for: 0 means no guard, None the default."""
     return default_s if seconds is None else seconds or None

@@ -40,7 +40,7 @@ def test_a_next_turn_takes_the_place_of_the_turn_before() -> None:
     cache = ServerCache()
     serve(cache, "1", chain("a"))
     serve(cache, "2", chain("a", "b", "c"), 350.0)
-    assert len(cache) == 1
+    assert len(cache.contexts) == 1
     assert cache.cached_tokens(chain("a", "b", "c", "d")) == 350.0
     assert cache.cached_tokens(chain("a", "x")) == pytest.approx(100.0)
 
@@ -105,11 +105,11 @@ def test_what_is_tracked_is_bounded() -> None:
     cache = ServerCache()
     for number in range(3 * MAX_CONTEXTS):
         serve(cache, str(number), chain(str(number), "more"))
-    assert len(cache) == MAX_CONTEXTS
+    assert len(cache.contexts) == MAX_CONTEXTS
     assert len(cache._where) == 2 * MAX_CONTEXTS
     cache.dropped("0")
     cache.dropped(str(3 * MAX_CONTEXTS - 1))
-    assert len(cache) == MAX_CONTEXTS - 1
+    assert len(cache.contexts) == MAX_CONTEXTS - 1
 
 
 def price(cache: ServerCache, tokens: float) -> CutPrice:
@@ -201,7 +201,7 @@ def test_a_restart_empties_the_cache_and_leaves_its_size() -> None:
     serve(cache, "1", chain("a"), 500.0)
     cache.size = 100.0, 300.0
     empty = cache.emptied()
-    assert (len(empty), empty.slots, empty.room_tokens) == (0, 2, 200.0)
+    assert (len(empty.contexts), empty.slots, empty.room_tokens) == (0, 2, 200.0)
 
 
 def test_a_repeated_prompt_leaves_the_context_of_a_cut_answer() -> None:

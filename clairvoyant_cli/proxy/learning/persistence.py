@@ -26,7 +26,7 @@ from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.arrival_order import Compared
-from clairvoyant_cli.scheduler.starvation import mean_over_slots, tau_from_sojourn
+from clairvoyant_cli.scheduler.starvation import TAU_PER_MU_SHORT, mean_over_slots
 from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
@@ -300,7 +300,7 @@ class StateSaver:
         if len(self._pool) > 1:
             learners = [(each.slots, self._memories[each.name].learner) for each in self._pool]
             mu_short_s = mean_over_slots((slots, learner.mu_short_of(model)) for slots, learner in learners)
-            tau_s = tau_from_sojourn(mu_short_s)
+            tau_s = TAU_PER_MU_SHORT * mu_short_s
         if not self.operation.learn_tau(tau_s, mu_short_s, source):
             return
         if self._told_tau.is_news(model, tau_s, self.stats.journal.clock()):

@@ -17,7 +17,7 @@ import msgspec
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.speeds import near
 from clairvoyant_cli.proxy.journal import COALESCE_S
-from clairvoyant_cli.scheduler.starvation import DEFAULT_TAU_S, TAU_PER_MU_SHORT, tau_from_sojourn
+from clairvoyant_cli.scheduler.starvation import DEFAULT_TAU_S, TAU_PER_MU_SHORT
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
@@ -149,7 +149,7 @@ class Learner:
             source += f", decoding {'slower' if slowdown > 1.0 else 'faster'} since"
         if known is not None and known.queued >= MIN_QUEUED:
             source += ", learned since"
-        return tau_from_sojourn(self.mu_short_of(model)), source
+        return TAU_PER_MU_SHORT * self.mu_short_of(model), source
 
     def judge(self, tokens: int, sojourn_s: float, p_long: float) -> None:
         """Record the prediction and the sojourn time of an answer, to detect drift."""

@@ -147,7 +147,7 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
     """Compare the policies and fcfs on a workload of the user's own."""
     import numpy as np
 
-    from clairvoyant_cli.scheduler.starvation import tau_from_service, tau_from_setting
+    from clairvoyant_cli.scheduler.starvation import TAU_PER_SHORT_SERVICE, tau_from_setting
     from clairvoyant_lab.report import Report, figures
     from clairvoyant_lab.simulator import comparison
     from clairvoyant_lab.simulator.engine import Preemption
@@ -171,7 +171,7 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
     nothing_random = history is not None and mix.predictor in ("oracle", "recorded")
     seeds = options.seeds or (1 if nothing_random else SEEDS)
     options = replace(options, seeds=seeds, requests=options.requests or REQUESTS)
-    tau_s = tau_from_setting(mix.tau, tau_from_service(short_s))
+    tau_s = tau_from_setting(mix.tau, TAU_PER_SHORT_SERVICE * short_s)
     forecaster = forecaster_of(mix, history, short_s, long_s)
     draw = draw_of(mix, history, options.requests)
     sample = draw(np.random.default_rng((0, 0)))

@@ -175,6 +175,8 @@ class Admission:
         except ClientFullError:
             return self.refusals.client_full(exchange.job.client)
         except QueueFullError:
+            if exchange.kept_age_s:  # it has waited before, and may be sent once more
+                self.factory.resubmissions.keep(exchange, self.operation.clock())
             return self.refusals.full()
         return None
 

@@ -42,14 +42,18 @@ class Resubmissions:
     _emptied_s: float = -inf  # when nothing waited last
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+        if end.outcome is Outcome.CLIENT_CANCELLED and exchange.first_byte_s is None:
+            self.keep(exchange, end.at_s)
+
+    def keep(self, exchange: Exchange, now: float) -> None:
+        """Keep the age of a request that ends without an answer."""
         job = exchange.job
-        gave_up = end.outcome is Outcome.CLIENT_CANCELLED and exchange.first_byte_s is None
-        if not (self.enabled and gave_up and job.prefix):
+        if not (self.enabled and job.prefix):
             return
         key = job.claimed, job.prefix.hashes[-1]
         kept = self._left.setdefault(job.client, OrderedDict())
         kept.pop(key, None)
-        kept[key] = Left(exchange.id, end.at_s - job.arrival_s, end.at_s)
+        kept[key] = Left(exchange.id, now - job.arrival_s, now)
         if sum(map(len, self._left.values())) > MAX_KEPT:
             max(self._left.values(), key=len).popitem(last=False)
 

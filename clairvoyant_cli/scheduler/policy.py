@@ -59,7 +59,8 @@ class Policy:
     preemptive: bool = False  # a waiting job takes a running one's slot if that gains (see `preemption`)
     margin: float = 0.0  # what a cut must gain beyond its cost, as a share of the waiting job's time
     max_cuts: int | None = MAX_CUTS  # per job
-    cut_key: Callable[[QueuedJob], float] | None = None  # alone, it cuts only while a prompt is read
+    # What a cut gains, in seconds, where the key does not tell. Without `preemptive` it cuts only prompts.
+    cut_key: Callable[[QueuedJob], float] | None = None
     boosts: bool = False  # the key depends on the load: see `tuned`
     quantum_tokens: float | None = None  # a running job yields to any waiting one after this many
     yields: Callable[[QueuedJob], float] | None = None  # the highest yields first
@@ -201,6 +202,7 @@ POLICIES = {
             in_seconds=True,
             preemptive=True,
             margin=CUT_MARGIN,
+            cut_key=remaining_of_size,
             boosts=True,
         ),
         Policy(

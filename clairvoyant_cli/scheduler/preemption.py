@@ -61,6 +61,8 @@ def gain_s(victim: QueuedJob, waiting: QueuedJob, policy: Policy, waiters: float
         price_s = once_s
     if (urgent or victim.stops_s is not None) and victim.left_s() <= stops_s + price_s:
         return -1.0
+    if policy.key(victim) <= policy.key(waiting):
+        return -1.0  # the victim would start again at once
     key = policy.cut_key or policy.key
     gains_s = key(victim) - key(waiting) - policy.margin * waiting.remaining_s
     return victim.pace * gains_s - stops_s - price_s

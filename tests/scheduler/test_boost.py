@@ -74,6 +74,27 @@ def test_a_scheduler_places_waiting_jobs_again_when_the_rate_changes() -> None:
     assert other.key(entry) == pytest.approx(entry.key)
 
 
+@pytest.mark.parametrize(("resume_s", "cut"), [(0.05, True), (20.0, True), (40.0, False)])
+def test_a_cut_is_weighed_in_seconds_of_service_and_not_of_head_start(resume_s: float, cut: bool) -> None:
+    scheduler = Scheduler(POLICIES["boost"], workers={"w": 1}, tau_s=None)
+    scheduler.submit(Job("long", 0.0, cost_s=30.0, tokens=1200.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.submit(Job("short", 1.0, cost_s=0.5, tokens=20.0), 1.0)
+    scheduler.progress("long", 40.0, resume_s=resume_s)
+    entry, [short] = scheduler.running["long"], scheduler.waiting()
+    assert boosted()(entry) - boosted()(short) > 100.0
+    assert bool(scheduler.preemptions(1.0)) is cut
+
+
+def test_a_job_that_would_start_again_at_once_is_not_cut() -> None:
+    scheduler = Scheduler(POLICIES["boost"], workers={"w": 1}, tau_s=None)
+    scheduler.submit(Job("old", 0.0, cost_s=30.0, tokens=1200.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.submit(Job("new", 900.0, cost_s=0.5, tokens=20.0), 900.0)
+    scheduler.progress("old", 40.0)
+    assert not scheduler.preemptions(900.0)
+
+
 def test_only_the_key_of_boost_depends_on_the_load() -> None:
     assert tuned(POLICIES["sjf"], 0.5, 1) is POLICIES["sjf"]
     changed = tuned(POLICIES["boost"], 0.5, 1)

@@ -45,43 +45,40 @@ class OperatorScreen(Screen[None]):
         self.host = host
 
     @property
-    def table(self) -> Table[Any] | None:
+    def table(self) -> Table | None:
         """The table that has the focus, if it is shown."""
         focused = self.focused
         return focused if isinstance(focused, Table) and focused.display else None
 
     # -- requests ---------------------------------------------------------------------------------------
 
-    def action_cancel(self) -> None:
-        self.action_cancel_now(asks=True)
-
-    def action_cancel_now(self, *, asks: bool = False) -> None:
+    def action_cancel(self, *, asks: bool = True) -> None:
         rows = self._alive("cannot cancel: it has ended")
         self._each([Action(Verb.CANCEL, row.id) for row in rows], asks=asks)
+
+    def action_cancel_now(self) -> None:
+        self.action_cancel(asks=False)
 
     def action_promote(self) -> None:
         self._each([Action(Verb.PROMOTE, row.id) for row in self._queued()])
 
     def action_hold(self) -> None:
-        verbs = {True: Verb.RELEASE, False: Verb.HOLD}
-        held = [(row.id, bool(self.host.expect("held", row.id))) for row in self._queued()]
-        self._each([Action(verbs[is_held], ident) for ident, is_held in held])
+        held = [(row.id, self.host.expect("held", row.id)) for row in self._queued()]
+        self._each([Action(Verb.RELEASE if is_held else Verb.HOLD, ident) for ident, is_held in held])
 
     def action_priority(self, step: int) -> None:
-        was = {row.id: self.host.expect("priority", row.id) or 0 for row in self._queued()}
-        self._each([Action(Verb.PRIORITY, ident, priority + step) for ident, priority in was.items()])
+        was = [(row.id, self.host.expect("priority", row.id) or 0) for row in self._queued()]
+        self._each([Action(Verb.PRIORITY, ident, priority + step) for ident, priority in was])
 
     def action_urgency(self) -> None:
         rows = self._alive("cannot set a level: it has ended")
-        snapshot = self._steerable() if rows else None
-        if snapshot is None:
-            return
-        whose = rows[0].id if len(rows) == 1 else f"{len(rows)} requests"
-        heeded = "" if snapshot.urgency.heeded else f" (policy {snapshot.policy} ignores it)"
-        options = [(str(level), f"{level}  {name}") for level, (name, _) in enumerate(LEVELS)]
-        current = "" if rows[0].urgency is None else str(rows[0].urgency)
-        dialog = Choose(f"Urgency of {whose}{heeded}", options, current)
-        self._ask(dialog, lambda level: [Action(Verb.URGENCY, row.id, int(level)) for row in rows])
+        if rows and self._allowed():
+            state, level = self.host.view().state, rows[0].urgency
+            whose = rows[0].id if len(rows) == 1 else f"{len(rows)} requests"
+            heeded = "" if state.urgency.heeded else f" (policy {state.policy} ignores it)"
+            options = [(str(level), f"{level}  {name}") for level, (name, _) in enumerate(LEVELS)]
+            dialog = Choose(f"Urgency of {whose}{heeded}", options, [str(level)])
+            self._ask(dialog, lambda level: [Action(Verb.URGENCY, row.id, int(level)) for row in rows])
 
     # -- the daemon -------------------------------------------------------------------------------------
 
@@ -94,20 +91,20 @@ class OperatorScreen(Screen[None]):
 
     def action_drain(self) -> None:
         draining = self.host.expect("mode", None) == "draining"
-        self._each([Action(Verb.RESUME if draining else Verb.DRAIN)], asks=not draining)
+        self._each([Action(Verb.RESUME if draining else Verb.DRAIN)])
 
     def action_policy(self) -> None:
-        snapshot = self._steerable()
-        if snapshot is not None:
+        if self._allowed():
+            state = self.host.view().state
             question = "Policy, and when the median Short and Long would start"
-            dialog = Choose(question, _policies(snapshot, ()), snapshot.policy)
+            dialog = Choose(question, _policies(state, ()), [state.policy])
             self._ask(dialog, lambda name: [Action(Verb.POLICY, value=name)])
-            self.host.outlook(lambda coming: dialog.foresee(_policies(snapshot, coming)))
+            self.host.outlook(lambda coming: dialog.foresee(_policies(state, coming)))
 
     def action_tau(self) -> None:
-        snapshot = self._steerable()
-        if snapshot is not None:
-            self.action_command(f"tau {snapshot.tau.tau_s:g}" if snapshot.tau.tau_s else "tau off")
+        if self._allowed():
+            tau_s = self.host.view().state.tau.tau_s
+            self.action_command(f"tau {tau_s:g}" if tau_s else "tau off")
 
     def action_servers(self) -> None:
         if self._allowed():
@@ -143,8 +140,7 @@ class OperatorScreen(Screen[None]):
             target_of = next((given[field] for field in fields if field in TARGETS), None)
             value = next((given[field] for field in fields if field not in TARGETS), None)
             actions.append(Action(verb, target_of, value))
-        asks = verb in (Verb.CANCEL, Verb.DRAIN) or (verb, words[:1]) == (Verb.BACKEND, ["drain"])
-        self.call_next(self._each, actions, asks=asks)  # once the command line is closed
+        self.call_next(self._each, actions)  # once the command line is closed
         return ""
 
     def complete(self, text: str) -> list[str]:
@@ -187,30 +183,28 @@ class OperatorScreen(Screen[None]):
             self.app.notify(f"{why}: nothing was changed", severity="warning", timeout=2)
         return not why
 
-    def _steerable(self) -> Snapshot | None:
-        return self.host.view().snapshot if self._allowed() else None
-
-    def _each(self, actions: list[Action], *, asks: bool = False) -> None:
-        """Send the actions, after a question if it `asks`."""
+    def _each(self, actions: list[Action], *, asks: bool = True) -> None:
+        """Send the actions; ask before a cancel or a drain."""
         if not actions or not self._allowed():
-            return
-        if not asks:
-            self.host.ask(*actions)
             return
         first = actions[0]
         what = f"{len(actions)} requests" if len(actions) > 1 else first.id or "the daemon"
-        detail = "Queued requests are served, new ones are rejected."
-        if first.verb is Verb.BACKEND:
-            detail = "It finishes its requests and gets no new ones."
-        elif first.verb is Verb.CANCEL:
-            detail = f"Its client{self._clients(actions)} gets an error. This cannot be undone."
-        verb = "Cancel" if first.verb is Verb.CANCEL else "Drain"
-        self._ask(Confirm(f"{verb} {what}?", detail), lambda yes: actions)
-
-    def _clients(self, actions: Sequence[Action]) -> str:
-        state, ids = self.host.view().state, {action.id for action in actions}
-        names = {row.client or "unnamed" for row in state.alive if row.id in ids}
-        return f" ({', '.join(sorted(names))})" if names else ""
+        match first.verb, first.value:
+            case Verb.CANCEL, _:
+                ids = {action.id for action in actions}
+                names = {row.client or "unnamed" for row in self.host.view().state.alive if row.id in ids}
+                whose = f" ({', '.join(sorted(names))})" if names else ""
+                question, detail = "Cancel", f"Its client{whose} gets an error. This cannot be undone."
+            case Verb.DRAIN, _:
+                question, detail = "Drain", "Queued requests are served, new ones are rejected."
+            case Verb.BACKEND, "drain":
+                question, detail = "Drain", "It finishes its requests and gets no new ones."
+            case _:
+                asks, question, detail = False, "", ""
+        if asks:
+            self._ask(Confirm(f"{question} {what}?", detail), lambda yes: actions)
+        else:
+            self.host.ask(*actions)
 
     def _alive(self, otherwise: str) -> list[QueuedRequest | RunningRequest]:
         return self._fit((QueuedRequest, RunningRequest), otherwise)

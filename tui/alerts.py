@@ -8,12 +8,8 @@ from clairvoyant_cli.errors import printable
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import Disconnected
 
-REST_S = 60.0
-"""Least time between two bells."""
-
-TAU_IN_A_ROW = 3
-"""Firings within a minute that ring."""
-
+REST_S = 60.0  # least time between two bells
+TAU_IN_A_ROW = 3  # firings within a minute that ring
 _MAX_CHARS = 100
 
 

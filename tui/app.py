@@ -33,12 +33,12 @@ from tui.alerts import Alerts
 from tui.deeds import SETTLED_S, Deed, cannot_undo, deed, said_of, standing
 from tui.formatting import duration
 from tui.hardware.reading import Hardware
-from tui.history import History
 from tui.palette import THEMES, Palette
+from tui.panels import clients
 from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
 from tui.screens.dialogs import Prompt
-from tui.screens.pages import Clients, Help, PageScreen
+from tui.screens.pages import PageScreen, help_lines
 from tui.styled_text import Tone
 from tui.view_state import SILENT_S, Link, LinkState, ViewState
 from tui.widgets.canvas import Canvas
@@ -46,9 +46,7 @@ from tui.widgets.canvas import Canvas
 INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
 """Refresh intervals, the default first. The effect of a key is drawn at once."""
 
-_GRAPHED_S = 600.0
-"""How much of the daemon's history is fetched at the start, for the graph."""
-
+_GRAPHED_S = 600.0  # how much of the daemon's history is fetched at the start, for the graph
 _HARDWARE_EVERY_S = 1.0
 _TICK_S = 0.3
 _STILL_S = 0.55  # over half a second: two states a second need no frames between them
@@ -85,47 +83,37 @@ class Top(App[None]):
         preferences, which `likes` override. `badge` is shown in the header, as "demo". `glyphs` replaces
         characters that the font lacks. `alerts` sets the terminal's title and rings.
         """
-        colour = not os.environ.get("NO_COLOR")
-        super().__init__(ansi_color=None if colour else True)
+        self._colour = not os.environ.get("NO_COLOR")
+        super().__init__(ansi_color=None if self._colour else True)
         if glyphs is not None:
             self.driver_class = plain_driver(self.driver_class, glyphs)
-        self._source = source
-        self._machine = machine
+        self._source, self._machine, self._alerts, self._memory = source, machine, alerts, memory
         self._clock = clock
-        self._alerts = alerts
-        self._snapshot: Snapshot | None = None
-        self._received_at = 0.0
-        self._lost_at = 0.0
-        self._drawn_at = 0.0
+        self._received_at = self._lost_at = self._read_at = self._drawn_at = 0.0
         self._every_s = FRAME_S
-        self._frozen: ViewState | None = None
         self._past = StateHistory()
-        self._sought: float | None = None
-        self._is_fetching = False
-        self._link = Link(LinkState.CONNECTING, source.where, source.local)
-        self._hardware: Hardware | None = None
-        self._read_at = 0.0
-        self._message, self._message_until = "", 0.0
-        self._message_tone: Tone = "accent"
+        self._sought: float | None = None  # the time to go back to
         self._left = threading.Event()
         self._acting = asyncio.Lock()
         self._done: deque[tuple[Sequence[Deed], float]] = deque(maxlen=_MAX_DONE)
         self._expected: dict[tuple[str, str | None], tuple[Any, float]] = {}
-        self._history = History()
-        self._readonly = readonly
-        self._badge = badge
-        self._prompts = False
-        self._ghost = False
-        self._colour = colour
-        for theme in THEMES:
-            self.register_theme(theme)
-        self._memory = memory
+        self._message_until = 0.0
         self.likes: Mapping[str, str] = (_stored(memory) if memory else {}) | dict(likes or {})
         price = (likes or {}).get("price")  # checked with the other settings
-        self._price_kwh = float(price) if price else None
+        self._frozen: ViewState | None = None
+        self._view = ViewState(
+            Link(LinkState.CONNECTING, source.where, source.local),
+            readonly=readonly,
+            badge=badge,
+            price_kwh=float(price) if price else None,
+        )
+        for theme in THEMES:
+            self.register_theme(theme)
         liked = self.likes.get("theme", "")
         self.theme = liked if liked in [theme.name for theme in THEMES] else THEMES[0].name
-        self.palette = Palette(self.get_css_variables(), colour=colour)
+        self.palette = Palette(self.theme, colour=self._colour)
+        words = [word.partition("=") for word in self.likes.get("keys", "").split()]
+        self.set_keymap({action: key for action, _, key in words if key})
 
     def get_default_screen(self) -> Screen[Any]:
         self.board = BoardScreen(self)
@@ -136,22 +124,20 @@ class Top(App[None]):
         self.theme_changed_signal.subscribe(self, lambda theme: self._recolour())
         self.run_worker(self._follow(), group="source")
         if self._machine is not None:
-            loop = asyncio.get_running_loop()
-            watch = partial(self._watch_machine, self._machine, loop)
-            watcher = threading.Thread(target=watch, name="sensors", daemon=True)
-            self.call_after_refresh(watcher.start)
+            watch = partial(self._watch_machine, self._machine, asyncio.get_running_loop())
+            self.call_after_refresh(threading.Thread(target=watch, name="sensors", daemon=True).start)
         self.set_interval(_TICK_S, self._tick)
 
     def on_key(self, event: events.Key) -> None:
         if isinstance(self.screen, Prompt) and event.is_printable:  # its line may not have the focus yet
-            self.screen.type_ahead(event.character or "")
+            self.screen.field.insert_text_at_cursor(event.character or "")
 
     def on_unmount(self) -> None:
         self._left.set()
 
     def _recolour(self) -> None:
         self.remember(theme=self.theme)
-        self.palette = Palette(self.get_css_variables(), colour=self._colour)
+        self.palette = Palette(self.theme, colour=self._colour)
         for screen in self.screen_stack:
             for canvas in screen.query(Canvas):
                 canvas.redraw(entirely=True)
@@ -166,8 +152,8 @@ class Top(App[None]):
         markup: bool = False,
     ) -> None:
         """Show a message in the footer for a while. It may come from a daemon, so it is no markup."""
-        self._message = f"{title}: {printable(message)}" if title else printable(message)
-        self._message_tone = _SEVERITY[severity]
+        text = f"{title}: {printable(message)}" if title else printable(message)
+        self._view = replace(self._view, message=text, message_tone=_SEVERITY[severity])
         self._message_until = self._clock() + (timeout or _MESSAGE_S)
         self.call_later(self.draw)
 
@@ -191,23 +177,25 @@ class Top(App[None]):
             self._left.wait(_HARDWARE_EVERY_S)
 
     def take_hardware(self, hardware: Hardware) -> None:
-        self._hardware, self._read_at = hardware, self._clock()
-        self._history.take_hardware(hardware)
+        self._view, self._read_at = replace(self._view, hardware=hardware), self._clock()
+        self._view.history.take_hardware(hardware)
 
     def take(self, news: Snapshot | Disconnected) -> None:
-        now, link = self._clock(), self._link
+        now, link = self._clock(), self._view.link
         if isinstance(news, Disconnected):
             self._done.clear()  # another daemon may come back
             if link.state is not LinkState.LOST:
                 self._lost_at = now
-            self._link = replace(link, state=LinkState.LOST, reason=news.reason)
+            self._view = replace(self._view, link=replace(link, state=LinkState.LOST, reason=news.reason))
         else:
-            self._snapshot, self._received_at = news, now
-            self._link = replace(link, state=LinkState.LIVE, reason="", lost_for_s=0.0)
-            self._history.take(news)
+            self._received_at = now
+            self._view = replace(
+                self._view, snapshot=news, link=replace(link, state=LinkState.LIVE, reason="")
+            )
+            self._view.history.take(news)
             self._past.record(news)
             if link.state is LinkState.CONNECTING:
-                self._fetch(news.taken_at - _GRAPHED_S)
+                self.run_worker(self._fetch(news.taken_at - _GRAPHED_S), group="graph")
         if self._alerts is not None and self._driver is not None:
             self._driver.write(self._alerts.take(news, now))
         self.draw()
@@ -218,30 +206,21 @@ class Top(App[None]):
             self.draw()
 
     def view(self) -> ViewState:
-        now = self._clock()
-        shown: dict[str, Any] = {
-            "prompts": self._prompts,
-            "ghost": self._ghost,
-            "message": self._message if now <= self._message_until else "",
-            "message_tone": self._message_tone,
-        }
-        if self._frozen is not None:
-            return replace(self._frozen, **shown)
-        lost = self._link.state is LinkState.LOST
-        age_s = (self._lost_at if lost else now) - self._received_at if self._snapshot else 0.0
+        now, view = self._clock(), self._view
+        if now > self._message_until:
+            view = replace(view, message="")
+        if (frozen := self._frozen) is not None:
+            said: dict[str, Any] = {"message": view.message, "message_tone": view.message_tone}
+            return replace(frozen, prompts=view.prompts, ghost=view.ghost, **said)
+        lost = view.link.state is LinkState.LOST
+        age_s = (self._lost_at if lost else now) - self._received_at if view.snapshot else 0.0
         known_s = SILENT_S if self._every_s < 1.0 else self._every_s + SILENT_S
-        return ViewState(
-            link=replace(self._link, lost_for_s=now - self._lost_at) if lost else self._link,
-            snapshot=self._snapshot,
-            hardware=self._hardware,
-            hardware_age_s=now - self._read_at if self._hardware else 0.0,
-            history=self._history,
+        return replace(
+            view,
+            link=replace(view.link, lost_for_s=now - self._lost_at if lost else 0.0),
+            hardware_age_s=now - self._read_at if view.hardware else 0.0,
             drift_s=min(max(0.0, age_s), known_s),
             silent_s=age_s if age_s >= known_s and not lost else 0.0,
-            readonly=self._readonly,
-            badge=self._badge,
-            price_kwh=self._price_kwh,
-            **shown,
         )
 
     def draw(self) -> None:
@@ -269,7 +248,7 @@ class Top(App[None]):
         self.run_worker(ask(), group="outlook", exclusive=True)
 
     def ask(self, *actions: Action) -> None:
-        state = self._snapshot
+        state = self._view.snapshot
         if state is not None:
             self._perform([deed(action, state) for action in actions])
 
@@ -303,17 +282,14 @@ class Top(App[None]):
     def expect(self, field: str, ident: str | None) -> Any:
         """Return a field that actions change: as the last one left it, which the state may not show yet."""
         becomes, until = self._expected.get((field, ident), (None, 0.0))
-        if self._clock() < until:
-            return becomes
-        return standing(field, ident, self._snapshot) if self._snapshot is not None else None
+        return becomes if self._clock() < until else standing(field, ident, self._view.state)
 
     def undo(self) -> None:
         """Undo the last key that asked the daemon for something, if nobody has changed it since."""
-        state = self._snapshot
-        if state is None or not self._done:
+        if not self._done:
             self.notify("nothing to undo", severity="warning", timeout=2)
             return
-        done, at_s = self._done.pop()
+        state, (done, at_s) = self._view.state, self._done.pop()
         why = cannot_undo(done, state, settled=self._clock() >= at_s + SETTLED_S)
         if why:
             self.notify(f"{said_of(done)}: {why}", severity="warning")
@@ -325,53 +301,37 @@ class Top(App[None]):
 
     def action_freeze(self) -> None:
         view = self.view()
-        unfrozen = self._frozen is None
-        self._frozen = replace(view, frozen=True, history=deepcopy(view.history)) if unfrozen else None
+        frozen = replace(view, frozen=True, history=deepcopy(view.history))
+        self._frozen = frozen if self._frozen is None else None
         self.draw()
 
     def action_scrub(self, seconds: float) -> None:
-        if self._snapshot is None:
-            return
-        shown = self._frozen.snapshot if self._frozen is not None else None
-        self._sought = (self._sought or (shown or self._snapshot).taken_at) + seconds
-        begins_at = self._past.begins_at
-        if seconds < 0 and self._sought < (begins_at or self._sought) and not self._is_fetching:
-            self._fetch(self._sought)
-        elif not self._is_fetching:
-            self._scrub(forward=seconds > 0)
+        if (state := (self._frozen or self._view).snapshot) is not None:
+            self._sought = (self._sought or state.taken_at) + seconds
+            scrub = self._scrub(self._sought, forward=seconds > 0)
+            self.run_worker(scrub, group="past", exclusive=True)
 
-    def _fetch(self, back_to: float) -> None:
-        """Fetch pages of the daemon's history back to a time, or to the one that is sought meanwhile."""
-
-        async def fetch() -> None:
-            try:
-                while (at := self._past.begins_at) and min(back_to, self._sought or back_to) < at:
-                    older = self._past.put_before(await self._source.past(at))
-                    if not older:
-                        break
-                    self._history.put_before(older)
-            except ClairvoyantError as error:
-                if self._sought is not None:
-                    self.notify(f"the daemon's history cannot be read: {error}", severity="warning")
-            self._is_fetching = False
-            if self._sought is not None:
-                self._scrub()
-
-        self._is_fetching = True
-        self.run_worker(fetch(), group="past")
-
-    def _scrub(self, *, forward: bool = False) -> None:
-        """Show the state at the time that is sought, or the newest if there is none after it."""
-        at, self._sought = self._sought, None
-        if self._snapshot is None or at is None:
-            return
+    async def _scrub(self, at: float, *, forward: bool) -> None:
+        """Show the state at a time, or the newest if there is none after it."""
+        await self._fetch(at)
         state = self._past.after(at - EVERY_S) if forward else self._past.before(at + EVERY_S)
-        was_frozen, self._frozen = self._frozen is not None, None
+        was_frozen, self._frozen, self._sought = self._frozen is not None, None, None
         if state is not None and (was_frozen or not forward):
-            ago_s = self._snapshot.taken_at - state.taken_at
-            past = replace(self.view(), snapshot=state, history=self._history.until(state))
+            past = replace(self.view(), snapshot=state, history=self._view.history.until(state))
+            ago_s = self._view.state.taken_at - state.taken_at
             self._frozen = replace(past, frozen=True, drift_s=0.0, past_s=ago_s)
         self.draw()
+
+    async def _fetch(self, back_to: float) -> None:
+        """Fetch pages of the daemon's history back to a time."""
+        try:
+            while (at := self._past.begins_at) and back_to < at:
+                if not (older := self._past.put_before(await self._source.past(at))):
+                    break
+                self._view.history.put_before(older)
+        except ClairvoyantError as error:
+            if self._sought is not None:
+                self.notify(f"the daemon's history cannot be read: {error}", severity="warning")
 
     def action_interval(self) -> None:
         self._every_s = INTERVALS_S[(INTERVALS_S.index(self._every_s) + 1) % len(INTERVALS_S)]
@@ -379,19 +339,18 @@ class Top(App[None]):
         self.notify(f"refresh every {duration(self._every_s)}", timeout=2)
 
     def action_prompts(self) -> None:
-        rows = self._snapshot.alive if self._snapshot else ()
-        if not self._prompts and all(each.prompt is None for each in rows):
+        shown = not self._view.prompts
+        if shown and all(each.prompt is None for each in self._view.state.alive):
             self.notify("The daemon does not send prompts.", severity="warning")
             return
-        self._prompts = not self._prompts
-        shown = "shown; a request's page (Enter) shows its answer, too" if self._prompts else "hidden"
-        self.notify(f"prompts {shown}", timeout=3)
-        self.draw()
+        self._view = replace(self._view, prompts=shown)
+        self.notify(
+            f"prompts {'shown; the page of a request (Enter) shows its answer, too' if shown else 'hidden'}"
+        )
 
     def action_ghost(self) -> None:
-        self._ghost = not self._ghost
-        self.notify("compared with first-come-first-served" if self._ghost else "not compared")
-        self.draw()
+        self._view = replace(self._view, ghost=not self._view.ghost)
+        self.notify("compared with first-come-first-served" if self._view.ghost else "not compared")
 
     def action_repaint(self) -> None:
         """Draw the whole screen: something else has written on the terminal."""
@@ -403,12 +362,10 @@ class Top(App[None]):
         self.board.action_command()
 
     def action_help(self) -> None:
-        self.push_screen(Help())
-        self.call_after_refresh(self.draw)
+        self.push_screen(PageScreen("keys and signs", help_lines, "question_mark,f1"))
 
     def action_clients(self) -> None:
-        self.push_screen(Clients())
-        self.call_after_refresh(self.draw)
+        self.push_screen(PageScreen("clients", clients.body, "c"))
 
 
 def _stored(path: Path) -> dict[str, str]:

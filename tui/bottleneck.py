@@ -5,7 +5,6 @@ each reason must have held for ten seconds.
 from clairvoyant_cli.state.snapshot import Snapshot
 from tui.formatting import share
 from tui.history import Sample
-from tui.styled_text import Line
 from tui.view_state import LinkState, ViewState
 
 WINDOW_S = 10.0
@@ -21,19 +20,17 @@ _OWN_SLOTS = ("ollama", "lmstudio", "jan", "other")
 """Kinds of servers that get as many requests at once as `--slots` says; the others report their own slots."""
 
 
-def bottleneck(view: ViewState) -> Line:
-    """Return the limit in a few words; an empty line if it is not certain."""
+def bottleneck(view: ViewState) -> str:
+    """Return the limit in a few words; nothing if it is not certain."""
     state, window = view.state, view.history.last(WINDOW_S)
     serves = view.link.state is LinkState.LIVE and view.past_s is None and state.mode == "serving"
     if not serves or any(each.state != "up" or each.stamped for each in state.backends):
-        return Line()
-    if len(window) < 2 or window[-1].at - window[0].at < WINDOW_S - 2.0:
-        return Line()
-    if any(not each.waiting for each in window):
-        return Line()
-    full = all(each.busy >= each.slots > 0 for each in window)
-    text = (_of_slots(view, state, window) if full else "") or ("" if full else _of_queue(state, window))
-    return Line(text, "soft")
+        return ""
+    if not window or window[-1].at - window[0].at < WINDOW_S - 2.0 or not all(s.waiting for s in window):
+        return ""
+    if all(each.busy >= each.slots > 0 for each in window):
+        return _of_slots(view, state, window)
+    return _of_queue(state, window)
 
 
 def _of_slots(view: ViewState, state: Snapshot, window: list[Sample]) -> str:

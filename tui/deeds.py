@@ -1,5 +1,6 @@
 """What an operator's action did, in words, and what undoes it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,13 +8,10 @@ from typing import Any
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, Action, Verb
 from clairvoyant_cli.state.snapshot import BackendState, QueuedRequest, RunningRequest, Snapshot
 
-SETTLED_S = 1.5
-"""After an action has been confirmed, states from before it may come in for this long."""
-
+SETTLED_S = 1.5  # after an action has been confirmed, states from before it may come in for this long
 _UNSAID_LEVEL = 2
 _MAX_PRIORITY = 100
-_MODES = {Verb.PAUSE: "paused", Verb.RESUME: "serving", Verb.DRAIN: "draining"}
-"""The mode after each."""
+_MODES = {Verb.PAUSE: "paused", Verb.RESUME: "serving", Verb.DRAIN: "draining"}  # the mode after each
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,45 +29,41 @@ def standing(field: str, ident: str | None, snapshot: Snapshot) -> Any:
     """Return a field that an action changes as it stands; None if it is not shown."""
     if field == "tau_s":
         return snapshot.tau.tau_s or 0.0
-    row = _row(ident, snapshot) if ident else snapshot
-    return getattr(row, field, None) if field else None
+    return getattr(_row(ident, snapshot) if ident else snapshot, field, None) if field else None
 
 
-def _row(ident: str, snapshot: Snapshot) -> QueuedRequest | RunningRequest | BackendState | None:
+def _row(ident: str | None, snapshot: Snapshot) -> QueuedRequest | RunningRequest | BackendState | None:
     found = next((row for row in snapshot.alive if row.id == ident), None)
     return found or next((each for each in snapshot.backends if each.name == ident), None)
 
 
 def deed(action: Action, snapshot: Snapshot) -> Deed:
-    row = _row(action.id, snapshot) if action.id else None
-    if "id" in COMMANDS[action.verb].fields:
-        return _on_request(action, row)
-    return _on_daemon(action, row, snapshot)
+    row = _row(action.id, snapshot)
+    on_request = "id" in COMMANDS[action.verb].fields
+    return _on_request(action, row) if on_request else _on_daemon(action, row, snapshot)
 
 
 def _on_request(action: Action, row: object) -> Deed:
     verb, ident, value = action.verb, action.id, action.value
     waits = row if isinstance(row, QueuedRequest) else None
-    priority = Action(Verb.PRIORITY, ident, min(waits.priority, _MAX_PRIORITY)) if waits is not None else None
-    back: tuple[Action, ...] = ()
+    back = () if waits is None else (Action(Verb.PRIORITY, ident, min(waits.priority, _MAX_PRIORITY)),)
     match verb:
         case Verb.PROMOTE:
-            if waits is not None and priority is not None and not waits.promoted:
-                back = (priority, *([Action(Verb.HOLD, ident)] * waits.held))
+            if waits is not None:
+                back = () if waits.promoted else (*back, *[Action(Verb.HOLD, ident)] * waits.held)
             return Deed(action, f"promoted {ident}", "promoted", True, back)
         case Verb.HOLD:
             return Deed(action, f"held {ident}", "held", True, (Action(Verb.RELEASE, ident),))
         case Verb.RELEASE:
             return Deed(action, f"released {ident}", "held", False, (Action(Verb.HOLD, ident),))
         case Verb.PRIORITY:
-            if waits is not None and priority is not None:
-                back = (Action(Verb.PROMOTE, ident) if waits.promoted else priority,)
+            if waits is not None and waits.promoted:
+                back = (Action(Verb.PROMOTE, ident),)
             was = f"{waits.priority} " if waits is not None else ""
             return Deed(action, f"priority of {ident} {was}→ {value}", "priority", value, back)
         case Verb.URGENCY:
             level = getattr(row, "urgency", None)
-            if row is not None:
-                back = (Action(verb, ident, _UNSAID_LEVEL if level is None else level),)
+            back = () if row is None else (Action(verb, ident, _UNSAID_LEVEL if level is None else level),)
             was = "none" if level is None else level
             return Deed(action, f"urgency of {ident} {was} → {value}", "urgency", value, back)
     return Deed(action, f"cancelled {ident}")
@@ -109,10 +103,7 @@ def said_of(deeds: Sequence[Deed]) -> str:
     """Return what deeds did together: `promoted abc-7`, or `promoted 3 requests`."""
     if len(deeds) == 1:
         return deeds[0].said
-    kinds: dict[str, int] = {}
-    for each in deeds:
-        word = each.said.partition(" ")[0]
-        kinds[word] = kinds.get(word, 0) + 1
+    kinds = Counter(each.said.partition(" ")[0] for each in deeds)
     return ", ".join(f"{word} {number}" for word, number in kinds.items()) + " requests"
 
 

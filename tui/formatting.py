@@ -2,18 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import takewhile
 from math import ceil, floor
+from time import localtime, strftime
 
 from tui.styled_text import Line, Tone, cells
 
 NOTHING = "–"
 _EIGHTHS = "▁▂▃▄▅▆▇█"
 _WORDS = re.compile(r"(?<=[-_.:/])|(?<=\D)(?=\d)")
-CLASS_LETTER = {"short": "S", "medium": "M", "long": "L"}
-_CLASS_TONE: dict[str, Tone] = {"short": "short", "medium": "medium", "long": "long"}
+CLASS_LETTER: dict[Tone, str] = {"short": "S", "medium": "M", "long": "L"}
 
 
 def duration(seconds: float | None) -> str:
@@ -92,11 +90,6 @@ def change(value: float, reference: float) -> str:
     return f"×{ratio:.0f}" if ratio >= 10.5 else f"{'−' if ratio < 1 else '+'}{share(abs(ratio - 1.0))}"
 
 
-def ratio(value: float | None) -> str:
-    """A number between 0 and 1 with two digits."""
-    return NOTHING if value is None else f"{value:.2f}"
-
-
 def rate(value: float | None) -> str:
     """Something per second, with three significant digits."""
     return f"{value:.1f}" if value is not None and value < 99.95 else count(value)
@@ -114,40 +107,34 @@ def size(value_bytes: float | None) -> str:
 
 def clock(at: float) -> str:
     """A moment as local wall-clock time, to the second."""
-    return _clock(at // 1.0)
-
-
-@lru_cache(maxsize=512)
-def _clock(at: float) -> str:
     try:
-        return datetime.fromtimestamp(at, tz=UTC).astimezone().strftime("%H:%M:%S")
+        return strftime("%H:%M:%S", localtime(at))
     except (ValueError, OverflowError, OSError):
         return NOTHING  # no time of a calendar: the daemon's clock is wrong
 
 
 def bar(fraction: float, width: int, tone: Tone = "accent") -> Line:
     """A gauge in half cells. Filled and empty differ in weight, so it reads without colour."""
-    halves = round(min(1.0, max(0.0, fraction)) * width * 2)
-    full, half = divmod(max(halves, 1) if fraction > 0 else halves, 2)
-    return Line().add("━" * full + "╸" * half, tone).add("─" * (width - full - half), "track")
+    halves = max(round(min(1.0, max(0.0, fraction)) * width * 2), fraction > 0)
+    full = "━" * (halves // 2) + "╸" * (halves % 2)
+    return Line(full, tone).add("─" * (width - len(full)), "track")
 
 
 def spark(series: Iterable[float], width: int, top: float | None = None) -> str:
     """The last `width` values as block characters, the newest at the right."""
     values = [*series][-width:] if width > 0 else []
     top = top or max(values, default=0.0) or 1.0
-    steps = len(_EIGHTHS) - 1
-    return "".join(_EIGHTHS[min(steps, max(0, round(value / top * steps)))] for value in values)
+    return "".join(_EIGHTHS[min(7, max(0, round(value / top * 7)))] for value in values)
 
 
 def class_tone(length_class: str) -> Tone:
     """The tone of a length class; plain ink for an unknown one."""
-    return _CLASS_TONE.get(length_class, "ink")
+    return next((tone for tone in CLASS_LETTER if tone == length_class), "ink")
 
 
 def class_letter(length_class: str) -> str:
     """S, M or L; the first letter of an unknown class."""
-    return CLASS_LETTER.get(length_class, length_class[:1].upper() or "?")
+    return length_class[:1].upper() or "?"
 
 
 def path_name(endpoint: str) -> str:

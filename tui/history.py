@@ -1,57 +1,44 @@
 """Keeps the series that the plots draw; each is bounded."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
 from clairvoyant_cli.state.snapshot import FinishedRequest, Snapshot
 from tui.hardware.reading import Gpu, Hardware
-from tui.styled_text import Line
 
-SAMPLES = 600
-"""One sample a second: ten minutes."""
-
-POINTS = 600
-"""Ended requests kept for the plots."""
-
-
-RECENTLY_S = 30.0
-"""A panel keeps the rows that it has needed in this time."""
-
+SAMPLES = 600  # one sample a second: ten minutes
+POINTS = 600  # ended requests kept for the plots
+RECENTLY_S = 30.0  # a panel keeps the rows that it has needed in this time
 CLIENT_POINTS = 24
-_CLIENT_EVERY_S = SAMPLES / CLIENT_POINTS
 _MAX_CLIENTS = 64
 _LONGEST_GAP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The daemon at one second. `at` is its uptime: the wall clock may be set. `holder` is the client that
-    has every slot, "" if there is none; `energy_j` is what the GPUs have used since this screen was opened.
-    """
+    """The daemon at one second."""
 
-    at: float
+    at: float  # its uptime: the wall clock may be set
     waiting: int
     completed: int
     tokens_per_s: float = 0.0
     busy: int = 0
     slots: int = 0
     parked: int = 0
-    holder: str = ""
-    energy_j: float = 0.0
+    holder: str = ""  # the client that has every slot
+    energy_j: float = 0.0  # used by the GPUs since this screen was opened
 
     @classmethod
     def of(cls, state: Snapshot, energy_j: float) -> "Sample":
         holders = {each.client for each in state.running}
-        busy, slots = state.slots
         return cls(
             state.uptime_s,
             state.waits,
             state.counters.completed,
             sum(each.tokens_per_s or 0.0 for each in state.running),
-            busy,
-            slots,
+            *state.slots,
             state.sessions.parked,
             holders.pop() if len(holders) == 1 else "",
             energy_j,
@@ -64,30 +51,31 @@ class History:
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
         self.finished: dict[str, FinishedRequest] = {}
-        self.clients: dict[str, deque[int]] = {}
+        self.clients: dict[int, dict[str, int]] = {}  # the most requests that each had, by stretch of time
         self.gpus: dict[int, deque[Gpu]] = {}
         self.cpu: deque[float] = deque(maxlen=SAMPLES)
         self.energy_j = 0.0
-        self.ended = 0
-        self.pictures: dict[str, tuple[object, list[Line]]] = {}
         self._pid = 0
         self._read_at = 0.0
 
     def take(self, snapshot: Snapshot) -> None:
         """Add a state. A restarted daemon begins a new history."""
         if snapshot.pid != self._pid:
-            machine = self.gpus, self.cpu, self.energy_j, self._read_at
-            self.__init__()  # type: ignore[misc]  # all but the machine starts over
             self._pid = snapshot.pid
-            self.gpus, self.cpu, self.energy_j, self._read_at = machine
+            self.samples.clear()
+            self.finished.clear()
+            self.clients.clear()
         new = [each for each in snapshot.recent if each.id not in self.finished]
         self.finished |= {each.id: each for each in sorted(new, key=lambda each: each.finished_at)}
         while len(self.finished) > POINTS:
             del self.finished[next(iter(self.finished))]
-        self.ended += len(new)
         if not self.samples or int(snapshot.uptime_s) != int(self.samples[-1].at):
             self.samples.append(Sample.of(snapshot, self.energy_j))
-            self._take_clients(snapshot)
+        had = self.clients.setdefault(int(snapshot.uptime_s * CLIENT_POINTS / SAMPLES), {})
+        for each in snapshot.clients[:_MAX_CLIENTS]:
+            had[each.name] = max(had.get(each.name, 0), each.waiting + each.running)
+        while len(self.clients) > CLIENT_POINTS:
+            del self.clients[next(iter(self.clients))]
 
     def put_before(self, states: Iterable[Snapshot]) -> None:
         """Put older states of the same daemon, the oldest first, before all others."""
@@ -96,7 +84,6 @@ class History:
         self.samples = deque([*(Sample.of(each, 0.0) for each in older), *self.samples], maxlen=SAMPLES)
         ended = {row.id: row for each in older for row in each.recent if row.id not in self.finished}
         self.finished = dict([*ended.items(), *self.finished.items()][-POINTS:])
-        self.ended += len(ended)
 
     def take_hardware(self, hardware: Hardware) -> None:
         if hardware.host.cpu is not None:
@@ -107,38 +94,24 @@ class History:
             self.gpus.setdefault(gpu.index, deque(maxlen=SAMPLES)).append(gpu)
             self.energy_j += (gpu.power_w or 0.0) * min(max(0.0, passed_s), _LONGEST_GAP_S)
 
-    def _take_clients(self, snapshot: Snapshot) -> None:
-        """Keep the most that each client had in each stretch of time."""
-        new = (
-            len(self.samples) == 1
-            or snapshot.uptime_s % _CLIENT_EVERY_S < self.samples[-2].at % _CLIENT_EVERY_S
-        )
-        had = {each.name: each.waiting + each.running for each in snapshot.clients[:_MAX_CLIENTS]}
-        for name in [name for name, points in self.clients.items() if name not in had and not any(points)]:
-            del self.clients[name]
-        for name in {**self.clients, **had}:
-            points = self.clients.setdefault(name, deque(maxlen=CLIENT_POINTS))
-            points.append(0) if new or not points else None
-            points[-1] = max(points[-1], had.get(name, 0))
-
     def last(self, seconds: float) -> list[Sample]:
         since = self.samples[-1].at - seconds if self.samples else 0.0
         return [*takewhile(lambda each: each.at >= since, reversed(self.samples))][::-1]
 
     def energy_each_wh(self) -> tuple[float, int] | None:
         """Return the energy of the GPUs per answer, and of how many; None if it is not known."""
-        known = [each for each in self.samples if each.energy_j]
-        answers = known[-1].completed - known[0].completed if known else 0
-        return ((known[-1].energy_j - known[0].energy_j) / answers / 3600.0, answers) if answers else None
+        first = next((each for each in self.samples if each.energy_j), None)
+        if first is None or not (answers := self.samples[-1].completed - first.completed):
+            return None
+        return (self.samples[-1].energy_j - first.energy_j) / answers / 3600.0, answers
 
     def until(self, snapshot: Snapshot) -> "History":
         """Return the history as it was when a state was taken, as far as it is known."""
         then = History()
         then.take(snapshot)
         known = (self.finished | then.finished).values()
-        ended = [each for each in known if each.finished_at <= snapshot.taken_at]
-        ended.sort(key=lambda each: each.finished_at)
-        then.finished = {each.id: each for each in ended[-POINTS:]}
+        ended = sorted(known, key=lambda each: each.finished_at)
+        then.finished = {each.id: each for each in ended if each.finished_at <= snapshot.taken_at}
         if snapshot.pid == self._pid:
             seen = [each for each in self.samples if each.at < snapshot.uptime_s]
             then.samples = deque([*seen, *then.samples], maxlen=SAMPLES)
@@ -151,10 +124,3 @@ class History:
         first, *_, last = (*self.last(60.0), self.samples[-1])
         span_s = last.at - first.at
         return (last.completed - first.completed) / span_s * 60.0 if span_s >= 10.0 else None
-
-    def picture(self, name: str, of: object, draw: Callable[[], list[Line]]) -> list[Line]:
-        """Return a picture; it is drawn again only if what it is `of` has changed."""
-        kept = self.pictures.get(name)
-        if kept is None or kept[0] != of:
-            kept = self.pictures[name] = of, draw()
-        return kept[1]

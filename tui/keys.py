@@ -1,6 +1,5 @@
 """Every key of the dashboard: the table behind the bindings of all screens, help, footer and commands."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from textual.binding import Binding
@@ -34,7 +33,7 @@ class Key:
 
     @property
     def binding(self) -> Binding:
-        return Binding(self.keys, self.action, self.help, show=False)
+        return Binding(self.keys, self.action, self.help, show=False, id=self.name)
 
 
 def _key(verb: Verb, action: str = "", help: str = "", and_so: str = "", on: str = "") -> Key:  # noqa: A002
@@ -47,14 +46,7 @@ MOVES = (
     Key("up,k", "move(-1)", "", on="rows"),
     Key("ctrl+d", "move(0.5, 'page')", "Half a page down and up.", shown="^D ^U", on="rows"),
     Key("ctrl+u", "move(-0.5, 'page')", "", on="rows"),
-    Key(
-        "pagedown,ctrl+f",
-        "move(1, 'page')",
-        "A page down and up; also PgDn and PgUp.",
-        "",
-        "^F ^B",
-        on="rows",
-    ),
+    Key("pagedown,ctrl+f", "move(1, 'page')", "A page down and up; also PgDn, PgUp.", "", "^F ^B", on="rows"),
     Key("pageup,ctrl+b", "move(-1, 'page')", "", on="rows"),
     Key("home,g", "move(-1, 'all')", "First and last row; also gg, Home and End.", shown="g G", on="rows"),
     Key("end,G", "move(1, 'all')", "", on="rows"),
@@ -122,12 +114,3 @@ GROUPS = {
 """The keys under each heading of the help; one without a help text is named in that of another."""
 
 KEYS = tuple(key for keys in GROUPS.values() for key in keys)
-
-
-def rebound(text: str) -> Iterator[tuple[Key, str]]:
-    """Yield keys and their new bindings from a text like `promote=Y hold=w`; unknown ones are ignored."""
-    named = {key.name: key for key in reversed(KEYS) if key.action}
-    for word in text.split():
-        action, _, other = word.partition("=")
-        if action in named and other:
-            yield named[action], other

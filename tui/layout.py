@@ -7,25 +7,16 @@ need; what the queue leaves is the graph's.
 
 from dataclasses import dataclass
 
+from textual.geometry import Region
+
 PANELS = ("running", "queue", "tau", "gpu", "models", "stats", "recent", "plots", "log", "graph", "sessions")
 """In the order of their keys: 1 is that of the first, 0 of the tenth. Sessions are shown if there are any."""
 
-DECK = PANELS[2:]
-"""The panels that share the deck of a small terminal."""
-
+DECK = PANELS[2:]  # the panels that share the deck of a small terminal
 GUTTER = 2
 _LEAST_GRAPH, _HERO, _MOST_GRAPH = 7, 11, 18
-_LEAST_PLOT = 5
-_MOST_DECK = 8
-"""Rows that the deck takes from a short queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    x: int
-    y: int
-    width: int
-    height: int
+_LEAST_PLOT, _TAU, _STATS, _HALF = 5, 5, 9, 45
+_MOST_DECK = 8  # rows that the deck takes from a short queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +36,10 @@ class SizeHint:
         return DECK if self.sessions else DECK[:-1]
 
 
-def plan(width: int, height: int, wish: SizeHint) -> dict[str, Box]:
+def plan(width: int, height: int, wish: SizeHint) -> dict[str, Region]:
     head = 3 if height >= 24 else 2 if height >= 16 else 1
-    boxes = {"header": Box(0, 0, width, head), "footer": Box(0, height - 1, width, 1)}
-    body = Box(0, head, width, max(1, height - head - 1))
+    boxes = {"header": Region(0, 0, width, head), "footer": Region(0, height - 1, width, 1)}
+    body = Region(0, head, width, max(1, height - head - 1))
     if wish.maximised:
         return boxes | {wish.maximised: body}
     if width >= 168 and height >= 46:
@@ -62,7 +53,7 @@ def has_deck(width: int, height: int) -> bool:
     return width < 108 or height < 34
 
 
-def _small(body: Box, wish: SizeHint) -> dict[str, Box]:
+def _small(body: Region, wish: SizeHint) -> dict[str, Region]:
     deck = 0 if body.height < 12 else 6 if body.height < 24 else 8
     running = 0 if body.height < 9 else min(2 + max(1, wish.slots), max(3, body.height * 3 // 10))
     queue = body.height - running - deck
@@ -74,36 +65,29 @@ def _small(body: Box, wish: SizeHint) -> dict[str, Box]:
     )
 
 
-def _middle(body: Box, wish: SizeHint) -> dict[str, Box]:
-    right = 42
-    left = Box(body.x, body.y, body.width - right - GUTTER, body.height)
-    side = Box(left.width + GUTTER, body.y, right, body.height)
+def _middle(body: Region, wish: SizeHint) -> dict[str, Region]:
+    left, side = _columns(body, 42)
     running = 2 + min(8 if body.height >= 36 else 6, max(2, wish.slots))
-    fixed = {"tau": 5, "gpu": 0, "models": 0, "stats": 9}
-    room = side.height - sum(fixed.values()) - _LEAST_PLOT
-    fixed["models"] = min(1 + wish.models, max(3, room - 1 - wish.gpu))
-    fixed["gpu"] = min(1 + wish.gpu, room - fixed["models"])
-    heights = _left(left.height, wish, running, recent=8, log=5)
-    return _stack(left, heights) | _stack(side, fixed | {"plots": side.height - sum(fixed.values())})
+    room = body.height - _TAU - _STATS - _LEAST_PLOT
+    models = min(1 + wish.models, max(3, room - 1 - wish.gpu))
+    gpu = min(1 + wish.gpu, room - models)
+    heights = {"tau": _TAU, "gpu": gpu, "models": models, "stats": _STATS}
+    heights["plots"] = body.height - sum(heights.values())
+    return _stack(left, _left(left.height, wish, running, recent=8, log=5)) | _stack(side, heights)
 
 
-def _large(body: Box, wish: SizeHint) -> dict[str, Box]:
-    half = 45
-    right = 2 * half + GUTTER
-    left = Box(body.x, body.y, body.width - right - GUTTER, body.height)
-    x = left.width + GUTTER
+def _large(body: Region, wish: SizeHint) -> dict[str, Region]:
+    left, right = _columns(body, 2 * _HALF + GUTTER)
     running = 2 + min(8, max(2, wish.slots))
     boxes = _stack(left, _left(left.height, wish, running, recent=max(10, body.height // 4), graph=_HERO))
-    stats, tau, log = 15, 6, 8
     models = min(1 + wish.models, 8)
     gpu = min(1 + wish.gpu, body.height // 2 - models)
-    top = max(stats + tau, gpu + models)
-    first = Box(x, body.y, half, body.height)
-    second = Box(x + half + GUTTER, body.y, half, body.height)
-    boxes |= _stack(first, {"stats": stats, "tau": top - stats})
+    top = max(15 + 6, gpu + models)
+    first, second = _columns(Region(right.x, right.y, right.width, top), _HALF)
+    boxes |= _stack(first, {"stats": 15, "tau": top - 15})
     boxes |= _stack(second, {"gpu": top - models, "models": models})
-    low = Box(x, body.y + top, right, body.height - top)
-    return boxes | _stack(low, {"plots": low.height - log, "log": log})
+    low = Region(right.x, body.y + top, right.width, body.height - top)
+    return boxes | _stack(low, {"plots": low.height - 8, "log": 8})
 
 
 def _left(
@@ -121,12 +105,17 @@ def _left(
     return heights | {"recent": recent + more, "log": log}
 
 
-def _stack(column: Box, heights: dict[str, int]) -> dict[str, Box]:
+def _columns(box: Region, right: int) -> tuple[Region, Region]:
+    """Divide a box into what is left of a column, and the column of this width."""
+    left = box.width - right - GUTTER
+    return Region(box.x, box.y, left, box.height), Region(box.x + left + GUTTER, box.y, right, box.height)
+
+
+def _stack(column: Region, heights: dict[str, int]) -> dict[str, Region]:
     """Stack panels of these heights; one without height is not shown."""
-    boxes = {}
-    y = column.y
+    boxes, y = {}, column.y
     for name, height in heights.items():
         if height > 0:
-            boxes[name] = Box(column.x, y, column.width, height)
+            boxes[name] = Region(column.x, y, column.width, height)
             y += height
     return boxes

@@ -5,11 +5,9 @@ and the greys stay apart under deuteranopia and protanopia, which the tests comp
 colour alone.
 """
 
-from collections.abc import Mapping
 from typing import get_args
 
 from rich.style import Style
-from textual.color import Color
 from textual.theme import Theme
 
 from tui.styled_text import Tone
@@ -30,60 +28,24 @@ _COLOURS = (
     ("alert", "#f17440", "#891300", "#ff6a20"),
     ("cursor", "#1f2b36", "#e3ebe8", "#303030"),
 )
-_OWN = ("strong", "soft", "faint", "track", "short", "medium", "long", "alert", "cursor")
-"""Colours that Textual has no name for."""
-
-_VARIABLES = {"ink": "foreground", "accent": "accent", "good": "accent", "warn": "tone-medium"} | {
-    tone: f"tone-{tone}" for tone in _OWN
+_BY_THEME = {
+    name: {row[0]: row[at] for row in _COLOURS} for at, name in enumerate(("night", "day", "contrast"), 1)
 }
-"""The theme's variable for each tone."""
-
-
-def _theme(name: str, colour: dict[str, str]) -> Theme:
-    return Theme(
+THEMES = tuple(
+    Theme(
         name=name,
         dark=name != "day",
         primary=colour["accent"],
-        secondary=colour["short"],
         accent=colour["accent"],
-        success=colour["accent"],
         warning=colour["medium"],
         error=colour["alert"],
         foreground=colour["ink"],
         background=colour["ground"],
         surface=colour["raised"],
         panel=colour["raised"],
-        variables={f"tone-{tone}": colour[tone] for tone in _OWN},
     )
-
-
-THEMES = tuple(
-    _theme(name, {row[0]: row[at] for row in _COLOURS})
-    for at, name in enumerate(("night", "day", "contrast"), 1)
+    for name, colour in _BY_THEME.items()
 )
-
-
-class Palette:
-    """Rich styles: of each tone, of the row under the cursor, and of an outdated state."""
-
-    def __init__(self, variables: Mapping[str, str], *, colour: bool = True) -> None:
-        """Read the colours of the current theme, one of `THEMES`."""
-        self.cursor = Style(reverse=True)
-        self.styles: dict[Tone, Style] = _MONOCHROME
-        self.stale: dict[Tone, Style] = {tone: style + Style(dim=True) for tone, style in _MONOCHROME.items()}
-        if not colour:
-            return
-        own = {tone: Color.parse(variables[name]).rich_color for tone, name in _VARIABLES.items()}
-        ground = Color.parse(variables["background"]).rich_color
-        self.styles = {tone: Style(color=own[tone]) for tone in get_args(Tone) if tone in own}
-        self.styles["strong"] += Style(bold=True)
-        self.styles["badge"] = Style(color=ground, bgcolor=own["accent"], bold=True)
-        self.styles["siren"] = Style(color=ground, bgcolor=own["alert"], bold=True)
-        self.cursor = Style(bgcolor=own["cursor"])
-        grey: dict[Tone, Style] = {tone: self.styles["faint"] for tone in get_args(Tone) if tone in own}
-        self.stale = self.styles | grey | {"track": self.styles["track"]}
-
-
 _MONOCHROME: dict[Tone, Style] = dict.fromkeys(get_args(Tone), Style()) | {
     "strong": Style(bold=True),
     "faint": Style(dim=True),
@@ -93,3 +55,23 @@ _MONOCHROME: dict[Tone, Style] = dict.fromkeys(get_args(Tone), Style()) | {
     "badge": Style(reverse=True, bold=True),
     "siren": Style(reverse=True, bold=True),
 }
+
+
+class Palette:
+    """Rich styles: of each tone, of the row under the cursor, and of an outdated state."""
+
+    def __init__(self, theme: str, *, colour: bool = True) -> None:
+        self.cursor, self.styles = Style(reverse=True), _MONOCHROME
+        self.stale = {tone: style + Style(dim=True) for tone, style in _MONOCHROME.items()}
+        if colour:
+            own = _BY_THEME[theme] | {"good": _BY_THEME[theme]["accent"], "warn": _BY_THEME[theme]["medium"]}
+            tones: dict[Tone, Style] = {
+                tone: Style(color=own[tone]) for tone in get_args(Tone) if tone in own
+            }
+            self.cursor = Style(bgcolor=own["cursor"])
+            self.styles = tones | {
+                "strong": Style(color=own["strong"], bold=True),
+                "badge": Style(color=own["ground"], bgcolor=own["accent"], bold=True),
+                "siren": Style(color=own["ground"], bgcolor=own["alert"], bold=True),
+            }
+            self.stale = self.styles | dict.fromkeys(tones, tones["faint"]) | {"track": tones["track"]}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from shutil import get_terminal_size
 from textwrap import wrap
+from typing import Any
 
 from clairvoyant_cli.state.snapshot import Snapshot
 from tui.formatting import count, duration, share
@@ -12,16 +13,13 @@ from tui.panels.header import today, window
 from tui.panels.requests import QUEUE, RUNNING
 from tui.panels.sessions import SESSIONS
 from tui.styled_text import clip
-from tui.table_layout import Fitted, Grid, Order, RowT
+from tui.table_layout import Grid
 from tui.view_state import Link, LinkState, ViewState
 
 _MAX_ROWS = 50
 
-PIPE_WIDTH = 160
-"""Width of tables printed into a pipe, in cells."""
-
-PLAIN_WIDTH = 80
-"""Width of sentences."""
+PIPE_WIDTH = 160  # width of tables printed into a pipe, in cells
+PLAIN_WIDTH = 80  # width of sentences
 
 
 def output_width() -> int:
@@ -40,24 +38,17 @@ def state(snapshot: Snapshot, width: int) -> Iterator[str]:
 def summary(snapshot: Snapshot) -> Iterator[str]:
     """Yield the state in a sentence, how the daemon is set, what it has done, and its servers."""
     busy, slots = snapshot.slots
-    tau, counts = snapshot.tau, snapshot.counters
+    tau, fired = snapshot.tau, snapshot.tau.firings_total
     limit = f"{duration(tau.tau_s)} ({tau.source})" if tau.tau_s else "off"
     unused = "" if tau.guards else "; this policy does not use it"
-    ended = {
-        "done": counts.completed,
-        "left": counts.client_cancelled,
-        "cancelled": counts.operator_cancelled,
-        "failed": counts.upstream_error + counts.timeout,
-        "refused": counts.rejected,
-    }
-    rest = "".join(f", {count(number)} {name}" for name, number in ended.items() if number)
+    rest = (f", {count(number)} {name}" for name, number in stats.ended(snapshot.counters).items() if number)
     lines = [
         snapshot.verdict.text,
         f"{snapshot.mode} on {snapshot.listen}, order {snapshot.policy}, up {duration(snapshot.uptime_s)}",
         f"{busy} of {slots} slots busy, load {share(snapshot.utilisation)} in {window(snapshot)}",
-        f"{snapshot.waits:,} waiting, {len(snapshot.running)} running{rest}",
+        f"{snapshot.waits:,} waiting, {len(snapshot.running)} running{''.join(rest)}",
         ", ".join(line.plain for line in today(snapshot.gain)) if snapshot.gain.answers_today else "",
-        f"tau {limit}, fired {count(tau.firings_total)} time{'' if tau.firings_total == 1 else 's'}{unused}",
+        f"tau {limit}, fired {count(fired)} time{'s' * (fired != 1)}{unused}",
     ]
     for each in snapshot.backends:
         said = "".join(f", {words}" for words in (each.standing, each.detail, each.self_test) if words)
@@ -69,27 +60,20 @@ def summary(snapshot: Snapshot) -> Iterator[str]:
 
 
 def requests(snapshot: Snapshot, width: int) -> Iterator[str]:
-    if snapshot.running:
-        yield from _table("running", RUNNING, snapshot, width)
-    if snapshot.queue:
-        rest = snapshot.waits - _MAX_ROWS
-        title = "queue" if rest <= 0 else f"queue, the first {_MAX_ROWS} of {snapshot.waits:,}"
-        yield from _table(title, QUEUE, snapshot, width)
-    if snapshot.sessions.listed:
-        yield from _table("sessions of agents", SESSIONS, snapshot, width)
-        for each in snapshot.sessions.listed:
+    more = f", the first {_MAX_ROWS} of {snapshot.waits:,}" if snapshot.waits > _MAX_ROWS else ""
+    ruled = any(client.ruled for client in snapshot.clients)
+    tables: list[tuple[str, Grid[Any], object]] = [
+        ("running", RUNNING, snapshot.running),
+        (f"queue{more}", QUEUE, snapshot.queue),
+        ("sessions of agents", SESSIONS, snapshot.sessions.listed),
+        ("clients", CLIENTS, ruled),
+    ]
+    view = ViewState(Link(LinkState.LIVE, snapshot.listen), snapshot)
+    for title, grid, wanted in tables:
+        if wanted:
+            lines = grid.lines(view, width, _MAX_ROWS)
+            yield from ("", title, *(line.fit(width).plain.rstrip() for line in lines))
+        for each in snapshot.sessions.listed if grid is SESSIONS else ():
             if each.broken:
                 again = count(round(each.reread_tokens))
                 yield clip(f" {each.id}: {again} read again: {each.broken}", width)
-    if any(client.ruled for client in snapshot.clients):
-        yield from _table("clients", CLIENTS, snapshot, width)
-
-
-def _table(title: str, grid: Grid[RowT], snapshot: Snapshot, width: int) -> Iterator[str]:
-    view = ViewState(Link(LinkState.LIVE, snapshot.listen), snapshot)
-    fitted = Fitted.of(grid, width, view)
-    yield ""
-    yield title
-    yield fitted.heading(Order()).plain.rstrip()
-    for row in grid.rows(view)[:_MAX_ROWS]:
-        yield fitted.draw(row, view).fit(width).plain.rstrip()

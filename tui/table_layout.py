@@ -2,27 +2,16 @@
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 from tui.formatting import duration
 from tui.styled_text import Line, Tone, cell, cells, clip
 from tui.view_state import ViewState
 
 RowT = TypeVar("RowT")
-SortKey = float | str
-NAMED = 6
-"""From this importance on, other columns go before the texts of a column are cut."""
-
+NAMED = 6  # from this importance on, other columns go before the texts of a column are cut
 _WIDEST_BAR = 24
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """How a table is sorted and filtered; an empty `by` keeps the daemon's order."""
-
-    by: str = ""
-    reverse: bool = False
-    filter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +23,20 @@ class Column(Generic[RowT]):
     """
 
     name: str
-    title: str
     width: int
     matter: int
     draw: Callable[[RowT, ViewState, int], Line]
-    sort: Callable[[RowT], SortKey] | None = None
+    sort: Callable[[RowT], Any] | None = None
+    title: str = ""  # if it is not the name
     right: bool = False
     holds: Callable[[ViewState], Iterable[str]] | None = None
     most: int = 0
     flex: bool = False
     when: Callable[[ViewState], bool] = lambda view: True
+
+    @property
+    def label(self) -> str:
+        return self.title.strip() or self.name
 
     def needs(self, view: ViewState) -> int:
         """Return how many cells its texts take; 0 if it has nothing to show."""
@@ -52,7 +45,7 @@ class Column(Generic[RowT]):
         if self.holds is None:
             return self.width
         longest = max(map(cells, self.holds(view)), default=0)
-        return longest and max(longest, self.width, len(self.title))
+        return longest and max(longest, self.width, len(self.title or self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +56,27 @@ class Grid(Generic[RowT]):
 
     columns: tuple[Column[RowT], ...]
     rows: Callable[[ViewState], Sequence[RowT]]
-    id: Callable[[RowT], str]
-    text: Callable[[RowT], str]
-    empty: Callable[[ViewState], str]
+    empty: Callable[[ViewState], str] = lambda view: ""
+    text: Callable[[RowT], str] = str
     of: Callable[[ViewState], object] | None = None
-    total: Callable[[ViewState], int] | None = None
+    total: Callable[[ViewState], int] = lambda view: 0
 
-    def column(self, name: str) -> Column[RowT] | None:
-        return next((column for column in self.columns if column.name == name), None)
+    def select(self, rows: Sequence[RowT], sort: str, filter_by: str) -> Sequence[RowT]:
+        """Return the rows that pass the filter, sorted by a column, downwards after a minus, by none if "".
+
+        Every word of the filter must match; a word after `!` must not.
+        """
+        for word in filter_by.lower().split():
+            wanted, word = not word.startswith("!"), word.removeprefix("!")
+            if word:
+                rows = [row for row in rows if (word in self.text(row).lower()) is wanted]
+        key = next((each.sort for each in self.columns if each.name == sort.lstrip("-")), None)
+        return rows if key is None else sorted(rows, key=key, reverse=sort.startswith("-"))
+
+    def lines(self, view: ViewState, width: int, most: int | None = None) -> list[Line]:
+        """Return the titles and the first rows."""
+        fitted = Fitted.of(self, width, view)
+        return [fitted.heading(), *(fitted.draw(row, view) for row in self.rows(view)[:most])]
 
 
 def heeded(view: ViewState) -> bool:
@@ -79,58 +85,46 @@ def heeded(view: ViewState) -> bool:
 
 def words(
     name: str,
-    title: str,
     width: int,
     matter: int,
-    of: Callable[[RowT], str],
-    rows: Callable[[ViewState], Iterable[RowT]],
-    form: Callable[[str, ViewState], str] = lambda text, view: text,
+    field: str,
+    rows: Callable[[ViewState], Iterable[Any]],
+    form: Callable[[Any, ViewState], str] = lambda text, view: text,
     tone: Callable[[str], Tone] = lambda text: "soft",
-) -> Column[RowT]:
-    """Make a column of texts as wide as those of all `rows`, sorted by the unformatted text."""
-
-    def draw(row: RowT, view: ViewState, width: int) -> Line:
-        return Line(form(of(row), view), tone(of(row)))
-
-    def holds(view: ViewState) -> Iterable[str]:
-        return (form(text, view) for text in {of(row) for row in rows(view)})
-
-    return Column(name, title, width, matter, draw, of, holds=holds)
+    title: str = "",
+) -> Column[Any]:
+    """Make a column of texts as wide as those of all `rows`, sorted by what is not formatted yet."""
+    of = attrgetter(field)
+    return Column(
+        name,
+        width,
+        matter,
+        lambda row, view, width: Line(form(of(row), view), tone(of(row))),
+        of,
+        title,
+        holds=lambda view: (form(text, view) for text in {of(row) for row in rows(view)}),
+    )
 
 
 def number(
     name: str,
-    title: str,
     width: int,
     matter: int,
-    of: Callable[[RowT], float | None],
+    field: str,
     form: Callable[[float | None], str] = duration,
     tone: Tone = "ink",
+    title: str = "",
     *,
     grows: bool = False,
-) -> Column[RowT]:
+    **more: Any,
+) -> Column[Any]:
     """Make a column of numbers; a time that `grows` also does so between two states."""
+    of = attrgetter(field)
 
-    def draw(row: RowT, view: ViewState, width: int) -> Line:
-        value = of(row)
-        return Line(form(value + view.drift_s if grows and value is not None else value), tone)
+    def draw(row: Any, view: ViewState, width: int) -> Line:
+        return Line(form(of(row) + view.drift_s if grows else of(row)), tone)
 
-    return Column(name, title, width, matter, draw, lambda r: of(r) or 0.0, right=True)
-
-
-def select(grid: Grid[RowT], rows: Sequence[RowT], order: Order) -> Sequence[RowT]:
-    """Return the rows that pass the filter, sorted. Every word must match; a word after `!` must not."""
-    words = [word for word in order.filter.lower().split() if word != "!"]
-    if words:
-        rows = [row for row in rows if _matches(grid.text(row).lower(), words)]
-    column = grid.column(order.by)
-    if column is None or column.sort is None:
-        return rows[::-1] if order.reverse else rows
-    return sorted(rows, key=column.sort, reverse=order.reverse)
-
-
-def _matches(text: str, words: Sequence[str]) -> bool:
-    return all(word[1:] not in text if word.startswith("!") else word in text for word in words)
+    return Column(name, width, matter, draw, lambda row: of(row) or 0.0, title, right=True, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,35 +157,22 @@ class Fitted(Generic[RowT]):
                 spare -= more
         return cls(tuple((shown[name], size) for name, size in sizes.items()))
 
-    def heading(self, order: Order) -> Line:
+    def heading(self, sort: str = "") -> Line:
         """Return the titles; the one sorted by carries an arrow."""
         line = Line()
         for column, width in self.columns:
-            if line.width:
-                line.add(" ")
-            sorted_by = column.name == order.by or (not order.by and order.reverse and column.title == "#")
-            arrow = ("↓" if order.reverse else "↑") * sorted_by
-            tone: Tone = "accent" if sorted_by else "faint"
-            title = clip(column.title, width - len(arrow))  # the arrow stays, whatever goes
-            line.add(cell(title + arrow, width, right=column.right), tone)
+            arrow = ("↓" if sort.startswith("-") else "↑") * (column.name == sort.lstrip("-"))
+            title = clip((column.title or column.name).strip(), width - len(arrow))  # the arrow stays
+            line.add(" " * bool(line))
+            line.add(cell(title + arrow, width, right=column.right), "accent" if arrow else "faint")
         return line
 
     def draw(self, row: RowT, view: ViewState) -> Line:
         line, blank = Line(), 0
         for column, width in self.columns:
-            drawn = column.draw(row, view, width)
-            if drawn.width > width:
-                drawn = drawn.fit(width)
+            drawn = column.draw(row, view, width).fit(width)
             room = width - drawn.width
             before, after = (room, 0) if column.right else (0, room)
             line.add(" " * (blank + before)).join(drawn)
             blank = after + 1
         return line.add(" " * (blank - 1))
-
-    def column_at(self, x: int) -> Column[RowT] | None:
-        left = 0
-        for column, width in self.columns:
-            if left <= x <= left + width:
-                return column
-            left += width + 1
-        return None

@@ -8,11 +8,8 @@ from tui.hardware.reading import Hardware
 from tui.history import History
 from tui.styled_text import Tone
 
-SILENT_S = 2.0
-"""A daemon sends a state at least once a second. What it has not said for so long is not known."""
-
-FLASH_S = 3.0
-"""How long a promotion by tau stays lit in the header."""
+SILENT_S = 2.0  # a daemon sends a state at least once a second
+FLASH_S = 3.0  # how long a promotion by tau stays lit in the header
 
 
 class LinkState(StrEnum):
@@ -23,39 +20,35 @@ class LinkState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The connection to the daemon. `local`: it runs on this machine, whose GPU is shown."""
+    """The connection to the daemon."""
 
     state: LinkState
     where: str
-    local: bool = True
+    local: bool = True  # it runs on this machine, whose GPU is shown
     reason: str = ""
     lost_for_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """What is drawn. `drift_s` is the time since the state arrived, by which ages grow; from `SILENT_S` on it
-    stands still, and `silent_s` is the age of the state. `past_s` is how long ago a state of the history was
-    taken, None for the newest. `message` is shown for some seconds. `offers` are what keys find chosen now
-    (`tui.keys.Key.on`), and "held" if that is held.
-    """
+    """What is drawn."""
 
     link: Link
     snapshot: Snapshot | None = None
     hardware: Hardware | None = None
     history: History = field(default_factory=History)
-    drift_s: float = 0.0
-    silent_s: float = 0.0
+    drift_s: float = 0.0  # since the state arrived, by which ages grow, until `SILENT_S`
+    silent_s: float = 0.0  # the age of a state from then on
     hardware_age_s: float = 0.0
     frozen: bool = False
-    past_s: float | None = None
+    past_s: float | None = None  # how long ago a state of the history was taken
     readonly: bool = False
     prompts: bool = False
     ghost: bool = False
     badge: str = ""
-    message: str = ""
+    message: str = ""  # shown for some seconds
     message_tone: Tone = "accent"
-    offers: frozenset[str] = frozenset()
+    offers: frozenset[str] = frozenset()  # what keys find chosen (`Key.on`), and "held" if that is held
     price_kwh: float | None = None
 
     @property

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest, Snapshot
-from tui.formatting import brief, change, count, duration, duration_range, ratio, share
+from tui.formatting import brief, change, count, duration, duration_range, share
 
 FIGURE = re.compile(r"(?<![\w.])[~−+]?\d[\d,.]*(?:[a-zA-Z%]+\d*)?(?:[–/]\d[\d,.]*[a-zA-Z%]*)?(?!\w)")
 """A number as it is written on screen, with its unit, or a range or a fraction of two."""
@@ -76,7 +76,6 @@ def _of_panels(state: Snapshot) -> dict[str, tuple[str, ...]]:
         r"mean short (\S+)": (duration(tau.short_s),),
         r"ended (\S+) done": (count(counters.completed),),
         r"by real length, (\S+) done": (count(counters.completed),),
-        r"load  \S+ (\d\.\d\d)": (ratio(state.utilisation),),
     }
     compared = any(each.wait.n for each in state.stats_paired)
     for stats, paired in zip(state.stats, state.stats_paired, strict=True):
@@ -102,7 +101,7 @@ def _row(line: str, row: QueuedRequest | RunningRequest, state: Snapshot) -> Ite
     if isinstance(row, QueuedRequest):
         expected = row.predicted.expected_tokens
         known |= {str(row.rank), f"~{count(expected)}", count(expected), count(row.tokens)}
-        known |= {ratio(row.predicted.p_long), count(row.predicted.q90_tokens), f"{row.priority:+d}"}
+        known |= {f"{row.predicted.p_long:.2f}", count(row.predicted.q90_tokens), f"{row.priority:+d}"}
     else:
         so_far = f"{count(row.tokens)}/{brief(row.predicted.expected_tokens)}"
         rate = row.tokens_per_s or 0.0

@@ -122,8 +122,8 @@ def test_an_outage_says_what_will_happen_and_when(
     [
         ((50.0, 30.0, 1.0), "Starvation guard active: it promoted 3 requests in the last minute"),
         ((110.0, 80.0, 55.0), "Starvation guard active: it promoted 1 request in the last minute"),
-        ((150.0, 140.0, 65.0), "All well: 17 waiting, 55 s to clear"),
-        ((70.0, 30.0, 1.0), "All well: 17 waiting, 55 s to clear"),
+        ((150.0, 140.0, 65.0), "All well: 16 waiting, 70 s to clear"),
+        ((70.0, 30.0, 1.0), "All well: 16 waiting, 70 s to clear"),
     ],
 )
 def test_all_is_not_well_for_a_minute_after_three_promotions_within_one(

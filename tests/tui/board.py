@@ -1,21 +1,26 @@
 """What the tests of the dashboard share: a source they script, a clock that stands, a screen as text."""
 
 from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 from textual.pilot import Pilot
 
 from clairvoyant_cli.state.actions import Action
-from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
+from clairvoyant_cli.state.snapshot import PolicyOutlook, QueuedRequest, Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
+from clairvoyant_cli.state.state_history import StateHistory
 from tests.tui.scene import WARM_S, Stage, scene
 from tui.app import Top
 from tui.hardware.reading import Hardware
 from tui.hardware.simulated import simulated_machine
 from tui.history import History
+from tui.screens.board import BoardScreen
 from tui.view_state import Link, LinkState, ViewState
+from tui.widgets.table import Table
 
 WHERE = "http://127.0.0.1:7117"
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -31,6 +36,7 @@ class Script(DaemonSource):
     coming: tuple[PolicyOutlook, ...] = ()
     asked: list[Action] = field(default_factory=list)
     paces: list[float] = field(default_factory=list)
+    kept: StateHistory = field(default_factory=StateHistory)
     refusal: str = ""
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
@@ -47,8 +53,8 @@ class Script(DaemonSource):
         return self.coming
 
     async def past(self, before: float) -> bytes:
-        """Say nothing of what was before."""
-        return b""
+        """Return the page before."""
+        return self.kept.page_before(before)
 
     async def act(self, action: Action) -> str:
         """Write the action down."""
@@ -84,10 +90,10 @@ def _played(scenario: str, gpus: int, seconds: int) -> tuple[Snapshot, History, 
     return watched.snapshot(), history, machine()
 
 
-def view(scenario: str = "busy", *, gpus: int = 1, state: LinkState = LinkState.LIVE) -> ViewState:
-    """Return something to draw."""
+def view(scenario: str = "busy", *, gpus: int = 1, **fields: Any) -> ViewState:
+    """Return something to draw; `fields` are those of its state."""
     snapshot, history, hardware = played(scenario, gpus)
-    return ViewState(Link(state, WHERE), snapshot, hardware, history)
+    return ViewState(Link(LinkState.LIVE, WHERE), replace(snapshot, **fields), hardware, history)
 
 
 def still(source: Script) -> Top:
@@ -95,9 +101,9 @@ def still(source: Script) -> Top:
     return Top(source, clock=lambda: 0.0)
 
 
-def remember(app: Top, history: History, hardware: Hardware) -> None:
+def remember(app: Top, history: History, hardware: Hardware | None) -> None:
     """Let an app start from what another screen has seen."""
-    app._history, app._hardware, app._read_at = history, hardware, 0.0
+    app._view = replace(app._view, history=history, hardware=hardware)
 
 
 def screen_text(app: Top) -> str:
@@ -114,6 +120,72 @@ async def settled(app: Top, pilot: Pilot[None]) -> str:
     while same < 3:
         await pilot.pause()
         before, text = text, screen_text(app)
-        same = same + 1 if text == before else 0
+        same = same + 1 if text == before and app.screen.size == app.size else 0
     assert all(len(line) <= app.size.width for line in text.split("\n"))
     return text
+
+
+@dataclass
+class Bench:
+    """An app on a scripted source, and hands to press its keys."""
+
+    app: Top
+    pilot: Pilot[None]
+    source: Script
+    snapshot: Snapshot
+
+    async def press(self, *keys: str) -> None:
+        """Press keys, and let what they start come to its end."""
+        await self.pilot.press(*keys)
+        await self.app.workers.wait_for_complete([w for w in self.app.workers if w.group == "actions"])
+        await settled(self.app, self.pilot)
+
+    async def take(self, **fields: Any) -> Snapshot:
+        """Let the daemon show another state."""
+        state = replace(self.snapshot, **fields)
+        self.app._view = replace(self.app._view, message="")
+        self.app.take(state)
+        await settled(self.app, self.pilot)
+        return state
+
+    def quiet(self) -> None:
+        """Take the last message off."""
+        self.app._view = replace(self.app._view, message="")
+        self.app.draw()
+
+    @property
+    def board(self) -> BoardScreen:
+        return self.app.board
+
+    @property
+    def table(self) -> Table:
+        """The queue."""
+        return self.app.query_one("#queue", Table)
+
+    @property
+    def queue(self) -> tuple[QueuedRequest, ...]:
+        return self.snapshot.queue
+
+    @property
+    def text(self) -> str:
+        return screen_text(self.app)
+
+
+@asynccontextmanager
+async def bench(
+    snapshot: Snapshot | None = None,
+    history: History | None = None,
+    hardware: Hardware | None = None,
+    *,
+    size: tuple[int, int] = (120, 40),
+    **settings: Any,
+) -> AsyncIterator[Bench]:
+    """Open a screen on a state, of a busy daemon if none is given, that remembers what another has seen."""
+    source = Script()
+    snapshot = snapshot or busy()
+    app = Top(source, **{"clock": lambda: 0.0} | settings)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        remember(app, history or History(), hardware)
+        app.take(snapshot)
+        await settled(app, pilot)
+        yield Bench(app, pilot, source, snapshot)

@@ -1,33 +1,24 @@
-"""What a dashboard is shown in tests: a developer's machine, as the scheduler that serves it has it.
+"""What a dashboard is shown in tests: a developer's machine with four slots, and a day of seeded requests.
 
-The simulator lets the real scheduler work through seeded requests once; a state at any moment is read off it.
+They are served once, late ones first and else the shortest prediction; a state is read off at any moment.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
+from heapq import heapify, heapreplace
 from math import exp, log
 from random import Random
 
-import numpy as np
-from clairvoyant_lab.simulator.engine import Run, SlotSimulation
-from clairvoyant_lab.simulator.workload import LONG, MEDIUM, SHORT, Predictions, Workload
-
-from clairvoyant_cli.proxy.observing.gain import Gain, Waits
-from clairvoyant_cli.proxy.observing.queue_rows import why
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
-from clairvoyant_cli.scheduler.explain import Standing, Standings
-from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES
-from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.snapshot import (
     BackendState,
     ClassStats,
     ClientState,
     Counters,
     FinishedRequest,
+    GainState,
     LoadedModel,
     LogEvent,
     MoveRecord,
@@ -44,17 +35,17 @@ from clairvoyant_cli.state.snapshot import (
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 
-_WORDS = {"policy": "short", "overdue": "guard"}
 SCENARIOS = {"busy": 0.8, "overloaded": 1.25, "empty": 0.0}
 """What is asked, as a share of what the slots can do."""
 
-POLICY = "bounded"
+POLICIES = ("bounded", "fcfs", "sjf")
+SUMMARIES = ("Shortest predicted service time first.", "Arrival order.", "Lowest P(Long) first.")
 SLOTS, TOKENS_PER_S, TAU_S = 4, 58.0, 90.0
 WARM_S, SPAN_S = 900.0, 1400.0
 STARTED_AT = 1_790_000_000.0 - WARM_S
 BURST_EVERY_S, BURST_SPAN_S = 90.0, 4.0
+MEAN_TOKENS = 390.0
 GIB = 2**30
-CLASSES = {LengthClass.SHORT: SHORT, LengthClass.MEDIUM: MEDIUM, LengthClass.LONG: LONG}
 KINDS = (  # share, client, endpoint, model, median tokens, spread, what it might have asked
     (0.30, "zed", "/v1/completions", "qwen2.5-coder:7b", 60, 0.7, "def parse_header(line: bytes) ->"),
     (0.24, "open-webui", "/api/chat", "llama3.1:8b", 190, 0.9, "What does a 429 mean?"),
@@ -63,7 +54,6 @@ KINDS = (  # share, client, endpoint, model, median tokens, spread, what it migh
     (0.10, "notes-cli", "/v1/messages", "llama3.1:8b", 950, 0.5, "Summarise these minutes in detail."),
     (0.06, "batch-report", "/v1/responses", "llama3.1:8b", 1700, 0.4, "Write the quarterly report."),
 )
-MEAN_TOKENS = 390.0
 RULES = {
     each.name: each
     for each in (
@@ -74,114 +64,82 @@ RULES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Asked:
-    """A request, before anybody served it; `at_s` is the daemon's uptime."""
+    """A request, and what came of it; the times are the daemon's uptime."""
 
-    id: str
+    row: FinishedRequest
     at_s: float
-    client: str
-    endpoint: str
-    model: str
     prompt: str
-    tokens: int
-    prompt_tokens: float
-    streaming: bool
-    predicted: PredictionState
+    cost_s: float  # what it is predicted to take
+    prefill_s: float
+    start_s: float = 0.0
+    end_s: float = 0.0
+    wait_fcfs_s: float = 0.0
 
     @property
-    def prefill_s(self) -> float:
-        """How long its prompt takes."""
-        return 0.08 + self.prompt_tokens / 2400.0
+    def wait_s(self) -> float:
+        return self.start_s - self.at_s
+
+
+def by_arrival(asked: Asked) -> float:
+    return asked.at_s
+
+
+def by_size(asked: Asked) -> float:
+    return asked.cost_s
+
+
+def serve(asked: list[Asked], key: Callable[[Asked], float]) -> Iterator[tuple[Asked, float, int]]:
+    """Yield the requests as they start, with their times and slots."""
+    free, coming, waiting = [(0.0, slot) for slot in range(SLOTS)], asked[::-1], list[Asked]()
+    heapify(free)
+    while coming or waiting:
+        now, slot = free[0]
+        while coming and (coming[-1].at_s <= now or not waiting):
+            waiting.append(coming.pop())
+        late = [each for each in waiting if now - each.at_s > TAU_S]
+        one = late[0] if late else min(waiting, key=key)
+        waiting.remove(one)
+        start_s = max(now, one.at_s)
+        heapreplace(free, (start_s + one.prefill_s + (one.row.tokens or 0) / TOKENS_PER_S, slot))
+        yield one, start_s, slot
 
 
 class Scene:
     """What comes of a scenario; `snapshot` says how it stands after so many seconds."""
 
     def __init__(self, load: float) -> None:
-        self.load = load
-        self.asked = list(_asked(load, Random(7)))
-        self.served, self.by_arrival = (self._run(policy) for policy in (POLICY, "fcfs"))
-        self.slots = self._slots()
-
-    def _run(self, policy: str) -> Run:
-        asked = self.asked
-        prefill_s = np.array([each.prefill_s for each in asked])
-        tokens = np.array([each.tokens for each in asked], dtype=np.float64)
-        expected = np.array([each.predicted.expected_tokens for each in asked])
-        workload = Workload(
-            np.array([each.at_s for each in asked]),
-            prefill_s + tokens / TOKENS_PER_S,
-            np.array([CLASSES[LengthClass.of(each.tokens)] for each in asked], dtype=np.int64),
-            tokens,
-        )
-        p_long = np.array([each.predicted.p_long for each in asked])
-        cost_s = expected / TOKENS_PER_S
-        scheduler = Scheduler(
-            POLICIES[policy], workers={"local": SLOTS}, tau_s=TAU_S, capacity=len(asked) + 1
-        )
-        predictions = Predictions(p_long, cost_s, 2.1 * cost_s, expected)
-        return SlotSimulation(scheduler, workload, predictions).run()
-
-    def _slots(self) -> list[int]:
-        free_from, slots = [0.0] * SLOTS, [0] * len(self.asked)
-        for number in np.argsort(self.served.start_s, kind="stable"):
-            slot = next(i for i in range(SLOTS) if free_from[i] <= self.served.start_s[number] + 1e-9)
-            slots[number], free_from[slot] = slot, float(self.served.finish_s[number])
-        return slots
-
-    @cached_property
-    def finished(self) -> list[FinishedRequest]:
-        """Every request as it ended."""
-        return [
-            FinishedRequest(
-                id=asked.id,
-                finished_at=STARTED_AT + end_s,
-                outcome="completed",
-                status=200,
-                endpoint=asked.endpoint,
-                model=asked.model,
-                client=asked.client,
-                predicted=asked.predicted,
-                waited_s=start_s - asked.at_s,
-                sojourn_s=end_s - asked.at_s,
-                ttft_s=start_s + asked.prefill_s - asked.at_s,
-                tokens=asked.tokens,
-                dispatched_by="tau" if start_s - asked.at_s > TAU_S else "policy",
-                real_class=LengthClass.of(asked.tokens),
-                backend="local",
+        self.asked = list(_asked(load, Random(92)))
+        for each, start_s, _ in serve(self.asked, by_arrival):
+            each.wait_fcfs_s = start_s - each.at_s
+        for each, start_s, slot in serve(self.asked, by_size):
+            took_s = each.prefill_s + (each.row.tokens or 0) / TOKENS_PER_S
+            each.start_s, each.end_s = start_s, start_s + took_s
+            each.row = replace(
+                each.row,
+                finished_at=STARTED_AT + each.end_s,
+                waited_s=each.wait_s,
+                sojourn_s=each.end_s - each.at_s,
+                ttft_s=each.wait_s + each.prefill_s,
+                dispatched_by="tau" if each.wait_s > TAU_S else "policy",
                 slot=slot,
-                expected_s=asked.prefill_s + asked.predicted.expected_tokens / TOKENS_PER_S,
+                expected_s=each.cost_s,
             )
-            for asked, slot, start_s, end_s in zip(
-                self.asked,
-                self.slots,
-                self.served.start_s.tolist(),
-                self.served.finish_s.tolist(),
-                strict=True,
-            )
-        ]
 
     def snapshot(self, t: float) -> Snapshot:
         """Return the state `t` seconds after the start."""
-        served = self.served
-        arrived, started, ended = (
-            column <= t for column in (served.workload.arrival_s, served.start_s, served.finish_s)
-        )
-        late = np.sort(served.start_s[started & (served.wait_s > TAU_S)]).tolist()
-        done = np.flatnonzero(ended)
-        newest = done[np.argsort(served.finish_s[done], kind="stable")][-240:]
-        recent = tuple(self.finished[number] for number in newest)
-        running = sorted(np.flatnonzero(started & ~ended).tolist(), key=self.slots.__getitem__)
-        queue = self._queue(running, np.flatnonzero(arrived & ~started).tolist(), t)
+        started = [each for each in self.asked if each.start_s <= t]
+        done = sorted((each for each in started if each.end_s <= t), key=lambda each: each.end_s)
+        runs = sorted((each for each in started if each.end_s > t), key=lambda each: each.row.slot or 0)
+        waits = [each for each in self.asked if each.at_s <= t < each.start_s]
+        late = sorted(each.start_s for each in started if each.wait_s > TAU_S)
+        queue = self._queue(runs, waits, t)
         kinds = Counter(row.predicted.length_class for row in queue)
-        left_s = sum(self.asked[n].predicted.expected_tokens / TOKENS_PER_S for n in (*running,))
-        left_s += sum(row.predicted.expected_tokens for row in queue) / TOKENS_PER_S
-        log = [(0.0, "info", f"serving with {SLOTS} slots, policy {POLICY}, tau {TAU_S:.0f} s")]
+        recent = tuple(each.row for each in done[-240:])
+        log = [(0.0, "info", f"serving with {SLOTS} slots, policy bounded, tau {TAU_S:.0f} s")]
         log += [(at, "tau", "one has waited longer than tau: it goes next") for at in late]
-        gain = self._gain(t)
-        since = t - 300.0
-        busy_s = np.minimum(served.finish_s, t) - np.maximum(served.start_s, since)
+        busy_s = sum(max(0.0, min(each.end_s, t) - max(each.start_s, t - 300.0)) for each in started)
         state = Snapshot(
             taken_at=STARTED_AT + t,
             daemon_version="0.1.0",
@@ -189,10 +147,12 @@ class Scene:
             listen="127.0.0.1:7117",
             mode="serving",
             uptime_s=t,
-            policy=POLICY,
-            policies=(POLICY, "fcfs", "sjf"),
-            summaries=tuple(POLICIES[name].summary for name in (POLICY, "fcfs", "sjf")),
-            gain=gain.state(),
+            policy=POLICIES[0],
+            policies=POLICIES,
+            summaries=SUMMARIES,
+            gain=GainState(
+                saved_today_s=sum(each.wait_fcfs_s - each.wait_s for each in done), answers_today=len(done)
+            ),
             tau=TauState(
                 TAU_S,
                 TAU_S / 30.0,
@@ -203,157 +163,73 @@ class Scene:
                 short_s=2.1,
             ),
             predictor=_predictor(recent, len(done)),
-            backends=(_backend(STARTED_AT + t, len(running)),),
-            running=tuple(self._running(number, t) for number in running),
+            backends=(_backend(STARTED_AT + t, len(runs)),),
+            running=tuple(_running(each, t) for each in runs),
             queue=queue,
             waiting=WaitingState(
                 len(queue),
                 short=kinds["short"],
                 medium=kinds["medium"],
                 long=kinds["long"],
-                clear_s=left_s / SLOTS,
+                clear_s=sum(each.cost_s for each in (*runs, *waits)) / SLOTS,
             ),
             recent=recent,
-            stats=tuple(_stats(name, recent) for name in CLASSES),
-            counters=Counters(int(arrived.sum()), len(done)),
+            stats=_stats(done[-240:], lambda each: each.wait_s),
+            counters=Counters(len(started) + len(waits), len(done)),
             queue_capacity=1024,
-            utilisation=min(1.0, float(np.clip(busy_s, 0.0, None).sum()) / 300.0 / SLOTS),
+            utilisation=min(1.0, busy_s / 300.0 / SLOTS),
             log=tuple(LogEvent(STARTED_AT + at, level, text) for at, level, text in log[-60:]),
-            clients=self._clients(arrived & ~started, started & ~ended, done),
-            stats_paired=gain.by_class[0],
-            stats_fcfs=gain.by_class[1],
+            clients=_clients(waits, runs, done),
+            stats_paired=_stats(done, lambda each: each.wait_s),
+            stats_fcfs=_stats(done, lambda each: each.wait_fcfs_s),
         )
         return judged(state)
 
-    def _running(self, number: int, t: float) -> RunningRequest:
-        asked, start_s = self.asked[number], float(self.served.start_s[number])
-        decoding_s = t - start_s - asked.prefill_s
-        tokens = int(max(0.0, decoding_s) * TOKENS_PER_S)
-        ended = self.finished[number]
-        return RunningRequest(
-            id=asked.id,
-            backend="local",
-            state="decoding" if decoding_s > 0.0 else "prefill",
-            endpoint=asked.endpoint,
-            model=asked.model,
-            client=asked.client,
-            predicted=asked.predicted,
-            waited_s=ended.waited_s,
-            elapsed_s=t - start_s,
-            ttft_s=asked.prefill_s if decoding_s > 0.0 else None,
-            tokens=tokens,
-            tokens_per_s=TOKENS_PER_S if decoding_s > 0.0 else None,
-            eta_s=(left_s := max(asked.predicted.expected_tokens - tokens, 0.15 * tokens) / TOKENS_PER_S),
-            eta_low_s=0.6 * left_s,
-            eta_high_s=2.2 * left_s,
-            dispatched_by=ended.dispatched_by,
-            streaming=asked.streaming,
-            moves=(
-                MoveRecord(STARTED_AT + asked.at_s, "submitted"),
-                MoveRecord(STARTED_AT + start_s, "dispatched", ended.dispatched_by),
-            ),
-            prompt=asked.prompt,
-            slot=self.slots[number],
-        )
-
-    def _scheduler(self, running: list[int], waiting: list[int], t: float) -> Scheduler:
-        """Return the scheduler with what runs and waits."""
-        scheduler = Scheduler(
-            POLICIES[POLICY], workers={"local": SLOTS}, tau_s=TAU_S, capacity=len(waiting) + SLOTS
-        )
-        for number in (*running, *waiting):
-            asked = self.asked[number]
-            guess = asked.predicted.expected_tokens
-            cost_s = asked.prefill_s + guess / TOKENS_PER_S
-            scheduler.submit(
-                Job(asked.id, asked.at_s, asked.predicted.p_long, cost_s, tokens=guess), asked.at_s
+    def _queue(self, runs: list[Asked], waits: list[Asked], t: float) -> tuple[QueuedRequest, ...]:
+        at = {each.row.id: rank for rank, each in enumerate(waits, 1)}
+        late = {each.row.id for each in waits if t - each.at_s > TAU_S}
+        order = sorted(waits, key=lambda each: (each.row.id not in late, by_size(each)))
+        start_s = dict(_starts(runs, order, t))
+        fcfs_s = dict(_starts(runs, waits, t))
+        return tuple(
+            QueuedRequest(
+                id=each.row.id,
+                rank=rank,
+                age_s=t - each.at_s,
+                endpoint=each.row.endpoint,
+                model=each.row.model,
+                client=each.row.client,
+                predicted=each.row.predicted,
+                key=each.cost_s,
+                eta_s=start_s[each.row.id],
+                eta_low_s=0.6 * start_s[each.row.id],
+                eta_high_s=1.3 * start_s[each.row.id] + 1.0,
+                ahead=0.8 * (rank - 1),
+                tau_s=TAU_S,
+                moves=(MoveRecord(STARTED_AT + each.at_s, "submitted"),),
+                prompt=each.prompt,
+                cause="guard" if each.row.id in late else "size",
+                why=f"{rank - 1} requests with a shorter predicted answer go first.",
+                rank_fcfs=at[each.row.id],
+                eta_fcfs_s=fcfs_s[each.row.id],
             )
-            if number in running:
-                scheduler.next(float(self.served.start_s[number]))
-        return scheduler
+            for rank, each in enumerate(order, 1)
+        )
 
     def outlook(self, t: float) -> tuple[PolicyOutlook, ...]:
         """Return when queued requests would start under each policy."""
-        served = self.served
-        arrived, started, ended = (
-            column <= t for column in (served.workload.arrival_s, served.start_s, served.finish_s)
-        )
-        waiting = np.flatnonzero(arrived & ~started).tolist()
-        scheduler = self._scheduler(np.flatnonzero(started & ~ended).tolist(), waiting, t)
-        kind_of = {self.asked[number].id: self.asked[number].predicted.length_class for number in waiting}
+        runs = [each for each in self.asked if each.start_s <= t < each.end_s]
+        waits = [each for each in self.asked if each.at_s <= t < each.start_s]
+        kinds = {each.row.id: each.row.predicted.length_class for each in waits}
         outlook = []
-        for name in (POLICY, "fcfs", "sjf"):
-            at = list(starts(scheduler, POLICIES[name], t))
-            short, long = ([s for job_id, s in at if kind_of[job_id] == kind] for kind in ("short", "long"))
-            short_s, long_s = _percentiles(short).p50, _percentiles(long).p50
+        for name, key in zip(POLICIES, (by_size, by_arrival, by_size), strict=True):
+            starts = [*_starts(runs, sorted(waits, key=key), t)]
+            short_s, long_s = (
+                _percentiles(at for ident, at in starts if kinds[ident] == kind).p50
+                for kind in ("short", "long")
+            )
             outlook.append(PolicyOutlook(name, short_s, long_s))
         return tuple(outlook)
-
-    def _queue(self, running: list[int], waiting: list[int], t: float) -> tuple[QueuedRequest, ...]:
-        """Return the queued requests, as the scheduler has them."""
-        scheduler = self._scheduler(running, waiting, t)
-        number_of = {self.asked[number].id: number for number in waiting}
-        left_s = sum(max(0.3, e.job.cost_s - t + e.started_s) for e in scheduler.running.values())
-        return tuple(
-            self._queued(number_of[each.entry.job.id], each, scheduler, t)
-            for each in Standings(scheduler, t, left_s, SLOTS)
-        )
-
-    def _queued(self, number: int, standing: Standing, scheduler: Scheduler, t: float) -> QueuedRequest:
-        asked = self.asked[number]
-        return QueuedRequest(
-            id=asked.id,
-            rank=standing.rank,
-            age_s=t - asked.at_s,
-            endpoint=asked.endpoint,
-            model=asked.model,
-            client=asked.client,
-            predicted=asked.predicted,
-            key=standing.entry.key,
-            eta_s=standing.start.mid_s if standing.start else None,
-            eta_low_s=standing.start.low_s if standing.start else None,
-            eta_high_s=standing.start.high_s if standing.start else None,
-            ahead=standing.ahead,
-            tau_s=standing.tau_s,
-            streaming=asked.streaming,
-            prompt_tokens=asked.prompt_tokens,
-            moves=(MoveRecord(STARTED_AT + asked.at_s, "submitted"),),
-            prompt=asked.prompt,
-            cause=_WORDS.get(standing.cause.value, standing.cause.value),
-            why=why(standing, scheduler),
-            rank_fcfs=standing.rank_fcfs,
-            eta_fcfs_s=standing.start_fcfs_s,
-        )
-
-    def _clients(self, waits: np.ndarray, runs: np.ndarray, done: np.ndarray) -> tuple[ClientState, ...]:
-        waiting, running = (Counter(self.asked[n].client for n in np.flatnonzero(of)) for of in (waits, runs))
-        had: Counter[str] = Counter()
-        for number in done:
-            had[self.asked[number].client] += self.asked[number].tokens
-        states = (
-            replace(
-                RULES.get(name, ClientState(name)),
-                waiting=waiting[name],
-                running=running[name],
-                tokens=had[name],
-            )
-            for name in had
-        )
-        return tuple(sorted(states, key=lambda each: (-each.waiting - each.running, each.name)))
-
-    def _gain(self, t: float) -> Gain:
-        """Return what the order was worth to those that ended within the hour."""
-        clock = [STARTED_AT]
-        gain = Gain(lambda: clock[0])
-        for number in np.argsort(self.served.finish_s, kind="stable").tolist():
-            if self.served.finish_s[number] > t:
-                break
-            clock[0] = STARTED_AT + float(self.served.finish_s[number])
-            kind = LengthClass.of(self.asked[number].tokens)
-            waited_s, in_order_s = float(self.served.wait_s[number]), float(self.by_arrival.wait_s[number])
-            gain.enter(kind, Waits(clock[0], waited_s, in_order_s - waited_s))
-        gain.state()
-        return gain
 
 
 @cache
@@ -386,32 +262,14 @@ def judged(state: Snapshot) -> Snapshot:
 # -- what an operator does to a state ---------------------------------------------------------------------
 
 
-def promoted(snapshot: Snapshot, ident: str) -> Snapshot:
-    """Return the state once a waiting request was sent to the top."""
-    return _moved(snapshot, ident, MoveRecord(snapshot.taken_at, "promoted", "by the operator"), first=True)
-
-
-def held(snapshot: Snapshot, ident: str) -> Snapshot:
-    """Return the state once a waiting request was held."""
-    return _moved(snapshot, ident, MoveRecord(snapshot.taken_at, "held", "by the operator"), first=False)
-
-
-def _moved(snapshot: Snapshot, ident: str, move: MoveRecord, *, first: bool) -> Snapshot:
+def moved(snapshot: Snapshot, ident: str, kind: str) -> Snapshot:
+    """Return the state once a waiting request was promoted or held."""
     (chosen,) = (row for row in snapshot.queue if row.id == ident)
-    others = [row for row in snapshot.queue if row.id != ident]
+    move, first = MoveRecord(snapshot.taken_at, kind, "by the operator"), kind == "promoted"
     chosen = replace(chosen, promoted=first, held=not first, moves=(*chosen.moves, move))
+    others = [row for row in snapshot.queue if row.id != ident]
     rows = [chosen, *others] if first else [*others, chosen]
     return replace(snapshot, queue=tuple(replace(row, rank=rank) for rank, row in enumerate(rows, start=1)))
-
-
-def cancelled(snapshot: Snapshot, ident: str) -> Snapshot:
-    """Return the state once a running request was cancelled."""
-    (gone,) = (row for row in snapshot.running if row.id == ident)
-    ended = replace(
-        snapshot.recent[-1], id=ident, outcome="client_cancelled", status=499, tokens=None, ttft_s=None
-    )
-    running = tuple(row for row in snapshot.running if row is not gone)
-    return replace(snapshot, running=running, recent=(*snapshot.recent, ended))
 
 
 # -- what is asked, and what it comes to ------------------------------------------------------------------
@@ -436,44 +294,109 @@ def _one(at_s: float, rng: Random) -> Asked:
     p_short = (1.0 - p_long) / (1.0 + (guess / 200) ** 2.2)
     features = (("characters", prompt_tokens / 9000.0), ("asks for length", 0.4 if guess > 800 else -0.1))
     chances = (p_short, 1.0 - p_long - p_short, p_long)
-    kind = LengthClass.of(round(guess))
-    predicted = PredictionState(kind, *chances, guess, guess * 2.1, "scene", features)
-    return Asked(
+    predicted = PredictionState(LengthClass.of(round(guess)), *chances, guess, guess * 2.1, "scene", features)
+    row = FinishedRequest(
         f"{rng.getrandbits(32):08x}",
-        at_s,
-        client,
+        0.0,
+        "completed",
+        200,
         endpoint,
         model,
-        prompt,
-        tokens,
-        prompt_tokens,
-        rng.random() < 0.7,
+        client,
         predicted,
+        0.0,
+        0.0,
+        tokens=tokens,
+        backend="local",
+        real_class=LengthClass.of(tokens),
+    )
+    prefill_s = 0.08 + prompt_tokens / 2400.0
+    return Asked(row, at_s, prompt, prefill_s + guess / TOKENS_PER_S, prefill_s)
+
+
+def _starts(runs: list[Asked], order: Iterable[Asked], t: float) -> Iterator[tuple[str, float]]:
+    """Yield when requests would start in an order, in seconds from now, if all took as long as predicted."""
+    free = [max(0.3, each.start_s + each.cost_s - t) for each in runs] + [0.0] * (SLOTS - len(runs))
+    heapify(free)
+    for each in order:
+        yield each.row.id, free[0]
+        heapreplace(free, free[0] + each.cost_s)
+
+
+def _running(asked: Asked, t: float) -> RunningRequest:
+    row, decoding_s = asked.row, t - asked.start_s - asked.prefill_s
+    tokens = int(max(0.0, decoding_s) * TOKENS_PER_S)
+    left_s = max(row.predicted.expected_tokens - tokens, 0.15 * tokens) / TOKENS_PER_S
+    return RunningRequest(
+        id=row.id,
+        backend="local",
+        state="decoding" if decoding_s > 0.0 else "prefill",
+        endpoint=row.endpoint,
+        model=row.model,
+        client=row.client,
+        predicted=row.predicted,
+        waited_s=row.waited_s,
+        elapsed_s=t - asked.start_s,
+        ttft_s=asked.prefill_s if decoding_s > 0.0 else None,
+        tokens=tokens,
+        tokens_per_s=TOKENS_PER_S if decoding_s > 0.0 else None,
+        eta_s=left_s,
+        eta_low_s=0.6 * left_s,
+        eta_high_s=2.2 * left_s,
+        dispatched_by=row.dispatched_by,
+        moves=(
+            MoveRecord(STARTED_AT + asked.at_s, "submitted"),
+            MoveRecord(STARTED_AT + asked.start_s, "dispatched", row.dispatched_by),
+        ),
+        prompt=asked.prompt,
+        slot=row.slot,
     )
 
 
-def _percentiles(values: list[float]) -> Percentiles:
+def _clients(waits: list[Asked], runs: list[Asked], done: list[Asked]) -> tuple[ClientState, ...]:
+    waiting, running = (Counter(each.row.client for each in of) for of in (waits, runs))
+    had: Counter[str] = Counter()
+    for each in done:
+        had[each.row.client] += each.row.tokens or 0
+    states = (
+        replace(
+            RULES.get(name, ClientState(name)),
+            waiting=waiting[name],
+            running=running[name],
+            tokens=tokens,
+        )
+        for name, tokens in had.items()
+    )
+    return tuple(sorted(states, key=lambda each: (-each.waiting - each.running, each.name)))
+
+
+def _percentiles(values: Iterable[float]) -> Percentiles:
     ordered = sorted(values)
     if not ordered:
         return Percentiles()
     return Percentiles(len(ordered), *(percentile(ordered, share) for share in (0.50, 0.95, 0.99)))
 
 
-def _stats(name: LengthClass, recent: tuple[FinishedRequest, ...]) -> ClassStats:
-    mine = [each for each in recent if LengthClass.of(each.tokens or 0) is name]
-    return ClassStats(
-        name,
-        _percentiles([each.waited_s for each in mine]),
-        _percentiles([each.sojourn_s for each in mine]),
-        _percentiles([each.ttft_s or 0.0 for each in mine]),
+def _stats(done: list[Asked], wait_s: Callable[[Asked], float]) -> tuple[ClassStats, ...]:
+    of = {name: [each for each in done if each.row.real_class == name] for name in LengthClass}
+    return tuple(
+        ClassStats(
+            name,
+            _percentiles(wait_s(each) for each in mine),
+            _percentiles(each.row.sojourn_s for each in mine),
+            _percentiles(each.row.ttft_s or 0.0 for each in mine),
+        )
+        for name, mine in of.items()
     )
 
 
 def _predictor(recent: tuple[FinishedRequest, ...], judged: int) -> PredictorState:
     covered = [(each.tokens or 0) <= each.predicted.q90_tokens for each in recent]
-    if not covered:
-        return PredictorState("scene")
-    return PredictorState("scene", judged, 0.93, sum(covered) / len(covered))
+    return (
+        PredictorState("scene", judged, 0.93, sum(covered) / len(covered))
+        if covered
+        else PredictorState("scene")
+    )
 
 
 def _backend(now: float, busy: int) -> BackendState:

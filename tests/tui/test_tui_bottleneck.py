@@ -80,21 +80,21 @@ def of_one_client() -> Snapshot:
     ],
 )
 def test_the_limit_is_named_or_nothing_is(state: Snapshot, gpu: Gpu | None, words: str) -> None:
-    assert bottleneck(watched(state, gpu)).plain == words
+    assert bottleneck(watched(state, gpu)) == words
 
 
 def test_nothing_is_named_of_another_machine_a_lost_daemon_or_a_moment() -> None:
     seen = watched(state(), gpu(0.98))
-    assert bottleneck(seen).plain
-    assert not bottleneck(watched(state(), gpu(0.98), local=False)).plain
-    assert not bottleneck(watched(state(), gpu(0.98), seconds=5)).plain
-    assert not bottleneck(replace(seen, link=replace(seen.link, state=LinkState.LOST))).plain
-    assert not bottleneck(replace(seen, hardware_age_s=60.0)).plain
-    assert not bottleneck(replace(seen, past_s=60.0)).plain
+    assert bottleneck(seen)
+    assert not bottleneck(watched(state(), gpu(0.98), local=False))
+    assert not bottleneck(watched(state(), gpu(0.98), seconds=5))
+    assert not bottleneck(replace(seen, link=replace(seen.link, state=LinkState.LOST)))
+    assert not bottleneck(replace(seen, hardware_age_s=60.0))
+    assert not bottleneck(replace(seen, past_s=60.0))
     for other in (server(busy=3), state(queue=(), waiting=replace(busy().waiting, total=0))):
         mixed = watched(state(), gpu(0.98))
         mixed.history.take(replace(other, uptime_s=112.0))
-        assert not bottleneck(mixed).plain
+        assert not bottleneck(mixed)
 
 
 def test_slots_of_a_server_that_is_down_do_not_count_as_free() -> None:

@@ -12,11 +12,11 @@ from types import ModuleType
 import pytest
 
 from tests.fakes.fake_nvml import Device, fake_nvml
-from tests.tui.board import Script, busy, settled, view
+from tests.tui.board import Script, bench, busy, view
 from tui.app import Top
 from tui.hardware.collect import Machine, read_amd, read_apple, read_host
 from tui.hardware.nvidia import Nvidia, NvidiaGone, process_name
-from tui.hardware.reading import Gpu, Hardware, Host
+from tui.hardware.reading import Gpu, GpuProcess, Hardware, Host
 from tui.panels import hardware as panel
 from tui.view_state import Link, LinkState, ViewState
 
@@ -28,17 +28,29 @@ def nvidia(*devices: Device, **errors: str) -> Nvidia:
     return Nvidia(lambda: module)
 
 
+def panel_text(hardware: Hardware | None, width: int = 42, height: int = 10) -> str:
+    shown = replace(view("empty"), hardware=hardware)
+    return "\n".join(line.plain for line in panel.body(shown, width, height))
+
+
+# -- NVIDIA -----------------------------------------------------------------------------------------------
+
+
 def test_a_healthy_gpu_tells_everything() -> None:
     (gpu,) = nvidia(Device(processes={os.getpid(): 3 << 30})).read()
-    assert gpu.name == "GeForce RTX 4090"
-    assert gpu.utilisation == 0.4
-    assert gpu.memory_used_bytes == 4 << 30
-    assert gpu.temperature_c == 61.0
-    assert (gpu.power_w, gpu.power_limit_w) == (120.0, 450.0)
-    assert gpu.processes[0].pid == os.getpid()
-    assert gpu.processes[0].memory_bytes == 3 << 30
-    assert (gpu.clock_mhz, gpu.clock_limit_mhz, gpu.throttled) == (2520, 3105, "")
-    assert not gpu.fault
+    assert gpu == Gpu(
+        0,
+        "GeForce RTX 4090",
+        0.4,
+        4 << 30,
+        gpu.memory_total_bytes,
+        61.0,
+        120.0,
+        450.0,
+        (GpuProcess(os.getpid(), process_name(os.getpid()), 3 << 30),),
+        clock_mhz=2520,
+        clock_limit_mhz=3105,
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,17 +65,14 @@ def test_what_slows_the_clock_is_named(bits: int, why: str) -> None:
     assert (f"slowed: {why}" in text) == bool(why)
 
 
-def test_without_the_library_it_says_so() -> None:
-    def missing() -> ModuleType:
-        raise ImportError
-
-    with pytest.raises(NvidiaGone, match="package is not installed"):
-        Nvidia(missing).read()
+def missing() -> ModuleType:
+    raise ImportError
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [
+        ("", "package is not installed"),
         ("NVML_ERROR_LIBRARY_NOT_FOUND", "no NVIDIA driver is installed"),
         ("NVML_ERROR_DRIVER_NOT_LOADED", "not loaded"),
         ("NVML_ERROR_NO_PERMISSION", "no permission"),
@@ -73,19 +82,26 @@ def test_without_the_library_it_says_so() -> None:
 )
 def test_a_driver_that_will_not_start_says_why(error: str, words: str) -> None:
     with pytest.raises(NvidiaGone, match=words):
-        nvidia(nvmlInit=error).read()
+        (nvidia(nvmlInit=error) if error else Nvidia(missing)).read()
 
 
-def test_a_missing_driver_is_not_asked_every_second() -> None:
-    module = fake_nvml(errors={"nvmlInit": "NVML_ERROR_DRIVER_NOT_LOADED"})
+def test_a_driver_that_is_missing_or_dies_is_tried_again_but_not_every_second() -> None:
+    errors = {"nvmlInit": "NVML_ERROR_DRIVER_NOT_LOADED"}
+    module = fake_nvml(Device(), errors=errors)
     reader = Nvidia(lambda: module)
+    for asked in (1, 2):
+        for _ in range(10):
+            with pytest.raises(NvidiaGone):
+                reader.read()
+        assert module.calls.count("nvmlInit") == asked
+    errors.clear()
+    assert reader.read()
+    errors["nvmlDeviceGetCount"] = "NVML_ERROR_UNKNOWN"
     for _ in range(10):
         with pytest.raises(NvidiaGone):
             reader.read()
-    assert module.calls.count("nvmlInit") == 1
-    with pytest.raises(NvidiaGone):
-        reader.read()
-    assert module.calls.count("nvmlInit") == 2
+    errors.clear()
+    assert reader.read()
 
 
 @pytest.mark.parametrize(
@@ -116,21 +132,14 @@ def test_whatever_a_driver_raises_leaves_one_field_out(
     function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = fake_nvml(Device())
-
-    def garbled(*args: object) -> str:
-        return b"\xff".decode()
-
-    monkeypatch.setattr(module, function, garbled)
+    monkeypatch.setattr(module, function, lambda *args: b"\xff".decode())
     (gpu,) = Nvidia(lambda: module).read()
     assert gpu.power_w is not None
 
 
 def test_processes_may_be_secret() -> None:
-    forbidden = {
-        "nvmlDeviceGetComputeRunningProcesses": "NVML_ERROR_NO_PERMISSION",
-        "nvmlDeviceGetGraphicsRunningProcesses": "NVML_ERROR_NO_PERMISSION",
-    }
-    (gpu,) = nvidia(Device(errors=forbidden)).read()
+    kinds = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+    (gpu,) = nvidia(Device(errors=dict.fromkeys(kinds, "NVML_ERROR_NO_PERMISSION"))).read()
     assert gpu.processes == ()
     (gpu,) = nvidia(Device(processes={os.getpid(): None})).read()
     assert gpu.processes[0].memory_bytes is None
@@ -146,51 +155,32 @@ def test_a_gpu_that_falls_off_the_bus_leaves_the_others() -> None:
     lost, alive = reader.read()
     assert "fallen off the bus" in lost.fault
     assert lost.name == "GeForce RTX 4090"
-    assert alive.name == "A2"
-    assert alive.utilisation == 0.4
+    assert (alive.name, alive.utilisation) == ("A2", 0.4)
     dying.errors = {"handle": "NVML_ERROR_RESET_REQUIRED"}
     assert "reset" in reader.read()[0].fault
 
 
-def test_a_driver_that_dies_is_tried_again() -> None:
-    errors: dict[str, str] = {}
-    module = fake_nvml(Device(), errors=errors)
-    reader = Nvidia(lambda: module)
-    assert reader.read()
-    errors["nvmlDeviceGetCount"] = "NVML_ERROR_UNKNOWN"
-    for _ in range(10):
-        with pytest.raises(NvidiaGone):
-            reader.read()
-    errors.clear()
-    assert reader.read()
+# -- others -----------------------------------------------------------------------------------------------
 
 
 def test_amd_is_read_from_sysfs(tmp_path: Path) -> None:
-    device = tmp_path / "card1" / "device"
-    sensors = device / "hwmon" / "hwmon3"
-    sensors.mkdir(parents=True)
-    for name, value in {
-        "vendor": "0x1002",
-        "gpu_busy_percent": "37",
-        "mem_info_vram_used": str(2 << 30),
-        "mem_info_vram_total": str(16 << 30),
-        "hwmon/hwmon3/temp1_input": "54000",
-        "hwmon/hwmon3/power1_average": "88000000",
-    }.items():
-        (device / name).write_text(value + "\n")
-    (tmp_path / "card1-DP-1" / "device").mkdir(parents=True)
-    (tmp_path / "card0" / "device").mkdir(parents=True)
-    (gpu,) = read_amd(tmp_path)
-    assert gpu == Gpu(0, "AMD GPU", 0.37, 2 << 30, 16 << 30, 54.0, 88.0)
-
-
-def test_amd_that_tells_little_and_no_amd_at_all(tmp_path: Path) -> None:
     assert read_amd(tmp_path / "missing") == ()
-    device = tmp_path / "card0" / "device"
-    device.mkdir(parents=True)
-    (device / "vendor").write_text("0x1002")
-    (device / "gpu_busy_percent").write_text("n/a")
-    assert read_amd(tmp_path) == (Gpu(0, "AMD GPU"),)
+    for name, value in {
+        "card1/device/vendor": "0x1002",
+        "card1/device/gpu_busy_percent": "37",
+        "card1/device/mem_info_vram_used": str(2 << 30),
+        "card1/device/mem_info_vram_total": str(16 << 30),
+        "card1/device/hwmon/hwmon3/temp1_input": "54000",
+        "card1/device/hwmon/hwmon3/power1_average": "88000000",
+        "card1-DP-1/device/vendor": "0x1002",
+        "card0/device/vendor": "0x8086",
+        "card2/device/vendor": "0x1002",
+        "card2/device/gpu_busy_percent": "n/a",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(value + "\n")
+    whole = Gpu(0, "AMD GPU", 0.37, 2 << 30, 16 << 30, 54.0, 88_000_000 * 1e-6)
+    assert read_amd(tmp_path) == (whole, Gpu(1, "AMD GPU"))
 
 
 def test_apple_is_read_from_ioreg() -> None:
@@ -206,8 +196,7 @@ def failing() -> bytes:
 
 @pytest.mark.parametrize("listing", [b"", b"not a list", plistlib.dumps([])])
 def test_apple_that_tells_nothing(listing: bytes) -> None:
-    assert read_apple(HOST, lambda: listing) == ()
-    assert read_apple(HOST, failing) == ()
+    assert read_apple(HOST, lambda: listing) == read_apple(HOST, failing) == ()
 
 
 def test_the_machine_never_raises_and_numbers_its_gpus() -> None:
@@ -217,53 +206,47 @@ def test_the_machine_never_raises_and_numbers_its_gpus() -> None:
     none = Machine(nvidia(nvmlInit="NVML_ERROR_DRIVER_NOT_LOADED"), lambda: HOST, tuple, "linux")()
     assert none.gpus == ()
     assert "not loaded" in none.note
-
-
-def test_this_machine_tells_something() -> None:
-    host = read_host()
-    assert host.memory_total_bytes
-    assert process_name(os.getpid())
+    assert read_host().memory_total_bytes
     assert process_name(2**22 + 1).startswith("pid ")
 
 
-def panel_text(hardware: Hardware | None, width: int = 42, height: int = 10) -> str:
-    base = view("empty")
-    shown = ViewState(base.link, base.snapshot, hardware, base.history)
-    return "\n".join(line.plain for line in panel.body(shown, width, height))
+# -- the panel --------------------------------------------------------------------------------------------
 
 
-def test_the_panel_says_what_is_wrong_and_shows_the_rest() -> None:
-    lost = Gpu(0, "RTX", fault="has fallen off the bus: it needs a reset or a reboot")
-    text = panel_text(Hardware(HOST, (lost, Gpu(1, "A2", 0.4))))
-    assert "! has fallen off the bus" in text
-    assert "40%" in text
-    assert "no GPU: no NVIDIA driver" in panel_text(
-        Hardware(HOST, note="no GPU: no NVIDIA driver is installed")
-    )
+@pytest.mark.parametrize(
+    ("gpus", "height", "words"),
+    [
+        (
+            (Gpu(0, "RTX", fault="has fallen off the bus"), Gpu(1, "A2", 0.4)),
+            10,
+            "! has fallen off the bus|40%",
+        ),
+        ((Gpu(0, "RTX", fault="has fallen off the bus"), Gpu(1, "A2", 0.4)), 2, "0 ! has fallen off the bus"),
+        ((), 10, "no GPU: no NVIDIA driver is installed"),
+        ((Gpu(0, "bare"),), 10, "0 bare"),
+        ((Gpu(0, "a"), Gpu(1, "b")), 2, "0 util    –|1 util    –"),
+        ((Gpu(0, "M3", 0.5, 1, 2, unified=True),), 10, "mem  "),
+    ],
+)
+def test_the_panel_says_what_is_wrong_and_shows_the_rest(
+    gpus: tuple[Gpu, ...], height: int, words: str
+) -> None:
+    hardware = Hardware(HOST, gpus, "no GPU: no NVIDIA driver is installed")
+    assert all(word in panel_text(hardware, height=height) for word in words.split("|"))
     assert panel_text(None) == "reading…"
 
 
-def test_the_panel_lives_without_any_field() -> None:
-    assert "bare" in panel_text(Hardware(Host(), (Gpu(0, "bare"),)))
-    assert "0 util    –" in panel_text(Hardware(Host(), (Gpu(0, "a"), Gpu(1, "b"))), height=2)
-    assert "unified" not in panel_text(Hardware(HOST, (Gpu(0, "M3", 0.5, 1, 2, unified=True),)))
-
-
 def test_the_energy_of_an_answer_has_a_price_if_one_was_set() -> None:
-    shown = view()
-    text = "\n".join(line.plain for line in panel.body(shown, 42, 12))
-    assert "Wh each of 53" in text
-    assert "per 1,000" not in text
-    priced = "\n".join(line.plain for line in panel.body(replace(shown, price_kwh=0.3), 42, 12))
-    wh, _ = shown.history.energy_each_wh() or (0.0, 0)
-    assert f"{wh * 0.3:.3f} per 1,000" in priced
-    elsewhere = replace(shown, link=replace(shown.link, local=False))
-    assert "Wh" not in "\n".join(line.plain for line in panel.body(elsewhere, 42, 12))
+    def said(shown: ViewState) -> str:
+        return "\n".join(line.plain for line in panel.body(shown, 42, 12))
 
-
-@pytest.mark.parametrize(("text", "price"), [("0.3", 0.3), ("", None)])
-def test_the_price_is_a_preference(text: str, price: float | None) -> None:
-    assert Top(Script(), likes={"price": text}).view().price_kwh == price
+    assert "Wh each of 42" in said(view())
+    assert "per 1,000" not in said(view())
+    wh, _ = view().history.energy_each_wh() or (0.0, 0)
+    assert f"{wh * 0.3:.3f} per 1,000" in said(replace(view(), price_kwh=0.3))
+    assert "Wh" not in said(replace(view(), link=replace(view().link, local=False)))
+    for text, price in (("0.3", 0.3), ("", None)):
+        assert Top(Script(), likes={"price": text}).view().price_kwh == price
 
 
 async def test_a_driver_that_hangs_holds_up_neither_the_screen_nor_the_way_out() -> None:
@@ -274,29 +257,27 @@ async def test_a_driver_that_hangs_holds_up_neither_the_screen_nor_the_way_out()
         release.wait(60.0)
         return Hardware(HOST)
 
-    app = Top(Script([busy()]), machine=hang)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with bench(machine=hang) as it:
         assert await asyncio.to_thread(asked.wait, 10.0)
-        text = await settled(app, pilot)
-        assert "reading…" in text
-        assert busy().queue[0].id in text
+        await it.press()
+        assert "reading…" in it.text
+        assert busy().queue[0].id in it.text
     release.set()
 
 
 async def test_readings_come_from_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    arrived = asyncio.Event()
-    app = Top(Script([busy()]), machine=lambda: Hardware(HOST, (Gpu(0, "RTX", 0.4),)))
-    take = app.take_hardware
+    arrived, take = asyncio.Event(), Top.take_hardware
 
-    def taken(hardware: Hardware) -> None:
-        take(hardware)
+    def taken(app: Top, hardware: Hardware) -> None:
+        take(app, hardware)
         arrived.set()
 
-    monkeypatch.setattr(app, "take_hardware", taken)
-    async with app.run_test(size=(120, 40)) as pilot:
+    monkeypatch.setattr(Top, "take_hardware", taken)
+    async with bench(machine=lambda: Hardware(HOST, (Gpu(0, "RTX", 0.4),))) as it:
         await arrived.wait()
-        app.draw()
-        assert "0 RTX" in await settled(app, pilot)
+        it.app.draw()
+        await it.press()
+        assert "0 RTX" in it.text
 
 
 def test_an_old_reading_says_so() -> None:

@@ -1,71 +1,69 @@
-"""Each key that asks the daemon for something."""
+"""Each key, what is typed, and the mouse: what the daemon is asked, and what the view makes of it."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual import events
-from textual.widgets import Input
+from textual.containers import VerticalScroll
+from textual.widgets import Input, OptionList, Static
 
 from clairvoyant_cli.state.actions import Action, Verb
-from clairvoyant_cli.state.snapshot import PolicyOutlook
+from clairvoyant_cli.state.snapshot import ClientState, PolicyOutlook
 from clairvoyant_cli.state.source import Disconnected
-from tests.tui.bench import Bench, bench
-from tests.tui.board import Script, busy, settled
-from tests.tui.scene import held, judged
-from tests.tui.test_tui_changes import in_turns
-from tui.app import Top
+from tests.tui.board import Script, bench, busy, settled, stage
+from tests.tui.scene import judged, moved
+from tests.tui.test_tui_screens import in_turns
+from tui.app import INTERVALS_S, Top
 from tui.keys import KEYS
+from tui.palette import THEMES
 from tui.screens.dialogs import Choose, Confirm, Prompt
 from tui.screens.pages import PageScreen
-from tui.widgets.table import Table
+
+ON_REQUESTS = ("x", "ctrl+k", "t", "H", "plus", "minus", "U")
 
 # -- what the daemon is asked to do -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("key", "verb", "value"),
+    ("keys", "asked"),
     [
-        ("t", Verb.PROMOTE, None),
-        ("H", Verb.HOLD, None),
-        ("plus", Verb.PRIORITY, -1),
-        ("minus", Verb.PRIORITY, 1),
-        ("ctrl+k", Verb.CANCEL, None),
+        ("j j t", [(Verb.PROMOTE, 1)]),
+        ("j j H", [(Verb.HOLD, 1)]),
+        ("j j plus", [(Verb.PRIORITY, 1, -1)]),
+        ("j j minus", [(Verb.PRIORITY, 1, 1)]),
+        ("j j ctrl+k", [(Verb.CANCEL, 1)]),
+        ("j x y", [(Verb.CANCEL, 0)]),
+        ("j j U j enter", [(Verb.URGENCY, 1, 1)]),
+        ("j space space t", [(Verb.PROMOTE, 0), (Verb.PROMOTE, 1)]),
+        ("j space space U g enter", [(Verb.URGENCY, 0, 0), (Verb.URGENCY, 1, 0)]),
+        ("j x n x escape x q x enter", []),  # only y says yes
+        ("7 j x ctrl+k U", []),  # they have ended
+        ("D escape D enter D n", []),
+        ("D y", [(Verb.DRAIN, None)]),
+        ("P", [(Verb.PAUSE, None)]),
+        ("m j enter", [(Verb.POLICY, None, "fcfs")]),
+        ("m escape m q", []),
     ],
 )
-async def test_key_acts_on_the_request_under_the_cursor(key: str, verb: Verb, value: int | None) -> None:
+async def test_keys_ask_the_daemon(keys: str, asked: list[tuple[Any, ...]]) -> None:
     async with bench() as it:
-        await it.press("j", "j", key)
-        assert it.source.asked == [Action(verb, it.queue[1].id, value)]
-
-
-async def test_only_y_says_yes_to_a_cancel() -> None:
-    async with bench() as it:
-        for no in ("n", "escape", "q", "enter"):
-            await it.press("j", "k", "x")
-            assert isinstance(it.app.screen, Confirm)
-            assert "This cannot be" in it.text
-            await it.press(no)
-            assert len(it.app.screen_stack) == 1
-        assert it.source.asked == []
-        await it.press("x", "y")
-        assert it.source.asked == [Action(Verb.CANCEL, it.queue[0].id)]
-        assert f"cancelled {it.queue[0].id}" in it.text
-        await it.press("u")
-        assert f"cancelled {it.queue[0].id}: cannot be undone" in it.text
-        assert len(it.source.asked) == 1
+        await it.press(*keys.split())
+        assert it.source.asked == [
+            Action(verb, None if at is None else it.queue[at].id, *value) for verb, at, *value in asked
+        ]
+        assert it.app.screen is it.board
 
 
 async def test_a_running_request_can_be_cancelled_and_nothing_else() -> None:
     async with bench() as it:
-        await it.press("1", "j", "t", "H", "plus", "x", "y")
+        await it.press("1", "j", "t")
+        assert "only queued requests can be moved" in it.text
+        await it.press("H", "plus", "x", "y")
         assert it.source.asked == [Action(Verb.CANCEL, it.snapshot.running[0].id)]
-
-
-async def test_what_has_ended_cannot_be_cancelled() -> None:
-    async with bench() as it:
-        await it.press("7", "j", "x", "ctrl+k")
-        assert it.source.asked == []
+        await it.press("7", "j", "x")
+        assert "it has ended" in it.text
 
 
 async def test_keys_act_on_no_table_that_is_hidden_or_has_not_the_focus() -> None:
@@ -73,30 +71,26 @@ async def test_keys_act_on_no_table_that_is_hidden_or_has_not_the_focus() -> Non
         await it.press("j")
         for go in (("9",), ("9", "z"), ("3",)):
             await it.press(*go)
-            for key in ("x", "ctrl+k", "t", "H", "plus", "minus", "U", "space", "enter", "slash", "j"):
+            for key in (*ON_REQUESTS, "space", "enter", "slash", "j", "s", "C"):
                 await it.press(key)
                 assert "this panel has no rows" in it.text
                 assert it.app.screen is it.board
-                it.app._message = ""
+                it.quiet()
         assert it.source.asked == []
         await it.press("2", "t")
         assert it.source.asked == [Action(Verb.PROMOTE, it.queue[0].id)]
 
 
-async def test_keys_typed_at_once_act_on_the_table_that_the_first_of_them_goes_to() -> None:
+async def test_keys_typed_at_once_act_on_what_the_first_of_them_goes_to() -> None:
     async with bench() as it:
         for key in ("1", "j", "ctrl+k"):
             it.app.post_message(events.Key(key, None))
         await it.press()
-        assert it.source.asked == [Action(Verb.CANCEL, it.snapshot.running[0].id)]
-
-
-async def test_a_command_typed_at_once_is_whole() -> None:
-    async with bench() as it:
         for letter in ":tau 90":
             it.app.post_message(events.Key("colon" if letter == ":" else letter, letter))
         await it.press("enter")
-        assert it.source.asked == [Action(Verb.TAU, value=90.0)]
+        running = it.snapshot.running[0].id
+        assert it.source.asked == [Action(Verb.CANCEL, running), Action(Verb.TAU, value=90.0)]
 
 
 async def test_a_paste_is_no_row_of_keys() -> None:
@@ -104,7 +98,6 @@ async def test_a_paste_is_no_row_of_keys() -> None:
         await it.press("j")
         it.app.post_message(events.Paste("xytPDTu\x0b\ny"))
         await it.press()
-        assert it.source.asked == []
         assert it.app.screen is it.board
         await it.press("x")
         it.app.post_message(events.Paste("y"))
@@ -114,14 +107,12 @@ async def test_a_paste_is_no_row_of_keys() -> None:
 
 
 async def test_the_keys_of_requests_do_nothing_to_a_session() -> None:
-    async with bench() as it:
-        it.app.take(in_turns(it.snapshot))
+    async with bench(in_turns(busy())) as it:
         for key in ("x", "ctrl+k", "t", "H", "plus", "U", "enter"):
             await it.press("a", key)
             assert it.app.screen is it.app.board
             assert "this key is for requests" in it.text
-            it.app._message = ""
-            it.app.draw()
+            it.quiet()
         assert it.source.asked == []
         await it.press("slash", *"parked", "enter")
         assert "2 of 5" in it.text
@@ -129,57 +120,19 @@ async def test_the_keys_of_requests_do_nothing_to_a_session() -> None:
         assert "s12" not in it.text
 
 
-async def test_marked_requests_are_acted_on_together() -> None:
-    async with bench() as it:
-        await it.press("j", "space", "space", "t")
-        assert [action.id for action in it.source.asked] == [it.queue[0].id, it.queue[1].id]
-        assert "2 marked" in it.text
-        await it.press("escape")
-        assert "marked" not in it.text
-
-
-async def test_hold_releases_what_is_held() -> None:
-    state = held(busy(), busy().queue[0].id)
-    async with bench() as it:
-        it.app.take(state)
+async def test_what_is_held_paused_or_draining_is_taken_back_by_the_same_key() -> None:
+    state = moved(busy(), busy().queue[0].id, "held")
+    async with bench(state) as it:
         await it.press("end", "H")
         assert it.source.asked == [Action(Verb.RELEASE, state.queue[-1].id)]
-
-
-async def test_pause_and_resume() -> None:
-    async with bench() as it:
-        await it.press("P")
-        it.app.take(judged(replace(it.snapshot, mode="paused", running=())))
-        await settled(it.app, it.pilot)
-        assert "Paused by an operator" in it.text
-        assert "next" not in it.text.replace("goes next", "")
-        assert "Idle" not in it.text
-        await it.press("P")
-        assert [action.verb for action in it.source.asked] == [Verb.PAUSE, Verb.RESUME]
-
-
-async def test_drain_asks_first_and_can_be_taken_back() -> None:
-    async with bench() as it:
-        for no in ("escape", "enter"):
-            await it.press("D", no)
-        await it.press("colon", *"drain", "enter", "enter")
-        assert it.source.asked == []
-        await it.press("D", "y")
-        it.app._message = ""
-        it.app.take(replace(it.snapshot, mode="draining"))
-        assert "D resume" in await settled(it.app, it.pilot)
-        await it.press("D")
-        assert [action.verb for action in it.source.asked] == [Verb.DRAIN, Verb.RESUME]
-
-
-async def test_policy_is_chosen_from_what_the_daemon_has() -> None:
-    async with bench() as it:
-        await it.press("m")
-        assert isinstance(it.app.screen, Choose)
-        await it.press("j", "enter")
-        assert it.source.asked == [Action(Verb.POLICY, value="fcfs")]
-        await it.press("m", "escape")
-        assert len(it.source.asked) == 1
+    for key, verb, mode in (("P", Verb.PAUSE, "paused"), ("D", Verb.DRAIN, "draining")):
+        async with bench() as it:
+            await it.press(key, "y")
+            await it.take(mode=mode, running=(), verdict=judged(replace(busy(), mode=mode)).verdict)
+            assert f"{key} resume" in it.text
+            assert "next" not in it.text.replace("goes next", "") or mode != "paused"
+            await it.press(key)
+            assert [action.verb for action in it.source.asked] == [verb, Verb.RESUME]
 
 
 async def test_the_policy_menu_says_when_the_medians_would_start() -> None:
@@ -190,84 +143,10 @@ async def test_the_policy_menu_says_when_the_medians_would_start() -> None:
             PolicyOutlook("fcfs", 3.2, 48.0),
         )
         await it.press("m")
-        await settled(it.app, it.pilot)
         words = " ".join(it.text.split())
         assert "● bounded S in 3.2s L in 41s" in words
         assert "○ fcfs S in 3.2s L in 48s (+7.0s)" in words
         assert "○ sjf S in 2.0s (−1.2s) before any cut" in words
-
-
-async def test_the_last_hour_can_be_looked_back_on_and_nothing_is_changed_there() -> None:
-    async with bench() as it:
-        begun = it.snapshot.taken_at
-        for passed_s in range(5, 300, 5):
-            state = replace(it.snapshot, taken_at=begun + passed_s, uptime_s=1000.0 + passed_s)
-            it.app.take(replace(state, waiting=replace(state.waiting, total=1_000 + passed_s)))
-        await settled(it.app, it.pilot)
-        assert "waiting 1,295" in it.text
-        await it.press("left_square_bracket")
-        assert "waiting 1,290" in it.text
-        assert "5.0s ago" in it.text
-        await it.press("left_curly_bracket", "j", "t")
-        assert "waiting 1,230" in it.text
-        assert it.source.asked == []
-        assert "this is the past" in it.text
-        await it.press("right_square_bracket")
-        assert "waiting 1,235" in it.text
-        await it.press("right_curly_bracket")
-        assert "waiting 1,295" in it.text
-        await it.press("right_square_bracket")
-        assert " ago" not in it.text.split("\n")[0]
-        await it.press("left_square_bracket", "escape")
-        assert " ago" not in it.text.split("\n")[0]
-
-
-async def test_a_letter_sorts_and_columns_are_ones_own_and_both_are_remembered(tmp_path: Path) -> None:
-    memory = tmp_path / "top.json"
-    for begun in (True, False):
-        app = Top(Script(), memory=memory, clock=lambda: 0.0)
-        async with app.run_test(size=(120, 40)) as pilot:
-            app.take(busy())
-            if begun:
-                await pilot.press("s", "a", "C", "b", "m", "escape")
-            text = await settled(app, pilot)
-            assert app.query_one("#queue", Table).order.by == "age"
-            assert "age↑" in text
-            queue = text[text.index("queue") :]
-            heading = next(line for line in queue.split("\n") if "cls" in line)
-            assert "of τ" not in heading
-            assert "model" not in heading[:78]
-
-
-async def test_the_configuration_comes_before_what_was_left_and_gives_keys(tmp_path: Path) -> None:
-    memory, source = tmp_path / "top.json", Script()
-    memory.write_text('{"theme": "day", "queue.sort": "age"}')
-    likes = {"theme": "contrast", "queue.sort": "-age", "deck": "stats", "keys": "promote=Y nothing=X"}
-    app = Top(source, memory=memory, likes=likes, clock=lambda: 0.0)
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.take(busy())
-        text = await settled(app, pilot)
-        assert app.theme == "contrast"
-        assert "age↓" in text
-        assert "by arrival" in text
-        await pilot.press("j", "Y")
-        assert [action.verb for action in source.asked] == [Verb.PROMOTE]
-
-
-async def test_a_level_of_urgency_is_corrected_and_a_server_drained_and_brought_up() -> None:
-    async with bench() as it:
-        await it.press("j", "j", "U")
-        assert "policy bounded ignores it" in it.text
-        await it.press("j", "enter")
-        await it.press("B", *"dr", "tab", "tab", "enter", "enter")
-        assert len(it.source.asked) == 1, "Enter is no yes to a drain"
-        await it.press("B", *"drain local", "enter", "y")
-        assert "draining local" in it.text
-        (backend,) = it.snapshot.backends
-        it.app.take(replace(it.snapshot, backends=(replace(backend, standing="draining"),)))
-        await it.press("B", *"up local", "enter")
-        level = Action(Verb.URGENCY, it.queue[1].id, 1)
-        assert it.source.asked == [level, *(Action(Verb.BACKEND, "local", deed) for deed in ("drain", "up"))]
 
 
 @pytest.mark.parametrize(("typed", "tau_s"), [("60", 60), ("off", 0), ("2.5s", 2.5)])
@@ -280,37 +159,34 @@ async def test_tau_is_set(typed: str, tau_s: float) -> None:
         assert f"tau 90 s → {f'{tau_s:g} s' if tau_s else 'off'}" in it.text
 
 
-@pytest.mark.parametrize("key", ["x", "ctrl+k", "t", "H", "plus", "minus", "P", "D", "m", "u", "U", "B", "T"])
-async def test_readonly_refuses_every_action(key: str) -> None:
+async def test_readonly_and_a_daemon_that_is_gone_refuse_every_action() -> None:
+    keys = (*ON_REQUESTS, "P", "D", "m", "u", "B", "T")
     async with bench(readonly=True) as it:
-        await it.press("j", key)
+        for key in keys:
+            await it.press("j", key)
+            assert "read-only: nothing was changed" in it.text
+            it.quiet()
         assert it.source.asked == []
-        assert "read-only: nothing was changed" in it.text
-
-
-async def test_nothing_is_asked_of_a_daemon_that_is_gone() -> None:
     async with bench() as it:
         it.app.take(Disconnected("no daemon answers"))
-        await it.press("j", "t")
+        for key in keys:
+            await it.press("j", key)
+            assert "no daemon: nothing was changed" in it.text
+            it.quiet()
         assert it.source.asked == []
-        assert "no daemon: nothing was changed" in it.text
 
 
-async def test_a_refusal_is_shown_in_the_daemons_words() -> None:
+async def test_a_refusal_is_shown_in_the_daemons_words_and_not_undone() -> None:
     async with bench() as it:
         it.source.refusal = "it has [started] already"
         await it.press("j", "t")
         assert "it has [started] already" in it.text
+        await it.press("u")
+        assert "nothing to undo" in it.text
+        assert len(it.source.asked) == 1
 
 
 # -- undo -------------------------------------------------------------------------------------------------
-
-
-async def changed(it: Bench, **fields: object) -> None:
-    """Let the daemon show a change of its first queued request."""
-    row = replace(it.queue[0], **fields)  # type: ignore[arg-type]
-    it.app.take(replace(it.snapshot, queue=(row, *it.queue[1:])))
-    await settled(it.app, it.pilot)
 
 
 async def test_each_key_says_what_it_did_and_one_key_undoes_it() -> None:
@@ -335,12 +211,14 @@ async def test_each_key_says_what_it_did_and_one_key_undoes_it() -> None:
             it.app._expected.clear()
         await it.press("u")
         assert "nothing to undo" in it.text
+        await it.press("g", "x", "y", "u")
+        assert f"cancelled {ident}: cannot be undone" in it.text
 
 
-async def test_several_are_undone_together_and_a_promoted_held_one_is_held_again() -> None:
+async def test_several_are_undone_together_and_as_they_were() -> None:
     async with bench() as it:
         first, second = it.queue[:2]
-        it.app.take(replace(it.snapshot, queue=(replace(first, held=True, priority=3), *it.queue[1:])))
+        await it.take(queue=(replace(first, held=True, priority=3), *it.queue[1:]))
         await it.press("j", "space", "space", "t")
         assert "promoted 2 requests" in it.text
         await it.press("u")
@@ -349,42 +227,33 @@ async def test_several_are_undone_together_and_a_promoted_held_one_is_held_again
             Action(Verb.PRIORITY, first.id, 3),
             Action(Verb.HOLD, first.id),
         ]
+        await it.take(queue=(replace(first, promoted=True, held=True), *it.queue[1:]))
+        await it.press("escape", "g", "H", "u", "minus", "u")
+        verbs = [action.verb for action in it.source.asked[5:]]
+        assert verbs == [Verb.RELEASE, Verb.HOLD, Verb.PRIORITY, Verb.PROMOTE]
 
 
-async def test_what_somebody_else_changed_since_is_not_undone() -> None:
+async def test_what_has_changed_since_is_not_undone() -> None:
     async with bench() as it:
         clock = [0.0]
         it.app._clock = lambda: clock[0]
         await it.press("j", "minus")
         clock[0] = 10.0
-        await changed(it, priority=7)
+        await it.take(queue=(replace(it.queue[0], priority=7), *it.queue[1:]))
         await it.press("u")
         assert "it was changed since: nothing was undone" in it.text
-        await changed(it)
+        await it.take()
         await it.press("t")
         clock[0] = 20.0
-        it.app.take(replace(it.snapshot, queue=it.queue[1:]))
+        await it.take(queue=it.queue[1:])
         await it.press("u")
         assert "it has started or ended since: nothing was undone" in it.text
-        assert [action.verb for action in it.source.asked] == [Verb.PRIORITY, Verb.PROMOTE]
-
-
-async def test_nothing_is_undone_in_another_run_of_the_daemon() -> None:
-    async with bench() as it:
         await it.press("P")
         it.app.take(Disconnected("no daemon answers"))
-        it.app.take(replace(it.snapshot, mode="paused", uptime_s=3.0))
+        await it.take(mode="paused", uptime_s=3.0)  # another run of the daemon
         await it.press("u")
         assert "nothing to undo" in it.text
-        assert [action.verb for action in it.source.asked] == [Verb.PAUSE]
-
-
-async def test_what_the_daemon_refused_is_not_undone() -> None:
-    async with bench() as it:
-        it.source.refusal = "it has started already"
-        await it.press("j", "t", "u")
-        assert "nothing to undo" in it.text
-        assert len(it.source.asked) == 1
+        assert [action.verb for action in it.source.asked] == [Verb.PRIORITY, Verb.PROMOTE, Verb.PAUSE]
 
 
 # -- the command line -------------------------------------------------------------------------------------
@@ -400,6 +269,7 @@ async def test_what_the_daemon_refused_is_not_undone() -> None:
         ("tau auto", Action(Verb.TAU, value="auto")),
         ("pause", Action(Verb.PAUSE)),
         ("backend drain local", Action(Verb.BACKEND, "local", "drain")),
+        ("backend up local", Action(Verb.BACKEND, "local", "up")),
         ("model unload m:7b", Action(Verb.MODEL, "m:7b", "unload")),
         ("priority abc-7 -5", Action(Verb.PRIORITY, "abc-7", -5)),
     ],
@@ -408,7 +278,8 @@ async def test_a_verb_can_be_typed(typed: str, asked: Action) -> None:
     async with bench() as it:
         await it.press("9", "colon", *typed, "enter")
         if typed.startswith(("cancel", "backend drain")):
-            assert it.source.asked == []
+            await it.press("enter", "colon", *typed, "enter")
+            assert it.source.asked == [], "Enter is no yes"
             await it.press("y")
         assert it.source.asked == [asked]
         assert it.app.screen is it.board
@@ -458,7 +329,9 @@ async def test_tab_completes_verbs_ids_policies_and_servers() -> None:
             ("ca", ("tab",), "cancel"),
             ("pro", ("tab", "o", "tab"), "promote "),
             ("policy sj", ("tab",), "policy sjf "),
+            ("theme c", ("tab",), "theme contrast "),
             ("backend dr", ("tab", "tab"), "backend drain local "),
+            ("pause x", ("tab",), "pause x"),
             (f"hold {it.queue[3].id[-3:]}", ("tab",), f"hold {it.queue[3].id} "),
         ):
             await it.press("colon", *typed, *keys)
@@ -471,35 +344,281 @@ async def test_tab_completes_verbs_ids_policies_and_servers() -> None:
         assert len(it.source.asked) == 1
 
 
-# -- the footer -------------------------------------------------------------------------------------------
+# -- the cursor -------------------------------------------------------------------------------------------
+
+
+async def test_the_cursor_is_on_no_request_before_it_is_moved() -> None:
+    async with bench() as it:
+        assert it.table.lit_row() is None
+        for key in (*ON_REQUESTS, "y"):
+            await it.press(key)
+            assert "no request is chosen: j or k chooses one" in it.text
+            it.quiet()
+        assert it.source.asked == []
+        await it.press("j", "y")
+        assert it.table.current == it.queue[0]
+        assert it.app.clipboard == it.queue[0].id
+        await it.press("escape")
+        assert it.table.current is None
+
+
+async def test_the_cursor_moves_by_rows_pages_and_ends() -> None:
+    moved = "j down k up pagedown pageup ctrl+f ctrl+b ctrl+d ctrl+u G home end n N g g".split()
+    async with bench() as it:
+        ids, at = [row.id for row in it.queue], []
+        for key in moved:
+            await it.press(key)
+            at.append(ids.index(it.table.current.id))
+        last, page, half = len(ids) - 1, at[4], at[8]
+        assert page > half > 0
+        assert at == [0, 1, 0, 0, page, 0, page, 0, half, 0, last, 0, last, last, last - 1, 0, 0]
+
+
+async def test_the_cursor_follows_its_request() -> None:
+    async with bench() as it:
+        last = it.queue[-1].id
+        await it.press("G", "t")
+        await it.take(queue=moved(it.snapshot, last, "promoted").queue)
+        assert (it.table.current.id, it.table.rows.index(it.table.current)) == (last, 0)
+        await it.press("plus", "plus", "minus")
+        assert {action.id for action in it.source.asked} == {last}
+        assert [action.value for action in it.source.asked] == [None, -1, -2, -1]
+
+
+async def test_a_key_acts_on_no_other_request_once_the_chosen_one_has_left() -> None:
+    async with bench() as it:
+        await it.press("j", "j")
+        chosen, after = it.queue[1:3]
+        await it.take(queue=tuple(row for row in it.queue if row != chosen))
+        for key in ("t", "t", "x", "ctrl+k", "H", "minus"):
+            await it.press(key)
+            assert f"{chosen.id} has ended: nothing was done" in it.text
+            it.quiet()
+        assert it.source.asked == []
+        assert it.table.lit_row() is None
+        await it.press("enter")
+        assert isinstance(it.app.screen, PageScreen)
+        assert chosen.id in it.text, "the page follows it where it went"
+        await it.press("escape", "j", "t")
+        assert it.source.asked == [Action(Verb.PROMOTE, after.id)], "the row that took its place"
+
+
+async def test_a_request_that_started_is_said_to_have_started_and_is_found_when_it_comes_back() -> None:
+    async with bench() as it:
+        await it.press("j")
+        chosen, *others = it.queue
+        await it.take(queue=tuple(others), running=(replace(it.snapshot.running[0], id=chosen.id),))
+        await it.press("t")
+        assert f"{chosen.id} has started: nothing was done" in it.text
+        it.app.take(it.snapshot)
+        await it.press("t")
+        assert it.source.asked == [Action(Verb.PROMOTE, chosen.id)]
+
+
+async def test_marks_that_have_left_or_are_filtered_away_are_not_acted_on() -> None:
+    async with bench() as it:
+        await it.press("j", "space", "space")
+        assert "2 marked" in it.text
+        gone, left, *others = it.queue
+        await it.take(queue=(left, *others))
+        await it.press("t")
+        assert it.source.asked == [Action(Verb.PROMOTE, left.id)]
+        await it.take(queue=tuple(others))
+        await it.press("t")
+        assert f"{gone.id} has ended: nothing was done" in it.text
+        await it.press("t")
+        assert len(it.source.asked) == 1
+        await it.press("g", "space", "slash", *others[3].id, "enter", "ctrl+k")
+        assert f"{others[0].id} is not in this list: nothing was done" in it.text
+        assert len(it.source.asked) == 1
+        await it.press("escape")
+        assert "marked" not in it.text
+
+
+# -- the view ---------------------------------------------------------------------------------------------
+
+
+async def test_filter_follows_every_letter_and_escape_drops_it() -> None:
+    async with bench() as it:
+        client = it.queue[0].client
+        await it.press("slash", *client)
+        assert {row.client for row in it.table.rows} == {client}
+        await it.press("enter")
+        assert f"/{client}" in it.text
+        await it.press("escape")
+        assert len(it.table.rows) == len(it.queue)
+        await it.press("slash", "q", "x", "z")
+        assert "No match" in it.text
+        await it.press("escape")
+        assert len(it.table.rows) == len(it.queue)
+
+
+async def test_the_last_hour_can_be_looked_back_on_and_nothing_is_changed_there() -> None:
+    async with bench() as it:
+        begun = it.snapshot.taken_at
+        for passed_s in range(5, 300, 5):
+            state = replace(it.snapshot, taken_at=begun + passed_s, uptime_s=1000.0 + passed_s)
+            it.app.take(replace(state, waiting=replace(state.waiting, total=1_000 + passed_s)))
+        await settled(it.app, it.pilot)
+        assert "waiting 1,295" in it.text
+        await it.press("left_square_bracket")
+        assert "waiting 1,290" in it.text
+        assert "5.0s ago" in it.text
+        await it.press("left_curly_bracket", "j", "t")
+        assert "waiting 1,230" in it.text
+        assert it.source.asked == []
+        assert "this is the past" in it.text
+        await it.press("right_square_bracket")
+        assert "waiting 1,235" in it.text
+        await it.press("right_curly_bracket")
+        assert "waiting 1,295" in it.text
+        await it.press("right_square_bracket")
+        assert " ago" not in it.text.split("\n")[0]
+        await it.press("left_square_bracket", "escape")
+        assert " ago" not in it.text.split("\n")[0]
+
+
+async def test_freeze_keeps_the_picture_while_the_daemon_works_on() -> None:
+    later = stage(play_s=135.0).snapshot()
+    async with bench() as it:
+        await it.press("p")
+        it.app.take(later)
+        await settled(it.app, it.pilot)
+        assert it.app.view().snapshot == it.snapshot
+        assert "frozen" in it.text
+        await it.press("p")
+        assert it.app.view().snapshot == later
+
+
+async def test_a_panel_takes_all_the_room_and_the_deck_turns() -> None:
+    async with bench() as it:
+        await it.press("3", "z")
+        assert "queue ─" not in it.text
+        await it.press("2")
+        assert "2 queue" in it.text
+        assert "3 tau" not in it.text
+        await it.press("escape", "z", "z")
+        assert "3 tau" in it.text
+    async with bench(size=(80, 24)) as it:
+        for key, name in (("right", "gpu"), ("left", "tau"), ("l", "gpu"), ("h", "tau")):
+            await it.press(key)
+            assert it.app.focused is not None
+            assert it.app.focused.id == name
+
+
+async def test_interval_goes_round_and_the_screen_is_drawn_again() -> None:
+    async with bench() as it:
+        await it.press(*["r"] * len(INTERVALS_S), "ctrl+l")
+        assert it.source.paces == [*INTERVALS_S[1:], INTERVALS_S[0]]
+
+
+@pytest.mark.parametrize("spoilt", [None, "{", "[]", '{"theme": "no such"}', '{"theme": 1}'])
+async def test_the_theme_is_remembered_and_a_spoilt_memory_is_none(
+    spoilt: str | None, tmp_path: Path
+) -> None:
+    memory = tmp_path / "state" / "top.json"
+    if spoilt is not None:
+        memory.parent.mkdir()
+        memory.write_text(spoilt)
+    async with bench(memory=memory) as it:
+        assert it.app.theme == THEMES[0].name
+        await it.press("colon", *f"theme {THEMES[1].name}", "enter")
+    assert Top(Script(), memory=memory, clock=lambda: 0.0).theme == THEMES[1].name
+
+
+async def test_a_letter_sorts_and_columns_are_ones_own_and_both_are_remembered(tmp_path: Path) -> None:
+    memory = tmp_path / "top.json"
+    for begun in (True, False):
+        async with bench(memory=memory) as it:
+            if begun:
+                await it.press("s", "a", "C", "b", "m", "escape", "s", "escape")
+            assert it.table.sort == "age"
+            assert "age↑" in it.text
+            queue = it.text[it.text.index("queue") :]
+            heading = next(line for line in queue.split("\n") if "cls" in line)
+            assert "of τ" not in heading
+            assert "model" not in heading[:78]
+
+
+async def test_a_sorted_column_is_marked_however_narrow() -> None:
+    async with bench() as it:
+        await it.press("s", "r", "s", "r")
+        assert "#↓" in it.text
+        await it.press("s", "t")
+        assert "toke…↑" in it.text
+
+
+async def test_the_configuration_comes_before_what_was_left_and_gives_keys(tmp_path: Path) -> None:
+    memory = tmp_path / "top.json"
+    memory.write_text('{"theme": "day", "queue.sort": "age"}')
+    likes = {"theme": "contrast", "queue.sort": "-age", "deck": "stats", "keys": "promote=Y nothing=X"}
+    async with bench(size=(80, 24), memory=memory, likes=likes) as it:
+        assert it.app.theme == "contrast"
+        assert "age↓" in it.text
+        assert "by arrival" in it.text
+        await it.press("j", "Y")
+        assert [action.verb for action in it.source.asked] == [Verb.PROMOTE]
+
+
+async def test_prompts_and_answers_are_hidden_until_asked_for() -> None:
+    running = tuple(replace(row, answer="First line.\nA second one") for row in busy().running)
+    async with bench(replace(busy(), running=running), size=(160, 40)) as it:
+        words = " ".join((it.queue[0].prompt or "").split()[:2])
+        assert words not in it.text
+        await it.press("v")
+        assert words in it.text
+        await it.press("1", "enter")
+        lines = [line.strip(" │") for line in it.text.split("\n")]
+        assert any("First line." in line for line in lines)
+        assert any("A second one" in line for line in lines)
+        await it.press("v")
+        assert "First line." not in it.text
+        assert words not in it.text
+        bare = tuple(replace(row, prompt=None) for row in it.queue)
+        await it.take(queue=bare, running=tuple(replace(row, prompt=None) for row in it.snapshot.running))
+        await it.press("escape", "v")
+        assert "The daemon does not send prompts." in it.text
+
+
+@pytest.mark.parametrize("key", ["question_mark", "c", "enter"])
+async def test_a_page_is_kept_up_to_date_scrolls_and_closes_by_its_own_key(key: str) -> None:
+    async with bench() as it:
+        open_page = {"question_mark": it.app.action_help, "c": it.app.action_clients}
+        open_page.get(key, it.board.action_detail)()
+        newcomer = ClientState("somebody-new", waiting=3, max_waiting=4)
+        it.app.take(replace(it.snapshot, clients=(newcomer,)))  # while it opens
+        await settled(it.app, it.pilot)
+        assert "Esc closes" in it.text
+        assert ("somebody-new" in it.text and "3/4" in it.text) == (key == "c")
+        await it.press("j", "k", "G", "g", key)
+        assert it.app.screen is it.board
+        await it.press(key, "q")
+        assert it.app.screen is it.board
+        await it.press("q")
+        assert not it.app.is_running or it.app.return_code == 0
+
+
+# -- the footer and the mouse -----------------------------------------------------------------------------
 
 
 async def test_the_footer_offers_what_works_now() -> None:
-    def hints(it: Bench) -> str:
-        return it.text.splitlines()[-1]
-
     async with bench(size=(200, 60)) as it:
-        assert "j k choose" in hints(it)
-        assert "x cancel" not in hints(it)
-        await it.press("j")
-        for hint in ("x cancel", "t to top", "H hold", "P pause", "s sort"):
-            assert hint in hints(it)
-        await it.press("1", "j")
-        assert "x cancel" in hints(it)
-        assert "t to top" not in hints(it)
-        await it.press("9")
-        assert "x cancel" not in hints(it)
-        assert "s sort" not in hints(it)
-        await changed(it, held=True)
+        for keys, offered, refused in (
+            ("", "j k choose", "x cancel"),
+            ("j", "x cancel|t to top|H hold|P pause|s sort", "j k choose"),
+            ("1 j", "x cancel", "t to top"),
+            ("9", "P pause", "x cancel|s sort"),
+        ):
+            await it.press(*keys.split())
+            footer = it.text.splitlines()[-1]
+            assert all(hint in footer for hint in offered.split("|"))
+            assert not any(hint in footer for hint in refused.split("|"))
+        await it.take(mode="paused", queue=(replace(it.queue[0], held=True), *it.queue[1:]))
         await it.press("2", "g")
-        assert "H release" in hints(it)
-        it.app.take(replace(it.snapshot, mode="paused"))
-        await settled(it.app, it.pilot)
-        assert "P resume" in hints(it)
+        assert all(hint in it.text.splitlines()[-1] for hint in ("H release", "P resume"))
         it.app.take(Disconnected("no daemon answers"))
         await settled(it.app, it.pilot)
-        assert "P resume" not in hints(it)
-        assert "x cancel" not in hints(it)
+        assert not any(hint in it.text.splitlines()[-1] for hint in ("P resume", "x cancel"))
 
 
 def test_each_key_has_one_meaning() -> None:
@@ -508,7 +627,7 @@ def test_each_key_has_one_meaning() -> None:
     page = {each: binding.action for each, binding in PageScreen("t", lambda *_: [])._bindings}
     meant = {each: key.action for each, key in bound}
     differ = {each for each in page if each in meant and page[each] != meant[each]}
-    assert differ == {"q", "escape", "ctrl+c"}, "the app has its own for the last"
+    assert differ == {"q", "escape", "enter", "ctrl+c"}, "the app has its own for the last"
 
 
 @pytest.mark.parametrize("opened", [(), ("question_mark",), ("j", "x"), ("colon",)])
@@ -516,3 +635,58 @@ async def test_control_c_quits_from_every_screen(opened: tuple[str, ...]) -> Non
     async with bench() as it:
         await it.press(*opened, "ctrl+c")
         assert not it.app.is_running or it.app.return_code == 0
+
+
+async def test_the_mouse_chooses_opens_sorts_and_goes_where_it_clicks() -> None:
+    async with bench() as it:
+        await it.pilot.click("#footer", offset=(it.text.splitlines()[-1].index("help"), 0))
+        await it.press()
+        assert "keys and signs" in it.text
+        await it.press("escape")
+        await it.pilot.click("#footer", offset=(it.text.splitlines()[-1].index("zoom") + 9, 0))
+        await it.pilot.click("#queue", offset=(20, 3))
+        await it.press("t")
+        assert it.source.asked == [Action(Verb.PROMOTE, it.queue[1].id)]
+        await it.pilot.click("#queue", offset=(8, 1))
+        assert it.table.sort == "id"
+        await it.pilot.click("#queue", offset=(8, 1))
+        assert it.table.sort == "-id"
+        it.table.on_mouse_scroll_down()
+        it.table.on_mouse_scroll_up()
+        await it.pilot.double_click("#queue", offset=(20, 4))
+        await it.press()
+        assert isinstance(it.app.screen, PageScreen)
+    async with bench(size=(80, 24)) as it:
+        await it.pilot.click("#tau", offset=(11, 0))
+        await it.press()
+        assert it.app.focused is not None
+        assert it.app.focused.id == "gpu"
+
+
+async def test_what_a_daemon_says_is_no_markup() -> None:
+    """Ids, refusals and clients' names come from a daemon, or from a recording of one."""
+    hostile, shown = "[/x][@click=app.bell]\x1b[31m", "[/x][@click=app.bell]·[31m"
+    async with bench() as it:
+        queue = tuple(replace(each, id=hostile, client=hostile) for each in it.snapshot.queue[:1])
+        await it.take(queue=queue, policies=(hostile,), policy=hostile, summaries=(hostile,))
+        it.app.board.notify(hostile, markup=True)
+        await it.press()
+        assert shown in it.text
+        it.source.refusal = hostile
+        await it.press("j", "t")
+        assert shown in it.text.splitlines()[-1]
+        await it.press("enter")
+        title = it.app.screen.query_one(VerticalScroll)._border_title
+        assert title is not None
+        assert title.plain == shown
+        await it.press("escape", "x")
+        texts = [str(each.render()) for each in it.app.screen.query(Static)]
+        assert texts[:2] == [
+            f"Cancel {shown}?",
+            f"Its client ({shown}) gets an error. This cannot be undone.",
+        ]
+        await it.press("n", "m")
+        assert isinstance(it.app.screen, Choose)
+        assert [str(each.prompt) for each in it.app.screen.query_one(OptionList).options] == [
+            f"● {shown}\n  {shown}"
+        ]

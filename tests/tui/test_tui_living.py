@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,17 @@ async def test_the_screen_follows_a_daemon_through_what_happens_to_it() -> None:
         await screen.shows("left", "slots □□□□□□□□ 0/8", wide="← left")
         daemon.control.stop()
         await screen.shows("gone", "no daemon")
+
+
+async def test_the_screen_comes_back_with_a_daemon_that_is_started_again() -> None:
+    async with serve_app(Replay(Engine(4)).app) as url, AsyncExitStack() as first:
+        daemon = await first.enter_async_context(serving(url, slots=4))
+        async with watching(daemon.base_url) as screen:
+            await screen.shows("up", "All well")
+            await first.aclose()
+            await screen.shows("away", " no daemon ", "retrying")
+            async with serving(url, slots=2, listen=daemon.base_url.removeprefix("http://")):
+                await screen.shows("back", "All well", "slots □□ 0/2")
 
 
 async def test_screen_warns_of_a_late_urgent_request() -> None:

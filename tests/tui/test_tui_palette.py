@@ -31,7 +31,7 @@ def _luminance(colour: Color) -> float:
 
 @pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
 def test_text_of_every_tone_can_be_read_on_every_ground(theme: Theme) -> None:
-    palette = Palette(theme.to_color_system().generate() | theme.variables)
+    palette = Palette(theme.name)
     grounds = [Color.parse(str(each)) for each in (theme.background, theme.surface)]
     grounds.append(Color.from_rich_color(palette.cursor.bgcolor))
     for styles in (palette.styles, palette.stale):
@@ -77,7 +77,7 @@ def _dot(row: Sequence[float], values: Sequence[float]) -> float:
 @pytest.mark.parametrize("eye", DICHROMATS)
 @pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
 def test_tones_that_mean_something_differ_for_every_eye(theme: Theme, eye: str) -> None:
-    styles = Palette(theme.to_color_system().generate() | theme.variables).styles
+    styles = Palette(theme.name).styles
     seen = {tone: lab(Color.from_rich_color(styles[tone].color), eye) for tone in (*MEANING, *GREYS)}
     for one, other in (*combinations(MEANING, 2), *product(MEANING, GREYS)):
         assert dist(seen[one], seen[other]) >= APART, (one, other)

@@ -1,9 +1,13 @@
-"""The whole screen, line by line, at three sizes, against what it looked like when somebody looked.
+"""The whole screen, line by line, at three sizes, against what it looked like when somebody looked; a state
+that changes while it is watched is drawn as if it had always been so.
 
 After a change of the looks: run with CLAIRVOYANT_REDRAW=1, look at the difference, and commit it.
 """
 
 import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,9 +15,21 @@ import pytest
 from rich.segment import Segment
 from rich.style import Style
 
+from clairvoyant_cli.state.snapshot import (
+    LevelState,
+    Percentiles,
+    ServiceLevelState,
+    SessionsState,
+    SessionState,
+    Snapshot,
+    UrgencyState,
+    WaitingState,
+)
 from clairvoyant_cli.state.source import Disconnected
-from tests.tui.board import SIZES, Script, played, remember, settled, stage, still
+from tests.tui.board import SIZES, bench, busy, played, settled, stage
 from tests.tui.moving_picture import MovingPicture
+from tests.tui.scene import judged
+from tui.hardware.simulated import simulated_machine
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = {
@@ -24,6 +40,7 @@ CASES = {
     "no_gpu": ("busy", 0, False),
     "two_gpus": ("busy", 2, False),
 }
+sized = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 
 
 def same(name: str, text: str) -> None:
@@ -35,46 +52,23 @@ def same(name: str, text: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@sized
 @pytest.mark.parametrize("case", CASES)
 async def test_screen_looks_as_it_did(case: str, size: tuple[int, int]) -> None:
     scenario, gpus, lost = CASES[case]
-    snapshot, history, hardware = played(scenario, gpus)
-    app = still(Script())
-    async with app.run_test(size=size) as pilot:
-        remember(app, history, hardware)
-        app.take(snapshot)
+    async with bench(*played(scenario, gpus), size=size) as it:
         if case in ("no_gpu", "two_gpus"):
-            await pilot.press("4")
+            await it.press("4")
         if lost:
-            app.take(Disconnected("no daemon answers"))
-        text = await settled(app, pilot)
-        same(f"{case}_{size[0]}x{size[1]}", text)
-
-
-def test_a_recording_draws_once_what_stays_and_moves_what_changes() -> None:
-    picture = MovingPicture(20, 2, "#000000", 1.0)
-    for text in ("one", "one", "two"):
-        picture.take([[Segment("it stays")], [Segment(f"  {text} <", Style(color="red", bold=True))]])
-    svg = ElementTree.fromstring(picture.svg())  # noqa: S314 - our own
-    words = [each.text for each in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert words == ["it stays", "one <", "two <"]
-    style = svg.findtext("{http://www.w3.org/2000/svg}style")
-    assert style is not None
-    assert "0.00%{visibility:visible}66.67%{visibility:hidden}" in style
-    assert "0.00%{visibility:hidden}66.67%{visibility:visible}" in style
+            it.app.take(Disconnected("no daemon answers"))
+        same(f"{case}_{size[0]}x{size[1]}", await settled(it.app, it.pilot))
 
 
 @pytest.mark.parametrize("deck", "345678")
 async def test_deck_shows_each_panel_at_80x24(deck: str) -> None:
-    snapshot, history, hardware = played("busy", 1)
-    app = still(Script())
-    async with app.run_test(size=(80, 24)) as pilot:
-        remember(app, history, hardware)
-        app.take(snapshot)
-        await pilot.press(deck)
-        text = await settled(app, pilot)
-        same(f"deck_{deck}_80x24", text)
+    async with bench(*played("busy", 1), size=(80, 24)) as it:
+        await it.press(deck)
+        same(f"deck_{deck}_80x24", it.text)
 
 
 @pytest.mark.parametrize(
@@ -91,25 +85,182 @@ async def test_deck_shows_each_panel_at_80x24(deck: str) -> None:
     ],
 )
 async def test_pages(name: str, key: str, size: tuple[int, int]) -> None:
-    snapshot, history, hardware = played("busy" if name in ("help", "detail") else "overloaded", 1)
+    seen = played("busy" if name in ("help", "detail") else "overloaded", 1)
     watched = stage("overloaded")
-    app = still(Script(coming=watched.scene.outlook(watched.at_s)))
-    async with app.run_test(size=size) as pilot:
-        remember(app, history, hardware)
-        app.take(snapshot)
+    async with bench(*seen, size=size) as it:
+        it.source.coming = watched.scene.outlook(watched.at_s)
         if name == "past":
             watched.advance(60.0)
-            app.take(watched.snapshot())
-        await pilot.press("j", key)
-        text = await settled(app, pilot)
-        same(f"page_{name}_{size[0]}x{size[1]}", text)
+            it.app.take(watched.snapshot())
+        await it.press("j", key)
+        same(f"page_{name}_{size[0]}x{size[1]}", it.text)
 
 
-@pytest.mark.parametrize("size", [(20, 5), (40, 8), (60, 12), (108, 34), (168, 46), (300, 100), (110, 20)])
+@pytest.mark.parametrize(
+    "size", [(20, 5), (40, 8), (40, 12), (60, 12), (60, 20), (108, 34), (168, 46), (300, 100), (110, 20)]
+)
 async def test_any_size_draws(size: tuple[int, int]) -> None:
-    snapshot, history, hardware = played("overloaded", 2, seconds=20)
-    app = still(Script())
-    async with app.run_test(size=size) as pilot:
-        remember(app, history, hardware)
-        app.take(snapshot)
-        assert snapshot.verdict.text[:5] in await settled(app, pilot)
+    async with bench(*played("overloaded", 2, seconds=20), size=size) as it:
+        assert it.snapshot.verdict.text[:5] in it.text
+
+
+# -- a daemon that changes --------------------------------------------------------------------------------
+
+LONG = 5_000
+SENT = 1_024
+
+
+def long_queue(state: Snapshot) -> Snapshot:
+    """Five thousand wait, of which the first are sent."""
+    rows = (
+        replace(
+            state.queue[rank % len(state.queue)],
+            id=f"r{rank:05}",
+            rank=rank,
+            rank_fcfs=LONG + 1 - rank,
+            eta_s=rank * 2.0,
+        )
+        for rank in range(1, SENT + 1)
+    )
+    waiting = WaitingState(LONG, short=2_000, medium=2_000, long=1_000, clear_s=11_000.0)
+    return replace(state, queue=tuple(rows), waiting=waiting, queue_capacity=6_000)
+
+
+def more_slots(state: Snapshot) -> Snapshot:
+    """The server has got more slots, all of them at work."""
+    running = (replace(state.running[n % 4], id=f"{n}-{state.running[n % 4].id}", slot=n) for n in range(8))
+    return replace(state, backends=(replace(state.backends[0], slots=8, busy=8),), running=tuple(running))
+
+
+def loading(state: Snapshot) -> Snapshot:
+    """The only server loads its model."""
+    return replace(state, running=(), backends=(replace(state.backends[0], state="loading", busy=0),))
+
+
+def urgent(state: Snapshot) -> Snapshot:
+    """Levels matter, and a request of level 0 waits longer than it may."""
+    said = [(0, "rule"), (1, "client"), (None, ""), (2, "predictor"), (4, "operator")]
+    told = [said[min(n, 4)] for n in range(len(state.queue))]
+    queue = tuple(
+        replace(row, urgency=level, urgency_by=by) for row, (level, by) in zip(state.queue, told, strict=True)
+    )
+    counts = Counter(2 if level is None else level for level, _ in told)
+    levels = tuple(LevelState(n, counts[n], 0, 14.0 * bool(counts[n]), Percentiles()) for n in range(5))
+    urgency = UrgencyState(levels, "shipped", 10.0, 1, heeded=True)
+    return replace(state, policy="urgency", queue=queue, urgency=urgency)
+
+
+def promise_broken(state: Snapshot) -> Snapshot:
+    """More first tokens come late than may, and one of two servers is drained."""
+    level = ServiceLevelState("ttft-p95=2s", alert=True, recent_missed=0.12, refused=7)
+    other = replace(state.backends[0], name="desk", models=(), busy=0, standing="draining")
+    return replace(state, service_level=level, backends=(*state.backends, other))
+
+
+def in_turns(state: Snapshot) -> Snapshot:
+    """Five sessions take turns, as the cache holds two of them."""
+    listed = (
+        SessionState("s12", "cursor", "running", 41, 31_400.0, 38_200.0, 592_000.0, 6.2),
+        SessionState("s14", "10.0.0.17", "held", 7, 9_800.0, 11_050.0, 40_400.0, 1.4, 0.21, calls_tool=True),
+        SessionState("s15", "cursor", "parked", 3, 22_000.0, 44_100.0, 6_300.0, 48.0),
+        SessionState("s9", "cursor", "parked", 18, 17_300.0, 21_900.0, 188_000.0, 12.0, parent="s15"),
+        SessionState("s2", "zed", "resting", 1, 2_400.0, 2_380.0, 0.0, 252.0),
+    )
+    of = {"s12": ("opencode", 540.0), "s14": ("claude-code", 3_700.0), "s15": ("codex", 64.0)}
+    saving = tuple(
+        replace(each, saved_s=each.cached_tokens / 2_400.0, program=program, age_s=age_s)
+        for each in listed
+        for program, age_s in [of.get(each.parent or each.id, ("", 0.0))]
+    )
+    sessions = SessionsState(2, 2, 117_630.0, 826_700.0, 44_000.0, saving, 826_700.0 / 2_400.0)
+    parked = (replace(row, cause="session") for row in state.queue[:2])
+    return judged(replace(state, sessions=sessions, queue=(*parked, *state.queue[2:])))
+
+
+CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
+    "long_queue": long_queue,
+    "draining": lambda state: replace(state, mode="draining"),
+    "paused": lambda state: replace(state, mode="paused", running=()),
+    "fallen_back": lambda state: replace(state, policy="fcfs", displaced_policy="quartz"),
+    "more_slots": more_slots,
+    "loading": loading,
+    "urgent": urgent,
+    "promise_broken": promise_broken,
+    "in_turns": in_turns,
+}
+
+
+@sized
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_is_drawn_as_if_it_had_always_been_so(change: str, size: tuple[int, int]) -> None:
+    async with bench(*played("busy", 1), size=size) as it:
+        it.app.take(judged(CHANGES[change](it.snapshot)))
+        text = await settled(it.app, it.pilot)
+        if size == (120, 40):
+            same(f"after_{change}", text)
+        await it.pilot.resize_terminal(size[0] + 1, size[1])
+        await it.pilot.resize_terminal(*size)
+        for _ in range(20):  # a busy machine draws the last size later
+            if (again := await settled(it.app, it.pilot)) == text:
+                break
+        assert again == text
+
+
+async def test_the_sessions_are_in_the_deck_of_a_small_screen_while_there_are_any() -> None:
+    snapshot, history, hardware = played("busy", 1)
+    async with bench(in_turns(snapshot), history, hardware, size=(80, 24)) as it:
+        await it.press("a")
+        same("deck_a_80x24", it.text)
+        it.app.take(snapshot)
+        assert "sessions" not in await settled(it.app, it.pilot)
+        assert it.board.focused is it.table
+        await it.press("a")
+        assert "no session of an agent yet" in it.text
+
+
+async def test_rows_that_the_queue_does_not_need_are_the_graphs() -> None:
+    snapshot, _, hardware = played("busy", 1)
+    short = judged(replace(snapshot, queue=snapshot.queue[:3], waiting=WaitingState(3)))
+    async with bench(short, hardware=hardware) as it:
+        assert "0 graph" in it.text
+        assert all(row.id in it.text for row in short.queue)
+        for state, later_s, graphed in ((snapshot, 1.0, False), (short, 20.0, False), (short, 60.0, True)):
+            it.app.take(replace(state, uptime_s=snapshot.uptime_s + later_s))
+            text = await settled(it.app, it.pilot)
+            assert ("0 graph" in text) is graphed, "panels do not jump with every answer"
+            assert all(row.id in text for row in state.queue[:15])
+        await it.press("0", "z")
+        assert "tokens/s" in it.text
+
+
+async def test_hardware_that_appears_later_gets_its_room() -> None:
+    async with bench() as it:
+        it.app.take_hardware(simulated_machine(2)())
+        it.app.draw()
+        assert (await settled(it.app, it.pilot)).count("vram") == 2
+
+
+async def test_of_a_long_queue_the_first_rows_are_shown_sorted_filtered_and_compared() -> None:
+    async with bench(long_queue(busy())) as it:
+        await it.press("G")
+        assert "first 1,024 of 5,000" in it.text
+        assert f"r{SENT:05}" in it.text
+        assert it.table.current == it.snapshot.queue[-1]
+        await it.press("home", "slash", *"r00007", "enter")
+        assert "1 of 1,024" in it.text
+        await it.press("escape", "f")
+        assert "by arrival" in it.text
+        assert "up 4,999" in it.text
+
+
+def test_a_recording_draws_once_what_stays_and_moves_what_changes() -> None:
+    picture = MovingPicture(20, 2, "#000000", 1.0)
+    for text in ("one", "one", "two"):
+        picture.take([[Segment("it stays")], [Segment(f"  {text} <", Style(color="red", bold=True))]])
+    svg = ElementTree.fromstring(picture.svg())  # noqa: S314 - our own
+    words = [each.text for each in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert words == ["it stays", "one <", "two <"]
+    style = svg.findtext("{http://www.w3.org/2000/svg}style")
+    assert style is not None
+    assert "0.00%{visibility:visible}66.67%{visibility:hidden}" in style
+    assert "0.00%{visibility:hidden}66.67%{visibility:visible}" in style

@@ -12,7 +12,7 @@ from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import SCHEMA_VERSION, Counters
 from tests.tui.board import busy, stage
 from tests.tui.scene import SCENARIOS
-from tests.tui.test_tui_changes import in_turns
+from tests.tui.test_tui_screens import in_turns
 from tui.print_tables import state
 
 
@@ -61,7 +61,9 @@ def test_once_fits_80_columns_and_cuts_no_sentence(name: str) -> None:
     assert re.search(r"less waiting today \(\d+ answers, \S+ each\)", text)
     assert "load 100% in 5 min" in text
     assert f"backend {name} http://127.0.0.1:11434 down, connection refused, 4 at work, 12 waiting" in text
-    assert text.endswith("learned since), fired 289 times " + text[text.index("backend ") :])
+    assert text.endswith(
+        f"learned since), fired {snapshot.tau.firings_total} times " + text[text.index("backend ") :]
+    )
 
 
 def test_once_counts_the_ends_of_requests_as_the_dashboard_does() -> None:

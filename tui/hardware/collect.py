@@ -9,11 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.parsers.expat import ExpatError
 
 import psutil
 
@@ -28,14 +26,13 @@ _IOREG_TIMEOUT_S = 2.0
 
 def read_host() -> Host:
     """Return what psutil tells; a field it cannot read stays None."""
-    host = Host(cores=psutil.cpu_count())
-    with suppress(OSError, psutil.Error):
-        host = replace(host, cpu=psutil.cpu_percent(interval=None) / 100.0)
-    with suppress(OSError, psutil.Error):
-        memory = psutil.virtual_memory()
-        used, total = int(memory.total - memory.available), int(memory.total)
-        host = replace(host, memory_used_bytes=used, memory_total_bytes=total)
-    return host
+    memory: Any = told(psutil.virtual_memory)
+    return Host(
+        cpu=told(lambda: psutil.cpu_percent(interval=None) / 100.0),
+        cores=psutil.cpu_count(),
+        memory_used_bytes=told(lambda: int(memory.total - memory.available)),
+        memory_total_bytes=told(lambda: int(memory.total)),
+    )
 
 
 def read_amd(drm: Path = DRM) -> tuple[Gpu, ...]:
@@ -47,43 +44,30 @@ def read_amd(drm: Path = DRM) -> tuple[Gpu, ...]:
 
 def _amd_gpu(index: int, device: Path) -> Gpu:
     sensors = next(iter(sorted((device / "hwmon").glob("hwmon*"))), device)
-    power_w = _number(sensors / "power1_average", 1e6)
+    power_w = _number(sensors / "power1_average", 1e-6)
     return Gpu(
         index=index,
         name=_text(device / "product_name") or "AMD GPU",
-        utilisation=_number(device / "gpu_busy_percent", 100.0),
-        memory_used_bytes=_bytes(device / "mem_info_vram_used"),
-        memory_total_bytes=_bytes(device / "mem_info_vram_total"),
-        temperature_c=_number(sensors / "temp1_input", 1000.0),
-        power_w=_number(sensors / "power1_input", 1e6) if power_w is None else power_w,
-        power_limit_w=_number(sensors / "power1_cap", 1e6),
+        utilisation=_number(device / "gpu_busy_percent", 0.01),
+        memory_used_bytes=told(lambda: int(_text(device / "mem_info_vram_used"))),
+        memory_total_bytes=told(lambda: int(_text(device / "mem_info_vram_total"))),
+        temperature_c=_number(sensors / "temp1_input", 0.001),
+        power_w=_number(sensors / "power1_input", 1e-6) if power_w is None else power_w,
+        power_limit_w=_number(sensors / "power1_cap", 1e-6),
     )
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    return told(lambda: path.read_text(encoding="utf-8", errors="replace").strip()) or ""
 
 
-def _bytes(path: Path) -> int | None:
-    with suppress(ValueError):
-        return int(_text(path))
-    return None
-
-
-def _number(path: Path, per_unit: float) -> float | None:
-    value = _bytes(path)
-    return None if value is None else value / per_unit
+def _number(path: Path, unit: float) -> float | None:
+    return told(lambda: int(_text(path)) * unit)
 
 
 def read_apple(host: Host, run: Callable[[], bytes] | None = None) -> tuple[Gpu, ...]:
     """Return the GPU, or nothing where ioreg tells nothing. `run` returns ioreg's property list."""
-    try:
-        entries = plistlib.loads((run or _ioreg)())
-    except (OSError, subprocess.SubprocessError, plistlib.InvalidFileException, ExpatError, ValueError):
-        return ()
+    entries = told(lambda: plistlib.loads((run or _ioreg)())) or ()
     return tuple(
         _apple_gpu(index, entry, host) for index, entry in enumerate(entries) if isinstance(entry, dict)
     )
@@ -95,12 +79,11 @@ def _ioreg() -> bytes:
 
 def _apple_gpu(index: int, entry: dict[str, Any], host: Host) -> Gpu:
     stats = entry.get("PerformanceStatistics", {})
-    use, held = stats.get("Device Utilization %"), stats.get("In use system memory")
     return Gpu(
         index=index,
         name=str(entry.get("model", "Apple GPU")),
-        utilisation=use / 100.0 if isinstance(use, int) else None,
-        memory_used_bytes=held if isinstance(held, int) else None,
+        utilisation=told(lambda: stats["Device Utilization %"] / 100.0),
+        memory_used_bytes=told(lambda: int(stats["In use system memory"])),
         memory_total_bytes=host.memory_total_bytes,
         unified=True,
     )

@@ -73,53 +73,45 @@ class Nvidia:
         return NvidiaGone(why)
 
     def _gpu(self, nvml: Any, index: int) -> Gpu:
+        name, of = "GPU", None
         try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            of = nvml.nvmlDeviceGetHandleByIndex(index)
+            told_name = told(lambda: nvml.nvmlDeviceGetName(of)) or name
+            name = told_name.decode(errors="replace") if isinstance(told_name, bytes) else str(told_name)
+            name = name.removeprefix("NVIDIA ")
+            nvml.nvmlDeviceGetPciInfo(of)
         except Exception as error:
-            return Gpu(index, "GPU", fault=_message(nvml, error))
-        name = told(lambda: nvml.nvmlDeviceGetName(handle)) or "GPU"
-        name = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-        name = name.removeprefix("NVIDIA ")
-        try:
-            nvml.nvmlDeviceGetPciInfo(handle)
-        except Exception as error:
-            if getattr(error, "value", None) in [getattr(nvml, each, None) for each in _FATAL]:
+            fatal = [getattr(nvml, each, None) for each in _FATAL]
+            if of is None or getattr(error, "value", None) in fatal:
                 return Gpu(index, name, fault=_message(nvml, error))
-        memory: Any = told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        slowed = told(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))) or 0
+        memory: Any = told(lambda: nvml.nvmlDeviceGetMemoryInfo(of))
+        slowed = told(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(of))) or 0
         return Gpu(
             index=index,
             name=name,
-            utilisation=told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0),
+            utilisation=told(lambda: nvml.nvmlDeviceGetUtilizationRates(of).gpu / 100.0),
             memory_used_bytes=told(lambda: int(memory.used)),
             memory_total_bytes=told(lambda: int(memory.total)),
-            temperature_c=told(
-                lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-            ),
-            power_w=told(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0),
-            power_limit_w=told(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000.0),
-            processes=tuple(told(lambda: self._processes(nvml, handle)) or ()),
-            clock_mhz=told(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
-            clock_limit_mhz=told(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))),
+            temperature_c=told(lambda: float(nvml.nvmlDeviceGetTemperature(of, nvml.NVML_TEMPERATURE_GPU))),
+            power_w=told(lambda: nvml.nvmlDeviceGetPowerUsage(of) / 1000.0),
+            power_limit_w=told(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(of) / 1000.0),
+            processes=tuple(told(lambda: self._processes(nvml, of)) or ()),
+            clock_mhz=told(lambda: int(nvml.nvmlDeviceGetClockInfo(of, nvml.NVML_CLOCK_SM))),
+            clock_limit_mhz=told(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(of, nvml.NVML_CLOCK_SM))),
             throttled=next((why for bits, why in _THROTTLED if slowed & bits), ""),
         )
 
-    def _processes(self, nvml: Any, handle: Any) -> list[GpuProcess]:
-        found: dict[int, GpuProcess] = {}
-        compute = told(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-        graphics = told(lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
-        for process in (*compute, *graphics):
-            name, used = process_name(process.pid), process.usedGpuMemory
-            found[process.pid] = GpuProcess(process.pid, name, None if used is None else int(used))
-        return nlargest(_MAX_PROCESSES, found.values(), key=lambda each: each.memory_bytes or 0)
+    def _processes(self, nvml: Any, of: Any) -> list[GpuProcess]:
+        compute = told(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(of)) or []
+        graphics = told(lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(of)) or []
+        held = {each.pid: each.usedGpuMemory for each in (*compute, *graphics)}
+        most = nlargest(_MAX_PROCESSES, held.items(), key=lambda each: each[1] or 0)
+        return [GpuProcess(pid, process_name(pid), size and int(size)) for pid, size in most]
 
 
 def process_name(pid: int) -> str:
     """Return a process's name, or its number where the system keeps the name to itself."""
-    try:
-        return str(psutil.Process(pid).name())
-    except (OSError, psutil.Error):
-        return f"pid {pid}"
+    return told(lambda: str(psutil.Process(pid).name())) or f"pid {pid}"
 
 
 def _message(nvml: Any, error: Exception) -> str:

@@ -4,18 +4,14 @@ from clairvoyant_cli.state.snapshot import ClientState
 from tui.formatting import brief, count, duration, spark
 from tui.history import CLIENT_POINTS
 from tui.styled_text import Line, Tone
-from tui.table_layout import Column, Fitted, Grid, Order, words
+from tui.table_layout import Column, Grid, number, words
 from tui.view_state import ViewState
 
 _NEARLY = 0.75
 
 
-def body(view: ViewState, width: int) -> list[Line]:
-    clients = CLIENTS.rows(view)
-    if not clients:
-        return [Line(CLIENTS.empty(view), "soft")]
-    fitted = Fitted.of(CLIENTS, width, view)
-    return [fitted.heading(Order()), *(fitted.draw(client, view) for client in clients)]
+def body(view: ViewState, width: int, height: int) -> list[Line]:
+    return CLIENTS.lines(view, width) if view.state.clients else [Line("No requests yet.", "soft")]
 
 
 def _tone(has: int, may: int | None, otherwise: Tone = "ink") -> Tone:
@@ -32,56 +28,29 @@ def _of_limit(has: int, may: int | None) -> Line:
     return line if may is None else line.add("/", "faint").add(brief(may), "soft")
 
 
-def _own_tau(client: ClientState, view: ViewState, width: int) -> Line:
-    """The client's own starvation timeout; a dash if it has none."""
-    text = "none" if client.tau_s == 0 else duration(client.tau_s)
-    return Line(text, "track" if client.tau_s is None else "ink")
-
-
-def _times(number: int) -> Line:
-    return Line(count(number), "warn") if number else Line("·", "track")
-
-
 def _past(client: ClientState, view: ViewState, width: int) -> Line:
-    """Its queued and running requests, on one scale for all clients."""
-    top = max(map(max, view.history.clients.values()), default=0)
-    return Line(spark(view.history.clients.get(client.name, ()), width, top or 1.0), "accent")
+    """The most requests that it had in each stretch of time, on one scale for all clients."""
+    past = view.history.clients.values()
+    top = max(max(each.values(), default=0) for each in past)
+    return Line(spark((each.get(client.name, 0) for each in past), width, top), "accent")
 
 
-def _priority(client: ClientState, view: ViewState, width: int) -> Line:
-    return Line("{}..{}".format(*client.priority), "soft")
-
-
-def _promised(view: ViewState) -> bool:
-    return view.state.service_level is not None
+def _has_past(view: ViewState) -> bool:
+    return any(view.history.clients.values())
 
 
 CLIENTS: Grid[ClientState] = Grid(
     columns=(
-        words(
-            "name", "client", 8, 9, lambda r: r.name, lambda view: view.state.clients, tone=lambda name: "ink"
-        ),
-        Column("waiting", "waiting", 9, 8, lambda r, s, w: _of_limit(r.waiting, r.max_waiting), right=True),
-        Column("running", "running", 7, 8, lambda r, s, w: _of_limit(r.running, r.max_running), right=True),
-        Column(
-            "weight",
-            "weight",
-            6,
-            5,
-            lambda r, s, w: Line(f"{r.weight:g}", "soft" if r.weight == 1.0 else "ink"),
-            right=True,
-        ),
-        Column("tokens", "tokens", 9, 5, lambda r, s, w: Line(count(r.tokens)), right=True),
-        Column("tau", "own τ", 5, 5, _own_tau, right=True),
-        Column("priority", "priority", 9, 5, _priority, right=True),
+        words("name", 8, 9, "name", lambda view: view.state.clients, tone=lambda name: "ink", title="client"),
+        Column("waiting", 9, 8, lambda r, s, w: _of_limit(r.waiting, r.max_waiting), right=True),
+        Column("running", 7, 8, lambda r, s, w: _of_limit(r.running, r.max_running), right=True),
+        number("weight", 6, 5, "weight", "{:g}".format, "soft"),
+        number("tokens", 9, 5, "tokens", count),
+        number("tau", 5, 5, "tau_s", lambda s: "none" if s == 0 else duration(s), title="own τ"),
+        Column("priority", 9, 5, lambda r, s, w: Line("{}..{}".format(*r.priority), "soft"), right=True),
         # First tokens that came too late.
-        Column("late", "late", 5, 5, lambda r, s, w: _times(r.late), right=True, when=_promised),
-        Column(
-            "past", "last 10 min", CLIENT_POINTS, 1, _past, right=True, when=lambda s: bool(s.history.clients)
-        ),
+        number("late", 5, 5, "late", count, when=lambda view: bool(view.state.service_level)),
+        Column("past", CLIENT_POINTS, 1, _past, title="last 10 min", right=True, when=_has_past),
     ),
     rows=lambda view: view.state.clients,
-    id=lambda row: row.name,
-    text=lambda row: row.name,
-    empty=lambda view: "No requests yet.",
 )

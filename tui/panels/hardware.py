@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
+from tui.braille import AXIS, area
 from tui.formatting import bar, count, duration, share, size, spark
 from tui.hardware.reading import Gpu, Hardware
-from tui.panels.graph import AXIS, area
-from tui.styled_text import Line, Tone, cell, ends, flow, wrap
+from tui.styled_text import Line, cell, ends, flow, wrap
 from tui.view_state import ViewState
 
 _HOT_C = 83.0
@@ -27,7 +27,7 @@ def facts(view: ViewState) -> Line:
 
 
 def rows(view: ViewState) -> int:
-    return len(view.history.picture("gpu", view.hardware, lambda: body(view, _NARROW, _NO_END)))
+    return len(body(view, _NARROW, _NO_END))
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
@@ -59,20 +59,18 @@ def _gpu(view: ViewState, gpu: Gpu, width: int) -> list[Line]:
     if gpu.fault:
         return [name, Line("! ", "alert").add(gpu.fault, "soft")]
     lines = [ends(name, _vital_signs(gpu), width)]
-    past = view.history.gpus.get(gpu.index, ())
+    past = [*view.history.gpus.get(gpu.index, ())][-width:]
     if gpu.utilisation is not None:
         lines.append(_gauge("util", gpu.utilisation, (each.utilisation or 0.0 for each in past), width))
     if gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
-        total = gpu.memory_total_bytes
+        total, label = gpu.memory_total_bytes, "mem" if gpu.unified else "vram"
         fills = ((each.memory_used_bytes or 0) / total for each in past)
-        held = Line(size(gpu.memory_used_bytes)).add(f" of {size(total)}", "soft")
-        label = "mem" if gpu.unified else "vram"
+        held = Line(" ").add(size(gpu.memory_used_bytes)).add(f" of {size(total)}", "soft")
         lines.append(_gauge(label, gpu.memory_used_bytes / total, fills, width, held, full=_FULL))
     if gpu.clock_mhz is not None:
         line = Line(cell("clock", _LABEL + 1), "faint").add(f"{gpu.clock_mhz:,}")
         line.add(f"/{gpu.clock_limit_mhz:,} MHz" if gpu.clock_limit_mhz else " MHz", "soft")
-        slowed = Line(f"slowed: {gpu.throttled}" if gpu.throttled else "", "warn")
-        lines.append(ends(line, slowed, width))
+        lines.append(ends(line, Line(f"slowed: {gpu.throttled}" * bool(gpu.throttled), "warn"), width))
     for process in gpu.processes:
         left = Line(f"  {process.pid} ", "faint").add(process.name, "soft")
         lines.append(ends(left, Line(size(process.memory_bytes)), width))
@@ -88,12 +86,11 @@ def _gauge(
     full: float = 2.0,
 ) -> Line:
     """A gauge, its history, and what it means in absolute numbers."""
-    says = Line(" ").join(says) if says is not None else Line()
+    says = says or Line()
     room = width - _LABEL - 6 - says.width
-    gauge = max(6, room * 3 // 5)
-    tone: Tone = "alert" if fraction >= full else "accent"
-    line = Line(cell(label, _LABEL), "faint").join(bar(fraction, gauge, tone))
-    line.add(cell(share(fraction), 5, right=True), "alert" if fraction >= full else "strong").add(" ")
+    gauge, is_full = max(6, room * 3 // 5), fraction >= full
+    line = Line(cell(label, _LABEL), "faint").join(bar(fraction, gauge, "alert" if is_full else "accent"))
+    line.add(cell(share(fraction), 5, right=True), "alert" if is_full else "strong").add(" ")
     return line.add(spark(past, room - gauge, 1.0), "faint").join(says)
 
 

@@ -1,9 +1,14 @@
-"""Draws the header: the state in a sentence, policy and load, and what scheduling gains."""
+"""Draws the header: the state in a sentence, policy and load, what scheduling gains; and the footer, with the
+last message or the keys that do something now.
+"""
+
+from operator import itemgetter
 
 from clairvoyant_cli.state.snapshot import GainState, Snapshot
 from tui.bottleneck import bottleneck
-from tui.formatting import change, class_letter, class_tone, clock, count, duration, share, spark
-from tui.styled_text import Line, Tone, ends, flow
+from tui.formatting import change, class_letter, class_tone, clock, count, duration, share
+from tui.keys import KEYS
+from tui.styled_text import Line, Tone, cells, ends, flow
 from tui.view_state import LinkState, ViewState
 
 _LEVEL: dict[str, tuple[str, Tone]] = {
@@ -13,54 +18,50 @@ _LEVEL: dict[str, tuple[str, Tone]] = {
     "alert": ("▲ ", "siren"),
 }
 _NARROW = 60
-_BEHIND = -0.05
-"""A loss of less than this, in seconds, goes unnoticed."""
-
+_BEHIND = -0.05  # a loss of less than this, in seconds, goes unnoticed
 _SAME_S = 0.005
 _FULL = 0.9
+_GAP = 2
+_FIRST = ("quit", "help", "command", "choose")
 
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
     verdict = _verdict(view)
     lines = [ends(verdict, _right(view, width, width - verdict.width), width)]
     if height > 1:
-        lines.append(ends(_state(view, width - 1), Line(), width))
-    if height > 2:
-        lines.append(worth(view, width))
-    return lines
+        lines.append(_state(view, width - 1) if view.snapshot else Line())
+    return [*lines, worth(view, width)] if height > 2 else lines
 
 
 def _verdict(view: ViewState) -> Line:
-    line = Line(" ")
     if view.link.state is LinkState.LOST:
-        line.add(" no daemon ", "siren").add(f"  {view.link.reason}", "soft")
-    elif view.silent_s:
-        line.add(f" no news for {view.silent_s:.0f} s ", "siren").add("  the daemon does not answer", "soft")
-    elif view.snapshot is None:
-        line.add("○ connecting", "soft")
-    else:
-        verdict = view.snapshot.verdict
-        sign, tone = _LEVEL.get(verdict.level, ("● ", "strong"))
-        text = verdict.text or view.snapshot.mode
-        line.add(f" {sign}{text} " if tone in ("badge", "siren") else sign, tone)
-        line.add("" if tone in ("badge", "siren") else text, "strong")
-    return line
+        return Line(" ").add(" no daemon ", "siren").add(f"  {view.link.reason}", "soft")
+    if view.silent_s:
+        line = Line(" ").add(f" no news for {view.silent_s:.0f} s ", "siren")
+        return line.add("  the daemon does not answer", "soft")
+    if view.snapshot is None:
+        return Line(" ○ connecting", "soft")
+    verdict = view.snapshot.verdict
+    sign, tone = _LEVEL.get(verdict.level, ("● ", "strong"))
+    text = verdict.text or view.snapshot.mode
+    if tone in ("badge", "siren"):
+        return Line(" ").add(f" {sign}{text} ", tone)
+    return Line(" ").add(sign, tone).add(text, "strong")
 
 
 def _right(view: ViewState, width: int, room: int) -> Line:
-    """Return the badges and, if there is room, how long the daemon is up."""
+    """Return the badges and, if there is room, what limits the throughput and how long the daemon is up."""
     line = Line()
     if width < _NARROW:
         return line
-    if view.past_s is not None:
-        line.add(f" {clock(view.now)}, {duration(view.past_s)} ago ", "badge").add(" ")
-    elif view.frozen:
-        line.add(" frozen ", "badge").add(" ")
-    for word in (view.badge, "read-only" if view.readonly else ""):
+    if view.frozen:
+        past = "" if view.past_s is None else f"{clock(view.now)}, {duration(view.past_s)} ago"
+        line.add(f" {past or 'frozen'} ", "badge").add(" ")
+    for word in (view.badge, "read-only" * view.readonly):
         line.add(f"{word}  " if word else "", "soft")
     limit = bottleneck(view)
-    if line.width + limit.width + 3 < room:
-        line.join(limit).add("   " if limit.width else "")
+    if limit and line.width + cells(limit) + 3 < room:
+        line.add(f"{limit}   ", "soft")
     if view.snapshot is None:
         return line.add(f"{view.link.where} ", "soft")
     up_s = view.snapshot.uptime_s + view.drift_s
@@ -69,50 +70,32 @@ def _right(view: ViewState, width: int, room: int) -> Line:
 
 
 def _state(view: ViewState, width: int) -> Line:
-    snapshot = view.snapshot
-    if snapshot is None:
-        return Line()
-    full = snapshot.queue_capacity and snapshot.waits >= _FULL * snapshot.queue_capacity
+    state, per_minute = view.state, view.history.per_minute()
+    tau_s, full = state.tau.tau_s, state.queue_capacity and state.waits >= _FULL * state.queue_capacity
+    limit = duration(tau_s) if tau_s and state.tau.guards else "off"
+    busy, slots = state.slots
+    squares = Line("slots ", "faint")
+    if 0 < slots <= 8:
+        squares.add("■" * busy, "accent").add("□" * (slots - busy), "faint").add(" ")
+    order = Line(" ").add("order ", "faint").add(state.policy, "strong")
     pieces = [
-        Line(" ").join(_policy(snapshot)),
-        _tau(view, snapshot),
-        _slots(snapshot),
-        Line("waiting ", "faint").add(count(snapshot.waits), "alert" if full else "strong"),
-        Line(f"load {window(snapshot)} ", "faint").add(share(snapshot.utilisation)),
+        order.add(f" for {state.displaced_policy}" if state.displaced_policy else "", "warn"),
+        Line("τ ", "faint").add(limit, "ink" if limit != "off" else "soft"),
+        squares.add(f"{busy}/{slots}"),
+        Line("waiting ", "faint").add(count(state.waits), "alert" if full else "strong"),
+        Line(f"load {window(state)} ", "faint").add(share(state.utilisation)),
     ]
-    per_minute = view.history.per_minute()
+    if view.tau_lit:  # it has just promoted a request
+        pieces[1] = Line(f" τ {limit} ", "siren")
     if per_minute is not None:
         pieces.append(Line("done ", "faint").add(count(per_minute)).add("/min", "faint"))
-    line = flow(pieces, width, gap=4 if width > 100 else 2)
-    where = Line(f"{view.link.where}", "faint")
+    line, where = flow(pieces, width, gap=4 if width > 100 else 2), Line(view.link.where, "faint")
     return ends(line, where, width) if line.width + where.width + 4 <= width else line
 
 
 def window(snapshot: Snapshot) -> str:
     over_s = snapshot.utilisation_s
     return f"{over_s / 60:.0f} min" if over_s >= 60 else f"{over_s:.0f} s"
-
-
-def _policy(snapshot: Snapshot) -> Line:
-    line = Line("order ", "faint").add(snapshot.policy, "strong")
-    return line.add(f" for {snapshot.displaced_policy}", "warn") if snapshot.displaced_policy else line
-
-
-def _tau(view: ViewState, snapshot: Snapshot) -> Line:
-    """Return tau; it is lit after it has promoted a request."""
-    tau = snapshot.tau
-    limit = duration(tau.tau_s) if tau.tau_s and tau.guards else "off"
-    if view.tau_lit:
-        return Line(f" τ {limit} ", "siren")
-    return Line("τ ", "faint").add(limit, "ink" if limit != "off" else "soft")
-
-
-def _slots(snapshot: Snapshot) -> Line:
-    busy, slots = snapshot.slots
-    line = Line("slots ", "faint")
-    if 0 < slots <= 8:
-        line.add("■" * busy, "accent").add("□" * max(0, slots - busy), "faint").add(" ")
-    return line.add(f"{busy}/{slots}")
 
 
 def worth(view: ViewState, width: int) -> Line:
@@ -123,14 +106,12 @@ def worth(view: ViewState, width: int) -> Line:
         label, rest = Line("provisional", "warn"), f", {count(gain.behind)} to compare"
         room = width - 4 - sum(piece.width for piece in pieces[:1]) - label.width
         pieces.insert(1, label.add(rest if len(rest) <= room else "", "faint"))
-    tone: Tone = "good"
     for ours, other in zip(view.state.stats_paired, view.state.stats_fcfs, strict=False):
         p50_s, fcfs_s = ours.wait.p50, other.wait.p50
         if ours.length_class == "medium" or p50_s is None or fcfs_s is None:
             continue
         colour: Tone = "warn" if fcfs_s - p50_s < _BEHIND else "good"
         is_short = ours.length_class == "short"
-        tone = colour if is_short else tone
         piece = Line(f"{class_letter(ours.length_class)} ", class_tone(ours.length_class))
         piece.add(duration(p50_s), colour).add(" this hour" if is_short else "", "faint")
         piece.add(", by arrival ", "faint").add(duration(fcfs_s), "strong")
@@ -139,9 +120,7 @@ def worth(view: ViewState, width: int) -> Line:
     if not pieces:
         none = "No answer yet to compare with order of arrival."
         return Line(f" {none}" if view.snapshot else "", "faint")
-    line = Line(" ").join(flow(pieces, width - 1, gap=3))
-    room = (width - line.width - 26) // 2
-    return ends(line, _waits_by_minute(gain, min(30, room), tone), width) if room >= 5 else line
+    return Line(" ").join(flow(pieces, width - 1, gap=3))
 
 
 def today(gain: GainState) -> list[Line]:
@@ -161,15 +140,42 @@ def today(gain: GainState) -> list[Line]:
     return [line, Line(f"about {count(abs(gain.spared_tokens_today))} {word} tokens read", "faint")]
 
 
-def _waits_by_minute(gain: GainState, width: int, tone: Tone) -> Line:
-    """Draw the waits of the last minutes, with scheduling and without, on one scale."""
-    minutes = gain.minutes[-width:]
-    top = max([max(each) for each in minutes if each], default=0.0)
-    line = Line()
-    if not top:
-        return line
-    for name, of, colour in (("ours ", 0, tone), ("  by arrival ", 1, "soft")):
-        line.add(name, "faint")
-        bars = (" " if each is None else spark([each[of]], 1, top or 1.0) for each in minutes)
-        line.add("".join(bars), colour)
-    return line.add(" ")
+# -- the footer -------------------------------------------------------------------------------------------
+
+
+def footer(view: ViewState, width: int, height: int) -> list[Line]:
+    trouble = Line()
+    if view.link.state is LinkState.LOST:
+        long = view.snapshot is not None and view.link.lost_for_s >= 1.0
+        trouble.add(f"lost for {duration(view.link.lost_for_s)}, " * long, "alert").add("retrying ", "alert")
+    line = Line(" ").add(view.message, view.message_tone)
+    if not view.message:
+        line.join(flow((piece for _, piece in _hints(view)), width - trouble.width - 2, gap=_GAP))
+    return [ends(line, trouble, width)]
+
+
+def action_at(view: ViewState, x: int) -> str:
+    """Return the action of the hint in a column, "" if there is none."""
+    left = 1
+    for action, piece in () if view.message else _hints(view):
+        if left <= x < left + piece.width:
+            return action
+        left += piece.width + _GAP
+    return ""
+
+
+def _hints(view: ViewState) -> list[tuple[str, Line]]:
+    """Return the actions of the keys that would do something now, each with its key and the word for it."""
+    hints, mode = [], view.state.mode
+    for key in KEYS:
+        word = key.hint
+        if (key.action, mode) in (("pause", "paused"), ("drain", "draining")):
+            word = "resume"
+        elif (key.action, mode) == ("pause", "draining") or (word == "choose" and "row" in view.offers):
+            continue
+        elif key.action == "hold" and "held" in view.offers:
+            word = "release"
+        if word and key.on in ("", *view.offers) and not (view.forbids and key.changes):
+            place = _FIRST.index(word) if word in _FIRST else len(_FIRST)
+            hints.append((place, (key.action, Line(key.label, "accent").add(f" {word}", "soft"))))
+    return [hint for _, hint in sorted(hints, key=itemgetter(0))]

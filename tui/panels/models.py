@@ -10,15 +10,15 @@ _STATE: dict[str, tuple[str, Tone]] = {"up": ("●", "good"), "loading": ("◐",
 
 def facts(view: ViewState) -> Line:
     swaps = sum(backend.swaps_total for backend in view.state.backends)
-    return Line(f" {swaps} swaps " if swaps != 1 else " 1 swap ", "soft") if swaps else Line()
+    return Line(f" {swaps} swap{'s' * (swaps != 1)} " if swaps else "", "soft")
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     lines: list[Line] = []
-    for backend in view.snapshot.backends if view.snapshot else ():
+    for backend in view.state.backends:
         lines.append(_backend(backend, width))
         if backend.self_test:
-            lines.append(Line(f"  {backend.self_test}", "soft").fit(width))
+            lines.append(Line(f"  {backend.self_test}", "soft"))
         lines += [_model(model, view.now, width) for model in backend.models]
         if backend.engine is not None:
             lines.append(_engine(backend.engine, width))
@@ -29,38 +29,33 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
 
 def _backend(backend: BackendState, width: int) -> Line:
     sign, tone = _STATE.get(backend.state, ("?", "warn"))
-    kind = "" if backend.kind == backend.name else f" {backend.kind}"
-    line = Line(f"{sign} ", tone).add(backend.name)
+    line, right = Line(f"{sign} ", tone).add(backend.name), Line()
     if backend.state == "up":
+        kind = "" if backend.kind == backend.name else f" {backend.kind}"
         line.add(f"{kind} {backend.version}".rstrip(), "soft")
+        if backend.decode_tokens_per_s:
+            right.add(rate(backend.decode_tokens_per_s)).add(" tok/s", "faint")
     else:
         line.add(f"  {backend.state}", tone).add(f" {backend.detail}", "soft")
-    if backend.standing:
-        line.add(f"  {backend.standing}", "warn")
-    right = Line()
-    if backend.decode_tokens_per_s and backend.state == "up":
-        right.add(rate(backend.decode_tokens_per_s)).add(" tok/s", "faint")
-    return ends(line, right, width)
+    return ends(line.add(f"  {backend.standing}" * bool(backend.standing), "warn"), right, width)
 
 
 def _engine(engine: EngineState, width: int) -> Line:
-    line = Line("  ").add(count(engine.running)).add(" run, ", "faint")
+    line, right = Line("  ").add(count(engine.running)).add(" run, ", "faint"), Line()
     line.add(count(engine.waiting)).add(" wait inside", "faint")
     if engine.preemptions:
         line.add(f", {count(engine.preemptions)}").add(" preempted", "faint")
-    right = Line()
     if engine.kv_used is not None:
-        right.join(bar(engine.kv_used, 4)).add(f" KV {engine.kv_used:.0%}", "soft")
+        right = bar(engine.kv_used, 4).add(f" KV {engine.kv_used:.0%}", "soft")
     return ends(line, right, width)
 
 
 def _model(model: LoadedModel, now: float, width: int) -> Line:
     right = Line()
     if model.vram_bytes is not None and model.size_bytes:
-        right.join(bar(model.vram_bytes / model.size_bytes, 4))
-        right.add(f" {size(model.vram_bytes)}")
+        right = bar(model.vram_bytes / model.size_bytes, 4).add(f" {size(model.vram_bytes)}")
     elif model.size_bytes:
-        right.add(size(model.size_bytes))
+        right = Line(size(model.size_bytes))
     if model.context and width >= 60:
         right.add(f"  ctx {model.context}", "soft")
     if model.expires_at is not None:

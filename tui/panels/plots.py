@@ -1,105 +1,123 @@
-"""Draws the plots: slots over time, waits by class, predicted and real tokens."""
+"""Draws plots of the last ten minutes: queue, tokens per second, tau; waits; real and predicted tokens."""
 
+from collections.abc import Iterator
 from math import log10
 
-from tui.braille import Dots
-from tui.formatting import CLASS_LETTER, class_tone, count
-from tui.panels.timeline import timeline
-from tui.styled_text import Line, cell, columns
+from tui.braille import AXIS, Dots, area
+from tui.formatting import CLASS_LETTER, class_tone, count, spark
+from tui.history import SAMPLES, Sample
+from tui.panels import tau
+from tui.styled_text import Line, columns, ends
 from tui.view_state import ViewState
 
+_TREND = 12
+_TWO_GRAPHS = 11
 _WAIT_DECADES = (-1.3, 2.7)
 _TOKEN_DECADES = (0.6, 4.0)
 _SPAN_S = 600.0
-_MIDDLE = {"short": 28.0, "medium": 400.0, "long": 2800.0}
-"""Where the letter of a class stands under the predicted tokens."""
+_MIDDLE = (28.0, 400.0, 2800.0)  # where the letters of the classes stand under the predicted tokens
 
 
 def of(view: ViewState) -> object:
-    state = view.state
-    runs = tuple((row.id, row.backend, row.slot) for row in state.running)
-    slots = tuple((each.name, each.slots) for each in state.backends)
-    return view.history.ended, runs, slots, state.tau.tau_s, int(view.now)
+    """What the plots show changes with each second."""
+    return next(reversed(view.history.samples), None), view.state.taken_at // 1.0, view.state.tau.tau_s
 
 
-def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """As many plots as fit: one, two side by side, or the slots above those two."""
+# -- the graph --------------------------------------------------------------------------------------------
+
+
+def graph(view: ViewState, width: int, height: int) -> list[Line]:
+    """The queue over the tokens, or, if the panel is low, over a line of them; then tau."""
+    cells = max(1, width - AXIS)
+    waiting, speed = zip(*_by_time(view, 2 * cells), strict=True)
+    below = [
+        Line(f"{'tau':>{AXIS - 1}} ", "faint").join(tau.strip(view, cells)),
+        ends(Line(" " * AXIS).add("10 min ago", "faint"), Line("now", "faint"), width),
+    ]
+    if height >= _TWO_GRAPHS:
+        below = [*area("tokens/s", speed, "soft", width, (height - 1) // 2), *below]
+    else:
+        known = [each for each in speed[::2] if each is not None]
+        line = Line(f"{'tok/s':>{AXIS - 1}} ", "faint").add(f"{spark(known, cells):>{cells}}", "soft")
+        below = [line, *below]
+    return [*area("waiting", waiting, "accent", width, height - len(below)), *below]
+
+
+def trend(view: ViewState) -> Line:
+    """The length of the queue in the last ten minutes, as small as can be."""
+    known = [waiting for waiting, _ in _by_time(view, _TREND) if waiting is not None]
+    return Line(spark(known, _TREND), "faint") if any(known) else Line()
+
+
+def _by_time(view: ViewState, columns: int) -> Iterator[tuple[float | None, float | None]]:
+    """Yield the longest queue and the mean speed under each column of dots; without a state, the last ones.
+
+    The columns stand still while time goes on.
+    """
+    parts: list[list[Sample]] = [[] for _ in range(columns)]
+    samples, step_s = view.history.samples, SAMPLES / columns
+    for each in samples:
+        at = columns - 1 - int(samples[-1].at / step_s) + int(each.at / step_s)
+        if 0 <= at < columns:
+            parts[at].append(each)
+    last: tuple[float | None, float | None] = None, None
+    for part in parts:
+        if part:
+            last = max(each.waiting for each in part), sum(each.tokens_per_s for each in part) / len(part)
+        yield last
+
+
+# -- the plots --------------------------------------------------------------------------------------------
+
+
+def plots(view: ViewState, width: int, height: int) -> list[Line]:
+    """The waits, and if there is room, real and predicted tokens beside them."""
     if width < 76:
         return waits(view, width, height)
-    if height < 18:
-        right = min(36, width // 3)
-        left = width - right - 2
-        return columns(waits(view, left, height), predicted_and_real(view, right, height), left)
-    slots = sum(backend.slots for backend in view.snapshot.backends) if view.snapshot else 1
-    top = min(2 * slots + 2, height // 2)
-    half = (width - 2) // 2
-    low = height - top - 1
-    right_plot = predicted_and_real(view, width - half - 2, low)
-    return [*timeline(view, width, top), Line(), *columns(waits(view, half, low), right_plot, half)]
+    right = min(36, width // 3) if height < 18 else width // 2 - 1
+    left = width - right - 2
+    return columns(waits(view, left, height), predicted_and_real(view, right, height), left)
 
 
 def waits(view: ViewState, width: int, height: int) -> list[Line]:
-    """Plot the waits of ended requests over time, on a log scale; the dashed line is tau."""
+    """Plot the waits of ended requests over time on a log scale, a band for each class; dashed is tau."""
     tau_s = view.state.tau.tau_s
-    step_s = _SPAN_S / (2 * max(1, width - 6))
+    step_s = _SPAN_S / (2 * max(1, width - AXIS))
     now = (view.now // step_s + 1) * step_s  # points move together, a dot at a time
-    of = (width, height, tau_s, now, view.history.ended)
-    return view.history.picture("waits", of, lambda: _waits(view, width, height, tau_s, now))
-
-
-def _waits(view: ViewState, width: int, height: int, tau_s: float | None, now: float) -> list[Line]:
-    """A band for each class, all on one scale."""
-    low, high = _WAIT_DECADES
     lines = [Line("wait by class, last 10 min  ", "faint")]
     if tau_s:
         lines[0].add("╌ ", "alert").add("τ", "faint")
     for at, (name, letter) in enumerate(CLASS_LETTER.items()):
-        dots = Dots(width - 6, (height - 1) * (at + 1) // 3 - (height - 1) * at // 3)
-        if tau_s:
-            dots.dash(_place(tau_s, low, high), "alert")
+        dots = Dots(width - AXIS, (height - 1) * (at + 1) // 3 - (height - 1) * at // 3)
+        for x in range(0, 2 * dots.width, 6) if tau_s else ():
+            dots.column(x, _place(tau_s or 0.0, _WAIT_DECADES), "alert")
         for request in view.history.finished.values():
             if request.predicted.length_class == name:
-                x = 1.0 - (now - request.finished_at) / _SPAN_S
-                dots.mark(x, _place(max(request.waited_s, 10**low), low, high), class_tone(name))
-        ticks = {_place(10.0, low, high): "10s"}
-        lines += with_axis(dots, ticks, Line(letter, class_tone(name)))
-    return [lines[0].fit(width), *lines[1:height]]
+                ago = (now - request.finished_at) / _SPAN_S
+                dots.mark(1.0 - ago, _place(request.waited_s, _WAIT_DECADES), name)
+        lines += dots.lines({_place(10.0, _WAIT_DECADES): "10s"}, Line(letter, name))
+    return lines[:height]
 
 
 def predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
     """Plot real over expected tokens, on log scales; the diagonal is a perfect prediction."""
-    of = (width, height, view.history.ended)
-    return view.history.picture("predicted", of, lambda: _predicted_and_real(view, width, height))
-
-
-def _predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
-    dots = Dots(width - 6, height - 2)
-    low, high = _TOKEN_DECADES
-    dots.diagonal("track")
+    dots = Dots(width - AXIS, height - 2)
+    steps = max(dots.width * 2, dots.height * 4)
+    for step in range(0, steps, 2):
+        dots.mark(step / (steps - 1), step / (steps - 1), "track")
     for request in view.history.finished.values():
         if request.tokens is not None and request.outcome == "completed":
-            x = _place(request.predicted.expected_tokens, low, high)
-            dots.mark(x, _place(request.tokens, low, high), class_tone(request.predicted.length_class))
-    title = Line("real tokens over predicted", "faint")
-    ticks = {_place(10.0**decade, low, high): count(10.0**decade) for decade in range(1, 5)}
-    below = Line(" " * 6)
-    for name, tokens in _MIDDLE.items():
-        below.pad(6 + int(_place(tokens, low, high) * dots.width)).add(CLASS_LETTER[name], class_tone(name))
-    return [title, *with_axis(dots, ticks), below]
+            x = _place(request.predicted.expected_tokens, _TOKEN_DECADES)
+            tone = class_tone(request.predicted.length_class)
+            dots.mark(x, _place(request.tokens, _TOKEN_DECADES), tone)
+    ticks = {_place(10.0**decade, _TOKEN_DECADES): count(10.0**decade) for decade in range(1, 5)}
+    below = Line(" " * AXIS)
+    for (tone, letter), tokens in zip(CLASS_LETTER.items(), _MIDDLE, strict=True):
+        below.pad(AXIS + int(_place(tokens, _TOKEN_DECADES) * dots.width)).add(letter, tone)
+    return [Line("real tokens over predicted", "faint"), *dots.lines(ticks), below]
 
 
-def _place(value: float, low: float, high: float) -> float:
+def _place(value: float, decades: tuple[float, float]) -> float:
     """Place a value on a logarithmic axis, 0 at the bottom and 1 at the top."""
+    low, high = decades
     return (log10(max(value, 1e-9)) - low) / (high - low)
-
-
-def with_axis(dots: Dots, ticks: dict[float, str], name: Line | None = None) -> list[Line]:
-    """Add labels at the left of a plot, by their height as a fraction, and its name in the corner."""
-    rows = dots.lines()
-    at = {min(len(rows) - 1, int((1.0 - place) * len(rows))): label for place, label in ticks.items()}
-    lines = []
-    for y, row in enumerate(rows):
-        line, label = Line().join(name) if name and y == 0 else Line(), at.get(y, "")
-        line.add(cell(label, 5 - line.width, right=True), "faint")
-        lines.append(line.add("┤" if label else "│", "track").join(row))
-    return lines

@@ -1,34 +1,30 @@
 """The main screen: all panels, their layout, and the keys that change the view."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import astuple, replace
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container
-from textual.geometry import Offset, Region, Size, Spacing
-from textual.layout import ArrangeResult, Layout, WidgetPlacement
-from textual.widget import Widget
 
 from clairvoyant_cli.state.actions import COMMANDS
-from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest, UrgencyState
-from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, Host, OperatorScreen
-from tui.formatting import CLASS_LETTER, class_tone, count
+from clairvoyant_cli.state.snapshot import QueuedRequest, RunningRequest
+from tui.actions import NO_REQUEST, NO_ROW, NO_ROWS, OperatorScreen
+from tui.formatting import CLASS_LETTER, count
 from tui.history import RECENTLY_S
-from tui.keys import KEYS, MOVES, rebound
-from tui.layout import DECK, PANELS, Box, SizeHint, has_deck, plan
+from tui.keys import KEYS, MOVES
+from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
 from tui.palette import THEMES
-from tui.panels import footer, graph, hardware, header, log, models, plots, sessions, stats, tau
+from tui.panels import hardware, header, models, plots, sessions, stats, tau
+from tui.panels.detail import detail
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.panels.sessions import SESSIONS
-from tui.screens.dialogs import Letters, Prompt
-from tui.screens.pages import Detail
+from tui.screens.dialogs import Choose, Prompt
+from tui.screens.pages import PageScreen
 from tui.styled_text import Line
 from tui.view_state import ViewState
-from tui.widgets.canvas import Canvas
-from tui.widgets.panel import Panel, key_of
+from tui.widgets.canvas import Canvas, Panel, key_of
 from tui.widgets.table import Table
 
 _NAMED = {
@@ -42,35 +38,12 @@ _THEMES = tuple(theme.name for theme in THEMES)
 _QUEUE_STEP, _MOST_ROWS = 4, 100
 
 
-class PlanLayout(Layout):
-    """Places the children of a plan, which returns boxes by id for a width and a height; others have none."""
-
-    name = "plan"
-
-    def __init__(self, plan: Callable[[int, int], dict[str, Box]]) -> None:
-        self._plan = plan
-
-    def arrange(
-        self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True
-    ) -> ArrangeResult:
-        boxes = self._plan(size.width, size.height)
-        return [
-            WidgetPlacement(Region(*astuple(box)), Offset(), Spacing(), child, 0, False, False, False)
-            for child in children
-            if (box := boxes.get(child.id or "")) is not None
-        ]
-
-
 class Footer(Canvas):
     """The hints; a click does what the key does."""
 
-    def __init__(self) -> None:
-        super().__init__(footer.footer, name="footer")
-
     async def on_click(self, event: events.Click) -> None:
-        key = footer.key_at(self.view, event.x) if self.view is not None else None
-        if key is not None:
-            await self.app.run_action(key.action, self.screen)
+        if self.view is not None and (action := header.action_at(self.view, event.x)):
+            await self.app.run_action(action, self.screen)
 
 
 class BoardScreen(OperatorScreen):
@@ -79,38 +52,28 @@ class BoardScreen(OperatorScreen):
         *(Binding(key_of(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
     ]
 
-    def __init__(self, host: Host) -> None:
-        super().__init__(host)
-        self._wish = SizeHint()
-        self._canvases: list[Canvas] = []
-        for key, other in rebound(host.likes.get("keys", "")):
-            self._bindings.key_to_bindings.pop(other, None)
-            self._bindings.bind(other, key.action, key.help, show=False)
+    _wish = SizeHint()
 
     def compose(self) -> ComposeResult:
-        board = Container(
-            Canvas(header.header, name="header"),
+        yield from (
+            Canvas("header", header.header),
             Table("running", RUNNING, _running_facts),
             Table("queue", QUEUE, _queue_facts),
-            Panel("tau", tau.body, tau.facts, waits=True),
-            Panel("gpu", hardware.body, hardware.facts, fades=False),
+            Panel("tau", tau.body, tau.facts),
+            Panel("gpu", hardware.body, hardware.facts, of_daemon=False),
             Panel("models", models.body, models.facts),
-            Panel("stats", stats.body, stats.facts, waits=True),
+            Panel("stats", stats.body, stats.facts),
             Table("sessions", SESSIONS, sessions.facts),
             Table("recent", RECENT),
-            Panel("plots", plots.body, of=plots.of),
-            Panel("log", log.body, waits=True),
-            Panel("graph", graph.body, graph.facts, of=graph.of),
-            Footer(),
-            id="board",
+            Panel("plots", plots.plots, of=plots.of),
+            Panel("log", tau.log),
+            Panel("graph", plots.graph, lambda view: Line(" last 10 min ", "soft"), of=plots.of),
+            Footer("footer", header.footer),
         )
-        board.styles.set_rule("layout", PlanLayout(self._boxes))
-        yield board
 
     def on_mount(self) -> None:
-        self._canvases = list(self.query(Canvas))
         self._recall()
-        self._arrange()
+        self._arrange(self._wish)
         self._focus("queue")
 
     def show(self, view: ViewState) -> None:
@@ -118,47 +81,41 @@ class BoardScreen(OperatorScreen):
         wish = _with_rows(self._wish, view)
         if wish != self._wish:
             self._arrange(wish)
-        for canvas in self._canvases:
+        for canvas in self.query(Canvas):
             if canvas.display and not isinstance(canvas, Footer):
                 canvas.show(view)
         self._hint(view)
 
     def _hint(self, view: ViewState | None = None) -> None:
         """Draw the footer: it offers what the keys can do with what is chosen now."""
-        self.query_one(Footer).show(replace(view or self.host.view(), offers=self._offers()))
+        offers, table = set(), self.table
+        if table is not None:
+            rows, queued = table.chosen, [row for row in table.chosen if isinstance(row, QueuedRequest)]
+            offers = {"rows", *["row"] * (bool(rows) and table.panel != "sessions")}
+            offers |= (
+                {"alive"} if any(isinstance(row, QueuedRequest | RunningRequest) for row in rows) else set()
+            )
+            offers |= {"queued", *["held"] * all(row.held for row in queued)} if queued else set()
+        self.query_one(Footer).show(replace(view or self.host.view(), offers=frozenset(offers)))
 
-    def _offers(self) -> frozenset[str]:
-        table = self.table
-        rows = table.chosen if table is not None else []
-        offers = {"rows"} if table is not None else set()
-        if rows and table is not None and table.panel != "sessions":
-            offers.add("row")
-        if any(isinstance(row, QueuedRequest | RunningRequest) for row in rows):
-            offers.add("alive")
-        queued = [row for row in rows if isinstance(row, QueuedRequest)]
-        if queued:
-            offers |= {"queued", *(["held"] * all(row.held for row in queued))}
-        return frozenset(offers)
-
-    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+    def on_descendant_focus(self) -> None:
         self._hint()
 
-    def on_resize(self, event: events.Resize) -> None:
-        self._arrange()
+    def on_resize(self) -> None:
+        self._arrange(self._wish)
 
-    def _boxes(self, width: int, height: int) -> dict[str, Box]:
-        return plan(width, height, self._wish)
-
-    def _arrange(self, wish: SizeHint | None = None) -> None:
+    def _arrange(self, wish: SizeHint) -> None:
         """Place the panels after a change of size or of what is shown."""
-        self._wish = wish or self._wish
-        width, height = self.size
-        boxes = self._boxes(width, height)
-        deck = self._wish.in_deck if has_deck(width, height) and not self._wish.maximised else ()
-        for panel in self.query(Panel):
-            panel.display = panel.panel in boxes
-            panel.deck = deck if panel.panel in deck else ()
-        self.query_one("#header").refresh(layout=True)
+        self._wish = wish
+        boxes = plan(*self.size, wish)
+        deck = wish.in_deck if has_deck(*self.size) and not wish.maximised else ()
+        for canvas in self.query(Canvas):
+            canvas.display = canvas.id in boxes
+            if box := boxes.get(canvas.id or ""):
+                canvas.styles.offset = box.offset
+                canvas.styles.width, canvas.styles.height = box.size
+            if isinstance(canvas, Panel):
+                canvas.deck = deck if canvas.panel in deck else ()
         if self.focused is not None and not self.focused.display:
             self._focus("queue")
         self.call_after_refresh(self.host.draw)
@@ -169,7 +126,7 @@ class BoardScreen(OperatorScreen):
 
     # -- looking around ---------------------------------------------------------------------------------
 
-    def _rows(self) -> Table[Any] | None:
+    def _rows(self) -> Table | None:
         if self.table is None:
             self.notify(NO_ROWS, severity="warning", timeout=3)
         return self.table
@@ -180,10 +137,11 @@ class BoardScreen(OperatorScreen):
             self._hint()
 
     def action_go(self, name: str) -> None:
-        if name == "sessions" and not self._wish.sessions:
+        wish = self._wish
+        if name == "sessions" and not wish.sessions:
             self.notify("no session of an agent yet", timeout=3)
             return
-        wish = replace(self._wish, maximised=self._wish.maximised and name)
+        wish = replace(wish, maximised=wish.maximised and name)
         if name in DECK and has_deck(*self.size):
             wish = replace(wish, deck=name)
             self.host.remember(deck=name)
@@ -192,17 +150,14 @@ class BoardScreen(OperatorScreen):
         self._focus(name)
 
     def action_deck(self, step: int) -> None:
-        deck = self._wish.in_deck
-        at = deck.index(self._wish.deck) if self._wish.deck in deck else 0
+        deck, name = self._wish.in_deck, self._wish.deck
+        at = deck.index(name) if name in deck else 0
         self.action_go(deck[(at + step) % len(deck)])
 
-    def on_panel_chosen(self, event: Panel.Chosen) -> None:
-        self.action_go(event.panel)
-
     def action_maximise(self) -> None:
-        focused = self.focused
+        wish, focused = self._wish, self.focused
         name = focused.panel if isinstance(focused, Panel) else "queue"
-        self._arrange(replace(self._wish, maximised="" if self._wish.maximised else name))
+        self._arrange(replace(wish, maximised="" if wish.maximised else name))
 
     def action_detail(self) -> None:
         """Open the page of the request under the cursor, also of one that has left; else of the first one."""
@@ -210,36 +165,30 @@ class BoardScreen(OperatorScreen):
             return
         if not table.left and table.current is None:
             table.move(1)
-        current = table.current
         if table.panel == "sessions":
             self.notify(NO_REQUEST, severity="warning", timeout=3)
-        elif ident := table.left or (table.grid.id(current) if current is not None else ""):
-            self.app.push_screen(Detail(ident))
-            self.call_after_refresh(self.host.draw)
-
-    def on_table_opened(self, event: Table.Opened) -> None:
-        self.action_detail()
+        elif ident := table.left or (table.current.id if table.current is not None else ""):
+            page = PageScreen(ident, lambda view, width, height: detail(view, ident, width), narrow=True)
+            self.app.push_screen(page)
 
     # -- tables -----------------------------------------------------------------------------------------
 
     def action_sort(self) -> None:
         if (table := self._rows()) is None:
             return
-        names = [(each.name, each.title or each.name) for each in table.grid.columns if each.sort]
 
         def sort(name: str | None) -> None:
             if name is not None:
                 table.sort_by(name)
                 self._keep(table)
 
-        self.app.push_screen(Letters("Sort by", names, [table.order.by]), sort)
+        names = [(each.name, each.label) for each in table.grid.columns if each.sort]
+        self.app.push_screen(Choose("Sort by", names, [table.sort.lstrip("-")], letters=True), sort)
 
     def action_columns(self) -> None:
         """Ask for columns to show or hide, until Escape."""
         if (table := self._rows()) is None:
             return
-        names = [(each.name, each.title or each.name) for each in table.grid.columns]
-        shown = [name for name, _ in names if name not in table.hidden]
 
         def turn(name: str | None) -> None:
             if name is not None:
@@ -248,21 +197,19 @@ class BoardScreen(OperatorScreen):
                 self._keep(table)
                 self.action_columns()
 
-        self.app.push_screen(Letters(f"Columns of {table.panel}", names, shown), turn)
+        names = [(each.name, each.label) for each in table.grid.columns]
+        shown = [name for name, _ in names if name not in table.hidden]
+        self.app.push_screen(Choose(f"Columns of {table.panel}", names, shown, letters=True), turn)
 
-    def _keep(self, table: Table[Any]) -> None:
-        by = f"{'-' * table.order.reverse}{table.order.by}"
-        liked = {f"{table.panel}.sort": by, f"{table.panel}.hidden": " ".join(sorted(table.hidden))}
-        self.host.remember(**liked)
+    def _keep(self, table: Table) -> None:
+        hidden = " ".join(sorted(table.hidden))
+        self.host.remember(**{f"{table.panel}.sort": table.sort, f"{table.panel}.hidden": hidden})
 
     def _recall(self) -> None:
         liked = self.host.likes
         for table in self.query(Table):
-            names = {column.name for column in table.grid.columns}
-            by = liked.get(f"{table.panel}.sort", "")
-            if by.lstrip("-") in names:
-                table.order = replace(table.order, by=by.lstrip("-"), reverse=by.startswith("-"))
-            table.hidden = names & set(liked.get(f"{table.panel}.hidden", "").split())
+            table.sort = liked.get(f"{table.panel}.sort", "")
+            table.hidden = set(liked.get(f"{table.panel}.hidden", "").split())
         if liked.get("deck") in DECK:
             self._wish = replace(self._wish, deck=liked["deck"])
 
@@ -274,8 +221,8 @@ class BoardScreen(OperatorScreen):
     def action_copy(self) -> None:
         table = self._rows()
         if table is not None and table.current is not None:
-            self.app.copy_to_clipboard(table.grid.id(table.current))
-            self.notify(f"copied {table.grid.id(table.current)}", timeout=2)
+            self.app.copy_to_clipboard(table.current.id)
+            self.notify(f"copied {table.current.id}", timeout=2)
         elif table is not None:
             self.notify(NO_ROW, severity="warning", timeout=3)
 
@@ -285,22 +232,22 @@ class BoardScreen(OperatorScreen):
             return
 
         def select(text: str | None) -> None:
-            table.reorder(replace(table.order, filter=text or ""))
+            table.reorder(table.sort, text or "")
             self.host.draw()
 
         hint = "filter: words that must match, !words that must not"
-        self.app.push_screen(Prompt("/", table.order.filter, typed=select, hint=hint), select)
+        self.app.push_screen(Prompt("/", table.filter, typed=select, hint=hint), select)
 
     def action_clear(self) -> None:
         """Come back from the past; else clear marks and filter, leave the large view, or clear the cursor."""
-        table = self.table
+        table, wish = self.table, self._wish
         if self.host.view().past_s is not None:
             self.call_next(self.run_action, "app.freeze")
-        elif table is not None and (table.marks or table.order.filter.strip()):
+        elif table is not None and (table.marks or table.filter.strip()):
             table.marks.clear()
-            table.reorder(replace(table.order, filter=""))
-        elif self._wish.maximised:
-            self._arrange(replace(self._wish, maximised=""))
+            table.reorder(table.sort, "")
+        elif wish.maximised:
+            self._arrange(replace(wish, maximised=""))
         elif table is not None:
             table.unchoose()
         self.host.draw()
@@ -353,20 +300,16 @@ def _running_facts(view: ViewState) -> Line:
 
 
 def _queue_facts(view: ViewState) -> Line:
-    if not view.state.queue:
+    """The trend of the queue, and the requests of each class, and of each urgency level if it is heeded."""
+    state = view.state
+    if not state.queue:
         return Line()
-    line = Line(" ").join(graph.trend(view)).add(" ")
+    line = Line(" ").join(plots.trend(view)).add(" ")
     for name, letter in CLASS_LETTER.items():
-        waiting = getattr(view.state.waiting, name)
-        if waiting:
-            line.add(f"{count(waiting)}{letter} ", class_tone(name))
-    return line.join(_levels(view.state.urgency))
-
-
-def _levels(urgency: UrgencyState) -> Line:
-    """Return the queued requests of each level, if the policy heeds it."""
-    waiting = [each for each in urgency.levels if each.waiting] if urgency.heeded else []
-    line = Line("level " if waiting else "", "faint")
-    for each in waiting:
+        waiting = getattr(state.waiting, name)
+        line.add(f"{count(waiting)}{letter} " if waiting else "", name)
+    levels = [each for each in state.urgency.levels if each.waiting and state.urgency.heeded]
+    line.add("level " if levels else "", "faint")
+    for each in levels:
         line.add(f"{each.level}", LEVELS[each.level][1]).add(f":{count(each.waiting)} ", "soft")
     return line

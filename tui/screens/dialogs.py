@@ -1,8 +1,7 @@
-"""Small questions over the board: yes or no, one of several, a letter, a line of text."""
+"""Small questions over the board: yes or no, one of several, a line of text."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Collection, Iterable, Sequence
 from os.path import commonprefix
 from string import ascii_lowercase
 from typing import ClassVar, TypeVar
@@ -11,7 +10,6 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -19,12 +17,8 @@ from textual.widgets.option_list import Option
 from clairvoyant_cli.errors import printable
 from tui.keys import MOVES
 
-_HALF = 28
 AnswerT = TypeVar("AnswerT")
-
-
-def _question(text: str) -> Static:
-    return Static(printable(text), classes="question", markup=False)
+_LETTERS = "abcdefghilmnopqrstuvwxyz"  # j and k move the cursor
 
 
 class Dialog(ModalScreen[AnswerT | None]):
@@ -34,15 +28,15 @@ class Dialog(ModalScreen[AnswerT | None]):
 
     def __init__(self, question: str) -> None:
         super().__init__()
-        self._asked = question
+        self._asked = Static(printable(question), classes="question", markup=False)
 
 
 class Confirm(Dialog[bool]):
     """Asks before a cancel or a drain. Only `y` says yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "Yes"),
-        Binding("n,q,enter", "answer(False)", "No"),
+        Binding("y", "dismiss(True)", "Yes"),
+        Binding("n,q,enter", "dismiss(False)", "No"),
     ]
 
     def __init__(self, question: str, detail: str) -> None:
@@ -51,59 +45,63 @@ class Confirm(Dialog[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield _question(self._asked)
+            yield self._asked
             yield Static(self._detail, classes="detail", markup=False)
-            yield Static("[b $accent]y[/] yes    [b $accent]n[/] no (Enter)", classes="keys")
-
-    def action_answer(self, yes: bool) -> None:
-        self.dismiss(yes)
+            yield Static("[b $accent]y[/] yes    [b $accent]n[/] no (Enter)")
 
 
 class Choose(Dialog[str]):
-    """Offers a few options; the current one is marked."""
+    """Offers options: pairs of an id and its text. Those in `lit` are marked; `letters` gives each one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "dismiss(None)", "Close"),
         *(key.binding for key in MOVES),
     ]
 
-    def __init__(self, question: str, options: Sequence[tuple[str, str]], current: str = "") -> None:
-        """`options` are pairs of an id and its text."""
+    def __init__(
+        self, question: str, options: Sequence[tuple[str, str]], lit: Collection[str], letters: bool = False
+    ) -> None:
         super().__init__(question)
-        self._options = options
-        self._current = current
+        self._lit, ids = lit, [ident for ident, _ in options]
+        self._letters = letters_for(ids) if letters else {}
+        self._list = OptionList(*(Option("", id=ident) for ident in ids), markup=False)
+        self._list.highlighted = next((at for at, ident in enumerate(ids) if ident in lit), 0)
+        self.foresee(options)
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog choose"):
-            yield _question(self._asked)
-            options = (Option(self._line(ident, text), id=ident) for ident, text in self._options)
-            yield OptionList(*options, markup=False)
+        with Vertical(classes="dialog letters" if self._letters else "dialog choose"):
+            yield self._asked
+            yield self._list
 
     def foresee(self, options: Sequence[tuple[str, str]]) -> None:
         """Show other texts for the same options."""
-        self._options = options
-        for listing in self.query(OptionList):  # none before it is laid out, nor after it was left
-            for ident, text in options:
-                listing.replace_option_prompt(ident, self._line(ident, text))
+        letters = {ident: f"{letter}  " for letter, ident in self._letters.items()}
+        for ident, text in options:
+            lines = "\n".join(printable(line) for line in text.split("\n"))
+            mark = "●" if ident in self._lit else "○"
+            self._list.replace_option_prompt(ident, f"{mark} {letters.get(ident, '')}{lines}")
 
-    def _line(self, ident: str, text: str) -> str:
-        lines = "\n".join(printable(line) for line in text.split("\n"))
-        return f"{'●' if ident == self._current else '○'} {lines}"
-
-    def on_mount(self) -> None:
-        self.foresee(self._options)  # they may have changed while they were laid out
-        ids = [ident for ident, _ in self._options]
-        self.query_one(OptionList).highlighted = ids.index(self._current) if self._current in ids else 0
+    def on_key(self, event: events.Key) -> None:
+        if event.key in self._letters:
+            event.stop()
+            self.dismiss(self._letters[event.key])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
 
     def action_move(self, step: float, unit: str = "row") -> None:
-        options = self.query_one(OptionList)
-        rows = 1 if unit == "row" else options.option_count
-        options.highlighted = max(
-            0, min((options.highlighted or 0) + int(step * rows), options.option_count - 1)
-        )
+        options = self._list
+        to = (options.highlighted or 0) + int(step * (1 if unit == "row" else options.option_count))
+        options.highlighted = max(0, min(to, options.option_count - 1))
+
+
+def letters_for(names: Iterable[str]) -> dict[str, str]:
+    """Return a letter for each name: the first of its own that is free, else the first that is."""
+    given: dict[str, str] = {}
+    for name in names:
+        free = (each for each in name + ascii_lowercase if each in _LETTERS and each not in given)
+        given[next(free)] = name
+    return given
 
 
 class Prompt(Dialog[str]):
@@ -129,23 +127,18 @@ class Prompt(Dialog[str]):
         hint: str = "",
     ) -> None:
         super().__init__(sign)
-        self._value, self._hint = value, hint
+        self.field = Input(value, compact=True, select_on_focus=False, placeholder=hint)
+        self._offers = Static("", classes="offers", markup=False)
         self._enter, self._complete, self._typed = enter, complete, typed
         self._past = self._typed_before[sign]
         self._at = len(self._past)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="prompt"):
-            yield Static("", classes="offers", markup=False)
+            yield self._offers
             with Horizontal():
-                yield Static(self._asked, classes="sign", markup=False)
-                yield Input(self._value, compact=True, select_on_focus=False, placeholder=self._hint)
-
-    def type_ahead(self, letter: str) -> None:
-        """Take a letter that was typed before the line had the focus."""
-        self._value += letter  # of a line that is not laid out yet
-        for field in self.query(Input):
-            field.insert_text_at_cursor(letter)
+                yield self._asked
+                yield self.field
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._typed(event.value)
@@ -161,61 +154,20 @@ class Prompt(Dialog[str]):
 
     def action_complete(self) -> None:
         """Complete the last word as far as all that fit agree."""
-        field = self.query_one(Input)
-        offered = self._complete(field.value)
-        if offered:
-            before, _, last = field.value.rpartition(" ")
-            longest = commonprefix(list(offered)) + " " * (len(offered) == 1)  # noqa: RUF071 - words
-            field.value = f"{before} {longest}".lstrip() if len(longest) > len(last) else field.value
-            field.cursor_position = len(field.value)
+        before, _, last = self.field.value.rpartition(" ")
+        offered = self._complete(self.field.value)
+        longest = commonprefix(list(offered)) + " " * (len(offered) == 1)  # noqa: RUF071 - words
+        if len(longest) > len(last):
+            self._put(f"{before} {longest}".lstrip())
 
     def action_recall(self, step: int) -> None:
         self._at = max(0, min(self._at + step, len(self._past)))
-        field = self.query_one(Input)
-        field.value = ([*self._past, ""])[self._at]
-        field.cursor_position = len(field.value)
+        self._put([*self._past, ""][self._at])
+
+    def _put(self, text: str) -> None:
+        self.field.value = text
+        self.field.cursor_position = len(text)
 
     def _say(self, text: str) -> None:
-        line = self.query_one(".offers", Static)
-        line.display = bool(text)
-        line.update(printable(text))
-
-
-def letters_for(names: Iterable[str]) -> dict[str, str]:
-    """Return a letter for each name: the first of its own that is free, else the first that is."""
-    given: dict[str, str] = {}
-    for name in names:
-        free = [each for each in (*name, *ascii_lowercase) if each in ascii_lowercase and each not in given]
-        if free:
-            given[free[0]] = name
-    return given
-
-
-class Letters(Dialog[str]):
-    """Asks for one of several names by a letter; those in `lit` are marked."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "dismiss(None)", "Close")]
-
-    def __init__(self, question: str, names: Sequence[tuple[str, str]], lit: Iterable[str] = ()) -> None:
-        """`names` are pairs of a name and its text."""
-        super().__init__(question)
-        self._shown = dict(names)
-        self._lit = frozenset(lit)
-        self._letters = letters_for(self._shown)
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield _question(self._asked)
-            pieces = [self._piece(letter, name) for letter, name in self._letters.items()]
-            half = (len(pieces) + 1) // 2
-            for left, right in zip_longest(pieces[:half], pieces[half:], fillvalue=Content()):
-                yield Static(Content.assemble(left.pad_right(_HALF - left.cell_length), right))
-
-    def _piece(self, letter: str, name: str) -> Content:
-        mark = "●" if name in self._lit else " "
-        return Content.assemble(f"{mark} ", (letter, "b $accent"), f"  {self._shown[name]}")
-
-    def on_key(self, event: events.Key) -> None:
-        if event.key in self._letters:
-            event.stop()
-            self.dismiss(self._letters[event.key])
+        self._offers.display = bool(text)
+        self._offers.update(printable(text))

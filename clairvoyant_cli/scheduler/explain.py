@@ -81,7 +81,6 @@ class Standings(Sequence[Standing]):
         self._by_guard = choice.entry if choice and choice.reason is Reason.TAU else None
         left_s = [entry.remaining_s for entry in self.entries]
         self._before_s = list(accumulate(left_s, initial=running_s))
-        self._tau_of: dict[str, float | None] = {}
         self._latest: list[float] | None = None
         orders = [(entry.job.arrival_s, entry.seq) for entry in self.entries]
         by_arrival = sorted(range(len(orders)), key=orders.__getitem__)
@@ -138,10 +137,7 @@ class Standings(Sequence[Standing]):
         """Return after how long the guard starts a job, None if it never does."""
         if entry.held or entry.job.stands_back or not self._scheduler.policy.guarded:
             return None
-        client = entry.job.client
-        if client not in self._tau_of:
-            self._tau_of[client] = self._scheduler.tau_of(client)
-        return self._tau_of[client]
+        return self._scheduler.tau_of(entry.job.client)
 
     def _later_than(self, late_s: float) -> int:
         if self._latest is None:

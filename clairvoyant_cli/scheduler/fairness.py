@@ -94,25 +94,22 @@ class Accounts:
     """The charges of clients, for interactive and background jobs apart. Unnamed clients have none."""
 
     def __init__(self) -> None:
-        self._waited_for, self._behind = ServiceCounters(), ServiceCounters()
+        self._of = {True: ServiceCounters(), False: ServiceCounters()}  # whether a person waits
 
     def used_s(self, client: str, now: float, *, waited_for: bool = True) -> float:
-        return (self._waited_for if waited_for else self._behind).used_s(client, now)
+        return self._of[waited_for].used_s(client, now)
 
     def charge(self, entry: QueuedJob, now: float) -> None:
         entry.charged_s = now
         if entry.job.client:
-            self._of(entry).charge(entry.job.client, entry.job.cost_s, now)
+            self._of[entry.waited_for].charge(entry.job.client, entry.job.cost_s, now)
 
     def give_back(self, entry: QueuedJob, now: float) -> None:
         if entry.job.client:
-            self._of(entry).give_back(entry.job.client, entry.job.cost_s, entry.charged_s, now)
+            self._of[entry.waited_for].give_back(entry.job.client, entry.job.cost_s, entry.charged_s, now)
 
     def settle(self, entry: QueuedJob, now: float) -> None:
         """Replace the predicted cost of a job by the service it received."""
         self.give_back(entry, now)
         if entry.job.client:
-            self._of(entry).charge(entry.job.client, entry.served_s, now)
-
-    def _of(self, entry: QueuedJob) -> ServiceCounters:
-        return self._waited_for if entry.waited_for else self._behind
+            self._of[entry.waited_for].charge(entry.job.client, entry.served_s, now)

@@ -12,10 +12,8 @@ from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.residual_life import MIN_SIGMA, sigma_of
 
-WINDOW_S = 300.0
-LEAST_S = 60.0
-"""Arrivals of the last five minutes count; in the first minute the rest of it counts as silence."""
-
+WINDOW_S = 300.0  # arrivals of the last five minutes count
+LEAST_S = 60.0  # in the first minute, the rest of it counts as silence
 MOST = 128
 
 

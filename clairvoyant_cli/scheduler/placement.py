@@ -170,12 +170,8 @@ class Fleet:
 
     def cached(self, job: Job) -> dict[str, float]:
         """Return the tokens of a job's prompt that each worker has cached, if it has any."""
-        if not job.prefix:
-            return {}
-        found = (
-            (station.name, station.cache.cached_tokens(job.prefix)) for station in self.stations.values()
-        )
-        return {name: tokens for name, tokens in found if tokens}
+        stations = self.stations.values() if job.prefix else ()
+        return {each.name: tokens for each in stations if (tokens := each.cache.cached_tokens(job.prefix))}
 
     def priced(self, job: Job) -> Job:
         """Return a job whose costs leave out the prefill that the best KV cache saves it now."""
@@ -265,17 +261,13 @@ class Fleet:
 
     def open_to(self, entry: QueuedJob, station: Station, now: float) -> bool:
         """Return whether a station may load the model of a job, if it is not loaded."""
-        residency = self.residency
-        return not residency.must_stay(station.name, now) or not residency.price_s(
-            station.name, entry.job.affinity
-        )
+        name, residency = station.name, self.residency
+        return not residency.must_stay(name, now) or not residency.price_s(name, entry.job.affinity)
 
     def takes(self, worker: str, able: frozenset[str]) -> bool:
         """Return whether a worker is available for a job that `able` can run."""
         station = self.stations.get(worker)
-        return (
-            station is not None and station.slots > 0 and not station.apart and (not able or worker in able)
-        )
+        return bool(station and station.slots and not station.apart and (not able or worker in able))
 
     def route(self, entry: QueuedJob, among: int, now: float, waiting_s: Mapping[str, float]) -> str:
         """Return the worker that a job should wait for: of `among` workers drawn by its number, the one with

@@ -66,7 +66,10 @@ class Choice(NamedTuple):
 
 
 class Scheduler:
-    """Jobs in, dispatch decisions out, for K slots on each of several workers."""
+    """Jobs in, dispatch decisions out, for K slots on each of several workers.
+
+    What is told of a running job, or of one that waits, raises KeyError if it is not running, or not waiting.
+    """
 
     def __init__(
         self,
@@ -214,7 +217,7 @@ class Scheduler:
         return Dispatch(job, worker, reason, now - entry.queued_s)
 
     def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
-        """Free the slot of a running job; KeyError if it is not running.
+        """Free the slot of a running job.
 
         `served` means that the worker ran it, so that its model is loaded there.
         """
@@ -237,24 +240,22 @@ class Scheduler:
         calls_tool: bool,
         now: float,
     ) -> str:
-        """Record what a running job's server says of its answer, in tokens; KeyError if it is not running.
+        """Record what a running job's server says of its answer, in tokens.
 
         `cached_tokens` of its prompt came from the KV cache, None if unknown. Return a line for the log if it
         read much again because the beginning of the prompt changed, else "".
         """
-        news = ""
         entry = self.running[job_id]
         cache = self.fleet.stations[entry.worker].cache
         cache.answered(job_id, prompt_tokens, tokens)
         self.books.answered(job_id, prompt_tokens, tokens)
-        if cached_tokens is None:
-            cached_tokens = min(entry.expected.tokens, prompt_tokens)
-        else:
+        session, news = self.sessions.of(entry.job), ""
+        if cached_tokens is not None:
             cache.told(entry.expected, cached_tokens)
             news = self.sessions.read_again(entry.job, prompt_tokens, cached_tokens, now)
-        read_tokens = max(prompt_tokens - cached_tokens, 0.0)
-        self.sessions.answered(entry.job, read_tokens, cached_tokens, tokens, calls_tool=calls_tool)
-        session = self.sessions.of(entry.job)
+        else:
+            cached_tokens = min(entry.expected.tokens, prompt_tokens)
+        self.sessions.answered(entry.job, prompt_tokens, cached_tokens, tokens, calls_tool=calls_tool)
         if session is None or not session.agent:
             cache.note_other(prompt_tokens + tokens, now)
         return news
@@ -269,8 +270,7 @@ class Scheduler:
     ) -> None:
         """Record the tokens of a running job, and what cutting it now would cost in seconds; see `QueuedJob`.
 
-        `prefill` is given if it may be cut because its prompt is still being read. KeyError if it is not
-        running.
+        `prefill` is given if it may be cut because its prompt is still being read.
         """
         entry = self.running[job_id]
         entry.done_tokens, entry.resume_s, entry.evicts_s = tokens_done, resume_s, evicts_s
@@ -281,27 +281,24 @@ class Scheduler:
     def thought(
         self, job_id: str, tokens: float, answer_tokens: float, answer_q90: float, now: float
     ) -> None:
-        """Record that a running job has stopped thinking after `tokens`, and how long its answer should be.
-
-        KeyError if it is not running.
-        """
+        """Record that a job has stopped thinking after `tokens`, and how long its answer should be."""
         entry = self.running[job_id]
         entry.thought = Thought(tokens, answer_tokens, answer_q90)
         self.fleet.thought(entry, entry.thought, now)
 
     def began(self, job_id: str, now: float) -> None:
-        """Record that a running job begins after a wait inside its worker; KeyError if it is not running."""
+        """Record that a running job begins after a wait inside its worker."""
         self.running[job_id].began_s = now
 
     def owe(self, job_id: str, owed_s: float, now: float) -> None:
-        """Set the cost of resuming a waiting job, in seconds; KeyError if it is not waiting."""
+        """Set the cost of resuming a waiting job, in seconds."""
         entry = self._waiting[job_id]
         entry.owed_s = owed_s
         self._now = now
         self._place(entry)
 
     def spare(self, job_id: str) -> None:
-        """Exempt a running job from preemption until it is requeued; KeyError if it is not running."""
+        """Exempt a running job from preemption until it is requeued."""
         self.running[job_id].spared = True
 
     def requeue(
@@ -313,7 +310,7 @@ class Scheduler:
         worker: str = "",
         able: frozenset[str] | None = None,
     ) -> None:
-        """Free the slot of a running job and queue it again; KeyError if it is not running.
+        """Free the slot of a running job and queue it again.
 
         With `worker` it was preempted there, and waits for that worker if it has begun to answer. Without, it
         was not taken up or broke off; `able` names the workers that can run it from now on, None leaves them
@@ -412,8 +409,8 @@ class Scheduler:
         For backends that can stop a job and resume it later. Call it once `next` starts nothing more; stop
         the jobs, `requeue` them, call `next` for the jobs that take their slots, and call it again.
         `may_be_cut` says which jobs qualify, except on a worker that is down or runs more than its slots, or
-        while a prompt is read where a model is loaded before or after. An
-        interactive job past tau is not cut for a job that the guard would start after it.
+        while a prompt is read where a model is loaded before or after. An interactive job past tau is not cut
+        for a job that the guard would start after it.
         """
         policy = self.policy
         if self.paused or not self._waiting or not (policy.interrupts or policy.stops_reading):
@@ -476,8 +473,7 @@ class Scheduler:
         entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s)
         entry.key = self.policy.key(entry)
         others = (e for e in self._waiting.values() if not e.held and e.job.id != job.id)
-        before = [e for e in others if e.place < entry.place]
-        before.sort(key=_PLACE)
+        before = sorted((e for e in others if _PLACE(e) < _PLACE(entry)), key=_PLACE)
         return self.fleet.forecast(entry, before, now)
 
     def waiting(self) -> list[QueuedJob]:
@@ -643,15 +639,13 @@ class Scheduler:
                 if (job.arrival_s, entry.seq) < (first.job.arrival_s, first.seq):
                     oldest[job.client] = entry
         turn_s = self._turn_s if self.policy.by_share and len(oldest) > 1 else {}
-        longest, most_s = None, 0.0
-        for client, entry in oldest.items():
-            tau_s = self.tau_of(client)
-            late_s = (
-                0.0 if tau_s is None else now - max(entry.job.arrival_s, turn_s.get(client, -inf)) - tau_s
-            )
-            if late_s > most_s or (longest is not None and late_s == most_s and entry.seq < longest.seq):
-                longest, most_s = entry, late_s
-        return longest
+        late = (
+            (now - max(entry.job.arrival_s, turn_s.get(client, -inf)) - tau_s, -entry.seq, entry)
+            for client, entry in oldest.items()
+            if (tau_s := self.tau_of(client)) is not None
+        )
+        late_s, _, longest = max(late, default=(0.0, 0, None))
+        return longest if late_s > 0.0 else None
 
     def _guard_allows(self, overdue: QueuedJob, other: QueuedJob, now: float) -> bool:
         """Return whether the guard starts a job past tau before the job that the policy would start.

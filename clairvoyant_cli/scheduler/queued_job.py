@@ -65,11 +65,6 @@ class QueuedJob:
     moves: list[Move] = field(default_factory=list)
 
     @property
-    def place(self) -> tuple[float, float, int]:
-        """What orders it among the waiting, were none to age: the lowest starts first."""
-        return self.rank, self.key, self.seq
-
-    @property
     def ready(self) -> bool:
         """Whether it could start if it waits: it is neither held nor parked."""
         return not (self.held or self.parked)

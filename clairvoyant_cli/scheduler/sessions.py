@@ -116,9 +116,7 @@ class Sessions:
     usual_s: float = 0.0
     _mean_s: float = 0.0
     _number: int = 0
-    _unpaid: dict[tuple[str, str], int] = field(
-        default_factory=dict
-    )  # by client and program, as of a session
+    _unpaid: dict[tuple[str, str], int] = field(default_factory=dict)  # as of a session, by its program
     _ended_s: float = -inf  # the last end of an answer
 
     @property
@@ -248,10 +246,10 @@ class Sessions:
             self._of_parent(session, -1)
 
     def answered(
-        self, job: Job, read_tokens: float, kept_tokens: float, tokens: float, *, calls_tool: bool
+        self, job: Job, prompt_tokens: float, kept_tokens: float, tokens: float, *, calls_tool: bool
     ) -> None:
-        """Record an answer: the tokens read of its prompt, those from the cache, and its own."""
-        session = self.of(job)
+        """Record an answer: the tokens of its prompt, those of them from the cache, and its own."""
+        session, read_tokens = self.of(job), max(prompt_tokens - kept_tokens, 0.0)
         if session is None:
             return
         self.read_tokens += read_tokens

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
+from clairvoyant_cli.proxy.queue.quantile_coverage import MIN_JUDGED, Coverage
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
-from clairvoyant_cli.scheduler.quantile_coverage import MIN_JUDGED, Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
 from tests.scheduler.test_placement import started
 

@@ -13,9 +13,9 @@ from statistics import median
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.queue.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, SERVABLE, in_turns_of
-from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.snapshot import PolicyOutlook
 from predictor.record import LengthClass

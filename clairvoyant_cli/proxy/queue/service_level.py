@@ -18,7 +18,7 @@ from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.proxy.access.client_counts import ClientCounts
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
-from clairvoyant_cli.scheduler.quantile_coverage import Coverage
+from clairvoyant_cli.proxy.queue.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.state.snapshot import LevelMet, ServiceLevelState
 

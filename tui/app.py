@@ -40,7 +40,7 @@ from tui.screens.board import BoardScreen
 from tui.screens.dialogs import Prompt
 from tui.screens.pages import PageScreen, help_lines
 from tui.styled_text import Tone
-from tui.view_state import SILENT_S, Link, LinkState, ViewState
+from tui.view_state import SILENT_S, ViewState
 from tui.widgets.canvas import Canvas
 
 INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
@@ -102,7 +102,8 @@ class Top(App[None]):
         price = (likes or {}).get("price")  # checked with the other settings
         self._frozen: ViewState | None = None
         self._view = ViewState(
-            Link(LinkState.CONNECTING, source.where, source.local),
+            source.where,
+            local=source.local,
             readonly=readonly,
             badge=badge,
             price_kwh=float(price) if price else None,
@@ -181,20 +182,17 @@ class Top(App[None]):
         self._view.history.take_hardware(hardware)
 
     def take(self, news: Snapshot | Disconnected) -> None:
-        now, link = self._clock(), self._view.link
+        now = self._clock()
         if isinstance(news, Disconnected):
             self._done.clear()  # another daemon may come back
-            if link.state is not LinkState.LOST:
-                self._lost_at = now
-            self._view = replace(self._view, link=replace(link, state=LinkState.LOST, reason=news.reason))
+            self._lost_at = self._lost_at if self._view.lost else now
+            self._view = replace(self._view, lost=news.reason)
         else:
-            self._received_at = now
-            self._view = replace(
-                self._view, snapshot=news, link=replace(link, state=LinkState.LIVE, reason="")
-            )
+            is_first, self._received_at = self._view.snapshot is None, now
+            self._view = replace(self._view, snapshot=news, lost="")
             self._view.history.take(news)
             self._past.record(news)
-            if link.state is LinkState.CONNECTING:
+            if is_first:
                 self.run_worker(self._fetch(news.taken_at - _GRAPHED_S), group="graph")
         if self._alerts is not None and self._driver is not None:
             self._driver.write(self._alerts.take(news, now))
@@ -212,15 +210,14 @@ class Top(App[None]):
         if (frozen := self._frozen) is not None:
             said: dict[str, Any] = {"message": view.message, "message_tone": view.message_tone}
             return replace(frozen, prompts=view.prompts, ghost=view.ghost, **said)
-        lost = view.link.state is LinkState.LOST
-        age_s = (self._lost_at if lost else now) - self._received_at if view.snapshot else 0.0
+        age_s = (self._lost_at if view.lost else now) - self._received_at if view.snapshot else 0.0
         known_s = SILENT_S if self._every_s < 1.0 else self._every_s + SILENT_S
         return replace(
             view,
-            link=replace(view.link, lost_for_s=now - self._lost_at if lost else 0.0),
+            lost_for_s=now - self._lost_at if view.lost else 0.0,
             hardware_age_s=now - self._read_at if view.hardware else 0.0,
             drift_s=min(max(0.0, age_s), known_s),
-            silent_s=age_s if age_s >= known_s and not lost else 0.0,
+            silent_s=age_s if age_s >= known_s and not view.lost else 0.0,
         )
 
     def draw(self) -> None:

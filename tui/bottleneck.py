@@ -5,7 +5,7 @@ each reason must have held for ten seconds.
 from clairvoyant_cli.state.snapshot import Snapshot
 from tui.formatting import share
 from tui.history import Sample
-from tui.view_state import LinkState, ViewState
+from tui.view_state import ViewState
 
 WINDOW_S = 10.0
 _BUSY, _IDLE, _ROOM = 0.95, 0.6, 0.2
@@ -23,7 +23,7 @@ _OWN_SLOTS = ("ollama", "lmstudio", "jan", "other")
 def bottleneck(view: ViewState) -> str:
     """Return the limit in a few words; nothing if it is not certain."""
     state, window = view.state, view.history.last(WINDOW_S)
-    serves = view.link.state is LinkState.LIVE and view.past_s is None and state.mode == "serving"
+    serves = view.live and view.past_s is None and state.mode == "serving"
     if not serves or any(each.state != "up" or each.stamped for each in state.backends):
         return ""
     if not window or window[-1].at - window[0].at < WINDOW_S - 2.0 or not all(s.waiting for s in window):
@@ -39,7 +39,7 @@ def _of_slots(view: ViewState, state: Snapshot, window: list[Sample]) -> str:
     others = any(row.client != holder for row in state.queue)
     if holder and slots > 1 and others and all(each.holder == holder for each in window):
         return f"{holder} holds all {slots} slots"
-    gpus = view.history.gpus if view.link.local and view.hardware_age_s < WINDOW_S else {}
+    gpus = view.history.gpus if view.local and view.hardware_age_s < WINDOW_S else {}
     pasts = [[*past][-round(WINDOW_S) :] for past in gpus.values()]
     if not pasts or any(each.utilisation is None for past in pasts for each in past):
         return ""

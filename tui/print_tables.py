@@ -14,7 +14,7 @@ from tui.panels.requests import QUEUE, RUNNING
 from tui.panels.sessions import SESSIONS
 from tui.styled_text import clip
 from tui.table_layout import Grid
-from tui.view_state import Link, LinkState, ViewState
+from tui.view_state import ViewState
 
 _MAX_ROWS = 50
 
@@ -68,7 +68,7 @@ def requests(snapshot: Snapshot, width: int) -> Iterator[str]:
         ("sessions of agents", SESSIONS, snapshot.sessions.listed),
         ("clients", CLIENTS, ruled),
     ]
-    view = ViewState(Link(LinkState.LIVE, snapshot.listen), snapshot)
+    view = ViewState(snapshot.listen, snapshot)
     for title, grid, wanted in tables:
         if wanted:
             lines = grid.lines(view, width, _MAX_ROWS)

@@ -1,7 +1,6 @@
 """What a painter may look at: one frozen record."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from clairvoyant_cli.state.snapshot import EMPTY, Snapshot
 from tui.hardware.reading import Hardware
@@ -12,34 +11,20 @@ SILENT_S = 2.0  # a daemon sends a state at least once a second
 FLASH_S = 3.0  # how long a promotion by tau stays lit in the header
 
 
-class LinkState(StrEnum):
-    CONNECTING = "connecting"
-    LIVE = "live"
-    LOST = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The connection to the daemon."""
-
-    state: LinkState
-    where: str
-    local: bool = True  # it runs on this machine, whose GPU is shown
-    reason: str = ""
-    lost_for_s: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class ViewState:
     """What is drawn."""
 
-    link: Link
-    snapshot: Snapshot | None = None
+    where: str  # the daemon's address
+    snapshot: Snapshot | None = None  # None before the first
     hardware: Hardware | None = None
     history: History = field(default_factory=History)
     drift_s: float = 0.0  # since the state arrived, by which ages grow, until `SILENT_S`
     silent_s: float = 0.0  # the age of a state from then on
     hardware_age_s: float = 0.0
+    local: bool = True  # the daemon runs on this machine, whose GPU is shown
+    lost: str = ""  # why the daemon cannot be reached
+    lost_for_s: float = 0.0
     frozen: bool = False
     past_s: float | None = None  # how long ago a state of the history was taken
     readonly: bool = False
@@ -58,7 +43,11 @@ class ViewState:
             return "read-only"
         if self.past_s is not None:
             return "this is the past"
-        return "" if self.link.state is LinkState.LIVE else "no daemon"
+        return "" if self.live else "no daemon"
+
+    @property
+    def live(self) -> bool:
+        return self.snapshot is not None and not self.lost
 
     @property
     def state(self) -> Snapshot:
@@ -73,5 +62,5 @@ class ViewState:
     @property
     def tau_lit(self) -> bool:
         """Whether tau has just promoted a request."""
-        recent, live = self.state.tau.recent, self.link.state is LinkState.LIVE
-        return live and bool(recent) and 0 <= self.now - recent[-1] < FLASH_S
+        recent = self.state.tau.recent
+        return self.live and bool(recent) and 0 <= self.now - recent[-1] < FLASH_S

@@ -19,7 +19,7 @@ from tui.hardware.reading import Hardware
 from tui.hardware.simulated import simulated_machine
 from tui.history import History
 from tui.screens.board import BoardScreen
-from tui.view_state import Link, LinkState, ViewState
+from tui.view_state import ViewState
 from tui.widgets.table import Table
 
 WHERE = "http://127.0.0.1:7117"
@@ -93,7 +93,7 @@ def _played(scenario: str, gpus: int, seconds: int) -> tuple[Snapshot, History, 
 def view(scenario: str = "busy", *, gpus: int = 1, **fields: Any) -> ViewState:
     """Return something to draw; `fields` are those of its state."""
     snapshot, history, hardware = played(scenario, gpus)
-    return ViewState(Link(LinkState.LIVE, WHERE), replace(snapshot, **fields), hardware, history)
+    return ViewState(WHERE, replace(snapshot, **fields), hardware, history)
 
 
 def still(source: Script) -> Top:

@@ -10,7 +10,7 @@ from tests.tui.board import WHERE, busy
 from tui.bottleneck import bottleneck
 from tui.hardware.reading import Gpu, Hardware, Host
 from tui.history import History, Sample
-from tui.view_state import Link, LinkState, ViewState
+from tui.view_state import ViewState
 
 FULL_MODEL = (LoadedModel("m", 8 << 30, 8 << 30),)
 
@@ -24,7 +24,7 @@ def watched(state: Snapshot, gpu: Gpu | None, seconds: int = 12, **link: Any) ->
         history.take(replace(state, uptime_s=100.0 + second))
         history.take_hardware(replace(hardware, at_s=float(second + 1)))
     shown = replace(state, uptime_s=99.0 + seconds)
-    return ViewState(Link(LinkState.LIVE, WHERE, **link), shown, hardware, history)
+    return ViewState(WHERE, shown, hardware, history, **link)
 
 
 def gpu(use: float, **fields: Any) -> Gpu:
@@ -88,7 +88,7 @@ def test_nothing_is_named_of_another_machine_a_lost_daemon_or_a_moment() -> None
     assert bottleneck(seen)
     assert not bottleneck(watched(state(), gpu(0.98), local=False))
     assert not bottleneck(watched(state(), gpu(0.98), seconds=5))
-    assert not bottleneck(replace(seen, link=replace(seen.link, state=LinkState.LOST)))
+    assert not bottleneck(replace(seen, lost="no daemon answers"))
     assert not bottleneck(replace(seen, hardware_age_s=60.0))
     assert not bottleneck(replace(seen, past_s=60.0))
     for other in (server(busy=3), state(queue=(), waiting=replace(busy().waiting, total=0))):

@@ -18,7 +18,7 @@ from tui.hardware.collect import Machine, read_amd, read_apple, read_host
 from tui.hardware.nvidia import Nvidia, NvidiaGone, process_name
 from tui.hardware.reading import Gpu, GpuProcess, Hardware, Host
 from tui.panels import hardware as panel
-from tui.view_state import Link, LinkState, ViewState
+from tui.view_state import ViewState
 
 HOST = Host(0.5, 8, 8 << 30, 32 << 30)
 
@@ -244,7 +244,7 @@ def test_the_energy_of_an_answer_has_a_price_if_one_was_set() -> None:
     assert "per 1,000" not in said(view())
     wh, _ = view().history.energy_each_wh() or (0.0, 0)
     assert f"{wh * 0.3:.3f} per 1,000" in said(replace(view(), price_kwh=0.3))
-    assert "Wh" not in said(replace(view(), link=replace(view().link, local=False)))
+    assert "Wh" not in said(replace(view(), local=False))
     for text, price in (("0.3", 0.3), ("", None)):
         assert Top(Script(), likes={"price": text}).view().price_kwh == price
 
@@ -281,7 +281,7 @@ async def test_readings_come_from_a_thread(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_old_reading_says_so() -> None:
-    old = ViewState(view().link, hardware=Hardware(HOST), hardware_age_s=61.0)
+    old = ViewState("here", hardware=Hardware(HOST), hardware_age_s=61.0)
     assert panel.facts(old).plain.strip() == "no reading for 1m01"
-    elsewhere = ViewState(Link(LinkState.LIVE, "http://10.0.0.4:8080", local=False), hardware=Hardware(HOST))
+    elsewhere = ViewState("http://10.0.0.4:8080", hardware=Hardware(HOST), local=False)
     assert "not the daemon's" in panel.facts(elsewhere).plain

@@ -429,7 +429,7 @@ def test_the_sentence_goes_before_what_else_is_in_its_line() -> None:
     assert "frozen" in text_of(header.header(replace(loud, frozen=True), 80, 1))
     connecting = replace(loud, snapshot=None, badge="demo", readonly=True)
     assert text_of(header.header(connecting, 80, 3)).split("\n")[0].split() == [
-        *("○", "connecting", "demo", "read-only", connecting.link.where)
+        *("○", "connecting", "demo", "read-only", connecting.where)
     ]
 
 

@@ -23,7 +23,7 @@ def facts(view: ViewState) -> Line:
         return line.add(f" no reading for {duration(view.hardware_age_s)} ", "warn")
     if hardware is not None and len(hardware.gpus) > 1:
         line.add(f" {len(hardware.gpus)} GPUs ", "soft")
-    return line if view.link.local else line.add(" this machine, not the daemon's ", "warn")
+    return line if view.local else line.add(" this machine, not the daemon's ", "warn")
 
 
 def rows(view: ViewState) -> int:
@@ -97,7 +97,7 @@ def _gauge(
 def _energy(view: ViewState, width: int) -> list[Line]:
     """The energy of an answer, and what it costs at the price that was set."""
     each = view.history.energy_each_wh()
-    if each is None or not view.link.local:
+    if each is None or not view.local:
         return []
     wh, answers = each
     line = Line("energy ", "faint").add(f"{wh:.2f}").add(" Wh each", "soft")

@@ -9,7 +9,7 @@ from tui.bottleneck import bottleneck
 from tui.formatting import change, class_letter, class_tone, clock, count, duration, share
 from tui.keys import KEYS
 from tui.styled_text import Line, Tone, cells, ends, flow
-from tui.view_state import LinkState, ViewState
+from tui.view_state import ViewState
 
 _LEVEL: dict[str, tuple[str, Tone]] = {
     "good": ("● ", "good"),
@@ -34,8 +34,8 @@ def header(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def _verdict(view: ViewState) -> Line:
-    if view.link.state is LinkState.LOST:
-        return Line(" ").add(" no daemon ", "siren").add(f"  {view.link.reason}", "soft")
+    if view.lost:
+        return Line(" ").add(" no daemon ", "siren").add(f"  {view.lost}", "soft")
     if view.silent_s:
         line = Line(" ").add(f" no news for {view.silent_s:.0f} s ", "siren")
         return line.add("  the daemon does not answer", "soft")
@@ -63,7 +63,7 @@ def _right(view: ViewState, width: int, room: int) -> Line:
     if limit and line.width + cells(limit) + 3 < room:
         line.add(f"{limit}   ", "soft")
     if view.snapshot is None:
-        return line.add(f"{view.link.where} ", "soft")
+        return line.add(f"{view.where} ", "soft")
     up_s = view.snapshot.uptime_s + view.drift_s
     up = Line("clairvoyant ", "soft").add(" up ", "faint").add(duration(up_s), "soft").add(" ")
     return line.join(up) if line.width + up.width < room else line
@@ -89,7 +89,7 @@ def _state(view: ViewState, width: int) -> Line:
         pieces[1] = Line(f" τ {limit} ", "siren")
     if per_minute is not None:
         pieces.append(Line("done ", "faint").add(count(per_minute)).add("/min", "faint"))
-    line, where = flow(pieces, width, gap=4 if width > 100 else 2), Line(view.link.where, "faint")
+    line, where = flow(pieces, width, gap=4 if width > 100 else 2), Line(view.where, "faint")
     return ends(line, where, width) if line.width + where.width + 4 <= width else line
 
 
@@ -145,9 +145,9 @@ def today(gain: GainState) -> list[Line]:
 
 def footer(view: ViewState, width: int, height: int) -> list[Line]:
     trouble = Line()
-    if view.link.state is LinkState.LOST:
-        long = view.snapshot is not None and view.link.lost_for_s >= 1.0
-        trouble.add(f"lost for {duration(view.link.lost_for_s)}, " * long, "alert").add("retrying ", "alert")
+    if view.lost:
+        long = view.snapshot is not None and view.lost_for_s >= 1.0
+        trouble.add(f"lost for {duration(view.lost_for_s)}, " * long, "alert").add("retrying ", "alert")
     line = Line(" ").add(view.message, view.message_tone)
     if not view.message:
         line.join(flow((piece for _, piece in _hints(view)), width - trouble.width - 2, gap=_GAP))

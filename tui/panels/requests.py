@@ -19,7 +19,7 @@ from tui.formatting import (
 )
 from tui.styled_text import Line, Tone
 from tui.table_layout import Column, Grid, heeded, number, words
-from tui.view_state import LinkState, ViewState
+from tui.view_state import ViewState
 
 AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
 Sign = tuple[str, Tone]
@@ -204,10 +204,10 @@ def _queue_words(row: QueuedRequest) -> str:
 
 
 def _queue_empty(view: ViewState) -> str:
-    if view.link.state is LinkState.LOST:
-        return view.link.reason
+    if view.lost:
+        return view.lost
     if view.snapshot is None:
-        return f"Looking for a daemon at {view.link.where}"
+        return f"Looking for a daemon at {view.where}"
     busy, slots = view.snapshot.slots
     if not slots:
         return "The queue is empty, and no server is up."
@@ -274,7 +274,7 @@ def _tokens(row: RunningRequest, view: ViewState, width: int) -> Line:
 
 
 def _running_empty(view: ViewState) -> str:
-    if view.link.state is not LinkState.LIVE or view.snapshot is None:
+    if view.snapshot is None or view.lost:
         return ""
     if view.snapshot.mode == "paused":
         return "Paused. Press P to resume."
@@ -345,7 +345,7 @@ RECENT: Grid[FinishedRequest] = Grid(
     ),
     rows=lambda view: sorted(view.state.recent, key=lambda row: row.finished_at, reverse=True),
     text=lambda row: _words(row, row.outcome),
-    empty=lambda view: "No request has ended yet." * (view.link.state is LinkState.LIVE),
+    empty=lambda view: "No request has ended yet." * view.live,
     # Ended requests are only appended.
-    of=lambda view: (len(view.state.recent), view.state.recent[-1:], view.link.state, heeded(view)),
+    of=lambda view: (len(view.state.recent), view.state.recent[-1:], view.live, heeded(view)),
 )

@@ -12,7 +12,7 @@ from textual.widget import Widget
 from tui.layout import PANELS
 from tui.palette import Palette
 from tui.styled_text import Line, Tone
-from tui.view_state import LinkState, ViewState
+from tui.view_state import ViewState
 
 Painter = Callable[[ViewState, int, int], list[Line]]
 Facts = Callable[[ViewState], Line]
@@ -38,7 +38,7 @@ class Canvas(Widget):
         self._paints: dict[bool, tuple[Style, Mapping[Tone, Style]]] = {}  # of blanks, and of each tone
 
     def show(self, view: ViewState) -> None:
-        stale = self.fades and view.link.state is LinkState.LOST
+        stale = self.fades and bool(view.lost)
         self.view, self._stale, turned = view, stale, stale is not self._stale
         was_of, self._is_of = self._is_of, self._of(view) if self._of else object()
         if turned or self._is_of != was_of:

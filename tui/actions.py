@@ -4,6 +4,7 @@ They act on the chosen rows of the table that has the focus, as the screen shows
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from textual.screen import Screen
@@ -224,7 +225,8 @@ class OperatorScreen(Screen[None]):
             why = otherwise
         else:
             why = f"{table.left} {self._fate(table.left)}: nothing was done" if table.left else NO_ROW
-            table.forget_marks()
+            if table.marks:
+                table.unchoose()
         if why:
             self.app.notify(why, severity="warning", timeout=3)
         return rows
@@ -239,17 +241,16 @@ class OperatorScreen(Screen[None]):
 
 def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tuple[str, str]]:
     """Return the policies, what each does, and when the median queued request would start under it."""
-    summaries = dict(zip(snapshot.policies, snapshot.summaries, strict=False))
-    coming = {each.policy: each for each in outlook}
-    now = coming.get(snapshot.policy)
-    rows = []
-    for name in snapshot.policies:
+    coming, rows = {each.policy: each for each in outlook}, []
+    for name, summary in zip_longest(snapshot.policies, snapshot.summaries, fillvalue=""):
         text, then = name, coming.get(name)
         if then is not None:
-            pairs = (("S", then.short_s, (now or then).short_s), ("L", then.long_s, (now or then).long_s))
-            starts = [_median_start(*pair) for pair in pairs]
-            text = f"{name:<12} {''.join(starts)}{' before any cut' * (then.cuts and any(starts))}"
-        rows.append((name, f"{text.rstrip()}\n  {summaries.get(name, '')}".rstrip()))
+            now = coming.get(snapshot.policy, then)
+            starts = _median_start("S", then.short_s, now.short_s) + _median_start(
+                "L", then.long_s, now.long_s
+            )
+            text = f"{name:<12} {starts}{' before any cut' if then.cuts and starts else ''}"
+        rows.append((name, f"{text.rstrip()}\n  {summary}".rstrip()))
     return rows
 
 

@@ -2,20 +2,13 @@
 each reason must have held for ten seconds.
 """
 
-from clairvoyant_cli.state.snapshot import Snapshot
 from tui.formatting import share
-from tui.history import Sample
 from tui.view_state import ViewState
 
 WINDOW_S = 10.0
 _BUSY, _IDLE, _ROOM = 0.95, 0.6, 0.2
 """A GPU that is the limit, one that could do more, and the memory that must be free for another slot."""
 
-_CAUSES = {
-    "limit": "all that wait are at their client's limit",
-    "swap": "all that wait need another model",
-    "session": "all that wait are sessions without room in the cache",
-}
 _OWN_SLOTS = ("ollama", "lmstudio", "jan", "other")
 """Kinds of servers that get as many requests at once as `--slots` says; the others report their own slots."""
 
@@ -28,13 +21,8 @@ def bottleneck(view: ViewState) -> str:
         return ""
     if not window or window[-1].at - window[0].at < WINDOW_S - 2.0 or not all(s.waiting for s in window):
         return ""
-    if all(each.busy >= each.slots > 0 for each in window):
-        return _of_slots(view, state, window)
-    return _of_queue(state, window)
-
-
-def _of_slots(view: ViewState, state: Snapshot, window: list[Sample]) -> str:
-    """Every slot is busy."""
+    if not all(each.busy >= each.slots > 0 for each in window):
+        return ""  # slots are free: the column `why` says what else the requests wait for
     holder, slots = window[-1].holder, window[-1].slots
     others = any(row.client != holder for row in state.queue)
     if holder and slots > 1 and others and all(each.holder == holder for each in window):
@@ -59,14 +47,3 @@ def _of_slots(view: ViewState, state: Snapshot, window: list[Sample]) -> str:
     )
     more = f": try --slots {slots + max(1, slots // 2)}" if has_room and server.kind in _OWN_SLOTS else ""
     return f"slots full, GPU {share(used)}{more}"
-
-
-def _of_queue(state: Snapshot, window: list[Sample]) -> str:
-    """Slots are free, and requests wait all the same: the scheduler says why."""
-    if any(each.busy >= each.slots for each in window):
-        return ""
-    sessions = state.sessions
-    if sessions.parked and all(each.parked for each in window):
-        return f"cache holds {sessions.turns} of {sessions.turns + sessions.parked} sessions"
-    causes = {row.cause for row in state.queue}
-    return _CAUSES.get(causes.pop(), "") if len(causes) == 1 else ""

@@ -26,7 +26,6 @@ class Sample:
     tokens_per_s: float = 0.0
     busy: int = 0
     slots: int = 0
-    parked: int = 0
     holder: str = ""  # the client that has every slot
     energy_j: float = 0.0  # used by the GPUs since this screen was opened
 
@@ -39,7 +38,6 @@ class Sample:
             state.counters.completed,
             sum(each.tokens_per_s or 0.0 for each in state.running),
             *state.slots,
-            state.sessions.parked,
             holders.pop() if len(holders) == 1 else "",
             energy_j,
         )

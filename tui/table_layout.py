@@ -91,7 +91,7 @@ def words(
     rows: Callable[[ViewState], Iterable[Any]],
     form: Callable[[Any, ViewState], str] = lambda text, view: text,
     tone: Callable[[str], Tone] = lambda text: "soft",
-    title: str = "",
+    **more: Any,
 ) -> Column[Any]:
     """Make a column of texts as wide as those of all `rows`, sorted by what is not formatted yet."""
     of = attrgetter(field)
@@ -101,8 +101,8 @@ def words(
         matter,
         lambda row, view, width: Line(form(of(row), view), tone(of(row))),
         of,
-        title,
         holds=lambda view: (form(text, view) for text in {of(row) for row in rows(view)}),
+        **more,
     )
 
 

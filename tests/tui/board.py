@@ -15,8 +15,7 @@ from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import StateHistory
 from tests.tui.scene import WARM_S, Stage, scene
 from tui.app import Top
-from tui.hardware.reading import Hardware
-from tui.hardware.simulated import simulated_machine
+from tui.hardware.reading import Hardware, simulated_machine
 from tui.history import History
 from tui.screens.board import BoardScreen
 from tui.view_state import ViewState

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.state.snapshot import LoadedModel, SessionsState, Snapshot
+from clairvoyant_cli.state.snapshot import LoadedModel, Snapshot
 from tests.tui.board import WHERE, busy
 from tui.bottleneck import bottleneck
 from tui.hardware.reading import Gpu, Hardware, Host
@@ -40,14 +40,6 @@ def server(**fields: Any) -> Snapshot:
     return replace(state(), backends=(replace(state().backends[0], **fields),))
 
 
-def idle(**fields: Any) -> Snapshot:
-    return replace(server(busy=1), **fields)
-
-
-def for_cause(cause: str) -> Snapshot:
-    return idle(queue=tuple(replace(row, cause=cause) for row in busy().queue))
-
-
 def of_one_client() -> Snapshot:
     return state(running=tuple(replace(row, client="zed") for row in busy().running))
 
@@ -73,10 +65,7 @@ def of_one_client() -> Snapshot:
         (server(state="loading"), gpu(0.98), ""),
         (state(mode="paused"), gpu(0.98), ""),
         (replace(state(), queue=(), waiting=replace(busy().waiting, total=0)), gpu(0.98), ""),
-        (idle(), gpu(0.98), ""),
-        (idle(sessions=SessionsState(2, 1)), gpu(0.3), "cache holds 2 of 3 sessions"),
-        (for_cause("limit"), gpu(0.3), "all that wait are at their client's limit"),
-        (for_cause("swap"), None, "all that wait need another model"),
+        (server(busy=1), gpu(0.98), ""),
     ],
 )
 def test_the_limit_is_named_or_nothing_is(state: Snapshot, gpu: Gpu | None, words: str) -> None:

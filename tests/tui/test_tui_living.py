@@ -24,7 +24,7 @@ from tests.fakes.serving import ByFirstWord, asked, serving, until
 from tests.proxy.test_cut_answers import LONG, SHORT, body, preempting
 from tests.tui.board import SIZES, screen_text
 from tui.app import Top
-from tui.hardware.simulated import simulated_machine
+from tui.hardware.reading import simulated_machine
 
 LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
 PICTURES = "CLAIRVOYANT_PICTURES"

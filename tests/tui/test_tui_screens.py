@@ -29,7 +29,7 @@ from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import SIZES, bench, busy, played, settled, stage
 from tests.tui.moving_picture import MovingPicture
 from tests.tui.scene import judged
-from tui.hardware.simulated import simulated_machine
+from tui.hardware.reading import simulated_machine
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = {

@@ -113,13 +113,6 @@ class Table(Panel):
         self._cursor, self._cursor_id, self._top = 0, "", 0
         self.redraw()
 
-    def forget_marks(self) -> None:
-        """Choose nothing, if what was marked has left."""
-        if self.marks:
-            self.marks.clear()
-            self._cursor_id = ""
-            self.redraw()
-
     def mark(self) -> None:
         """Mark or unmark the row under the cursor, and go to the next."""
         if self.current is not None and self.marks.pop(self._cursor_id, None) is None:

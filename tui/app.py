@@ -43,9 +43,7 @@ from tui.styled_text import Tone
 from tui.view_state import SILENT_S, ViewState
 from tui.widgets.canvas import Canvas
 
-INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
-"""Refresh intervals, the default first. The effect of a key is drawn at once."""
-
+INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)  # the default first; the effect of a key is drawn at once
 _GRAPHED_S = 600.0  # how much of the daemon's history is fetched at the start, for the graph
 _HARDWARE_EVERY_S = 1.0
 _TICK_S = 0.3
@@ -158,8 +156,6 @@ class Top(App[None]):
         self._message_until = self._clock() + (timeout or _MESSAGE_S)
         self.call_later(self.draw)
 
-    # -- what comes in ----------------------------------------------------------------------------------
-
     async def _follow(self) -> None:
         """Draw the newest state, then sleep for the rest of the interval; states between are not decoded."""
         clock = asyncio.get_running_loop().time
@@ -229,8 +225,6 @@ class Top(App[None]):
             if screen.is_mounted and isinstance(screen, BoardScreen | PageScreen):
                 screen.show(view)
 
-    # -- what is asked of the daemon --------------------------------------------------------------------
-
     def remember(self, **liked: str) -> None:
         """Store preferences; an error of the disk is ignored."""
         if self._memory is not None:
@@ -293,8 +287,6 @@ class Top(App[None]):
             return
         back = [action for each in reversed(done) for action in each.undo]
         self._perform([deed(action, state) for action in back], said_of(done))
-
-    # -- the view as a whole ----------------------------------------------------------------------------
 
     def action_freeze(self) -> None:
         view = self.view()

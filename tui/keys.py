@@ -41,7 +41,7 @@ def _key(verb: Verb, action: str = "", help: str = "", and_so: str = "", on: str
     return Key(of.key, action or verb, (help or of.help) + and_so, of.hint, changes=True, on=on)
 
 
-MOVES = (
+MOVES = (  # the keys that move the cursor, or scroll a page
     Key("down,j", "move(1)", "Down and up; also the arrows and the wheel.", "choose", "j k", on="rows"),
     Key("up,k", "move(-1)", "", on="rows"),
     Key("ctrl+d", "move(0.5, 'page')", "Half a page down and up.", shown="^D ^U", on="rows"),
@@ -51,17 +51,13 @@ MOVES = (
     Key("home,g", "move(-1, 'all')", "First and last row; also gg, Home and End.", shown="g G", on="rows"),
     Key("end,G", "move(1, 'all')", "", on="rows"),
 )
-"""The keys that move the cursor, or scroll a page."""
-
-EVERYWHERE = (
+EVERYWHERE = (  # the keys that every page has too
     Key("colon", "app.command", "Type a command, such as `tau 60`; Tab completes it.", "command", ":"),
     Key("question_mark,f1", "app.help", "Show this help.", "help", "?"),
     Key("ctrl+l", "app.repaint", "Draw the whole screen again.", shown="^L"),
     Key("ctrl+z", "app.suspend_process", "Suspend; `fg` comes back.", shown="^Z"),
 )
-"""The keys that every page has too."""
-
-GROUPS = {
+GROUPS = {  # the keys under each heading of the help; one without a help text is named in that of another
     "Chosen request, of the focused table only": (
         Key("enter", "detail", "Show it: prediction, place in the queue, history.", "why", "⏎", on="row"),
         _key(Verb.CANCEL, and_so=" Asks first.", on="alive"),
@@ -111,6 +107,4 @@ GROUPS = {
         Key("q,ctrl+q,ctrl+c", "app.quit", "Close a page; quit. The daemon keeps running.", "quit"),
     ),
 }
-"""The keys under each heading of the help; one without a help text is named in that of another."""
-
 KEYS = tuple(key for keys in GROUPS.values() for key in keys)

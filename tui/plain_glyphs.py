@@ -11,11 +11,9 @@ from textual.driver import Driver
 
 _UPPER, _LOWER = 0b0001_1011, 0b1110_0100  # the bits of a braille cell's upper and lower two rows of dots
 _HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
-
-PLAIN: dict[int, int | str] = {
+PLAIN: dict[int, int | str] = {  # each is one cell wide, as is what it stands for
     0x2800 + bits: _HALVES[bool(bits & _UPPER), bool(bits & _LOWER)] for bits in range(256)
 } | str.maketrans("▁▂▃▅▆▇▉▊▋▍▎▏▔━╸╌╭╮╰╯▶▸◆◌◔◐✓✗⊘‖⏎¦", "__▄▄█████▌▌▌▀══-┌┐└┘►►♦·○◘√xø║┘|")
-"""Each is one cell wide, as is what it stands for."""
 
 
 def plain_driver(driver: type[Driver], glyphs: Mapping[int, int | str] = PLAIN) -> type[Driver]:

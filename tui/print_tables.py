@@ -17,7 +17,6 @@ from tui.table_layout import Grid
 from tui.view_state import ViewState
 
 _MAX_ROWS = 50
-
 PIPE_WIDTH = 160  # width of tables printed into a pipe, in cells
 PLAIN_WIDTH = 80  # width of sentences
 

@@ -34,10 +34,6 @@ class Column(Generic[RowT]):
     flex: bool = False
     when: Callable[[ViewState], bool] = lambda view: True
 
-    @property
-    def label(self) -> str:
-        return self.title.strip() or self.name
-
     def needs(self, view: ViewState) -> int:
         """Return how many cells its texts take; 0 if it has nothing to show."""
         if not self.when(view):

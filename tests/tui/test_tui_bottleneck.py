@@ -7,9 +7,9 @@ import pytest
 
 from clairvoyant_cli.state.snapshot import LoadedModel, Snapshot
 from tests.tui.board import WHERE, busy
-from tui.bottleneck import bottleneck
 from tui.hardware.reading import Gpu, Hardware, Host
 from tui.history import History, Sample
+from tui.panels.header import bottleneck
 from tui.view_state import ViewState
 
 FULL_MODEL = (LoadedModel("m", 8 << 30, 8 << 30),)

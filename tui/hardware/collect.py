@@ -67,10 +67,8 @@ def _number(path: Path, unit: float) -> float | None:
 
 def read_apple(host: Host, run: Callable[[], bytes] | None = None) -> tuple[Gpu, ...]:
     """Return the GPU, or nothing where ioreg tells nothing. `run` returns ioreg's property list."""
-    entries = told(lambda: plistlib.loads((run or _ioreg)())) or ()
-    return tuple(
-        _apple_gpu(index, entry, host) for index, entry in enumerate(entries) if isinstance(entry, dict)
-    )
+    entries = told(lambda: [{**each} for each in plistlib.loads((run or _ioreg)())]) or ()
+    return tuple(_apple_gpu(index, entry, host) for index, entry in enumerate(entries))
 
 
 def _ioreg() -> bytes:

@@ -12,7 +12,7 @@ from clairvoyant_cli.state.snapshot import (
     Snapshot,
 )
 from tui.formatting import CLASS_LETTER, bar, class_letter, class_tone, clock, count, duration, share
-from tui.panels.requests import ETA_WIDE, compared, ends, level_tone, progress, starts, tau_fraction, tau_tone
+from tui.panels.requests import ETA_WIDE, LEVELS, compared, ends, progress, starts, tau_fraction, tau_tone
 from tui.styled_text import Line, Tone, cell, wrap
 from tui.view_state import ViewState
 
@@ -104,7 +104,7 @@ def _waiting(request: QueuedRequest, view: ViewState, state: Snapshot, width: in
 
 def _level(request: QueuedRequest | RunningRequest) -> list[Line]:
     if request.urgency is not None:
-        meaning, tone = level_tone(request.urgency)
+        meaning, tone = LEVELS[min(request.urgency, 4)]
         said = _SAID_BY.get(request.urgency_by, request.urgency_by)
         return [_fact("urgency", f"level {request.urgency}, {meaning}", tone, f"set by {said}")]
     why = "its client has used its share of urgency"

@@ -5,7 +5,6 @@ last message or the keys that do something now.
 from operator import itemgetter
 
 from clairvoyant_cli.state.snapshot import GainState, Snapshot
-from tui.bottleneck import bottleneck
 from tui.formatting import change, class_letter, class_tone, clock, count, duration, share
 from tui.keys import KEYS
 from tui.styled_text import Line, Tone, cells, ends, flow
@@ -22,6 +21,10 @@ _BEHIND = -0.05  # a loss of less than this, in seconds, goes unnoticed
 _SAME_S = 0.005
 _FULL = 0.9
 _GAP = 2
+WINDOW_S = 10.0
+_BUSY, _IDLE = 0.95, 0.6  # use of a GPU that is the limit, and of one that could do more
+_ROOM = 0.2  # share of its memory that must be free for another slot
+_OWN_SLOTS = ("ollama", "lmstudio", "jan", "other")  # they get as many requests at once as `--slots` says
 _FIRST = ("quit", "help", "command", "choose")
 
 
@@ -67,6 +70,42 @@ def _right(view: ViewState, width: int, room: int) -> Line:
     up_s = view.snapshot.uptime_s + view.drift_s
     up = Line("clairvoyant ", "soft").add(" up ", "faint").add(duration(up_s), "soft").add(" ")
     return line.join(up) if line.width + up.width < room else line
+
+
+def bottleneck(view: ViewState) -> str:
+    """Name what limits the throughput, and what would help; nothing if it has not held for ten seconds."""
+    state, window = view.state, view.history.last(WINDOW_S)
+    serves = view.live and view.past_s is None and state.mode == "serving"
+    if not serves or any(each.state != "up" or each.stamped for each in state.backends):
+        return ""
+    if not window or window[-1].at - window[0].at < WINDOW_S - 2.0 or not all(s.waiting for s in window):
+        return ""
+    if not all(each.busy >= each.slots > 0 for each in window):
+        return ""  # slots are free: the column `why` says what else the requests wait for
+    holder, slots = window[-1].holder, window[-1].slots
+    others = any(row.client != holder for row in state.queue)
+    if holder and slots > 1 and others and all(each.holder == holder for each in window):
+        return f"{holder} holds all {slots} slots"
+    gpus = view.history.gpus if view.local and view.hardware_age_s < WINDOW_S else {}
+    pasts = [[*past][-round(WINDOW_S) :] for past in gpus.values()]
+    if not pasts or any(each.utilisation is None for past in pasts for each in past):
+        return ""
+    used = max(sum(each.utilisation or 0.0 for each in past) / len(past) for past in pasts)
+    if used >= _BUSY and len(pasts) == 1:
+        hot = all(each.throttled == "heat" for each in pasts[0])
+        return f"GPU {share(used)}{', slowed by heat' if hot else ''}: it is the limit"
+    if used > _IDLE or len(state.backends) > 1:
+        return ""
+    server = state.backends[0]
+    for model in server.models:
+        if model.size_bytes and model.vram_bytes is not None and model.vram_bytes < _BUSY * model.size_bytes:
+            return f"GPU {share(used)}: part of {model.name} is on the CPU"
+    has_room = all(
+        (past[-1].memory_used_bytes or 0) < (1.0 - _ROOM) * (past[-1].memory_total_bytes or 0)
+        for past in pasts
+    )
+    more = f": try --slots {slots + max(1, slots // 2)}" if has_room and server.kind in _OWN_SLOTS else ""
+    return f"slots full, GPU {share(used)}{more}"
 
 
 def _state(view: ViewState, width: int) -> Line:
@@ -138,9 +177,6 @@ def today(gain: GainState) -> list[Line]:
         return [line]
     word = "fewer" if gain.spared_tokens_today > 0 else "more"
     return [line, Line(f"about {count(abs(gain.spared_tokens_today))} {word} tokens read", "faint")]
-
-
-# -- the footer -------------------------------------------------------------------------------------------
 
 
 def footer(view: ViewState, width: int, height: int) -> list[Line]:

@@ -23,9 +23,6 @@ def of(view: ViewState) -> object:
     return next(reversed(view.history.samples), None), view.state.taken_at // 1.0, view.state.tau.tau_s
 
 
-# -- the graph --------------------------------------------------------------------------------------------
-
-
 def graph(view: ViewState, width: int, height: int) -> list[Line]:
     """The queue over the tokens, or, if the panel is low, over a line of them; then tau."""
     cells = max(1, width - AXIS)
@@ -65,9 +62,6 @@ def _by_time(view: ViewState, columns: int) -> Iterator[tuple[float | None, floa
         if part:
             last = max(each.waiting for each in part), sum(each.tokens_per_s for each in part) / len(part)
         yield last
-
-
-# -- the plots --------------------------------------------------------------------------------------------
 
 
 def plots(view: ViewState, width: int, height: int) -> list[Line]:

@@ -23,15 +23,13 @@ from tui.view_state import ViewState
 
 AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
 Sign = tuple[str, Tone]
-LEVELS: tuple[Sign, ...] = (
+LEVELS: tuple[Sign, ...] = (  # what each urgency level means, and its tone
     ("immediate", "alert"),
     ("high risk", "warn"),
     ("urgent", "ink"),
     ("less urgent", "soft"),
     ("not urgent", "faint"),
 )
-"""What each urgency level means, and its tone."""
-
 ETA_WIDE = 14  # from this width on, the time that is expected stands before the range
 _STATE: dict[str, Sign] = {
     "connecting": ("◌", "soft"),
@@ -50,13 +48,8 @@ _OUTCOME: dict[str, Sign] = {
 }
 _CAUSE: dict[str, Tone] = {"down": "alert", "promoted": "accent", "urgent": "accent"}
 _CAUSE |= dict.fromkeys(("guard", "held", "limit", "session", "swap"), "warn")
-_CLASS_ORDER = {"short": 0, "medium": 1, "long": 2}
 _NOW_S = 0.005
 _NEVER_S = 1e12
-
-
-def level_tone(level: int) -> Sign:
-    return LEVELS[min(level, len(LEVELS) - 1)]
 
 
 def tau_fraction(row: QueuedRequest, view: ViewState) -> float | None:
@@ -116,9 +109,6 @@ def progress(row: RunningRequest) -> float:
     return min(row.tokens / max(row.predicted.expected_tokens, 1.0), 0.97)
 
 
-# -- columns that several tables have ---------------------------------------------------------------------
-
-
 def _all(view: ViewState) -> Iterable[AnyRequest]:
     """All requests: names are as wide in each table, and stay so when rows come and go."""
     return (*view.state.queue, *view.state.running, *view.state.recent)
@@ -138,7 +128,9 @@ def _class(row: AnyRequest, view: ViewState, width: int) -> Line:
 
 
 def _level(row: AnyRequest, view: ViewState, width: int) -> Line:
-    return Line("·", "track") if row.urgency is None else Line(str(row.urgency), level_tone(row.urgency)[1])
+    return (
+        Line("·", "track") if row.urgency is None else Line(str(row.urgency), LEVELS[min(row.urgency, 4)][1])
+    )
 
 
 def _prompt(row: QueuedRequest | RunningRequest, view: ViewState, width: int) -> Line:
@@ -162,15 +154,13 @@ def _words(row: AnyRequest, *more: str) -> str:
 
 _ID: Column[Any] = Column("id", 4, 5, _id, lambda r: r.id, holds=lambda s: (row.id[-9:] for row in _all(s)))
 _CLASS: Column[Any] = Column(
-    "class", 3, 8, _class, lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3), "cls"
+    "class", 3, 8, _class, lambda r: "SML".find(class_letter(r.predicted.length_class)), "cls"
 )
 _LEVEL: Column[Any] = Column(  # one without a level counts as one of the middle
     "level", 3, 7, _level, lambda r: 2 if r.urgency is None else r.urgency, "lvl", right=True, when=heeded
 )
 _MODEL, _CLIENT = words("model", 8, 6, "model", _all), words("client", 6, 6, "client", _all)
 _PROMPT: Column[Any] = Column("prompt", 16, 7, _prompt, flex=True, most=200, when=lambda view: view.prompts)
-
-# -- the queue --------------------------------------------------------------------------------------------
 
 
 def _queued(view: ViewState) -> tuple[QueuedRequest, ...]:
@@ -253,8 +243,6 @@ QUEUE: Grid[QueuedRequest] = Grid(
     total=lambda view: view.state.waits,
 )
 
-# -- running ----------------------------------------------------------------------------------------------
-
 
 def _state_mark(row: RunningRequest, view: ViewState, width: int) -> Line:
     by = _BY.get(row.dispatched_by) if row.state == "decoding" else None
@@ -313,8 +301,6 @@ RUNNING: Grid[RunningRequest] = Grid(
     text=lambda row: _words(row, row.state),
     empty=_running_empty,
 )
-
-# -- ended ------------------------------------------------------------------------------------------------
 
 
 def _real_tokens(row: FinishedRequest, view: ViewState, width: int) -> Line:

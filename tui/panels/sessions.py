@@ -1,38 +1,35 @@
 """Draws the sessions of agents: whose turn it is, and how much of their prompts came from the cache."""
 
-from clairvoyant_cli.state.snapshot import SessionState
+from clairvoyant_cli.state.snapshot import SessionsState, SessionState
 from tui.formatting import count, duration, share
 from tui.styled_text import Line, Tone
 from tui.table_layout import Column, Grid, number, words
 from tui.view_state import ViewState
 
-_STATES: dict[str, Tone] = {
+_STATES: dict[str, Tone] = {  # in the order in which they are sorted
     "running": "accent",
     "waiting": "ink",
     "held": "good",
     "parked": "warn",
     "resting": "faint",
 }
-"""In the order in which they are sorted."""
-
-_LOW_SHARE = 0.5
-"""A session that has less than this of its later prompts from the cache is read again and again."""
+_LOW_SHARE = 0.5  # a session that has less of its later prompts from the cache is read again and again
 
 
 def facts(view: ViewState) -> Line:
     """How the sessions take turns, or how much of all prompts came from the cache; and what that saved."""
     sessions = view.state.sessions
-    hit = hit_share(sessions.read_tokens, sessions.cached_tokens)
+    hit = hit_share(sessions)
     text = sessions.summary or (f"{share(hit)} from cache" if hit is not None else "")
     if sessions.saved_s:
         text = f"{text.partition(':')[0]}, {duration(sessions.saved_s)} of reading saved"
     return Line(f" {text} " if text else "", "soft")
 
 
-def hit_share(read_tokens: float, cached_tokens: float) -> float | None:
+def hit_share(of: SessionState | SessionsState) -> float | None:
     """Return the share of prompt tokens that came from the cache; None without any."""
-    prompts = read_tokens + cached_tokens
-    return cached_tokens / prompts if prompts else None
+    prompts = of.read_tokens + of.cached_tokens
+    return of.cached_tokens / prompts if prompts else None
 
 
 def _state(row: SessionState, view: ViewState, width: int) -> Line:
@@ -44,7 +41,7 @@ def _state(row: SessionState, view: ViewState, width: int) -> Line:
 
 
 def _hit(row: SessionState, view: ViewState, width: int) -> Line:
-    hit = hit_share(row.read_tokens, row.cached_tokens)
+    hit = hit_share(row)
     return Line(share(hit), "warn" if row.turns > 1 and hit is not None and hit < _LOW_SHARE else "ink")
 
 
@@ -59,7 +56,7 @@ SESSIONS: Grid[SessionState] = Grid(
         number("read", 6, 5, "read_tokens", count),
         number("cached", 6, 5, "cached_tokens", count),
         number("saved", 6, 4, "saved_s", tone="soft"),
-        Column("hit", 4, 8, _hit, lambda r: hit_share(r.read_tokens, r.cached_tokens) or 0.0, right=True),
+        Column("hit", 4, 8, _hit, lambda r: hit_share(r) or 0.0, right=True),
         words("client", 8, 5, "client", lambda view: view.state.sessions.listed),
     ),
     rows=lambda view: view.state.sessions.listed,

@@ -26,9 +26,10 @@ class Dialog(ModalScreen[AnswerT | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Close")]
 
-    def __init__(self, question: str) -> None:
+    def __init__(self, question: str, detail: str = "") -> None:
         super().__init__()
         self._asked = Static(printable(question), classes="question", markup=False)
+        self._detail = Static(printable(detail), classes="detail", markup=False)
 
 
 class Confirm(Dialog[bool]):
@@ -39,14 +40,10 @@ class Confirm(Dialog[bool]):
         Binding("n,q,enter", "dismiss(False)", "No"),
     ]
 
-    def __init__(self, question: str, detail: str) -> None:
-        super().__init__(question)
-        self._detail = printable(detail)
-
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield self._asked
-            yield Static(self._detail, classes="detail", markup=False)
+            yield self._detail
             yield Static("[b $accent]y[/] yes    [b $accent]n[/] no (Enter)")
 
 

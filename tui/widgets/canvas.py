@@ -17,8 +17,7 @@ from tui.view_state import ViewState
 Painter = Callable[[ViewState, int, int], list[Line]]
 Facts = Callable[[ViewState], Line]
 MARGIN = 1  # cells to the left and right of a panel's body
-Of = Callable[[ViewState], object]
-"""What a drawing depends on, if time alone does not change it: it is painted only when that has changed."""
+Of = Callable[[ViewState], object]  # what a drawing depends on, if time alone does not change it
 
 
 class Canvas(Widget):

@@ -34,8 +34,6 @@ class Table(Panel):
         self._top = 0
         self._fitted: Fitted[Any] = Fitted(())
 
-    # -- what is shown ----------------------------------------------------------------------------------
-
     def show(self, view: ViewState) -> None:
         self._arrange(view)
         super().show(view)
@@ -89,8 +87,6 @@ class Table(Panel):
             kept.join(own)
         return kept.join(below) if kept.width + below.width <= room else kept
 
-    # -- what is chosen ---------------------------------------------------------------------------------
-
     @property
     def current(self) -> Any:
         """The row under the cursor, None if it is on none."""
@@ -130,8 +126,6 @@ class Table(Panel):
     def sort_by(self, name: str) -> None:
         """Sort by a column; again to reverse."""
         self.reorder(f"-{name}" if name == self.sort else name, self.filter)
-
-    # -- keys and mouse ---------------------------------------------------------------------------------
 
     def move(self, step: float, unit: str = "row") -> None:
         """Go some rows, pages or tables down or up; from where a request has left, to the one next to it."""

@@ -141,14 +141,30 @@ class Continuation:
         return self.trials >= MIN_TRIALS and self.exact + self.rounded >= MIN_ALIKE_SHARE * self.trials
 
     @property
+    def fits(self) -> bool:
+        return self.is_exact or self.is_rounded
+
+    @property
+    def faulty(self) -> int:
+        """Trials whose text differed by more than rounding."""
+        return self.trials - self.exact - self.rounded
+
+    @property
     def repeats_are_exact(self) -> bool:
         """Whether greedy answers to repeated prompts may be preempted."""
         return 0 < self.repeats == self.exact_repeats
 
+    @property
+    def rounding(self) -> str:
+        """How many texts differ by rounding, as the clause of a sentence; "" if that cannot be told."""
+        if self.tie_nats is None:
+            return ""
+        return f", {self.rounded} differ by rounding (ties within {self.tie_nats:.2g} nats)"
+
 
 def best_of(continuations: Iterable[Continuation]) -> Continuation | None:
     """Return the fastest exact one, else the fastest that is equal up to rounding."""
-    fit = [each for each in continuations if each.is_exact or each.is_rounded]
+    fit = [each for each in continuations if each.fits]
     return min(fit, key=lambda each: (not each.is_exact, each.resume_s), default=None)
 
 
@@ -157,9 +173,7 @@ def verdict_of(proof: Continuation) -> str:
     counts = f"{proof.exact} of {proof.trials} continuations matched"
     if proof.is_exact:
         return counts
-    if proof.tie_nats is not None:
-        counts += f", {proof.rounded} differ by rounding (ties within {proof.tie_nats:.2g} nats)"
-    return f"{counts}; answers at temperature 0 are not preempted"
+    return f"{counts}{proof.rounding}; answers at temperature 0 are not preempted"
 
 
 MIN_TRIALS = 12

@@ -77,7 +77,7 @@ def next_token(onward: ContinuationRequest) -> Body:
     """Return the body that asks for the likeliest tokens at the beginning of a continuation."""
     told = {"stream": False, "logprobs": True, "top_logprobs": TOLD_TOKENS}
     if onward.shape in OLLAMA_SHAPES:
-        return onward.body | told | {"options": onward.body["options"] | {"num_predict": 1}}
+        return onward.body | told | {"options": (onward.body.get("options") or {}) | {"num_predict": 1}}
     body = {name: value for name, value in onward.body.items() if name not in (*CAPS, "stream_options")}
     return body | told | {"max_tokens": 1}
 

@@ -53,10 +53,9 @@ OTHERS = ("Name three colours.", "What is twelve times twelve?", "Which month co
 MAX_OTHERS = 16
 LOOKUP_TIMEOUT_S = 60.0
 
-
 TIE_FACTOR = 2.0  # from the largest change of a probability that was seen to the limit for ties
 LEAST_TIE_NATS, MOST_TIE_NATS = 0.01, 1.0
-FAR_NATS = 99.0
+FAR_NATS = 99.0  # the distance of a token that is not among the likely ones, which is no tie
 LIKELY_NATS = 3.0  # tokens that are less likely than the first by more than this say nothing of ties
 
 
@@ -69,9 +68,8 @@ class Trial:
     counted: bool = False  # equal in the tokens that the server reports
     warm_s: float | None = None  # to the first new token right after the cut; None if none came
     resume_s: float | None = None  # the same after others had the slot
-    gap_nats: float | None = (
-        None  # how far the less likely of the tokens where the texts part is from the best
-    )
+    # How far the less likely of the tokens where the texts part is from the best.
+    gap_nats: float | None = None
     change_nats: float = 0.0  # by how much probabilities changed there when the tokens were read again
 
 
@@ -171,7 +169,7 @@ class Prover:
             hopeless = not (found.exact or found.rounded) and max(len(trials), asked) >= HOPELESS
             if not hopeless and len(trials) < self.wanted and asked < MOST_QUESTIONS:
                 return way
-            if found.is_exact or found.is_rounded:
+            if found.fits:
                 return None
         return None
 

@@ -30,7 +30,7 @@ from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.proxy.servers.server import Server
-from profiles.records import Host, Profile, Served, best_of, verdict_of
+from profiles.records import MIN_TRIALS, Host, Profile, Served, best_of, verdict_of
 
 PIECE_S = 2.0
 FOREVER_S = 1e9  # Ollama's `keep_alive: -1` is a date in some 290 years
@@ -247,7 +247,7 @@ class SelfTest:
             progress.tried = prover.tried
             test.prover = prover
             for way in (way for each in server.profiles for way in each.continuations):
-                is_known = way.is_rounded or way.is_exact or way.exact + way.rounded < way.trials
+                is_known = way.trials >= MIN_TRIALS or way.faulty
                 if is_known and not changed_parts(way.fingerprint, prover.tried.fingerprint):
                     test.over = True
         else:

@@ -131,7 +131,7 @@ def with_earlier_proof(profile: Profile, earlier: Iterable[Profile]) -> Profile:
     for each in earlier:
         proof = each.continuation if replace(each.served, url="") == served else None
         if proof and not any(
-            new.exact + new.rounded < new.trials or changed_parts(proof.fingerprint, new.fingerprint)
+            new.faulty or changed_parts(proof.fingerprint, new.fingerprint)
             for new in profile.continuations
             if new.way == proof.way
         ):

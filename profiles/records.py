@@ -193,15 +193,15 @@ class Profile:
     host: Host
     served: Served
     plan: str
-    method: str
-    concurrency: int
-    mu_short_s: Estimate | None
-    tau_s: float | None
-    decode_tokens_per_s: float | None
-    prefill_tokens_per_s: float | None
-    ttft_s: float | None
-    load_s: float | None
-    slots: int
+    method: str = "not measured"
+    concurrency: int = 0
+    mu_short_s: Estimate | None = None
+    tau_s: float | None = None
+    decode_tokens_per_s: float | None = None
+    prefill_tokens_per_s: float | None = None
+    ttft_s: float | None = None
+    load_s: float | None = None
+    slots: int = 1
     mixes: tuple[Mix, ...] = ()
     bands: tuple[Band, ...] = ()
     short_p99_s: float | None = None

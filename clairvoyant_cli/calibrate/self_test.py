@@ -21,11 +21,11 @@ import psutil
 from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.continuation import Progress, Prover, progress_name
-from clairvoyant_cli.calibrate.questions import Question, reading
+from clairvoyant_cli.backends.client import Client, Question
+from clairvoyant_cli.calibrate.questions import reading
 from clairvoyant_cli.calibrate.server_speeds import survey
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.preempt.prove import Progress, Prover, progress_name, progress_of
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
@@ -59,19 +59,16 @@ class Storage(Protocol):
 
 @dataclass(slots=True)
 class Trying:
-    """A test of one model. `keeps_prompts`: its server keeps the KV cache of slots in memory when they are
-    reused. `failed` attempts in a row, the next due at `again_s`; `over`: there is nothing left to test.
-    """
+    """A test of one model."""
 
     client: Client
-    name: str
     progress: Progress
+    keeps_prompts: bool  # its server keeps the KV cache of slots in memory when they are reused
     served: Served = field(default_factory=lambda: Served("", ""))
     prover: Prover | None = None
-    keeps_prompts: bool = False
-    failed: int = 0
-    again_s: float = 0.0
-    over: bool = False
+    failed: int = 0  # attempts in a row
+    again_s: float = 0.0  # when the next is due
+    over: bool = False  # there is nothing left to test
 
 
 @dataclass(slots=True)
@@ -158,9 +155,9 @@ class SelfTest:
             api_key = None if server.key is None else server.key.decode()
             client = Client(found, model, api_key, self.daemon.stats.journal.clock)
             client.piece_s = PIECE_S
-            name = progress_name(server.adapter.name, server.base_url, model)
-            test = self._tests[key] = Trying(client, name, _read(self.storage.load(name)))
-            test.keeps_prompts = await asyncio.to_thread(server.adapter.keeps_prompts, server.local_port)
+            keeps_prompts = await asyncio.to_thread(server.adapter.keeps_prompts, server.local_port)
+            progress = progress_of(self.storage.load(progress_name(client)))
+            test = self._tests[key] = Trying(client, progress, keeps_prompts)
             news = f"{server.name}: finding out in idle time whether answers of {model} can be cut"
             self._say(f"{news}; --no-self-test turns it off")
         return test
@@ -218,7 +215,7 @@ class SelfTest:
         finally:
             self._piece = None
         test.failed = 0
-        self.storage.save(test.name, msgspec.json.encode(test.progress))
+        self.storage.save(progress_name(test.client), msgspec.json.encode(test.progress))
         if test.prover is not None and test.prover.is_complete:
             test.over = True
             await self._conclude(server, test, test.prover)
@@ -240,15 +237,14 @@ class SelfTest:
             progress.decode_tokens_per_s = answer.decode_tokens_per_s
             server.speeds.learn(read.tokens, read.told_decode_s, read.prefilled_tokens, read.told_prefill_s)
         elif test.prover is None:
-            prover = Prover(client, server.slots, progress.decode_tokens_per_s, progress.tried)
+            prover = Prover(client, server.slots, progress.decode_tokens_per_s, progress)
             await prover.look()
             wanted = None if server.adapter.ANSWERS_ANY_MODEL else client.model  # it may be listed by another
             test.served = (await survey(client, wanted)).served
-            progress.tried = prover.tried
             test.prover = prover
             for way in (way for each in server.profiles for way in each.continuations):
                 is_known = way.trials >= MIN_TRIALS or way.faulty
-                if is_known and not changed_parts(way.fingerprint, prover.tried.fingerprint):
+                if is_known and not changed_parts(way.fingerprint, progress.fingerprint):
                     test.over = True
         else:
             await test.prover.step()
@@ -268,14 +264,9 @@ class SelfTest:
                 host=Host(),
                 served=test.served,
                 plan="self-test",
-                method="not measured",
-                concurrency=0,
-                mu_short_s=None,
-                tau_s=None,
                 decode_tokens_per_s=progress.decode_tokens_per_s,
                 prefill_tokens_per_s=progress.prefill_tokens_per_s,
                 ttft_s=progress.ttft_s,
-                load_s=None,
                 slots=server.slots,
                 measured_by=__version__,
             )
@@ -286,10 +277,3 @@ class SelfTest:
 
     def _say(self, news: str) -> None:
         self.daemon.stats.journal.event(logging.INFO, news)
-
-
-def _read(state: bytes | None) -> Progress:
-    try:
-        return msgspec.json.decode(state or b"{}", type=Progress)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return Progress()

@@ -8,16 +8,14 @@ from functools import partial
 from pathlib import Path
 
 import click
-import msgspec
 from rich.progress import TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import check_backend
+from clairvoyant_cli.backends.client import Client
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.continuation import progress_name
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
@@ -113,8 +111,7 @@ def command(
     with opened_database(db_file, write=True) as connection:
         profile = save(connection, with_earlier_proof(profile, find(connection)), outcome.samples)
         if outcome.progress is not None:
-            name = progress_name(served.backend, served.url, served.model)
-            save_state(connection, name, msgspec.json.encode(outcome.progress))
+            save_state(connection, *outcome.progress)
         fits = find(connection)
     taken = next((each for each in fits if each.served.model == served.model), profile)
     _print(replace(outcome, profile=profile), taken, as_json=as_json)

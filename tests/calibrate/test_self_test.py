@@ -14,8 +14,8 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
+from clairvoyant_cli.backends.client import Client
 from clairvoyant_cli.backends.ollama import Ollama
-from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.self_test import IDLE_S, PIECE_S, SelfTest, Storage
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon

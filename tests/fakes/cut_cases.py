@@ -17,12 +17,12 @@ from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.preempt.cut import Preemption
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
-from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.new_exchange import ReadBody
 from clairvoyant_cli.proxy.requests.refusals import Refusals
@@ -237,7 +237,7 @@ class CaseRunner:
         """Cut what runs at the next good place."""
         exchange = self.exchange
         if exchange is not None and exchange.attempt is not None:
-            self.serving.preemption._cut(exchange)
+            self.serving.preemption.cut(exchange)
 
     def reply(self, path: str, asked: Json) -> tuple[Reply, int | None, int | None]:
         """Return what the server says now, the packet before which it is cut, and the one that is lost."""

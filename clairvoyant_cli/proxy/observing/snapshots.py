@@ -164,7 +164,7 @@ class SnapshotBuilder:
             stamped=worker.stamps is not None,
             engine=worker.engine if worker.stamps is not None else None,
             heeded=self.engines.heeded(worker),
-            prompt_stop_s=worker.prompt_cuts.stop_s,
+            prompt_stop_s=worker.prompt_stop_s,
             truncated=worker.truncated,
             cut_to=worker.cut_to,
             kept_for_s=worker.outage.left_s,

@@ -11,13 +11,12 @@ from functools import partial
 
 import msgspec
 
-from clairvoyant_cli.backends.continuation import ContinuationRequest
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.preempt.cut import Preemption, UnfitError
 from clairvoyant_cli.protocols.routes import Route, Shape, Work
-from clairvoyant_cli.protocols.summed_totals import summed_totals
-from clairvoyant_cli.protocols.usage import Totals, UsageReader
+from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Release
@@ -32,12 +31,11 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Outcome,
     Phase,
 )
-from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation, has_no_side_effects
 from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.relay import CutError, Relay
+from clairvoyant_cli.proxy.requests.relay import CutError, Relay, SplicedRelay
 from clairvoyant_cli.proxy.requests.serving_rules import (
     Abandon,
     Answered,
@@ -52,7 +50,6 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     ServingRules,
     WaitAgain,
 )
-from clairvoyant_cli.proxy.requests.spliced_relay import SplicedRelay, UnfitError
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
@@ -125,9 +122,8 @@ class Serving:
             return ClientLeft()
         server = self.pool[attempt.worker]
         relay: Relay | None = None
-        attempt.follows_cut_s = server.prompt_cuts.followed(attempt.granted_s)
         try:
-            onward = await self._onward(exchange, request, server)
+            onward = await self.preemption.request_for(exchange, attempt, request, server)
             upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True
             relay = self._relay(exchange, attempt, upstream, request, keep_alive)
@@ -149,9 +145,8 @@ class Serving:
                 forward_continuation(
                     request, upstream, relay, server, msgspec.json.encode(onward.body), onward.path, drop=drop
                 )
-            if not exchange.has_begun and self._is_resendable(request, exchange.asked.route, server):
-                attempt.stop_reading = relay.cut
-            self.stats.resumes += bool(exchange.parts) and exchange.parts[-1].read_s is not None
+            again = not exchange.has_begun and self._is_resendable(request, exchange.asked.route, server)
+            self.preemption.sent(exchange, relay.cut if again else None)
             exchange.phase = Phase.PREFILL
             await relay.finished
         except CutError:
@@ -168,24 +163,14 @@ class Serving:
             return self._left(exchange, attempt, relay)
         else:
             return self._answered(exchange, attempt, relay.status)
+        finally:
+            self.preemption.over(exchange)
 
     def _is_resendable(self, request: Request, route: Route, server: Server) -> bool:
         """Whether a request that was sent may be cut, and sent again, before any of its answer has come."""
         if server.stamps is not None or route.work is not Work.GENERATE:
             return False
         return self.preemption.enabled and request.is_kept and has_no_side_effects(request, route)
-
-    async def _onward(
-        self, exchange: Exchange, request: Request, server: Server
-    ) -> ContinuationRequest | None:
-        """Return the request to send in place of the client's; None for its own."""
-        if exchange.has_begun:
-            return await self.preemption.onward(exchange, server)
-        if exchange.splice is None:
-            if self.preemption.enabled and server.proofs and server.settings_of(exchange.job.model) is None:
-                await server.see_settings()
-            self.preemption.consider(exchange, request, server)
-        return self.preemption.first(exchange)
 
     async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
         """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
@@ -277,7 +262,7 @@ class Serving:
 
     def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
         if attempt.usage is not None:
-            self._take_totals(exchange, attempt, attempt.usage.totals())
+            attempt.totals = self.preemption.totals(exchange, attempt, attempt.usage.totals())
         residents = self.pool[attempt.worker].residents
         if residents is not None:
             residents.answered(exchange, status)
@@ -290,16 +275,8 @@ class Serving:
             return False
         totals = usage.totals()
         if totals.complete:
-            self._take_totals(exchange, attempt, totals)
+            attempt.totals = self.preemption.totals(exchange, attempt, totals)
         return totals.complete
-
-    def _take_totals(self, exchange: Exchange, attempt: Attempt, totals: Totals) -> None:
-        """Record an answer's totals, summed over its parts."""
-        self.preemption.read_whole(totals, exchange, attempt)
-        if exchange.splice is not None:
-            self.preemption.ran_on(totals, exchange)
-            totals = summed_totals(totals, exchange.splice.earlier)
-        attempt.totals = totals
 
     def _has_thought(self, exchange: Exchange, attempt: Attempt) -> None:
         """Expect the end of an answer by what follows its thinking."""

@@ -15,7 +15,6 @@ from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
 from clairvoyant_cli.proxy.servers.health import Health, Outage
 from clairvoyant_cli.proxy.servers.loaded_models import ModelResidency
-from clairvoyant_cli.proxy.servers.prompt_cuts import PromptCuts
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from profiles.records import Continuation, Profile
 
@@ -46,11 +45,11 @@ class Server(ObservedServer):
     leaving: bool = False  # and is removed once it has nothing left to do
     health: Health = field(default_factory=Health)
     outage: Outage = field(default_factory=Outage)
-    prompt_cuts: PromptCuts = field(default_factory=PromptCuts)
     residents: ModelResidency | None = None  # None unless it swaps models
     settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model
     tests_allowed: bool = False  # although that may cost money
     self_test: str = ""  # how far it is
+    prompt_stop_s: float | None = None  # how long it goes on reading a prompt after a cut; None before any
     truncated: int = 0  # prompts that it cut to its context
     cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
     # What was logged already:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from clairvoyant_cli.preempt.prompts import ASSUMED_KEPT, PromptCuts, share_found
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.servers.prompt_cuts import ASSUMED_KEPT, PromptCuts, share_found
 from clairvoyant_cli.scheduler.policy import MAX_CUTS
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
@@ -227,7 +227,7 @@ async def test_an_unseen_answer_may_have_begun_once_its_prompt_should_be_read(
 
 async def test_it_is_cut_a_few_times_only() -> None:
     async with reading() as (daemon, server, client):
-        daemon.pool.first.prompt_cuts.kept = 0.0
+        daemon.preemption.prompts_of(daemon.pool.first).kept = 0.0
         client.send(long(stream=True))
         for number in range(MAX_CUTS):
             await until(daemon, reads)

@@ -11,6 +11,8 @@ from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols.can_continue import CAPS, Body, Continuable
 from clairvoyant_cli.protocols.probes import rendered_prompt
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
+from clairvoyant_cli.protocols.splice import Splice
+from clairvoyant_cli.protocols.summed_totals import Earlier
 
 TOLD_TOKENS = 20  # the most that OpenAI's routes and Ollama tell
 NEXT_TOKEN_TIMEOUT_S = 30.0  # the prompt may be read before
@@ -71,6 +73,20 @@ class Raw:
 
 
 Way = Prefill | Raw
+
+
+async def go_on(
+    way: Way, ask: Ask, splice: Splice, counted: int | None, prefill_s: float, decode_s: float
+) -> ContinuationRequest | None:
+    """Return the request that continues an answer, and have `splice` expect what comes of it; None if the
+    way is not available. The server has `counted` the tokens so far, if it tells; they took these seconds.
+    """
+    tokens = max(splice.tokens, counted or 0)  # an event may bring a letter of several tokens
+    onward = await way.onward(ask, splice.asked, splice.said, tokens)
+    if onward is not None:
+        reread = tokens if counted is None else counted
+        splice.continue_in(onward.shape, Earlier(tokens, prefill_s, decode_s, reread))
+    return onward
 
 
 def next_token(onward: ContinuationRequest) -> Body:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
-from clairvoyant_cli.backends.continuation import ContinuationRequest, streamed
+from clairvoyant_cli.backends.continuation import ContinuationRequest, go_on, streamed
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import UpstreamError
 from clairvoyant_cli.preempt.prompts import PromptCuts
@@ -20,7 +20,7 @@ from clairvoyant_cli.protocols.can_continue import KEPT_RUNNING, Continuable, co
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.protocols.splice import Splice
-from clairvoyant_cli.protocols.summed_totals import Earlier, summed_totals
+from clairvoyant_cli.protocols.summed_totals import summed_totals
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
@@ -81,8 +81,6 @@ class Preemption:
         if POLICIES[self.operation.policy].interrupts and not proofs:
             news = "answers are not preempted yet: no server is proven to continue them as if uncut"
             self.stats.journal.event(logging.INFO, news)
-
-    # -- an attempt begins ------------------------------------------------------------------------------
 
     async def request_for(
         self, exchange: Exchange, attempt: Attempt, request: Request, server: Server
@@ -162,8 +160,6 @@ class Preemption:
     def streams_more(self, server: Server, model: str) -> None:
         if len(self._plain) < MAX_PLAIN:
             self._plain.add((server.name, model))
-
-    # -- which is cut -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
         while True:
@@ -277,8 +273,6 @@ class Preemption:
         exchange.uncut_because = why
         self.dispatcher.scheduler.spare(exchange.id)
 
-    # -- what it leaves in the cache --------------------------------------------------------------------
-
     def suspended(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count a cut, and record what its server keeps of it."""
         self.stats.cuts += 1
@@ -311,8 +305,6 @@ class Preemption:
                 owed_s = found.proof.resume_s + server.read_s(_context_tokens(other))
                 scheduler.owe(job_id, owed_s, self.stats.journal.clock())
 
-    # -- going on ---------------------------------------------------------------------------------------
-
     async def _onward(self, exchange: Exchange, server: Server) -> ContinuationRequest:
         """Return the request that continues an answer."""
         splice, adapter, counted = exchange.splice, server.adapter, None
@@ -327,11 +319,9 @@ class Preemption:
                 if (lookup := adapter.cache_lookup(splice.asked)) is not None:
                     await server.ask(lookup[0], ASIDE_S, lookup[1])
                 counted = await adapter.said_tokens(server.ask, splice.asked, splice.said)
-        tokens = max(splice.tokens, counted or 0)  # an event may bring a letter of several tokens
-        onward = await found.way.onward(server.ask, splice.asked, splice.said, tokens)
+        onward = await go_on(found.way, server.ask, splice, counted, *_spent_s(exchange))
         if onward is None:
             raise UnfitError("it did not render the prompt: its model may be gone")
-        splice.continue_in(onward.shape, _earlier(exchange, tokens, counted))
         return onward
 
     def goes_on(self, exchange: Exchange, attempt: Attempt) -> None:
@@ -389,11 +379,12 @@ def _is_too_early(exchange: Exchange) -> bool:
     return exchange.job.prompt_tokens + exchange.tokens < TEMPLATE_TOKENS + shared
 
 
-def _earlier(exchange: Exchange, tokens: int, counted: int | None) -> Earlier:
+def _spent_s(exchange: Exchange) -> tuple[float, float]:
+    """Return the seconds for which the parts so far were read and written."""
     prefill_s = decode_s = 0.0
     for part in exchange.parts:
         ended_s = part.ended_s or part.granted_s
         begun_s = part.first_byte_s or ended_s
         prefill_s += begun_s - part.granted_s
         decode_s += ended_s - begun_s
-    return Earlier(tokens, prefill_s, decode_s, tokens if counted is None else counted)
+    return prefill_s, decode_s

@@ -13,7 +13,7 @@ written before again as a whole when it is cut, which rounds differently and tak
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, cycle, islice
 from math import inf
@@ -25,7 +25,7 @@ import msgspec
 
 from clairvoyant_cli.backends.chat_probe import read_line
 from clairvoyant_cli.backends.client import Client, Question, together
-from clairvoyant_cli.backends.continuation import Way
+from clairvoyant_cli.backends.continuation import Way, go_on
 from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.answer_events import EVENTS
@@ -33,7 +33,6 @@ from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.splice import Splice
-from clairvoyant_cli.protocols.summed_totals import Earlier
 from profiles.records import Continuation
 
 TRIALS = 24  # answers that are cut and continued in one way
@@ -298,9 +297,17 @@ class Part:
     read: bytes = b""
 
     @property
+    def ttft_s(self) -> float | None:
+        return None if self.first_s is None else self.first_s - self.sent_s
+
+    @property
     def tokens(self) -> int:
         pieces = (read_line(line) for line in self.read.split(b"\n"))
         return max((piece.totals.tokens or 0 for piece in pieces if piece is not None), default=0)
+
+
+# The tokens of an answer so far, None if its server does not tell, and the seconds of reading and writing.
+Spent = tuple[int | None, float, float]
 
 
 class Cutter:
@@ -340,19 +347,16 @@ class Cutter:
         """Cut an answer after this many events and continue it; None if it ended or the way is missing."""
         if (cut := await self._cut(asked, after)) is None:
             return None
-        splice, earlier = cut
-        answer, warm_s = Answer(said=splice.said, repeated=repeated), None
+        splice, spent = cut
+        said, warm_s = splice.said, None
         if not repeated:
-            begun_s, part = await self._resume(way, deepcopy(splice), earlier, first_only=True)
-            warm_s = None if part is None or part.first_s is None else part.first_s - begun_s
+            part = await self._resume(way, deepcopy(splice), spent, right_after=True)
+            warm_s = None if part is None else part.ttft_s
         await self._ask_others()
-        begun_s, part = await self._resume(way, splice, earlier, look_up=True, read_again=repeated)
-        if part is None:
+        if (part := await self._resume(way, splice, spent, read_again=repeated)) is None:
             return None
-        if part.first_s is None:
-            return replace(answer, warm_s=warm_s)
-        resume_s = part.first_s - begun_s
-        return replace(answer, pieces=splice.pieces, tokens=part.tokens, warm_s=warm_s, resume_s=resume_s)
+        pieces = () if part.first_s is None else splice.pieces
+        return Answer(pieces, part.tokens, said, repeated, warm_s, part.ttft_s)
 
     async def gap(
         self, way: Way, asked: Continuable, uncut: Answer, other: Answer
@@ -379,7 +383,7 @@ class Cutter:
             refused = error.exit_code is not ExitCode.UNREACHABLE
             return ProbeAnswer(404 if refused else 0, why=str(error))
 
-    async def _cut(self, asked: Continuable, after: int) -> tuple[Splice, Earlier] | None:
+    async def _cut(self, asked: Continuable, after: int) -> tuple[Splice, Spent] | None:
         """Cut the answer after this many events; None if it ended, or would be read in other tokens."""
         splice = Splice(asked)
         await self._warm_up(asked)
@@ -387,40 +391,31 @@ class Cutter:
         reads_as_written = self.adapter.reads_as_written
         if not splice.is_cut or await reads_as_written(self.ask, asked, splice.pieces) is False:
             return None
-        told = await self.adapter.said_tokens(self.ask, asked, splice.said)
-        tokens = max(splice.tokens, told or 0)
         first_s = part.first_s or part.last_s
-        reread = tokens if told is None else told
-        return splice, Earlier(tokens, first_s - part.sent_s, part.last_s - first_s, reread)
+        told = await self.adapter.said_tokens(self.ask, asked, splice.said)
+        return splice, (told, first_s - part.sent_s, part.last_s - first_s)
 
     async def _resume(
-        self,
-        way: Way,
-        splice: Splice,
-        earlier: Earlier,
-        *,
-        first_only: bool = False,
-        look_up: bool = False,
-        read_again: bool = False,
-    ) -> tuple[float, Part | None]:
-        """Continue an answer; return when that began, and what came: None if the way is not available. With
-        `look_up` the server first looks for it in its cache; with `read_again` it reads all again.
+        self, way: Way, splice: Splice, spent: Spent, *, right_after: bool = False, read_again: bool = False
+    ) -> Part | None:
+        """Continue an answer; None if the way is not available. `right_after` the cut only the first token
+        counts; later the server first looks for the answer in its cache. `read_again`: it reads all again.
         """
         begun_s = self._client.clock()
-        if look_up and (lookup := self.adapter.cache_lookup(splice.asked)) is not None:
+        if not right_after and (lookup := self.adapter.cache_lookup(splice.asked)) is not None:
             await self.ask(lookup[0], LOOKUP_TIMEOUT_S, lookup[1])
-        onward = await way.onward(self.ask, splice.asked, splice.said, earlier.tokens)
-        if onward is None:
-            return begun_s, None
+        if (onward := await go_on(way, self.ask, splice, *spent)) is None:
+            return None
         body = onward.body | (dict(self.adapter.READ_AGAIN) if read_again else {})
-        splice.continue_in(onward.shape, earlier)
         path = onward.path or self.adapter.chat_path
         try:
-            return begun_s, await self._part(splice, path, body, first_only=first_only)
+            part = await self._part(splice, path, body, first_only=right_after)
         except ClairvoyantError as error:
             if error.exit_code is ExitCode.UNREACHABLE:
                 raise
-            return begun_s, Part(begun_s)
+            return Part(begun_s)
+        part.sent_s = begun_s
+        return part
 
     async def _ask_others(self) -> None:
         """Have other chats pass through all slots."""

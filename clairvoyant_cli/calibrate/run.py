@@ -131,7 +131,9 @@ def _say_how_long(session: Session, first: TimedAnswer) -> None:
         needed_s = MARGIN * MIN_TRIALS * _prover(session, 1, rate).trial_s
         if needed_s > plan.cut_s:
             more = "run it without --quick" if plan.name == QUICK.name else "run it with --full"
-            session.say(f"the server may be too slow to prove in this time that answers can be cut; {more}")
+            session.say(
+                f"the server may be too slow to prove in this time that answers can be preempted; {more}"
+            )
 
 
 def _prover(session: Session, slots: int, rate: float) -> Prover:
@@ -155,10 +157,10 @@ async def _prove_continuing(session: Session, slots: int) -> tuple[Prover | None
                 if bound_s < 2 * prover.trial_s:
                     break  # the next question would take too long
                 left_s = min(left_s, bound_s)
-            session.tell(Step("cut and continued", prover.done, prover.wanted, left_s))
+            session.tell(Step("preempted and continued", prover.done, prover.wanted, left_s))
             await prover.step()
     except ClairvoyantError as error:
-        return None, (f"whether a cut answer can be continued is not known: {error}",)
+        return None, (f"whether a preempted answer can be continued is not known: {error}",)
     return prover, prover.notes
 
 

@@ -158,7 +158,7 @@ class SelfTest:
             keeps_prompts = await asyncio.to_thread(server.adapter.keeps_prompts, server.local_port)
             progress = progress_of(self.storage.load(progress_name(client)))
             test = self._tests[key] = Trying(client, progress, keeps_prompts)
-            news = f"{server.name}: finding out in idle time whether answers of {model} can be cut"
+            news = f"{server.name}: finding out in idle time whether answers of {model} can be preempted"
             self._say(f"{news}; --no-self-test turns it off")
         return test
 
@@ -273,7 +273,7 @@ class SelfTest:
         await asyncio.to_thread(self.storage.keep, replace(profile, continuations=found))
         if self.daemon.state_saver is not None:  # the next answer may be cut
             await self.daemon.state_saver.take_over()
-        self._say(f"{server.name}: answers of {model} can be cut: {verdict_of(best)}")
+        self._say(f"{server.name}: answers of {model} can be preempted: {verdict_of(best)}")
 
     def _say(self, news: str) -> None:
         self.daemon.stats.journal.event(logging.INFO, news)

@@ -75,7 +75,7 @@ def command(
 
     Asks the server short and long questions, one at a time and many at once, and keeps the results as a
     profile: how long short answers queue (mu_short) and the starvation timeout derived from it (tau), the
-    speeds, the number of slots, and whether an answer that was cut can be continued without a difference.
+    speeds, the number of slots, and whether a preempted answer can be continued without a difference.
     That takes three minutes at most, except with --full. A slow server answers fewer questions in this time,
     so its mu_short has a wider confidence interval. Do not use the server for anything else meanwhile.
     """

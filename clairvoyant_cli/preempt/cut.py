@@ -109,7 +109,7 @@ class Preemption:
         if exchange.only_as_asked:
             return "the request was repeated unchanged"
         if not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
-            return "the policy does not cut" if self.enabled else "--preempt off"
+            return "the policy does not preempt" if self.enabled else "--preempt off"
         if server.stamps is not None:
             return "the engine orders its own queue"
         if (found := server.continuation_of(exchange.job.model)) is None:
@@ -341,7 +341,7 @@ class Preemption:
         before = cache.room_tokens
         cache.continued(self.dispatcher.scheduler.running[exchange.id].expected, was_there=was_there)
         if before == inf and cache.room_tokens < inf:
-            news = f"{server.name} had to recompute a cut answer: its cache seems to hold"
+            news = f"{server.name} had to recompute a preempted answer: its cache seems to hold"
             self.stats.journal.event(logging.INFO, f"{news} {cache.room_tokens:.0f} tokens")
 
     def totals(self, exchange: Exchange, attempt: Attempt, told: Totals) -> Totals:

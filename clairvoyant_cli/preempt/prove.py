@@ -225,7 +225,7 @@ class Prover:
     def notes(self) -> tuple[str, ...]:
         known, notes = self.progress, list[str]()
         if why_not := known.why_not or ("" if self.continuations else self.cutter.why_not):
-            notes.append(f"no answer can be cut and continued: {why_not}")
+            notes.append(f"no answer can be preempted: {why_not}")
         for way, trials in known.trials.items():
             if off := sum(trial.exact and not trial.counted for trial in trials):
                 news = f"{off} of {len(trials)} answers continued by {way} reported"
@@ -329,7 +329,7 @@ class Cutter:
         raw = msgspec.json.encode(body | dict(self.adapter.READ_AGAIN))
         asked = continuable(raw, route.shape, streams=route.streams)
         if isinstance(asked, str):
-            raise ClairvoyantError(f"a calibration question cannot be cut: {asked}; please report this")
+            raise ClairvoyantError(f"a calibration question cannot be preempted: {asked}; please report this")
         return asked
 
     async def whole(self, asked: Continuable) -> Answer | None:

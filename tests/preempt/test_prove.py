@@ -231,7 +231,7 @@ def test_answers_shorter_than_asked_are_cut_all_the_same() -> None:
 def test_answers_without_text_are_not_cut() -> None:
     prover, _ = proven(Engine, lengths=nothing)
     assert prover.continuations == ()
-    assert prover.notes == ("no answer can be cut and continued: its answers are empty",)
+    assert prover.notes == ("no answer can be preempted: its answers are empty",)
 
 
 def test_a_calibration_keeps_what_was_proven() -> None:

@@ -80,8 +80,8 @@ def _of_state(s: Snapshot) -> Told:
     yield counter, "Dispatches forced by tau", "starvation_promotions", s.tau.firings_total
     swaps = sum(each.swaps_total for each in s.backends)
     yield counter, "Models that were loaded in another's place", "model_swaps", swaps
-    yield counter, "Answers that were cut for another", "cuts", s.counters.cuts
-    yield counter, "Answers that resumed after a cut", "resumes", s.counters.resumes
+    yield counter, "Answers that were preempted", "cuts", s.counters.cuts
+    yield counter, "Answers that went on after a preemption", "resumes", s.counters.resumes
     told = {"read": s.sessions.read_tokens, "cached": s.sessions.cached_tokens}
     yield counter, "Prompt tokens by whether the KV cache had them", "prompt_tokens source", told
     told = {"turn": s.sessions.turns, "parked": s.sessions.parked}

@@ -196,7 +196,9 @@ class ServerLifecycle:
             await server.see_settings(ask)  # a model that sleeps is left asleep until a request comes
         unproved = "; ".join(server.changes_since_proof())
         if unproved and unproved != server.unproved:
-            news = f"{server.name}: {unproved}, so no answer is cut; prove it again: clairvoyant calibrate"
+            news = (
+                f"{server.name}: {unproved}, so no answer is preempted; prove it again: clairvoyant calibrate"
+            )
             self.journal.event(logging.WARNING, news)
         server.unproved = unproved
         if self._name_by_kind(server):  # it was busy when it was recognised

@@ -38,10 +38,10 @@ class Prefill:
     extra: dict[str, Any] = field(default_factory=dict)
 
     async def onward(
-        self, ask: Ask, asked: Continuable, said: str, said_tokens: int
+        self, ask: Ask, asked: Continuable, said: str, tokens: int
     ) -> ContinuationRequest | None:
         """Return the request."""
-        body = streamed(asked) | capped(asked, said_tokens)
+        body = streamed(asked) | capped(asked, tokens)
         if "messages" in body:
             body["messages"] = [*body["messages"], {"role": "assistant", "content": said}]
             body |= self.extra
@@ -59,13 +59,13 @@ class Raw:
     name: str = "raw"
 
     async def onward(
-        self, ask: Ask, asked: Continuable, said: str, said_tokens: int
+        self, ask: Ask, asked: Continuable, said: str, tokens: int
     ) -> ContinuationRequest | None:
         rendered = await _rendered(ask, asked)
         if rendered is None:
             return None
         kept = {name: asked.body[name] for name in ("model", "keep_alive") if name in asked.body}
-        caps = asked.capped(said_tokens)  # those that Ollama's OpenAI routes ignore are dropped
+        caps = asked.capped(tokens)  # those that Ollama's OpenAI routes ignore are dropped
         heeded = [caps[name] for name in ("max_tokens", "num_predict") if name in caps]
         options = _ollama_options(asked) | ({"num_predict": heeded[0]} if heeded else {})
         body = kept | {"prompt": rendered + said, "raw": True, "stream": True, "options": options}
@@ -75,7 +75,7 @@ class Raw:
 Way = Prefill | Raw
 
 
-async def go_on(
+async def request_to_continue(
     way: Way, ask: Ask, splice: Splice, counted: int | None, prefill_s: float, decode_s: float
 ) -> ContinuationRequest | None:
     """Return the request that continues an answer, and have `splice` expect what comes of it; None if the

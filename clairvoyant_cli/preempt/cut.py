@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
-from clairvoyant_cli.backends.continuation import ContinuationRequest, go_on, streamed
+from clairvoyant_cli.backends.continuation import ContinuationRequest, request_to_continue, streamed
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import UpstreamError
 from clairvoyant_cli.preempt.prompts import PromptCuts
@@ -27,10 +27,10 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.pool import ServerPool
-from clairvoyant_cli.proxy.servers.server import Server, VerifiedContinuation
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.server_cache import CutPrice, ServerCache
-from profiles.records import verdict_of
+from profiles.records import Continuation, verdict_of
 
 LOOK_EVERY_S = 0.1  # interval of checks whether a running answer has outgrown a waiting one
 ASIDE_S = 3.0  # limit on what is asked only to go on sooner or to count better: the slot is held meanwhile
@@ -121,31 +121,24 @@ class Preemption:
         asked = continuable(body, route.shape, streams=route.streams, defaults=defaults, caps=adapter.CAPS)
         if isinstance(asked, str):
             return asked
-        return self._obstacle(exchange, request, server, asked, found) or asked
+        if request.head.get(KEPT_RUNNING) is not None:
+            return "the server goes on without its client"
+        return self._obstacle(server, exchange.job.model, asked, found.proof) or asked
 
-    def _obstacle(
-        self,
-        exchange: Exchange,
-        request: Request,
-        server: Server,
-        asked: Continuable,
-        found: VerifiedContinuation,
-    ) -> str:
+    def _obstacle(self, server: Server, model: str, asked: Continuable, proof: Continuation) -> str:
         """Return why a request that can be continued must not be cut here, "" if it may."""
         if not asked.streamed and server.adapter.json_type(asked.shape) is None:
             return "the answer is not streamed"
-        if not asked.streamed and (server.name, exchange.job.model) in self._plain:
+        if not asked.streamed and (server.name, model) in self._plain:
             return "the server streams more than the answer"
-        if request.head.get(KEPT_RUNNING) is not None:
-            return "the server goes on without its client"
         if not asked.is_greedy:
             return ""
         again = server.is_asked_again(asked)
         if self.which == "all":
             return ""
-        if not found.proof.is_exact:
+        if not proof.is_exact:
             return "the server continues it only up to rounding, and its temperature is 0"
-        return "the server has answered it before" if again and not found.proof.repeats_are_exact else ""
+        return "the server has answered it before" if again and not proof.repeats_are_exact else ""
 
     def sent(self, exchange: Exchange, stop: Callable[[], bool] | None) -> None:
         """Note that a request was sent. While its prompt is read, `stop` cuts it; None if it must not be."""
@@ -319,7 +312,7 @@ class Preemption:
                 if (lookup := adapter.cache_lookup(splice.asked)) is not None:
                     await server.ask(lookup[0], ASIDE_S, lookup[1])
                 counted = await adapter.said_tokens(server.ask, splice.asked, splice.said)
-        onward = await go_on(found.way, server.ask, splice, counted, *_spent_s(exchange))
+        onward = await request_to_continue(found.way, server.ask, splice, counted, *_spent_s(exchange))
         if onward is None:
             raise UnfitError("it did not render the prompt: its model may be gone")
         return onward

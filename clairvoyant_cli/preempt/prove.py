@@ -25,7 +25,7 @@ import msgspec
 
 from clairvoyant_cli.backends.chat_probe import read_line
 from clairvoyant_cli.backends.client import Client, Question, together
-from clairvoyant_cli.backends.continuation import Way, go_on
+from clairvoyant_cli.backends.continuation import Way, request_to_continue
 from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.answer_events import EVENTS
@@ -404,7 +404,7 @@ class Cutter:
         begun_s = self._client.clock()
         if not right_after and (lookup := self.adapter.cache_lookup(splice.asked)) is not None:
             await self.ask(lookup[0], LOOKUP_TIMEOUT_S, lookup[1])
-        if (onward := await go_on(way, self.ask, splice, *spent)) is None:
+        if (onward := await request_to_continue(way, self.ask, splice, *spent)) is None:
             return None
         body = onward.body | (dict(self.adapter.READ_AGAIN) if read_again else {})
         path = onward.path or self.adapter.chat_path

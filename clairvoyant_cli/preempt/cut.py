@@ -28,7 +28,6 @@ from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, 
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.server_cache import CutPrice, ServerCache
 from profiles.records import Continuation, verdict_of
 
@@ -78,7 +77,7 @@ class Preemption:
             resume = f"{proof.resume_s * 1000:.0f} ms to resume"
             news = f"{server.name}: preemption enabled for {model}: {verdict_of(proof)}, {resume}"
             self.stats.journal.event(logging.INFO, news)
-        if POLICIES[self.operation.policy].interrupts and not proofs:
+        if self.dispatcher.scheduler.policy.interrupts and not proofs:
             news = "answers are not preempted yet: no server is proven to continue them as if uncut"
             self.stats.journal.event(logging.INFO, news)
 
@@ -163,8 +162,7 @@ class Preemption:
     def look(self) -> None:
         """Cut what the scheduler decides to preempt, at the next place where the client does not notice."""
         scheduler = self.dispatcher.scheduler
-        policy = scheduler.policy
-        interrupts = self.enabled and (policy.interrupts or policy.stops_reading)
+        interrupts = self.enabled and scheduler.policy.interrupts
         if not interrupts or self.operation.draining or not len(scheduler):
             self._undecided.clear()
             return
@@ -198,7 +196,7 @@ class Preemption:
         scheduler, attempt = self.dispatcher.scheduler, exchange.attempt
         if attempt is None or attempt.read_s is not None:
             return  # it is being cut
-        if exchange.id in self._stops and scheduler.policy.stops_reading:
+        if exchange.id in self._stops and scheduler.policy.preemptive:
             server, expected_s = self.pool.server_of(exchange), scheduler.running[exchange.id].expected_s
             reading = self.prompts_of(server).prefill_of(exchange, attempt, server, expected_s, now)
             if reading is not None:
@@ -289,9 +287,9 @@ class Preemption:
         server, scheduler = self.pool.get(server_name), self.dispatcher.scheduler
         if server is None:
             return
-        tokens, waited_for = _context_tokens(exchange), not exchange.job.stands_back
+        tokens, interactive = _context_tokens(exchange), exchange.job.interactive
         cache = self._cache_of(server_name)
-        for job_id in cache.left(exchange.id, tokens, waits=waits, waited_for=waited_for):
+        for job_id in cache.left(exchange.id, tokens, waits=waits, interactive=interactive):
             other = self.dispatcher.live.get(job_id)
             found = None if other is None else server.continuation_of(other.job.model)
             if other is not None and other.is_suspended and found is not None:

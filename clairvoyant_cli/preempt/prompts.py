@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.scheduler.queued_job import Prefill
+from clairvoyant_cli.scheduler.job import Prefill
 from clairvoyant_cli.scheduler.server_cache import CutPrice
 
 MIN_PROMPT_S = 1.0  # shorter prompts are not cut: llama.cpp looks once a second whether its client has left

@@ -22,9 +22,15 @@ from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import CAPS, Body, Continuable
 from clairvoyant_cli.protocols.errors import Refusal, error_object, response
 from clairvoyant_cli.protocols.model_settings import ModelSettings, listed_settings
-from clairvoyant_cli.protocols.probes import BusySlots, OfferedModel, ProbeAnswer, engine_state
+from clairvoyant_cli.protocols.probes import (
+    BusySlots,
+    EngineLoad,
+    LoadedModel,
+    OfferedModel,
+    ProbeAnswer,
+    engine_state,
+)
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Route, Shape, Work, plainly_spelled, unescaped
-from clairvoyant_cli.state.snapshot import EngineState, LoadedModel
 
 LISTED_OR_LOCKED = (200, 401)  # statuses of a list of models, or of a server that wants a key
 METRICS_PATH = "/metrics"
@@ -95,7 +101,7 @@ class ObservedServer:
     leads_back: bool = False
     annotate: str = "off"
     heeding: Heeding = UNKNOWN
-    engine: EngineState | None = None
+    engine: EngineLoad | None = None
     shares_cache: bool = False
     most_running: int = 0
 

@@ -13,8 +13,7 @@ from clairvoyant_cli.backends.priority import Heeding
 from clairvoyant_cli.backends.process_inspection import words_of
 from clairvoyant_cli.backends.sglang import SgLang
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.protocols.probes import ProbeAnswer
-from clairvoyant_cli.state.snapshot import EngineState
+from clairvoyant_cli.protocols.probes import EngineLoad, ProbeAnswer
 
 
 async def never(*_: object, **__: object) -> ProbeAnswer:
@@ -99,7 +98,7 @@ def test_how_many_it_answers_at_once_is_learnt_from_what_it_runs() -> None:
     backend = ObservedServer("engine", vllm.Vllm(), upstream, annotate="on")
     seen = []
     for running, waiting in ((0, 0), (3, 0), (2, 0), (5, 7), (2, 0), (8, 0)):
-        backend.engine = EngineState(running=running, waiting=waiting)
+        backend.engine = EngineLoad(running=running, waiting=waiting)
         backend.note_load()
         seen.append(backend.at_once)
     assert seen == [1, 4, 4, 5, 5, 9]

@@ -24,10 +24,10 @@ from clairvoyant_cli.protocols.probes import (
     ANSWER_ENTRIES,
     ANSWER_OBJECTS,
     MAX_MODELS,
+    LoadedModel,
 )
 from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
 from clairvoyant_cli.proxy.servers.server_watch import SHARED, SILENT, ServerWatch
-from clairvoyant_cli.state.snapshot import LoadedModel
 from tests.fakes.scripted_upstream import answer, answering
 from tests.fakes.serving import serving, until
 
@@ -70,9 +70,7 @@ def test_whatever_is_answered_is_understood_or_not(body: bytes) -> None:
 
 def test_what_servers_say_is_read() -> None:
     assert probes.version_of(text({"version": "0.40.1"})) == "0.40.1"
-    assert probes.loaded_models(text({"models": [MODEL, 5]})) == (
-        LoadedModel("m:latest", 5, 4, 4096, None, "abc"),
-    )
+    assert probes.loaded_models(text({"models": [MODEL, 5]})) == (LoadedModel("m:latest", 5, 4, 4096, "abc"),)
     assert probes.loaded_models(text({"models": None})) == ()
     listed = probes.ollama_models(text({"models": [MODEL, {"name": "far", "remote_host": "x"}]}))
     assert [(model.name, model.remote) for model in listed or ()] == [("m:latest", False), ("far", True)]

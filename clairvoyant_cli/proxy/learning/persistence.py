@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from clairvoyant_cli.backends.speeds import decode_rate
+from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.tau_learning import Learned, Learner, ToldTau, learned_of, state_name
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
@@ -27,7 +28,6 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.starvation import TAU_PER_MU_SHORT, mean_over_slots
-from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
 from profiles.records import Comparison, Finished, Profile, place_of

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable
 
 from clairvoyant_cli.backends.ollama import full_name
+from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.state.snapshot import LoadedModel
 
 ASSUMED_LOAD_S = 8.0  # until a load has been measured: a 5 GB model from an ordinary SSD
 MIN_LOAD_S = 0.5  # Ollama reports a few milliseconds of `load_duration` for a model that was there already

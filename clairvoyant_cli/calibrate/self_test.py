@@ -145,14 +145,14 @@ class SelfTest:
         """Return the models that are loaded now, as far as that is known."""
         names = [model.name for model in server.models]
         if not (server.adapter.SWAPS_MODELS or server.adapter.ANSWERS_ANY_MODEL):
-            model, at_s = self._answered.get(server.name, ("", -inf))
+            model, at_s = self._answered.get(server.id, ("", -inf))
             names = [model] if model and self._now() - at_s < LOADED_FOR_S else []
         remote = server.remote_models
         return [name for name in names if name not in remote and not server.adapter.runs_elsewhere(name)]
 
     async def _test_of(self, server: Server, model: str) -> Trying:
         digest = next((each.digest for each in server.models if each.name == model), "")
-        key = (server.name, model, server.version, digest)
+        key = (server.id, model, server.version, digest)
         if (test := self._tests.get(key)) is None:
             found = Found(server.adapter, server.upstream.url, server.prefix, server.version, server.slots)
             api_key = None if server.key is None else server.key.decode()
@@ -176,7 +176,7 @@ class SelfTest:
             if battery is not None and not battery.power_plugged:
                 return "waits for mains power"
         scheduler, now = self.daemon.dispatcher.scheduler, self._now()
-        cache = scheduler.fleet.stations[server.name].cache
+        cache = scheduler.fleet.stations[server.id].cache
         keeps = cache.room_tokens == inf and (test.keeps_prompts or cache.keeps_all)
         for kept in () if keeps else cache.contexts:
             session = scheduler.sessions.known.get(kept.session)

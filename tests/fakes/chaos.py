@@ -337,7 +337,9 @@ class CutChaos(Scene[Visitor]):
     def _suspended_on(self, backend: Backend) -> int:
         """Return how many wait to go on there."""
         suspended = (each for each in self.daemon.dispatcher.live.values() if each.is_suspended)
-        return sum(self.backends[each.cuts[-1].worker] is backend for each in suspended)
+        return sum(
+            self.backends[self.daemon.pool.name_of(each.cuts[-1].worker)] is backend for each in suspended
+        )
 
     def faults(self) -> list[str]:
         """Return what is wrong, a line each."""

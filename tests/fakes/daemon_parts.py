@@ -83,14 +83,14 @@ class DaemonParts:
 
     def becomes(self, name: str, state: str, detail: str = "") -> None:
         """Let a worker's state change."""
-        worker = self.pool[name]
+        worker = self.pool.named(name)
         worker.state, worker.detail = state, detail
         worker.seen = worker.seen or state in ("up", "loading")
         self.lifecycle.changed(worker)
 
     def on(self, exchange: Exchange) -> str:
         """Return the worker that has the request, "" while it waits."""
-        return "" if exchange.attempt is None else exchange.attempt.worker
+        return "" if exchange.attempt is None else self.pool.name_of(exchange.attempt.worker)
 
 
 def daemon_parts(
@@ -122,11 +122,12 @@ def daemon_parts(
     stats = RequestStats(Journal(clock, wall=clock))
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
     pool = ServerPool(scheduler)
+    stats.name_of = pool.name_of
     lifecycle = ServerLifecycle(ServeConfig(outage_grace=grace_s), pool, dispatcher, stats.journal, close, ())
     times = ServiceTimes(pool, stats.journal.event)
     for number, name in enumerate(workers or ("mac",)):
         lifecycle.adopt(_server(name, adapter_of(kind), number, slots))
-        pool[name].residents = None  # until its state changes for the first time, loading costs nothing
+        pool.named(name).residents = None  # until its state changes for the first time, loading costs nothing
     scheduler.residency.unknown_s = 0.0
     dispatcher.changed.append(lifecycle.remove_idle)
     dispatcher.ended += [stats.ended, lifecycle.ended, times.ended]

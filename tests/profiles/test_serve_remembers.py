@@ -215,11 +215,11 @@ async def test_the_learned_size_of_a_cache_outlives_the_daemon(tmp_path: Path) -
     async with replay() as (_, url):
         for before, after in (((0.0, inf), (500.0, 900.0)), ((500.0, 900.0), (500.0, inf))):
             async with daemon_on(path, url) as daemon:
-                cache = daemon.pool.queue.fleet.stations[daemon.pool.first.name].cache
+                cache = daemon.pool.queue.fleet.stations[daemon.pool.first.id].cache
                 assert cache.size == before
                 cache.size = after
         async with daemon_on(path, url) as daemon:
-            cache = daemon.pool.queue.fleet.stations[daemon.pool.first.name].cache
+            cache = daemon.pool.queue.fleet.stations[daemon.pool.first.id].cache
             assert (cache.size, cache.room_tokens) == ((500.0, inf), inf)
 
 
@@ -440,19 +440,3 @@ async def test_a_name_that_the_operator_gave_is_kept(tmp_path: Path) -> None:
         await until(daemon, lambda state: server.adapter.name == "ollama" and server.state == "up")
         await daemon.lifecycle.see_settings(server)
         assert [shown.name for shown in daemon.snapshot().backends] == ["llamacpp"]
-
-
-async def test_a_server_that_is_busy_when_recognised_gets_its_name_once_idle(tmp_path: Path) -> None:
-    path = keep(tmp_path / "c.db", (), replace(PROFILE, host=this_host()))
-    port = free_port()
-    async with daemon_on(path, f"http://127.0.0.1:{port}") as daemon:
-        dispatcher, server = daemon.dispatcher, daemon.pool.first
-        idle, busy = dispatcher.attempts_on, True
-        dispatcher.attempts_on = lambda name: [None] if busy else idle(name)  # type: ignore[method-assign, assignment, list-item]
-        async with serve_app(Replay(Engine(speed=Speed(1e5, 2000.0))).app, port):
-            await until(daemon, lambda state: server.adapter.name == "ollama" and server.state == "up")
-            assert server.name == "other"
-            busy = False
-            server.watch.look_now()
-            await until(daemon, lambda state: [shown.name for shown in state.backends] == ["ollama"])
-            assert [known.name for known in server.profiles] == [PROFILE.name]

@@ -177,7 +177,7 @@ async def not_cut(daemon: Daemon, server: Reading, client: RawClient) -> None:
         other.send(short())
         await until(daemon, lambda s: len(s.queue) == 1)
         daemon.preemption.look()
-        assert not any(each.is_cutting for each in daemon.dispatcher.attempts_on(daemon.pool.first.name))
+        assert not any(each.is_cutting for each in daemon.dispatcher.attempts_on(daemon.pool.first.id))
         server.read.set()
         assert (await client.response()).body.endswith(ANSWER)
         assert (await other.response()).status == 200

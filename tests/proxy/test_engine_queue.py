@@ -13,7 +13,7 @@ class House:
 
     def __init__(self) -> None:
         self.daemon: DaemonParts = daemon_parts("engine", slots=200, kind="vllm")
-        self.worker = self.daemon.pool["engine"]
+        self.worker = self.daemon.pool.named("engine")
         self.worker.annotate = "on"
         self.said: list[str] = []
         self.queues = EngineQueues(

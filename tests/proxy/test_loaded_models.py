@@ -196,7 +196,10 @@ async def test_models_that_do_not_exist_keep_nobody_waiting() -> None:
         residency = daemon.dispatcher.scheduler.residency
 
         def prices() -> list[float]:
-            return [residency.price_s("ollama", f"{name}:latest") for name in ("real", "other", "junk")]
+            return [
+                residency.price_s(daemon.pool.first.id, f"{name}:latest")
+                for name in ("real", "other", "junk")
+            ]
 
         assert (await client.ask(body("real"))).status == 200
         before = prices()

@@ -131,10 +131,7 @@ class StateSaver:
     def _remember(self, worker: Server) -> WorkerMemory:
         worker.profiles = profiles = self._profiles_of(worker)
         learned = learned_of(self.persistence.load(state_name(worker.adapter.name, worker.base_url)))
-        # A server that was only guessed had another name.
-        others = {name: each for name, each in self._memories.items() if each.worker is not worker}
-        memory = WorkerMemory(worker, profiles, Learner(profiles, learned))
-        self._memories = others | {worker.name: memory}
+        memory = self._memories[worker.id] = WorkerMemory(worker, profiles, Learner(profiles, learned))
         return memory
 
     def _take_up(self, memory: WorkerMemory) -> None:
@@ -163,7 +160,7 @@ class StateSaver:
         self._told_tau = ToldTau(self.operation.tau_s)
         for worker in list(self._pool):
             profiles = await asyncio.to_thread(self._profiles_of, worker)
-            memory = self._memories[worker.name]
+            memory = self._memories[worker.id]
             if list(profiles) == list(memory.profiles):
                 continue
             memory.take(profiles)
@@ -185,7 +182,7 @@ class StateSaver:
         if self.freeze:
             return
         for memory in self._memories.values():
-            if (station := self._pool.queue.fleet.stations.get(memory.worker.name)) is not None:
+            if (station := self._pool.queue.fleet.stations.get(memory.worker.id)) is not None:
                 held, lost = station.cache.size
                 memory.learner.learned.cache_tokens = held, None if lost == inf else lost
             self.persistence.save(memory.state_name, msgspec.json.encode(memory.learner.learned))
@@ -242,7 +239,7 @@ class StateSaver:
     # -- profiles ---------------------------------------------------------------------------------------
 
     def _set_cache_size(self, memory: WorkerMemory) -> None:
-        station = self._pool.queue.fleet.stations.get(memory.worker.name)
+        station = self._pool.queue.fleet.stations.get(memory.worker.id)
         if station is not None:
             held, lost = memory.learner.learned.cache_tokens
             station.cache.size = held, inf if lost is None else lost
@@ -298,7 +295,7 @@ class StateSaver:
         tau_s, source = memory.learner.tau_of(model)
         mu_short_s = memory.learner.mu_short_of(model)
         if len(self._pool) > 1:
-            learners = [(each.slots, self._memories[each.name].learner) for each in self._pool]
+            learners = [(each.slots, self._memories[each.id].learner) for each in self._pool]
             mu_short_s = mean_over_slots((slots, learner.mu_short_of(model)) for slots, learner in learners)
             tau_s = TAU_PER_MU_SHORT * mu_short_s
         if not self.operation.learn_tau(tau_s, mu_short_s, source):
@@ -321,7 +318,7 @@ class StateSaver:
             outcome=end.outcome.value,
             status=end.status,
             endpoint=asked.route.name,
-            backend=_worker_of(exchange) or self._pool.first.name,
+            backend=self._pool.server_of(exchange).name,
             model=asked.parsed.model,
             client=exchange.client,
             predicted_class=prediction.length_class.value,

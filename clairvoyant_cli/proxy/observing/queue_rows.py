@@ -93,8 +93,8 @@ class WaitingRows:
             tokens=exchange.tokens,
             answer=exchange.answer.read() if exchange.answer is not None and exchange.has_begun else None,
             cause=standing.cause.value,
-            why=why(standing, self.operation.dispatcher.scheduler),
-            backends=(job.worker,) if job.worker else tuple(sorted(job.able)),
+            why=why(standing, self.operation.dispatcher.scheduler, self.pool),
+            backends=tuple(sorted(map(self.pool.name_of, [job.worker] if job.worker else job.able))),
             rank_fcfs=standing.rank_fcfs,
             eta_fcfs_s=standing.start_fcfs_s,
         )
@@ -105,7 +105,7 @@ def _shown(prompt: str | None, rank: int) -> str | None:
     return prompt and prompt[: None if rank <= WHOLE_PROMPTS else FIRST_CHARS]
 
 
-def why(standing: Standing, scheduler: Scheduler) -> str:
+def why(standing: Standing, scheduler: Scheduler, pool: ServerPool) -> str:
     """Explain a request's place in the queue."""
     cause, late = standing.cause, f"Past tau by {standing.overdue_s or 0.0:.0f} s"
     job = standing.entry.job
@@ -117,10 +117,10 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
         if not job.session:
             text = "Waits for a session to rest whose conversation it would evict from the KV cache."
     elif cause is Cause.DOWN:
-        there = job.worker or " and ".join(sorted(job.able))
+        there = " and ".join(sorted(map(pool.name_of, [job.worker] if job.worker else job.able)))
         text = f"Only {there} can take it, and is not up." if there else "No server is up."
         if standing.entry.cuts and job.worker:
-            text = f"Its answer continues on {job.worker}, which is not up."
+            text = f"Its answer continues on {there}, which is not up."
     elif cause is Cause.LIMIT:
         limit = scheduler.rules_of(job.client).max_running
         text = f"Its client has all the slots it may have ({limit})."
@@ -156,7 +156,9 @@ def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
 
 def moves(of: tuple[Move, ...], stats: RequestStats) -> tuple[MoveRecord, ...]:
     """Return the steps of a request, with wall-clock times."""
-    return tuple(MoveRecord(stats.journal.at(move.at_s), move.kind.value, move.note) for move in of)
+    return tuple(
+        MoveRecord(stats.journal.at(move.at_s), move.kind.value, stats.name_of(move.note)) for move in of
+    )
 
 
 def _before(standing: Standing) -> str:

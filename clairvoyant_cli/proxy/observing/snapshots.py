@@ -122,7 +122,7 @@ class SnapshotBuilder:
             policies=SERVABLE,
             tau=self._tau(now),
             predictor=self._predictor(),
-            backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
+            backends=tuple(self._backend(worker, alone[worker.id]) for worker in self.pool),
             running=tuple(self._running(now, explains=explains)),
             queue=waiting.state(rows),
             recent=tuple(stats.recent),
@@ -152,7 +152,7 @@ class SnapshotBuilder:
             url=worker.base_url,
             state=worker.state,
             slots=worker.room,
-            busy=len(self.operation.dispatcher.attempts_on(worker.name)),
+            busy=len(self.operation.dispatcher.attempts_on(worker.id)),
             version=worker.version,
             detail=worker.detail or worker.remark,
             models=tuple(LoadedModel(*each[:4], digest=each.digest) for each in worker.models),
@@ -317,7 +317,7 @@ class SnapshotBuilder:
             state = Phase.DECODING.value if tokens_shown else state
         return RunningRequest(
             **self.stats.common(exchange),
-            backend=attempt.worker,
+            backend=self.pool.name_of(attempt.worker),
             state=state,
             waited_s=exchange.waited_s(now),
             elapsed_s=now - attempt.granted_s,

@@ -87,7 +87,7 @@ class Preemption:
     def streams_more(self, server: Server, model: str) -> None:
         """Record that a model streams more than text: its unstreamed answers are left unstreamed."""
         if len(self._plain) < MAX_PLAIN:
-            self._plain.add((server.name, model))
+            self._plain.add((server.id, model))
 
     def _judge(
         self, exchange: Exchange, request: Request, server: Server, found: VerifiedContinuation
@@ -104,7 +104,7 @@ class Preemption:
             exchange.uncut_because = asked
         elif not asked.streamed and adapter.json_type(route.shape) is None:
             exchange.uncut_because = "the answer is not streamed"
-        elif not asked.streamed and (server.name, exchange.job.model) in self._plain:
+        elif not asked.streamed and (server.id, exchange.job.model) in self._plain:
             exchange.uncut_because = "the server streams more than the answer"
         elif request.head.get(KEPT_RUNNING) is not None:
             exchange.uncut_because = "the server goes on without its client"
@@ -239,7 +239,7 @@ class Preemption:
             self._cache_of(server).ended(exchange.id)
 
     def _cache_of(self, server: Server) -> ServerCache:
-        return self.dispatcher.scheduler.fleet.stations[server.name].cache
+        return self.dispatcher.scheduler.fleet.stations[server.id].cache
 
     def _left(self, exchange: Exchange, server_name: str, *, waits: bool) -> None:
         server, scheduler = self.pool.get(server_name), self.dispatcher.scheduler

@@ -212,7 +212,7 @@ class Serving:
             lambda: [
                 each.attempt.granted_s
                 for each in live.values()
-                if each is not exchange and each.attempt is not None and each.attempt.worker == server.name
+                if each is not exchange and each.attempt is not None and each.attempt.worker == server.id
                 for _ in range(each.asked.parsed.choices)  # llama.cpp gives each choice a slot
             ],
             streamed=attempt.usage is not None and attempt.usage.streaming,

@@ -20,7 +20,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
 )
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.refusals import SHUTTING_DOWN, STOPPED, Refusals
-from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, names, waits_for
+from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, ids, waits_for
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 
 CLIENT_CLOSED = 499  # nginx's and Ollama's status for a client that left before its answer
@@ -160,7 +160,7 @@ class ServingRules:
         again = event.repeatable and exchange.repeats < MAX_REPEATS and gone <= MAX_SERVERS_GONE
         lost = gone and not waits_for(self.pool, exchange)
         if again and not lost and not self.operation.stopping and not has_given_up(self.pool, exchange):
-            return WaitAgain(AttemptEnd.BROKEN, names(self.pool, able_for(self.pool, exchange)))
+            return WaitAgain(AttemptEnd.BROKEN, ids(self.pool, able_for(self.pool, exchange)))
         refusal = self.refusals.broken_off(self.pool.server_of(exchange), event.why)
         return Finish(Outcome.UPSTREAM_ERROR, event.status or BAD_GATEWAY, refusal)
 

@@ -22,7 +22,7 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Outcome, RequestEnd
 from clairvoyant_cli.proxy.servers.find_servers import find_server
 from clairvoyant_cli.proxy.servers.loaded_models import ModelResidency
-from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, names
+from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, ids
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
@@ -51,7 +51,7 @@ class ServerLifecycle:
     async def add(self, wanted: BackendConfig, key: str | None = None) -> Server:
         """Let a server join while the pool runs; ClairvoyantError if it cannot, or is in the pool already."""
         wanted = replace(wanted, name=wanted.name or name_for(wanted.url or ""))
-        if self.pool.get(wanted.name or "") is not None:
+        if any(each.name == wanted.name for each in self.pool):
             raise ClairvoyantError(f"a backend is called {wanted.name} already; give this one another name")
         server = await find_server(self.config, wanted, self.own, key=key, several=True)
         for each in self.pool:
@@ -73,7 +73,7 @@ class ServerLifecycle:
             server,
             server.prober,
             partial(self.changed, server),
-            at_work=lambda: bool(self.dispatcher.attempts_on(server.name)),
+            at_work=lambda: bool(self.dispatcher.attempts_on(server.id)),
             on_trial=partial(self.try_one, server),
             in_company=lambda: len(self.pool) > 1,
             look_closer=partial(self.see_settings, server),
@@ -82,35 +82,22 @@ class ServerLifecycle:
         server.outage.grace_s = self.config.outage_grace
         server.outage.give_up = partial(self.outlasted, server)
         server.health.changed = self.share_out
-        self.pool.servers[server.name] = server
-        self._enter(server)
-
-    def _enter(self, server: Server) -> None:
-        """Make a server known to the scheduler."""
+        self.pool.servers[server.id] = server
         scheduler = self.dispatcher.scheduler
         self._note_whether_it_swaps(server)
-        scheduler.set_slots(server.name, server.room, weight=server.weight)
-        scheduler.set_speed(server.name, server.speeds)
+        scheduler.set_slots(server.id, server.room, weight=server.weight)
+        scheduler.set_speed(server.id, server.speeds)
 
-    def _name_by_kind(self, server: Server) -> bool:
-        """Rename the only server if its name was guessed and it is of another kind; return whether it was."""
-        scheduler, guessed = self.dispatcher.scheduler, server.name
-        if not server.named_by_kind or guessed == server.adapter.name or len(self.pool) > 1:
-            return False
-        if self.dispatcher.attempts_on(guessed):  # `see_settings` comes back to it
-            return False
-        server.name, server.residents = server.adapter.name, None
-        self.pool.servers = {server.name: server}
-        self._watching[server.name] = self._watching.pop(guessed)
-        scheduler.fleet.remove(guessed)
-        scheduler.residency.fixed.discard(guessed)
-        self._enter(server)
+    def _name_by_kind(self, server: Server) -> None:
+        """Rename the only server if its name was guessed and it is of another kind."""
+        if not server.named_by_kind or server.name == server.adapter.name or len(self.pool) > 1:
+            return
+        server.name = server.adapter.name
         for listener in self.joined:  # its profiles are those of its kind
             listener(server)
-        return True
 
     def start(self, server: Server) -> None:
-        self._watching[server.name] = self.spawn(server.watch.run())
+        self._watching[server.id] = self.spawn(server.watch.run())
         server.upstream.keep_spare(self.spawn)
 
     def expect(self) -> None:
@@ -135,7 +122,7 @@ class ServerLifecycle:
             server.news = news
             if server.state != "unknown":
                 self.journal.event(logging.INFO, news)
-        if server.residents is None and server.adapter.SWAPS_MODELS:  # it has just been recognised
+        if (server.residents is None) is server.adapter.SWAPS_MODELS:  # it has just been recognised
             self._note_whether_it_swaps(server)
         if server.residents is not None:
             server.residents.listed((model.name for model in server.models), self._on(server))
@@ -143,23 +130,24 @@ class ServerLifecycle:
 
     def _on(self, server: Server) -> Iterator[Exchange]:
         for each in self.dispatcher.live.values():
-            if each.attempt is not None and each.attempt.worker == server.name:
+            if each.attempt is not None and each.attempt.worker == server.id:
                 yield each
 
     def _note_whether_it_swaps(self, server: Server) -> None:
         fixed = self.dispatcher.scheduler.residency.fixed
         if server.adapter.SWAPS_MODELS:
-            fixed.discard(server.name)
-            server.residents = ModelResidency(self.dispatcher.scheduler, server.name)
+            fixed.discard(server.id)
+            server.residents = ModelResidency(self.dispatcher.scheduler, server.id)
         else:
-            fixed.add(server.name)
+            fixed.add(server.id)
+            server.residents = None
 
     def _match_waiting(self) -> None:
         """Tell the scheduler which servers can serve each request."""
         live = self.dispatcher.live
 
         def able(job: Job) -> frozenset[str]:
-            return names(self.pool, able_for(self.pool, live[job.id]))
+            return ids(self.pool, able_for(self.pool, live[job.id]))
 
         if live:
             self.dispatcher.scheduler.set_able(able, self.journal.clock())
@@ -169,19 +157,19 @@ class ServerLifecycle:
         # A server that is down, but was never up, is sent requests only while no other ever was.
         any_seen = any(server.seen for server in self.pool)
         takes_work = {
-            server.name: not server.away and (server.state != "down" or not any_seen) for server in self.pool
+            server.id: not server.away and (server.state != "down" or not any_seen) for server in self.pool
         }
         others_can = sum(takes_work.values()) > 1
         for server in self.pool:
-            slots = server.room if takes_work[server.name] else 0
+            slots = server.room if takes_work[server.id] else 0
             apart = server.draining
             if others_can:
                 apart = apart or server.health.rests
                 slots = min(slots, server.health.slots)
             self.dispatcher.scheduler.set_slots(
-                server.name, slots, apart=apart, weight=server.weight, at_once=server.at_once
+                server.id, slots, apart=apart, weight=server.weight, at_once=server.at_once
             )
-            self.dispatcher.scheduler.fleet.stations[server.name].shared_tokens = server.shared_tokens
+            self.dispatcher.scheduler.fleet.stations[server.id].shared_tokens = server.shared_tokens
 
     def share_out(self) -> None:
         """Recompute the slots of all servers, and dispatch waiting requests."""
@@ -192,15 +180,13 @@ class ServerLifecycle:
         """Ask for a server's settings, and log once when proofs of exact continuation no longer hold."""
         if server.residents is not None:
             server.residents.loaded_with(server.models, self._on(server))
-        if ask is None or not server.adapter.SETTINGS_WAKE or self.dispatcher.attempts_on(server.name):
+        if ask is None or not server.adapter.SETTINGS_WAKE or self.dispatcher.attempts_on(server.id):
             await server.see_settings(ask)  # a model that sleeps is left asleep until a request comes
         unproved = "; ".join(server.changes_since_proof())
         if unproved and unproved != server.unproved:
             news = f"{server.name}: {unproved}, so no answer is cut; prove it again: clairvoyant calibrate"
             self.journal.event(logging.WARNING, news)
         server.unproved = unproved
-        if self._name_by_kind(server):  # it was busy when it was recognised
-            self._match_waiting()
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Count a success or failure towards the health of the server that answered; learn from an overflow
@@ -211,7 +197,7 @@ class ServerLifecycle:
             refused = 400 <= end.status < 500  # the request's fault, not the server's
             failed = end.outcome is Outcome.UPSTREAM_ERROR and not refused
             overflow = failed and usage is not None and usage.holds(OVERFLOW)
-            if overflow and not server.shares_cache and len(self.dispatcher.attempts_on(server.name)) > 1:
+            if overflow and not server.shares_cache and len(self.dispatcher.attempts_on(server.id)) > 1:
                 server.shares_cache = True
                 self._open_slots()
                 news = f"the KV cache that its slots share overflowed ({server.shared_tokens:,.0f} tokens)"
@@ -234,18 +220,18 @@ class ServerLifecycle:
 
     def try_one(self, server: Server) -> None:
         """Send one waiting request to a server that says it is loading, to see whether it serves by now."""
-        self.dispatcher.scheduler.set_slots(server.name, 1, apart=server.draining)
+        self.dispatcher.scheduler.set_slots(server.id, 1, apart=server.draining)
         self.dispatcher.pump()
         self._open_slots()
 
     def drain(self, name: str) -> None:
         """Send a server only what no other can serve; KeyError if there is none of that name."""
-        self.pool[name].draining = True
+        self.pool.named(name).draining = True
         self.share_out()
 
     def bring_up(self, name: str) -> None:
         """Send a server requests again, whatever it did before; KeyError if there is none of that name."""
-        server = self.pool[name]
+        server = self.pool.named(name)
         server.draining = server.leaving = False
         server.health.forget()
         server.watch.look_now()
@@ -253,7 +239,7 @@ class ServerLifecycle:
 
     def remove(self, name: str) -> None:
         """Remove a server once it is idle; KeyError for an unknown name, ValueError if no other stays."""
-        server = self.pool[name]
+        server = self.pool.named(name)
         if not any(each is not server and not each.leaving for each in self.pool):
             raise ValueError(name)
         server.draining = server.leaving = True
@@ -262,7 +248,7 @@ class ServerLifecycle:
     def remove_idle(self) -> None:
         """Remove leaving servers that have nothing left. Suspended answers of one that is away are lost."""
         for server in [each for each in self.pool if each.leaving]:
-            if self.dispatcher.attempts_on(server.name):
+            if self.dispatcher.attempts_on(server.id):
                 continue
             live = self.dispatcher.live.values()
             waiting = [each for each in live if able_for(self.pool, each) == [server]]
@@ -274,14 +260,14 @@ class ServerLifecycle:
             self._forget(server)
 
     def _forget(self, server: Server) -> None:
-        del self.pool.servers[server.name]
-        self.dispatcher.scheduler.fleet.remove(server.name)
+        del self.pool.servers[server.id]
+        self.dispatcher.scheduler.fleet.remove(server.id)
         server.outage.note(away=False)
         server.health.forget()
         self._match_waiting()
         self._open_slots()
         self.journal.event(logging.INFO, f"{server.name} removed")
-        watching = self._watching.pop(server.name, None)
+        watching = self._watching.pop(server.id, None)
         if watching is not None:
             watching.cancel()
         self.spawn(server.close())

@@ -54,9 +54,9 @@ def able_for(pool: ServerPool, exchange: Exchange) -> list[Server]:
     return [each for each in there if each.continues_as(origin, exchange.job.model)] or [origin]
 
 
-def names(pool: ServerPool, servers: list[Server]) -> frozenset[str]:
-    """Return the names of servers as the scheduler takes them: empty if they are all."""
-    return frozenset() if len(servers) == len(pool) else frozenset(server.name for server in servers)
+def ids(pool: ServerPool, servers: list[Server]) -> frozenset[str]:
+    """Return the ids of servers as the scheduler takes them: empty if they are all."""
+    return frozenset() if len(servers) == len(pool) else frozenset(server.id for server in servers)
 
 
 def given_up(servers: Iterable[Server]) -> bool:

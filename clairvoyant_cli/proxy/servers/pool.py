@@ -1,4 +1,4 @@
-"""The servers behind the proxy, by name, and the queue that feeds them."""
+"""The servers behind the proxy, by id, and the queue that feeds them."""
 
 from collections.abc import Iterator
 
@@ -19,8 +19,8 @@ class ServerPool:
         self.servers: dict[str, Server] = {}  # `ServerLifecycle` adds and removes them
         self._stored: dict[str, str] = {}  # id of a response -> the server that stores it
 
-    def __getitem__(self, name: str) -> Server:
-        return self.servers[name]
+    def __getitem__(self, server_id: str) -> Server:
+        return self.servers[server_id]
 
     def __iter__(self) -> Iterator[Server]:
         return iter(self.servers.values())
@@ -28,8 +28,19 @@ class ServerPool:
     def __len__(self) -> int:
         return len(self.servers)
 
-    def get(self, name: str) -> Server | None:
-        return self.servers.get(name)
+    def get(self, server_id: str) -> Server | None:
+        return self.servers.get(server_id)
+
+    def named(self, name: str) -> Server:
+        """Return the server with this label; KeyError if there is none."""
+        if (found := next((server for server in self if server.name == name), None)) is None:
+            raise KeyError(name)
+        return found
+
+    def name_of(self, server_id: str) -> str:
+        """Return the label of a server; any other text, such as the id of one that has left, as it is."""
+        server = self.get(server_id)
+        return server_id if server is None else server.name
 
     @property
     def first(self) -> Server:
@@ -38,7 +49,7 @@ class ServerPool:
 
     def holds(self, response: str, server: Server) -> None:
         """Remember which server has answered with a response: only that one may have it stored."""
-        self._stored[response] = server.name
+        self._stored[response] = server.id
         if len(self._stored) > MOST_STORED:
             del self._stored[next(iter(self._stored))]
 
@@ -77,7 +88,7 @@ class ServerPool:
     def at_once(self) -> int:
         """Requests that the servers which take requests now are known to answer at once."""
         room = self.queue.slots
-        return sum(min(room.get(server.name, 0), server.at_once) for server in self)
+        return sum(min(room.get(server.id, 0), server.at_once) for server in self)
 
     @property
     def slots(self) -> int:

@@ -61,6 +61,11 @@ class Server(ObservedServer):
     _asked_before: dict[int, None] = field(default_factory=dict)
 
     @property
+    def id(self) -> str:
+        """Its address: no other server has it, and it never changes. Its name is a label."""
+        return self.base_url
+
+    @property
     def ask(self) -> Ask:
         return self.prober.asking(self.upstream.url, self.prefix)
 

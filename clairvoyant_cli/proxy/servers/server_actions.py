@@ -50,7 +50,7 @@ class ServerActions:
             raise RefusedError(f"no backend is called {name}; there are {names}") from None
         except ValueError:
             raise RefusedError(f"{name} is the only one that stays; add another first") from None
-        here = lifecycle.pool.get(str(name))
+        here = next((each for each in lifecycle.pool if each.name == name), None)
         return {"done": "backend", "name": name, "standing": "gone" if here is None else here.standing}
 
     async def keep_model(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from clairvoyant_cli.addresses import check_backend, is_loopback
-from clairvoyant_cli.backends.adapter import Adapter, Found, ObservedServer
+from clairvoyant_cli.backends.adapter import Adapter, Found
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
 from clairvoyant_cli.backends.prober import Prober, asking_once
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -69,24 +69,15 @@ async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
     return None
 
 
-async def recognise(prober: Prober, server: ObservedServer) -> bool:
-    """Identify a server that did not answer when it was looked for; False if it still cannot be. A gateway
+async def recognise(prober: Prober, url: str, prefix: str = "") -> Found | None:
+    """Identify a server that did not answer when it was looked for; None if it still cannot be. A gateway
     that answers in its place is not mistaken for it: an unknown server must list its models.
     """
-    url, prefix = server.upstream.url, server.prefix
-    try:
-        there = await identify(prober, url, prefix)
-    except ClairvoyantError:
-        return False
-    if there is None or (
-        there.adapter is OTHER and (await prober.asking(url, prefix)(OTHER.models_path)).status != 200
-    ):
-        return False
-    server.guessed = False
-    server.adapter, server.version = there.adapter, there.version
-    if there.slots is not None and not server.slots_fixed:
-        server.slots = there.slots
-    return True
+    there = await _identify_quietly(prober, url, prefix)
+    if there is not None and there.adapter is OTHER:
+        listing = await prober.asking(url, prefix)(OTHER.models_path)
+        return there if listing.status == 200 else None
+    return there
 
 
 def split_prefix(url: str) -> tuple[str, str]:
@@ -117,9 +108,9 @@ async def _find_named(
     return Found(adapter, free[0]), []
 
 
-async def _identify_quietly(prober: Prober, url: str) -> Found | None:
+async def _identify_quietly(prober: Prober, url: str, prefix: str = "") -> Found | None:
     try:
-        return await identify(prober, url)
+        return await identify(prober, url, prefix)
     except ClairvoyantError:
         return None
 

@@ -70,11 +70,11 @@ async def preempting(way: str) -> AsyncIterator[Daemon]:
         worker = daemon.pool.first
         adapter = worker.adapter
         offered = await adapter.offered_models(worker.ask) or ()
-        version, digest = worker.version, offered[0].digest
+        version, digest = worker.status.version, offered[0].digest
         profile = proven(Served(adapter.name, "replay", version=version, digest=digest), 0.001, slots=1)
         proof = replace(profile.continuations[0], way=way)
         await believe(worker, replace(profile, continuations=(proof,)))
-        worker.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
+        worker.traits.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         yield daemon
 
 
@@ -127,7 +127,7 @@ def test_a_client_cannot_tell_that_its_prompt_was_cut(ask: Any, kind: str, strea
             uncut = await ask(daemon.base_url, kind, prompt, stream=stream)
         async with preempting("raw") as daemon:  # the first has the prompt in its cache
             await ask_ollama(daemon.base_url, "chat", SHORT, stream=False, tokens=5)  # loads the model
-            daemon.pool.first.speeds.prefill_tokens_per_s = SPEED.prefill_tokens_per_s
+            daemon.pool.first.traits.speeds.prefill_tokens_per_s = SPEED.prefill_tokens_per_s
             asking = asyncio.create_task(ask(daemon.base_url, kind, prompt, stream=stream))
             await until(daemon, is_reading)
             await ask_ollama(daemon.base_url, "chat", SHORT, stream=False, tokens=5)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
-from clairvoyant_cli.backends.adapter import Adapter
+from clairvoyant_cli.backends.adapter import Adapter, Status
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
@@ -84,8 +84,8 @@ class DaemonParts:
     def becomes(self, name: str, state: str, detail: str = "") -> None:
         """Let a worker's state change."""
         worker = self.pool.named(name)
-        worker.state, worker.detail = state, detail
-        worker.seen = worker.seen or state in ("up", "loading")
+        worker.status.state, worker.status.detail = state, detail
+        worker.status.seen = worker.status.seen or state in ("up", "loading")
         self.lifecycle.changed(worker)
 
     def on(self, exchange: Exchange) -> str:
@@ -127,7 +127,7 @@ def daemon_parts(
     times = ServiceTimes(pool, stats.journal.event)
     for number, name in enumerate(workers or ("mac",)):
         lifecycle.adopt(_server(name, adapter_of(kind), number, slots))
-        pool.named(name).residents = None  # until its state changes for the first time, loading costs nothing
+        pool.named(name).loaded = None  # until its state changes for the first time, loading costs nothing
     scheduler.residency.unknown_s = 0.0
     dispatcher.changed.append(lifecycle.remove_idle)
     dispatcher.ended += [stats.ended, lifecycle.ended, times.ended]
@@ -155,4 +155,5 @@ def daemon_parts(
 
 def _server(name: str, adapter: Adapter, number: int, slots: int) -> Server:
     upstream = Upstream(f"http://127.0.0.1:{9000 + number}")
-    return Server(name, adapter, upstream, slots=slots, state="up", seen=True, prober=Prober())
+    config, status = BackendConfig(name), Status("up", seen=True, slots=slots)
+    return Server(name, adapter, upstream, Prober(), config=config, status=status)

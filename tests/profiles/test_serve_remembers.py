@@ -246,7 +246,7 @@ async def test_another_model_than_the_profiles_is_noticed_once_loaded(tmp_path: 
     async with replay() as (_, url), daemon_on(path, url) as daemon:
         await ask_all(daemon, "Name a colour.")
         backend = daemon.pool.first
-        backend.models = (LoadedModel("replay:latest"),)
+        backend.status.models = (LoadedModel("replay:latest"),)
         assert daemon.state_saver is not None
         daemon.state_saver.follow_the_loaded_models()
         told = [event.text for event in daemon.snapshot().log if "replay:latest is loaded" in event.text]
@@ -261,7 +261,7 @@ async def test_a_model_pulled_again_makes_its_profile_stale(tmp_path: Path) -> N
     keep(path, (), mine, replace(newer, measured_at=HERE.measured_at + 1))
     async with replay() as (_, url), daemon_on(path, url) as daemon:
         assert daemon.snapshot().tau.source == "profile of another"
-        daemon.pool.first.models = (LoadedModel("replay:latest", digest="new"),)
+        daemon.pool.first.status.models = (LoadedModel("replay:latest", digest="new"),)
         assert daemon.state_saver is not None
         daemon.state_saver.follow_the_loaded_models()
         snapshot = daemon.snapshot()
@@ -306,7 +306,7 @@ async def test_each_of_several_servers_takes_the_profile_of_its_own_address(tmp_
         of_slow = replace(of_slow, mu_short_s=Estimate(2.0, 1.9, 2.1, 100), measured_at=HERE.measured_at + 1)
         path = keep(tmp_path / "c.db", (), of_fast, of_slow)
         async with daemon_on(path, f"fast={fast},slow={slow}") as daemon:
-            speeds = [worker.speeds.decode_tokens_per_s for worker in daemon.pool]
+            speeds = [worker.traits.speeds.decode_tokens_per_s for worker in daemon.pool]
             tau_s = daemon.snapshot().tau.tau_s
     assert speeds == [1000.0, 50.0]
     assert tau_s == pytest.approx((TAU_S + 6.0) / 2)
@@ -424,7 +424,7 @@ async def test_a_server_that_starts_later_gets_the_name_and_the_profile_of_its_k
                 await ask(http, "Hello")
             await until(daemon, lambda state: state.counters.completed == 1)
             assert daemon.pool.first.base_url == url
-            assert [known.name for known in daemon.pool.first.profiles] == [PROFILE.name]
+            assert [known.name for known in daemon.pool.first.traits.profiles] == [PROFILE.name]
     with reading(path) as connection:
         assert [found.backend for found in each(connection, Span())] == ["ollama"]
 
@@ -437,6 +437,6 @@ async def test_a_name_that_the_operator_gave_is_kept(tmp_path: Path) -> None:
         serve_app(backend, port),
     ):
         server = daemon.pool.first
-        await until(daemon, lambda state: server.adapter.name == "ollama" and server.state == "up")
+        await until(daemon, lambda state: server.adapter.name == "ollama" and server.status.state == "up")
         await daemon.lifecycle.see_settings(server)
         assert [shown.name for shown in daemon.snapshot().backends] == ["llamacpp"]

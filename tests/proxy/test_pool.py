@@ -3,6 +3,7 @@
 import pytest
 
 from clairvoyant_cli.backends.adapters import adapter_of
+from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import Splice
@@ -32,7 +33,7 @@ async def test_a_server_is_renamed_while_it_answers() -> None:
     parts = daemon_parts("other")
     (server,) = parts.pool
     first, second = parts.queued("x"), parts.queued("y")
-    server.named_by_kind, server.adapter = True, adapter_of("llamacpp")
+    server.config, server.adapter = BackendConfig(), adapter_of("llamacpp")
     parts.lifecycle.changed(server)
     assert (parts.pool.named("llamacpp"), parts.on(first), parts.on(second)) == (server, "llamacpp", "")
     parts.after(first, Answered(200))
@@ -51,9 +52,9 @@ async def test_a_worker_that_is_down_takes_no_work() -> None:
 
 async def test_a_worker_that_was_never_there_takes_none_while_another_is() -> None:
     parts = daemon_parts("mac", "rtx")
-    parts.pool.named("rtx").seen = False
+    parts.pool.named("rtx").status.seen = False
     parts.becomes("mac", "up")
-    parts.pool.named("rtx").state = "down"
+    parts.pool.named("rtx").status.state = "down"
     parts.becomes("mac", "up")
     exchanges = [parts.queued(f"0.5 number {n}") for n in range(2)]
     assert [parts.on(each) for each in exchanges] == ["mac", ""]
@@ -77,22 +78,22 @@ async def test_queued_requests_fail_only_when_every_worker_is_given_up() -> None
     for name in ("mac", "rtx"):
         parts.becomes(name, "down")
     waiting = parts.queued("patient")
-    parts.pool.named("mac").outage._expire()
+    parts.pool.named("mac").health._expire()
     assert not waiting.granted.done()
-    parts.pool.named("rtx").outage._expire()
+    parts.pool.named("rtx").health._expire()
     with pytest.raises(OutageError):
         waiting.granted.result()
 
 
 async def test_one_that_was_never_there_keeps_nobody_waiting() -> None:
     parts = daemon_parts("mac", "rtx")
-    parts.pool.named("rtx").seen = False
+    parts.pool.named("rtx").status.seen = False
     parts.becomes("mac", "down")
-    parts.pool.named("rtx").state = "down"
+    parts.pool.named("rtx").status.state = "down"
     parts.lifecycle.changed(parts.pool.named("rtx"))
     waiting = parts.queued("patient")
     assert parts.on(waiting) == ""
-    parts.pool.named("mac").outage._expire()
+    parts.pool.named("mac").health._expire()
     with pytest.raises(OutageError):
         waiting.granted.result()
 
@@ -100,7 +101,7 @@ async def test_one_that_was_never_there_keeps_nobody_waiting() -> None:
 async def test_a_worker_that_comes_back_ends_the_outage() -> None:
     parts = daemon_parts("mac")
     parts.becomes("mac", "down")
-    parts.pool.named("mac").outage._expire()
+    parts.pool.named("mac").health._expire()
     assert given_up(parts.pool)
     parts.becomes("mac", "up")
     assert not given_up(parts.pool)
@@ -122,7 +123,7 @@ async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
     assert attempt is not None
     attempt.totals = type(attempt.totals)(tokens=100, decode_s=1.0, complete=True)
     parts.after(exchange, Answered(200))
-    speeds = {worker.id: worker.speeds.decode_tokens_per_s for worker in parts.pool}
+    speeds = {worker.id: worker.traits.speeds.decode_tokens_per_s for worker in parts.pool}
     other = next(name for name in speeds if name != attempt.worker)
     assert (speeds[attempt.worker], speeds[other]) == (100.0, None)
 
@@ -131,7 +132,7 @@ def offers(parts: DaemonParts, **models: set[str]) -> None:
     """Let workers say which models they have."""
     for name, offered in models.items():
         backend = parts.pool.named(name)
-        backend.offered = frozenset(map(backend.adapter.known_as, offered))
+        backend.status.offered = frozenset(map(backend.adapter.known_as, offered))
         parts.lifecycle.changed(parts.pool.named(name))
 
 
@@ -166,7 +167,7 @@ async def test_what_one_alone_could_serve_is_refused_when_that_is_given_up() -> 
     offers(parts, mac={"small"}, rtx={"large"})
     parts.becomes("rtx", "down")
     waits = parts.queued("0.5 a", model="large")
-    parts.pool.named("rtx").outage._expire()
+    parts.pool.named("rtx").health._expire()
     with pytest.raises(OutageError):
         waits.granted.result()
     refused = parts.ask("0.5 b", model="large")

@@ -68,7 +68,7 @@ class WorkerMemory:
 
     def take(self, profiles: Sequence[Profile]) -> None:
         """Change the profiles; what was learned under those that stay is kept."""
-        self.profiles = self.worker.profiles = profiles
+        self.profiles = self.worker.traits.profiles = profiles
         self.learner = Learner(profiles, self.learner.learned)
         self.followed = ()
 
@@ -129,13 +129,13 @@ class StateSaver:
         self._take_up(self._remember(worker))
 
     def _remember(self, worker: Server) -> WorkerMemory:
-        worker.profiles = profiles = self._profiles_of(worker)
+        worker.traits.profiles = profiles = self._profiles_of(worker)
         learned = learned_of(self.persistence.load(state_name(worker.adapter.name, worker.base_url)))
         memory = self._memories[worker.id] = WorkerMemory(worker, profiles, Learner(profiles, learned))
         return memory
 
     def _take_up(self, memory: WorkerMemory) -> None:
-        memory.worker.speeds.frozen = self.freeze
+        memory.worker.traits.speeds.frozen = self.freeze
         self._set_cache_size(memory)
         if memory.profiles:
             self._use(memory, memory.profiles[0])
@@ -250,24 +250,24 @@ class StateSaver:
 
     def _use(self, memory: WorkerMemory, profile: Profile) -> None:
         backend = memory.worker
-        speeds = backend.speeds
+        speeds = backend.traits.speeds
         speeds.decode_tokens_per_s = profile.decode_tokens_per_s
         speeds.prefill_tokens_per_s = profile.prefill_tokens_per_s
         speeds.measured = (profile.decode_tokens_per_s, profile.prefill_tokens_per_s)
         # A server that reports its slots may have been restarted with other slots since.
-        if not backend.slots_fixed and not backend.adapter.REPORTS_SLOTS:
-            backend.slots = profile.slots
+        if not backend.adapter.REPORTS_SLOTS:
+            backend.status.slots = profile.slots
             self.lifecycle.share_out()
         measured_on = datetime.fromtimestamp(profile.measured_at, UTC).astimezone().date()
         self._say(memory, f"using profile {profile.name}, measured on {measured_on}")
-        if why := self.persistence.stale(profile, backend.version):
+        if why := self.persistence.stale(profile, backend.status.version):
             self._say_stale(memory, profile, why)
         self._set_tau(memory, profile.served.model)
         memory.used = profile
 
     def follow_the_loaded_models(self) -> None:
         for memory in self._memories.values():
-            loaded, used = memory.worker.models, memory.used
+            loaded, used = memory.worker.status.models, memory.used
             if used is None or loaded == memory.followed or not loaded:
                 continue
             memory.followed = loaded
@@ -283,7 +283,7 @@ class StateSaver:
                 self._say_stale(memory, profile, f"{model.name} has changed since")
 
     def _loaded_profile(self, memory: WorkerMemory) -> Profile | None:
-        found = (memory.learner.prefer(model.name) for model in memory.worker.models)
+        found = (memory.learner.prefer(model.name) for model in memory.worker.status.models)
         return next((profile for profile in found if profile is not None), None)
 
     def _say_stale(self, memory: WorkerMemory, profile: Profile, why: str) -> None:

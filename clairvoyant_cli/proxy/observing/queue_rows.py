@@ -47,7 +47,7 @@ class WaitingRows:
     def totals(self) -> WaitingState:
         """Return the totals of the whole queue; those stranded if a server is away."""
         entries = self.standings.entries
-        away = any(server.outage.left_s is not None for server in self.pool)
+        away = any(server.health.given_up_in_s is not None for server in self.pool)
         ends_s = [self._refused_in_s(each) for each in self.exchanges] if away else []
         refused_s = [each for each in ends_s if each is not None]
         classes = Counter([each.prediction_state.length_class for each in self.exchanges])

@@ -100,7 +100,7 @@ class Admission:
         head, first = request.head, self.pool.first
         route = first.adapter.route_of(head.method, head.path, first.prefix)
         mark = head.get(MARK_HEADER)
-        if mark is not None and any(server.watch.came_back(mark) for server in self.pool):
+        if mark is not None and any(server.came_back(mark) for server in self.pool):
             return Refused(route, IN_A_LOOP)
         client = self.access.admit(request)
         if isinstance(client, Refusal):
@@ -157,7 +157,7 @@ class Admission:
         # If nothing is in flight, one request may find out whether a loading server serves by now.
         if given_up(able) and not (self.pool.loading and not self.operation.dispatcher.live):
             return self.refusals.away(able[0])
-        if all(server.draining for server in able):
+        if all(server.health.withdrawn for server in able):
             return self.refusals.draining_alone(able)
         return None if self.check is None else self.check(parsed, able)
 

@@ -6,8 +6,8 @@ This needs no proof of exact continuation and no plain text. What it costs is le
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
-from clairvoyant_cli.proxy.servers.prompt_cuts import share_found
 from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.proxy.servers.traits import share_found
 from clairvoyant_cli.scheduler.queued_job import Prefill
 from clairvoyant_cli.scheduler.server_cache import CutPrice
 
@@ -25,13 +25,13 @@ def prefill_of(
     attempt = exchange.attempt
     if attempt is None or attempt.stop_reading is None or exchange.phase is not Phase.PREFILL:
         return None
-    whole_s, cuts = _unread_s(exchange, server), server.prompt_cuts
+    whole_s, cuts = _unread_s(exchange, server), server.traits.prompt_cuts
     before_s, runs_s = cuts.kept * _read_before_s(exchange, attempt), now - attempt.granted_s
     if whole_s < MIN_PROMPT_S:
         return None
     if not _shows_its_beginning(exchange):
         reads_s = min(whole_s - before_s, expected_s - server.service_s(0.0, exchange.job.tokens))
-        if runs_s > reads_s or server.speeds.prefill_tokens_per_s is None:
+        if runs_s > reads_s or server.traits.speeds.prefill_tokens_per_s is None:
             return None
     read_s = min(before_s + runs_s, whole_s)
     stops_s = cuts.stops_s(server.read_s, whole_s - read_s)
@@ -48,7 +48,7 @@ def stop_reading(exchange: Exchange, server: Server, now: float) -> bool:
         return False
     whole_s = _unread_s(exchange, server)
     attempt.is_cutting, attempt.read_s = True, now - attempt.granted_s
-    server.prompt_cuts.cut(now, max(whole_s - attempt.read_s - _read_before_s(exchange, attempt), 0.0))
+    server.traits.prompt_cuts.cut(now, max(whole_s - attempt.read_s - _read_before_s(exchange, attempt), 0.0))
     if exchange.splice is not None:
         exchange.splice = Splice(exchange.splice.asked)
     return True
@@ -56,7 +56,7 @@ def stop_reading(exchange: Exchange, server: Server, now: float) -> bool:
 
 def learn_from(exchange: Exchange, attempt: Attempt, totals: Totals, server: Server, now: float) -> int:
     """Learn from a whole answer what cuts of prompts cost; return the tokens that it read again."""
-    cuts, job = server.prompt_cuts, exchange.job
+    cuts, job = server.traits.prompt_cuts, exchange.job
     begun_s = attempt.first_byte_s
     streamed = attempt.usage is not None and attempt.usage.streaming and begun_s is not None
     until_s = begun_s if streamed and begun_s is not None else now

@@ -105,8 +105,8 @@ class Annotation:
 
 def _news(server: Server) -> str:
     """Return how requests to a server are ordered, "" if there is nothing to report."""
-    name, priority, heeding = server.name, server.adapter.PRIORITY, server.heeding
-    if server.annotate == "off" or server.state in ("unknown", "down"):
+    name, priority, heeding = server.name, server.adapter.PRIORITY, server.status.heeding
+    if server.annotate == "off" or server.status.state in ("unknown", "down"):
         return ""
     if priority is None:
         return f"{name} has no priority queue: requests wait here" if server.annotate == "on" else ""

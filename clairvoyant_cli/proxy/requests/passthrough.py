@@ -57,7 +57,7 @@ class Passthrough:
             return
         await self._forward(request, route, server)
         if head.method not in READING:
-            server.watch.look_now()  # it may have another model by now
+            server.look_now()  # it may have another model by now
 
     async def _worker(self, request: Request, route: Route, path: str, model: str) -> Server | Refusal:
         pool, head = self.pool, request.head
@@ -88,8 +88,8 @@ class Passthrough:
     async def _listed(self, request: Request, path: str) -> bool:
         """Answer with the lists of all servers that give one; False if none does."""
         speak = [server for server in self.pool if LISTS[path] in server.adapter.SPEAKS]
-        up = [server for server in speak or self.pool if server.state != "down"]
-        asked = [server for server in up if not server.leaving]
+        up = [server for server in speak or self.pool if server.status.state != "down"]
+        asked = [server for server in up if server.health.withdrawn != "leaving"]
         answers = await asyncio.gather(*(self._collected(request, server) for server in asked))
         lists = []
         for server, answer in zip(asked, answers, strict=True):
@@ -132,7 +132,7 @@ class Passthrough:
                     raise  # the backend may have seen it (RFC 9110, 9.2.2)
                 await self._relay(request, server, fresh=True)
         except UpstreamError as error:
-            server.watch.look_now()
+            server.look_now()
             refusals = self.refusals
             say = refusals.unreachable if isinstance(error, UnreachableError) else refusals.broken_off
             refusals.send(request, route, say(server, str(error)))

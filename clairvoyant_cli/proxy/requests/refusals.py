@@ -66,7 +66,7 @@ class Refusals:
 
     def away(self, server: Server | None = None) -> Refusal:
         server = server or self.pool.first
-        why = server.detail or "no connection"
+        why = server.status.detail or "no connection"
         return Refusal(503, f"{_place(server)} is not reachable ({why})", AWAY_RETRY_S)
 
     def draining_alone(self, servers: Sequence[Server]) -> Refusal:

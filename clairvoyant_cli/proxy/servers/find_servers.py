@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from clairvoyant_cli.addresses import Address, is_loopback
+from clairvoyant_cli.backends.adapter import Status
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.discovery import find_backend, split_prefix
 from clairvoyant_cli.backends.prober import Prober
@@ -64,23 +65,19 @@ async def find_server(
             wanted.name or adapter.name,
             adapter,
             upstream,
+            prober,
             found.prefix,
-            slots=wanted.slots or found.slots or 1,
-            slots_fixed=wanted.slots is not None,
-            version=found.version,
-            seen=bool(all_found),
-            guessed=not all_found and wanted.kind is None,
-            annotate=config.annotate,
-            prober=prober,
-            named_by_kind=wanted.name is None,
+            wanted,
             key=key.encode() if key else None,
-            weight=wanted.weight,
-            tests_allowed=wanted.self_test,
+            annotate=config.annotate,
+            guessed=not all_found and wanted.kind is None,
+            status=Status(seen=bool(all_found), version=found.version, slots=found.slots or 1),
         )
-        if server.seen and adapter.PRIORITY is not None:
-            server.heeding = await adapter.heeding(server.ask, server.local_port)
-        if several and server.seen:
-            await adapter.list_models(server.ask, server)
+        if all_found:
+            if adapter.PRIORITY is not None:
+                server.status.heeding = await adapter.heeding(server.ask, server.local_port)
+            if several:
+                await adapter.list_models(server.ask, server.status)
     except BaseException:
         await prober.close()
         raise

@@ -27,7 +27,7 @@ def asked_context(parsed: ParsedRequest) -> int | None:
     return int(asked[1]) if asked else None
 
 
-class ModelResidency:
+class LoadedModels:
     """Keeps a scheduler's residency in step with one server.
 
     Only models that the server has answered for, or lists as loaded, have a load time of their own; others

@@ -61,8 +61,8 @@ def ids(pool: ServerPool, servers: list[Server]) -> frozenset[str]:
 
 def given_up(servers: Iterable[Server]) -> bool:
     """Whether all of these servers that were ever up have been away for longer than the outage grace."""
-    seen = [server for server in servers if server.seen]
-    return bool(seen) and all(server.outage.over for server in seen)
+    seen = [server for server in servers if server.status.seen]
+    return bool(seen) and all(server.health.given_up for server in seen)
 
 
 def has_given_up(pool: ServerPool, exchange: Exchange) -> bool:
@@ -74,7 +74,7 @@ def refused_in_s(pool: ServerPool, exchange: Exchange, patience_s: float | None 
     """Return the seconds until a waiting exchange is refused unless a server returns; None if a server that
     can serve it is there, or none ever was. `patience_s` is the time it may wait at most.
     """
-    left_s = [server.outage.left_s for server in able_for(pool, exchange) if server.seen]
+    left_s = [server.health.given_up_in_s for server in able_for(pool, exchange) if server.status.seen]
     known_s = [each for each in left_s if each is not None]
     if not known_s or len(known_s) < len(left_s):
         return None

@@ -67,7 +67,7 @@ class ServerPool:
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded, spelled as a server that swaps models spells it."""
-        swaps = next((server.residents for server in self if server.residents is not None), None)
+        swaps = next((server.loaded for server in self if server.loaded is not None), None)
         return parsed.affinity if swaps is None else swaps.affinity_of(parsed)
 
     @property
@@ -96,9 +96,9 @@ class ServerPool:
 
     @property
     def loading(self) -> bool:
-        return any(server.state == "loading" for server in self)
+        return any(server.status.state == "loading" for server in self)
 
     @property
     def remote_models(self) -> frozenset[str]:
         """Models that run elsewhere: their requests need no slot."""
-        return frozenset().union(*(server.remote_models for server in self))
+        return frozenset().union(*(server.status.remote_models for server in self))

@@ -63,7 +63,7 @@ class ServerActions:
         if deed == "load":
             able = [each for each in able if each.lists(model) or each.may_have(model)]
         else:
-            able = [each for each in able if any(has.name == model for has in each.models)]
+            able = [each for each in able if any(has.name == model for has in each.status.models)]
         if not able:
             raise RefusedError(f"no server here can {deed} {model} when asked")
         for server in able:
@@ -71,7 +71,7 @@ class ServerActions:
             answer = await server.ask(path, MODEL_TIMEOUT_S, body)
             if answer.status != 200:
                 raise RefusedError(f"{server.name} did not {deed} {model} (status {answer.status})")
-            server.watch.look_now()
+            server.look_now()
         return {"done": "model", "do": deed, "name": model, "backends": [server.name for server in able]}
 
     async def _add(self, table: dict[str, Any]) -> dict[str, Any]:

@@ -230,7 +230,7 @@ async def set_up(
         proxied = await stack.enter_async_context(client_for(daemon.base_url))
         bench = Bench(settings, daemon, oracle, proxied, direct, asker, pools, engine)
         worker = daemon.pool.first
-        worker.profiles = stored(found) if engine is None else [await _profile(bench, engine, found)]
+        worker.traits.profiles = stored(found) if engine is None else [await _profile(bench, engine, found)]
         await worker.see_settings()
         proof = worker.continuation_of(model)
         bench.resume_s = None if proof is None else proof.proof.resume_s * settings.speedup
@@ -284,7 +284,7 @@ async def _profile(bench: Bench, engine: Engine, found: Found) -> Profile:
     worker, model = bench.daemon.pool.first, bench.asker.model
     offered = await found.adapter.offered_models(worker.ask) or ()
     digest = next((each.digest for each in offered if each.name == model), "")
-    version = worker.version
+    version = worker.status.version
     settings = await found.adapter.settings(worker.ask, model, version)
     served = Served(found.adapter.name, model, version=version, digest=digest)
     fingerprint = "" if settings is None else settings.fingerprint

@@ -1,11 +1,16 @@
-"""What a server does with a prompt whose client leaves while it is being read: learned from cuts.
+"""What was learned of a server, or measured: its speeds, its settings, and what cuts of prompts cost there.
 
-llama.cpp goes on to the end of its batch (`--batch-size`, 2,048 tokens by default), and finds what it has
-read again if its host cache is on. Others may never stop, or start again from nothing; no server says so.
+llama.cpp reads a cut prompt to the end of its batch (`--batch-size`, 2,048 tokens by default), and finds what
+it has read again if its host cache is on. Others may never stop, or start again from nothing; no server says
+so.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from clairvoyant_cli.backends.speeds import Speeds
+from clairvoyant_cli.protocols.model_settings import ModelSettings
+from profiles.records import Profile
 
 HALF_BATCH_TOKENS = 1024.0  # until the first cut: a server is taken to go on for half of llama.cpp's batch
 ASSUMED_KEPT = 0.5
@@ -16,15 +21,12 @@ MIN_SHARE = 0.3  # of a prompt that was read, from which its prefill time tells 
 
 @dataclass(slots=True)
 class PromptCuts:
-    """Running means: `stop_s`, the seconds from a cut until the slot is free, None until the first; `kept`,
-    the share of what was read that is found again. `closed_s` is the time of a cut after which nothing has
-    started, `rest_s` the unread rest of its prompt in seconds.
-    """
+    """What a server does with a prompt whose client leaves while it is being read: running means."""
 
-    stop_s: float | None = None
-    kept: float = ASSUMED_KEPT
-    closed_s: float | None = None
-    rest_s: float = 0.0
+    stop_s: float | None = None  # from a cut until the slot is free; None until the first
+    kept: float = ASSUMED_KEPT  # the share of what was read that is found again
+    closed_s: float | None = None  # the time of a cut after which nothing has started
+    rest_s: float = 0.0  # the unread rest of its prompt, in seconds
 
     def stops_s(self, read_s: Callable[[float], float], rest_s: float) -> float:
         """Return the expected seconds until the slot is free, at most the rest of the prompt."""
@@ -47,6 +49,22 @@ class PromptCuts:
 
     def found(self, share: float) -> None:
         self.kept += LATEST_WEIGHT * (min(max(share, 0.0), 1.0) - self.kept)
+
+
+@dataclass(slots=True)
+class ServerTraits:
+    """What is known of one server from its answers, and from `calibrate`."""
+
+    speeds: Speeds = field(default_factory=Speeds)
+    profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
+    settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model, as it last reported them
+    prompt_cuts: PromptCuts = field(default_factory=PromptCuts)
+    stream_stop_s: float = 0.0  # how long abandoned streams occupied their slots lately
+    remark: str = ""  # why it could not be seen that a slot of it fell free
+    truncated: int = 0  # prompts that it cut to its context
+    cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
+    self_test: str = ""  # how far the daemon's own test of it is
+    asked_before: dict[int, None] = field(default_factory=dict)  # hashes of questions, the newest last
 
 
 def share_found(

@@ -1,59 +1,17 @@
-"""What was learned of a server, or measured: its speeds, its settings, and what cuts of prompts cost there.
+"""What was learned of a server from its answers, or measured by `calibrate`."""
 
-llama.cpp reads a cut prompt to the end of its batch (`--batch-size`, 2,048 tokens by default), and finds what
-it has read again if its host cache is on. Others may never stop, or start again from nothing; no server says
-so.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.protocols.model_settings import ModelSettings
+from clairvoyant_cli.proxy.servers.prompt_cuts import PromptCuts
 from profiles.records import Profile
-
-HALF_BATCH_TOKENS = 1024.0  # until the first cut: a server is taken to go on for half of llama.cpp's batch
-ASSUMED_KEPT = 0.5
-LATEST_WEIGHT = 0.5  # cuts are few, and each costs time where the guess is wrong
-MAX_GAP_S = 6.0  # from a cut to the next request in the slot, the time until the server hangs up included
-MIN_SHARE = 0.3  # of a prompt that was read, from which its prefill time tells whether that was still there
-
-
-@dataclass(slots=True)
-class PromptCuts:
-    """What a server does with a prompt whose client leaves while it is being read: running means."""
-
-    stop_s: float | None = None  # from a cut until the slot is free; None until the first
-    kept: float = ASSUMED_KEPT  # the share of what was read that is found again
-    closed_s: float | None = None  # the time of a cut after which nothing has started
-    rest_s: float = 0.0  # the unread rest of its prompt, in seconds
-
-    def stops_s(self, read_s: Callable[[float], float], rest_s: float) -> float:
-        """Return the expected seconds until the slot is free, at most the rest of the prompt."""
-        return min(read_s(HALF_BATCH_TOKENS) if self.stop_s is None else self.stop_s, rest_s)
-
-    def cut(self, now: float, rest_s: float) -> None:
-        self.closed_s, self.rest_s = now, rest_s
-
-    def followed(self, granted_s: float) -> float | None:
-        """Return the time of the cut that freed a slot granted at `granted_s`; None if there was none."""
-        closed_s, self.closed_s = self.closed_s, None
-        return closed_s if closed_s is not None and granted_s - closed_s <= MAX_GAP_S else None
-
-    def stopped(self, took_s: float) -> None:
-        """Learn how long the slot stayed taken, unless the prompt ended before that could be told."""
-        if self.stop_s is None:
-            self.stop_s = took_s
-        elif took_s > self.stop_s or self.rest_s > self.stop_s:
-            self.stop_s += LATEST_WEIGHT * (took_s - self.stop_s)
-
-    def found(self, share: float) -> None:
-        self.kept += LATEST_WEIGHT * (min(max(share, 0.0), 1.0) - self.kept)
 
 
 @dataclass(slots=True)
 class ServerTraits:
-    """What is known of one server from its answers, and from `calibrate`."""
+    """What is known of one server besides what it says of itself."""
 
     speeds: Speeds = field(default_factory=Speeds)
     profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
@@ -65,24 +23,3 @@ class ServerTraits:
     cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
     self_test: str = ""  # how far the daemon's own test of it is
     asked_before: dict[int, None] = field(default_factory=dict)  # hashes of questions, the newest last
-
-
-def share_found(
-    read_s: float,
-    prompt_s: float,
-    took_s: float | None,
-    prompt_tokens: int | None,
-    prefilled_tokens: int | None,
-    saved_s: float = 0.0,
-) -> float | None:
-    """Return the share of what was read before a cut that was found again; None if that cannot be told.
-
-    `read_s` of `prompt_s` seconds were read before; then the prompt took `took_s`; `saved_s` of it were
-    cached from the start. Where the server reports fewer prefilled tokens than the prompt has, these tell; a
-    count of all may mean that none was found or that it counts in this way.
-    """
-    if prompt_tokens and prefilled_tokens and prefilled_tokens < prompt_tokens and prompt_s > 0.0:
-        return ((1.0 - prefilled_tokens / prompt_tokens) * prompt_s - saved_s) / read_s
-    if took_s is None or read_s < MIN_SHARE * prompt_s:
-        return None
-    return (prompt_s - saved_s - took_s) / read_s

@@ -7,7 +7,6 @@ from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.servers.matching import refused_in_s
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.explain import Cause, Standing, Standings
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
@@ -64,7 +63,7 @@ class WaitingRows:
         )
 
     def _refused_in_s(self, exchange: Exchange) -> float | None:
-        return refused_in_s(self.pool, exchange, self.operation.patience_s(exchange))
+        return self.pool.refused_in_s(exchange, self.operation.patience_s(exchange))
 
     def state(self, number: int) -> tuple[QueuedRequest, ...]:
         return tuple(map(self._row, self.exchanges[:number], self.standings[:number]))

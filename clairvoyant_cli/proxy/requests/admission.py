@@ -23,8 +23,7 @@ from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory, ReadBody
 from clairvoyant_cli.proxy.requests.refusals import DRAINING, IN_A_LOOP, NO_CONNECT, SHUTTING_DOWN, Refusals
-from clairvoyant_cli.proxy.servers.matching import able, given_up, speaker
-from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.pool import ServerPool, given_up
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import ClientFullError, QueueFullError
 
@@ -78,7 +77,7 @@ class Admission:
         with self.entering(verdict) as refused:
             if refused is not None:
                 return refused
-            adapter = speaker(self.pool, verdict.route.family).adapter
+            adapter = self.pool.speaker(verdict.route.family).adapter
             whole = pieces is not None
             parsed = await parse_request(
                 request.arrived if pieces is None else pieces,
@@ -135,7 +134,7 @@ class Admission:
             return PassOn(asks.route, parsed.model)
         if not parsed.model and len(self.pool) > 1:
             parsed.model = named_model(request.arrived, request.head.get(b"content-encoding"))
-        servers = able(self.pool, asks.route.speakers, parsed.model, parsed.follows)
+        servers = self.pool.able(asks.route.speakers, parsed.model, parsed.follows)
         refusal = self._objection(asks.client, parsed, servers)
         if refusal is None:
             exchange = self.factory.exchange(request, asks, parsed, servers)

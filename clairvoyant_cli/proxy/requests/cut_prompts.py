@@ -6,8 +6,8 @@ This needs no proof of exact continuation and no plain text. What it costs is le
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
-from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.prompt_cuts import share_found
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.queued_job import Prefill
 from clairvoyant_cli.scheduler.server_cache import CutPrice
 

@@ -59,7 +59,7 @@ class Annotation:
         self, parsed: ParsedRequest, route: Route, client: str, clients: Clients, *, whole: bool
     ) -> Refusal | None:
         """Return why a request cannot be stamped, or None; one that is not `whole` is stamped as it is."""
-        stamped = any(each is not None and route.shape in each.shapes for each in self.pool.stamps)
+        stamped = any(each.stamps is not None and route.shape in each.stamps.shapes for each in self.pool)
         if not stamped or clients.rules_of(client).engine_priority:
             return None
         if parsed.ranks_itself:

@@ -21,7 +21,6 @@ from clairvoyant_cli.proxy.access.keys import BACKEND_HEADER, Access
 from clairvoyant_cli.proxy.requests.forwarding import forward
 from clairvoyant_cli.proxy.requests.refusals import IN_A_LOOP, Refusals
 from clairvoyant_cli.proxy.requests.relay import Relay
-from clairvoyant_cli.proxy.servers.matching import able
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 
@@ -73,7 +72,7 @@ class Passthrough:
             if holder is not None:
                 return holder
         model = model or await self._model_in(request, path)
-        return _one_that_is_there(able(pool, speakers_of(path) or route.speakers, model))
+        return _one_that_is_there(pool.able(speakers_of(path) or route.speakers, model))
 
     async def _model_in(self, request: Request, path: str) -> str:
         """Return the model that a request is about, which its path or its body names."""

@@ -24,7 +24,6 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Outcome, RequestEnd
 from clairvoyant_cli.proxy.servers.find_servers import find_server
 from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
-from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, ids
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import Job
@@ -184,7 +183,7 @@ class ServerLifecycle:
         live = self.dispatcher.live
 
         def able(job: Job) -> frozenset[str]:
-            return ids(self.pool, able_for(self.pool, live[job.id]))
+            return self.pool.ids(self.pool.able_for(live[job.id]))
 
         if live:
             self.dispatcher.scheduler.set_able(able, self.journal.clock())
@@ -252,7 +251,7 @@ class ServerLifecycle:
     def outlasted(self, server: Server) -> None:
         """Refuse the requests that wait for a server which is away for longer than the outage grace."""
         live = self.dispatcher.live.values()
-        lost = [each for each in live if each.attempt is None and has_given_up(self.pool, each)]
+        lost = [each for each in live if each.attempt is None and self.pool.has_given_up(each)]
         for exchange in lost:
             self.dispatcher.send_away(exchange, OutageError())
         refused = f"{plural(len(lost), 'request')} refused" if lost else "new requests are refused"
@@ -293,7 +292,7 @@ class ServerLifecycle:
             if self.dispatcher.attempts_on(server.id):
                 continue
             live = self.dispatcher.live.values()
-            waiting = [each for each in live if able_for(self.pool, each) == [server]]
+            waiting = [each for each in live if self.pool.able_for(each) == [server]]
             if server.away or server.status.state == "down":
                 for exchange in [each for each in waiting if each.is_suspended]:
                     self.dispatcher.send_away(exchange, OutageError())

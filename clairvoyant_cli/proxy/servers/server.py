@@ -15,14 +15,15 @@ from clairvoyant_cli.backends.adapter import LOADING, Adapter, Found, Status
 from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, Priority
 from clairvoyant_cli.backends.prober import Ask, Prober
+from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
 from clairvoyant_cli.proxy.servers.health import Health
 from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
-from clairvoyant_cli.proxy.servers.traits import ServerTraits
-from profiles.records import Continuation
+from clairvoyant_cli.proxy.servers.prompt_cuts import PromptCuts
+from profiles.records import Continuation, Profile
 
 MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to tell whether one is asked again
 LOOK_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last known ones are used
@@ -45,6 +46,22 @@ class VerifiedContinuation(NamedTuple):
     way: Way
     proof: Continuation
     settings: ModelSettings
+
+
+@dataclass(slots=True)
+class ServerTraits:
+    """What is known of one server besides what it says of itself."""
+
+    speeds: Speeds = field(default_factory=Speeds)
+    profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
+    settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model, as it last reported them
+    prompt_cuts: PromptCuts = field(default_factory=PromptCuts)
+    stream_stop_s: float = 0.0  # how long abandoned streams occupied their slots lately
+    remark: str = ""  # why it could not be seen that a slot of it fell free
+    truncated: int = 0  # prompts that it cut to its context
+    cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
+    self_test: str = ""  # how far the daemon's own test of it is
+    asked_before: dict[int, None] = field(default_factory=dict)  # hashes of questions, the newest last
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -111,8 +111,7 @@ class Adapter:
     SETTINGS_WAKE: ClassVar[bool] = False  # reading `settings` loads a model that was unloaded while idle
     REPORTS_SLOTS: ClassVar[bool] = False  # tells how many slots it has, and which are at work
     REPORTS_LOADING: ClassVar[bool] = True  # may answer 503 while its model loads, instead of waiting
-    SWAPS_MODELS: ClassVar[bool] = False  # loads models on demand, unloads others, and lists those loaded
-    UNLOADS_MODELS: ClassVar[bool] = False  # loads and unloads a model on request
+    SWAPS_MODELS: ClassVar[bool] = False  # loads and unloads models on demand, and lists those loaded
     ANSWERS_ANY_MODEL: ClassVar[bool] = False  # has one model, whatever name a request gives
     SETS_LENGTH: ClassVar[bool] = False  # can write an answer of an exact number of tokens (`ignore_eos`)
     OBEYS_COMPLETION_CAP: ClassVar[bool] = True  # heeds `max_completion_tokens`
@@ -276,5 +275,5 @@ class Adapter:
         return probes.openai_models((await ask(self.models_path)).body)
 
     def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
-        """Return the path and body of the POST that loads or unloads a model, where it `UNLOADS_MODELS`."""
+        """Return the path and body of the POST that loads or unloads a model, where it `SWAPS_MODELS`."""
         raise NotImplementedError

@@ -145,7 +145,7 @@ def test_what_a_server_can_do_is_declared(adapter: Adapter) -> None:
     assert adapter.start_command
     assert adapter.get_model_command
     assert adapter.route_of(b"POST", adapter.chat_path).work is Work.GENERATE
-    if adapter.UNLOADS_MODELS:
+    if adapter.SWAPS_MODELS:
         assert adapter.keep_request("m", loaded=True) != adapter.keep_request("m", loaded=False)
 
 

@@ -453,16 +453,13 @@ class PoolChaos(Scene[Visitor]):
         """Drain one now and then, and bring it up again."""
         while not self.over:
             await asyncio.sleep(self.rng.expovariate(1 / 20.0))
-            name = self.rng.choice(
-                [worker.name for worker in self.daemon.pool if worker.health.withdrawn != "leaving"]
-            )
-            self.daemon.lifecycle.drain(name)
+            pool, lifecycle = self.daemon.pool, self.daemon.lifecycle
+            server = self.rng.choice([each for each in pool if each.health.withdrawn != "leaving"])
+            lifecycle.withdraw(server, "draining")
             self.done["drained"] += 1
             await asyncio.sleep(self.rng.expovariate(1 / 5.0))
-            if any(
-                worker.name == name and worker.health.withdrawn != "leaving" for worker in self.daemon.pool
-            ):
-                self.daemon.lifecycle.bring_up(name)
+            if server in list(pool) and server.health.withdrawn != "leaving":
+                lifecycle.bring_up(server)
 
     def faults(self) -> list[str]:
         """Return what is wrong, a line each."""

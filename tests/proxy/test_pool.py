@@ -12,6 +12,7 @@ from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.proxy.requests.serving_rules import Answered, BrokenOff, CutOff, NotTaken, WaitAgain
 from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
 from clairvoyant_cli.proxy.servers.pool import given_up
+from clairvoyant_cli.proxy.servers.server_actions import RefusedError, ServerActions
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts
 
 
@@ -180,7 +181,7 @@ async def test_draining_server_finishes_its_own_requests() -> None:
     parts = daemon_parts("mac", "rtx")
     offers(parts, mac={"small"}, rtx={"small", "large"})
     runs, waits = parts.queued("0.5 a", model="large"), parts.queued("0.5 b", model="large")
-    parts.lifecycle.drain("rtx")
+    parts.lifecycle.withdraw(parts.pool.named("rtx"), "draining")
     refused = parts.ask("0.5 c", model="large")
     assert isinstance(refused, Refused)
     assert (refused.refusal.status, "only rtx can" in refused.refusal.message) == (503, True)
@@ -189,7 +190,7 @@ async def test_draining_server_finishes_its_own_requests() -> None:
     parts.after(waits, Answered(200))
     others = [parts.queued(f"0.5 {n}", model="small") for n in range(2)]
     assert [parts.on(each) for each in others] == ["mac", ""]
-    parts.lifecycle.bring_up("rtx")
+    parts.lifecycle.bring_up(parts.pool.named("rtx"))
     assert parts.on(others[1]) == "rtx"
 
 
@@ -198,7 +199,7 @@ async def test_what_was_cut_on_one_that_drains_goes_on_there() -> None:
     occupied, cut = parts.queued("0.1 a"), parts.queued("0.9 b")
     on = parts.on(cut)
     parts.after(cut, CutOff())
-    parts.lifecycle.remove(on)
+    parts.lifecycle.withdraw(parts.pool.named(on), "leaving")
     assert parts.on(cut) == on
     assert parts.pool.named(on).standing == "leaving"
     parts.after(cut, Answered(200))
@@ -215,7 +216,7 @@ async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
     parts.becomes("rtx", "down")
     parts.after(cut, NotTaken(AttemptEnd.UNREACHABLE))
     waits = parts.queued("0.5 b", model="large")
-    parts.lifecycle.remove("rtx")
+    parts.lifecycle.withdraw(parts.pool.named("rtx"), "leaving")
     assert [worker.name for worker in parts.pool] == ["mac"]
     assert parts.on(waits) == "mac"  # which answers that it has no such model
     with pytest.raises(OutageError):
@@ -225,9 +226,10 @@ async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
 async def test_the_last_one_stays() -> None:
     parts = daemon_parts("mac", "rtx")
     parts.queued("0.5 a", model="m")
-    parts.lifecycle.remove("mac")
-    with pytest.raises(ValueError, match="rtx"):
-        parts.lifecycle.remove("rtx")
+    actions = ServerActions(parts.lifecycle)
+    assert (await actions.run({"do": "remove", "name": "mac"}))["standing"] == "leaving"
+    with pytest.raises(RefusedError, match="rtx is the only one"):
+        await actions.run({"do": "remove", "name": "rtx"})
 
 
 async def test_one_that_fails_at_once_does_not_draw_all_the_work() -> None:

@@ -264,26 +264,16 @@ class ServerLifecycle:
         self.dispatcher.pump()
         self._open_slots()
 
-    def drain(self, name: str) -> None:
-        """Send a server only what no other can serve; KeyError if there is none of that name."""
-        health = self.pool.named(name).health
-        health.withdrawn = health.withdrawn or "draining"
+    def withdraw(self, server: Server, how: str) -> None:
+        """Send a server only what no other can serve; if it is "leaving", remove it once it is idle."""
+        server.health.withdrawn = how
         self.share_out()
 
-    def bring_up(self, name: str) -> None:
-        """Send a server requests again, whatever it did before; KeyError if there is none of that name."""
-        server = self.pool.named(name)
+    def bring_up(self, server: Server) -> None:
+        """Send a server requests again, whatever it did before."""
         server.health.withdrawn = ""
         server.health.forget()
         server.look_now()
-        self.share_out()
-
-    def remove(self, name: str) -> None:
-        """Remove a server once it is idle; KeyError for an unknown name, ValueError if no other stays."""
-        server = self.pool.named(name)
-        if not any(each is not server and each.health.withdrawn != "leaving" for each in self.pool):
-            raise ValueError(name)
-        server.health.withdrawn = "leaving"
         self.share_out()
 
     def remove_idle(self) -> None:

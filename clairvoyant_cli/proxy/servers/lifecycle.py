@@ -199,12 +199,12 @@ class ServerLifecycle:
         others_can = sum(takes_work.values()) > 1
         for server in self.pool:
             slots = server.room if takes_work[server.id] else 0
-            apart = bool(server.health.withdrawn)
+            last_resort = bool(server.health.withdrawn)
             if others_can:
-                apart = apart or server.health.rests
+                last_resort = last_resort or server.health.rests
                 slots = min(slots, server.health.slots)
             self.dispatcher.scheduler.set_slots(
-                server.id, slots, apart=apart, weight=server.config.weight, at_once=server.at_once
+                server.id, slots, last_resort=last_resort, weight=server.config.weight, at_once=server.at_once
             )
             self.dispatcher.scheduler.fleet.stations[server.id].shared_tokens = server.shared_tokens
 
@@ -260,7 +260,7 @@ class ServerLifecycle:
 
     def try_one(self, server: Server) -> None:
         """Send one waiting request to a server that says it is loading, to see whether it serves by now."""
-        self.dispatcher.scheduler.set_slots(server.id, 1, apart=bool(server.health.withdrawn))
+        self.dispatcher.scheduler.set_slots(server.id, 1, last_resort=bool(server.health.withdrawn))
         self.dispatcher.pump()
         self._open_slots()
 

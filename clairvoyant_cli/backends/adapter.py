@@ -172,7 +172,7 @@ class Adapter:
         return None
 
     def route_of(self, method: bytes, path: str, prefix: str = "") -> Route:
-        """Return what a request is. `prefix` is the backend's API prefix (llama.cpp's `--api-prefix`)."""
+        """Return what a request is. `prefix` is the server's API prefix (llama.cpp's `--api-prefix`)."""
         path = unescaped(path, prefix)
         route = self.routes.get(plainly_spelled(path)) if method == b"POST" else None
         return route or Route(self.family_of(path), Work.PASS, Shape.OPAQUE)

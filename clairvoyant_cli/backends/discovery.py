@@ -13,10 +13,10 @@ from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
 
 
-async def find_backend(
+async def locate_server(
     wanted: str | None, prober: Prober, *, own_ports: Collection[int] = ()
 ) -> tuple[Found, list[Found]]:
-    """Return the backend to use and all that were found; a named one is used although it is down.
+    """Return the server to use and all that were found; a named one is used although it is down.
     `own_ports`, where the proxy listens, are not searched.
     """
     if wanted is None:
@@ -81,7 +81,7 @@ async def recognise(prober: Prober, url: str, prefix: str = "") -> Found | None:
 
 
 def split_prefix(url: str) -> tuple[str, str]:
-    """Return a backend URL without its path, and the API prefix in it; a trailing /v1 is no prefix."""
+    """Return a server's URL without its path, and the API prefix in it; a trailing /v1 is no prefix."""
     if "://" not in url:
         url = f"http://{url}"
     scheme, _, rest = url.partition("://")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Status
 from clairvoyant_cli.backends.adapters import OTHER, adapter_of
-from clairvoyant_cli.backends.discovery import find_backend, identify
+from clairvoyant_cli.backends.discovery import identify, locate_server
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
@@ -242,7 +242,7 @@ async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:
     crumbs = [CHUNKED + b"1\r\n \r\n" * times * CHUNKS_AT_ONCE + b"0\r\n\r\n"]
     async with answering(lambda path: crumbs if path == "/api/version" else []) as url:
         counting = asyncio.create_task(count())
-        await find_backend(url, prober)
+        await locate_server(url, prober)
         counting.cancel()
     await prober.close()
     assert turns >= times

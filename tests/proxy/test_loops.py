@@ -11,7 +11,7 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.llamacpp import LlamaCpp
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.errors import ClairvoyantError
@@ -150,10 +150,10 @@ async def test_a_server_is_looked_for_past_one_of_us(monkeypatch: pytest.MonkeyP
         ours, theirs = (int(url.rpartition(":")[2]) for url in (daemon.base_url, model))
         monkeypatch.setattr(LlamaCpp, "usual_ports", (ours, theirs))
         prober = Prober()
-        found, answering = await find_backend("llamacpp", prober, own_ports=(1,))
+        found, answering = await locate_server("llamacpp", prober, own_ports=(1,))
         later = free_port()
         monkeypatch.setattr(LlamaCpp, "usual_ports", (ours, later))
-        awaited, none = await find_backend("llamacpp", prober, own_ports=(1,))
+        awaited, none = await locate_server("llamacpp", prober, own_ports=(1,))
         await prober.close()
     assert (found.url, found.adapter, len(answering)) == (model, adapter_of("llamacpp"), 1)
     assert (awaited.url, none) == (f"http://127.0.0.1:{later}", []), "it is waited for where it can come"

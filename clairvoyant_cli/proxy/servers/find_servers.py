@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from clairvoyant_cli.addresses import Address, is_loopback
 from clairvoyant_cli.backends.adapter import Status
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.backends.discovery import find_backend, split_prefix
+from clairvoyant_cli.backends.discovery import locate_server, split_prefix
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -51,7 +51,7 @@ async def find_server(
     try:
         if wanted.url is not None and "://" in wanted.url:  # asking the proxy itself would only time out
             _refuse_ourselves(Upstream(split_prefix(wanted.url)[0]), own)
-        found, all_found = await find_backend(wanted.url, prober, own_ports=[port for _, port in own])
+        found, all_found = await locate_server(wanted.url, prober, own_ports=[port for _, port in own])
         for each in all_found:
             log.info("found %s %s at %s", each.adapter.name, each.version, each.url)
         if not all_found:

@@ -20,7 +20,7 @@ import httpx
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.chat_probe import Clock, client_for
-from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.demo.asker import REPLAYED, Asker, Call, ask_alone, send_at
@@ -260,7 +260,7 @@ async def backend(wanted: str | None, key: str | None, engine: Engine | None) ->
             yield Found(REPLAYED, url, slots=engine.slots)
         return
     async with Prober(key) as prober:
-        found, answering = await find_backend(wanted, prober)
+        found, answering = await locate_server(wanted, prober)
     if not answering:
         raise ClairvoyantError(
             f"no {found.adapter.name} answers at {found.url}; start it, name another with --backend, "

@@ -84,7 +84,7 @@ def _chosen(wanted: str | None, known: dict[str, OfferedModel], remedy: str) -> 
 async def load_model(client: Client, *, unload_first: bool) -> float | None:
     """Have the server load the model and return the seconds it took; None where it loads by itself."""
     adapter = client.found.adapter
-    if not adapter.UNLOADS_MODELS:
+    if not adapter.SWAPS_MODELS:
         return None
     begun_s = 0.0
     for loaded in (False, True) if unload_first else (True,):

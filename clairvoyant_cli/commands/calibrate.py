@@ -14,7 +14,7 @@ from rich.text import Text
 from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import check_backend
 from clairvoyant_cli.backends.client import Client
-from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Session, Step, Tell
@@ -99,7 +99,7 @@ def command(
                 return predictor.predict(PromptView(prompt)).p_long
 
             async with Prober(key) as prober:
-                found, _ = await find_backend(backend, prober)
+                found, _ = await locate_server(backend, prober)
             async with Client(found, key=key) as client:
                 session = Session(client, chosen, tell, p_long, seed, say)
                 return await calibrate(session, model, this_host(), __version__)

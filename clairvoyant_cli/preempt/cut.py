@@ -128,7 +128,7 @@ class Preemption:
         """Return why a request that can be continued must not be cut here, "" if it may."""
         if not asked.streamed and server.adapter.json_type(asked.shape) is None:
             return "the answer is not streamed"
-        if not asked.streamed and (server.name, model) in self._plain:
+        if not asked.streamed and (server.id, model) in self._plain:
             return "the server streams more than the answer"
         if not asked.is_greedy:
             return ""
@@ -151,7 +151,7 @@ class Preemption:
 
     def streams_more(self, server: Server, model: str) -> None:
         if len(self._plain) < MAX_PLAIN:
-            self._plain.add((server.name, model))
+            self._plain.add((server.id, model))
 
     async def run(self) -> None:
         while True:
@@ -215,7 +215,7 @@ class Preemption:
         if exchange.splice is None or found is None:
             return CutPrice(0.0)  # it is spared
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-        price = self._cache_of(server.name).price_of_cut(exchange.id, tokens, resume_s, server.read_s)
+        price = self._cache_of(server.id).price_of_cut(exchange.id, tokens, resume_s, server.read_s)
         if exchange.tokens < exchange.job.prompt_tokens:
             return price._replace(resume_s=max(price.resume_s, resume_s + server.read_s(tokens)))
         return price
@@ -280,15 +280,15 @@ class Preemption:
         elif exchange.cuts and self.pool.get(worker := exchange.cuts[-1].worker) is not None:
             self._cache_of(worker).ended(exchange.id)
 
-    def _cache_of(self, server_name: str) -> ServerCache:
-        return self.dispatcher.scheduler.fleet.stations[server_name].cache
+    def _cache_of(self, server_id: str) -> ServerCache:
+        return self.dispatcher.scheduler.fleet.stations[server_id].cache
 
-    def _leaves(self, exchange: Exchange, server_name: str, *, waits: bool) -> None:
-        server, scheduler = self.pool.get(server_name), self.dispatcher.scheduler
+    def _leaves(self, exchange: Exchange, server_id: str, *, waits: bool) -> None:
+        server, scheduler = self.pool.get(server_id), self.dispatcher.scheduler
         if server is None:
             return
         tokens, interactive = _context_tokens(exchange), exchange.job.interactive
-        cache = self._cache_of(server_name)
+        cache = self._cache_of(server_id)
         for job_id in cache.left(exchange.id, tokens, waits=waits, interactive=interactive):
             other = self.dispatcher.live.get(job_id)
             found = None if other is None else server.continuation_of(other.job.model)
@@ -328,7 +328,7 @@ class Preemption:
             return
         was_there = took_s < resume_s + read_s / 2.0
         attempt.reread_tokens = 0 if was_there else round(tokens)
-        cache = self._cache_of(server.name)
+        cache = self._cache_of(server.id)
         before = cache.room_tokens
         cache.continued(self.dispatcher.scheduler.running[exchange.id].expected, was_there=was_there)
         if before == inf and cache.room_tokens < inf:

@@ -66,7 +66,7 @@ class PromptCuts:
             return None
         if not _shows_its_beginning(exchange):
             reads_s = min(whole_s - before_s, expected_s - server.service_s(0.0, exchange.job.tokens))
-            if runs_s > reads_s or server.speeds.prefill_tokens_per_s is None:
+            if runs_s > reads_s or server.traits.speeds.prefill_tokens_per_s is None:
                 return None
         read_s = min(before_s + runs_s, whole_s)
         stops_s = self.stops_s(server.read_s, whole_s - read_s)
@@ -91,7 +91,7 @@ class PromptCuts:
             worked_s = None if worked_s is None or totals.decode_s is None else worked_s + totals.decode_s
         if attempt.follows_cut_s is not None and worked_s is not None:
             self.stopped(max(until_s - worked_s - attempt.follows_cut_s, 0.0))
-            server.prompt_stop_s = self.stop_s
+            server.traits.prompt_stop_s = self.stop_s
         if (read_s := _read_before_s(exchange, attempt)) <= 0.0:
             return 0
         tokens = totals.prompt_tokens or round(job.prompt_tokens)

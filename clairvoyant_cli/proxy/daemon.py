@@ -400,7 +400,7 @@ def _compose(
     dispatcher.urgency_set.append(urgency_stats.watch)
     admission.admitted += [stats.arrived, urgency_stats.watch]
     stats.compared.append(gain.ran)
-    stats.model_of = pool.model_of
+    stats.model_of, stats.name_of = pool.model_of, pool.name_of
     background: list[Callable[[], Awaitable[None]]] = [table.watch, preemption.run]
     if level is not None:
         dispatcher.ended.append(level.ended)

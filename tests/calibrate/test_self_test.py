@@ -17,7 +17,7 @@ from clairvoyant_lab.virtual_time import run_virtually
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.client import Client
-from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.calibrate.run import calibrate
@@ -229,7 +229,7 @@ def test_the_self_test_goes_on_where_calibrate_stopped() -> None:
     async def run() -> tuple[int, str]:
         async with simulated() as (_, url):
             async with Prober() as prober:
-                found, _ = await find_backend(url, prober)
+                found, _ = await locate_server(url, prober)
             clock = asyncio.get_running_loop().time
             async with Client(found, clock=clock) as client:
                 session = Session(client, replace(SMALL, cut_s=15.0), lambda step: None)

@@ -220,7 +220,9 @@ async def prove(daemon: Daemon, resume_s: float) -> None:
     """Have each server go on with answers, at the price of some seconds."""
     for worker in daemon.pool:
         offered = await worker.adapter.offered_models(worker.ask) or ()
-        served = Served(worker.adapter.name, "replay", version=worker.version, digest=offered[0].digest)
+        served = Served(
+            worker.adapter.name, "replay", version=worker.status.version, digest=offered[0].digest
+        )
         await believe(worker, proven(served, resume_s, worker.slots))
 
 
@@ -337,7 +339,9 @@ class CutChaos(Scene[Visitor]):
     def _suspended_on(self, backend: Backend) -> int:
         """Return how many wait to go on there."""
         suspended = (each for each in self.daemon.dispatcher.live.values() if each.is_suspended)
-        return sum(self.backends[each.cuts[-1].worker] is backend for each in suspended)
+        return sum(
+            self.backends[self.daemon.pool.name_of(each.cuts[-1].worker)] is backend for each in suspended
+        )
 
     def faults(self) -> list[str]:
         """Return what is wrong, a line each."""
@@ -383,7 +387,7 @@ async def cut_chaos(
     async with scenery(engines, policy=policies[0], outage_grace=GRACE_S, tau=30.0) as (daemon, backends, _):
         await prove(daemon, 0.005)
         for worker in daemon.pool:
-            worker.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
+            worker.traits.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         yield CutChaos(daemon, backends, random.Random(seed), policies=policies)
 
 
@@ -449,12 +453,13 @@ class PoolChaos(Scene[Visitor]):
         """Drain one now and then, and bring it up again."""
         while not self.over:
             await asyncio.sleep(self.rng.expovariate(1 / 20.0))
-            name = self.rng.choice([worker.name for worker in self.daemon.pool if not worker.leaving])
-            self.daemon.lifecycle.drain(name)
+            pool, lifecycle = self.daemon.pool, self.daemon.lifecycle
+            server = self.rng.choice([each for each in pool if each.health.withdrawn != "leaving"])
+            lifecycle.withdraw(server, "draining")
             self.done["drained"] += 1
             await asyncio.sleep(self.rng.expovariate(1 / 5.0))
-            if any(worker.name == name and not worker.leaving for worker in self.daemon.pool):
-                self.daemon.lifecycle.bring_up(name)
+            if server in list(pool) and server.health.withdrawn != "leaving":
+                lifecycle.bring_up(server)
 
     def faults(self) -> list[str]:
         """Return what is wrong, a line each."""

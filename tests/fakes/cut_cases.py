@@ -194,14 +194,13 @@ class CaseRunner:
         self.down = False
         parts = self.daemon = daemon_parts("a", kind=dialect.kind, capacity=10**6)
         parts.dispatcher.scheduler.set_policy(POLICIES["boost"], 0.0)
-        worker = self.worker = parts.pool["a"]
+        worker = self.worker = parts.pool.named("a")
         proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
-        served = Served(dialect.kind, "m", version=worker.version)
-        worker.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
-        worker.settings = {worker._key_of("m"): ModelSettings("f")}
+        served = Served(dialect.kind, "m", version=worker.status.version)
+        worker.traits.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
+        worker.traits.settings = {worker._key_of("m"): ModelSettings("f")}
         worker.prober.asking = lambda url, prefix="": self.ask  # type: ignore[method-assign]
         worker.upstream.connect = self.connect  # type: ignore[method-assign]
-        worker.watch.slots_settled = self.settled  # type: ignore[method-assign]
         access, pool = Access(parts.admission.access.clients), parts.pool
         preemption = Preemption(parts.dispatcher, pool, parts.operation, parts.stats, cast(Any, None))
         self.serving = Serving(
@@ -216,10 +215,6 @@ class CaseRunner:
             parts.stats,
             None,
         )
-
-    async def settled(self, *_: object, **__: object) -> str:
-        """No slot is busy."""
-        return ""
 
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
         """Return a connection."""

@@ -99,9 +99,9 @@ async def preempting(
         daemon = await stack.enter_async_context(serving(server.url, clock=clock, **settings))
         await until(daemon, lambda s: s.backends[0].state == "up")
         worker = daemon.pool.first
-        served = Served(worker.adapter.name, "replay", version=worker.version)
+        served = Served(worker.adapter.name, "replay", version=worker.status.version)
         await believe(worker, replace(PROFILE, served=served, continuations=(replace(PROOF, way=way),)))
-        worker.speeds.decode_tokens_per_s = 400.0
+        worker.traits.speeds.decode_tokens_per_s = 400.0
         yield daemon, server.engine
 
 
@@ -335,7 +335,7 @@ async def test_the_operator_may_stop_one_that_is_suspended() -> None:
 @virtually
 async def test_a_server_that_cannot_go_on_is_no_faked_ending() -> None:
     async with suspended() as it:
-        it.daemon.pool.first.profiles = ()
+        it.daemon.pool.first.traits.profiles = ()
         it.engine.thaw()
         assert not (await it.long.response()).whole
         state = await until(it.daemon, lambda s: s.counters.upstream_error == 1)
@@ -350,7 +350,7 @@ async def test_it_waits_for_a_server_that_is_away_when_it_would_go_on(way: str) 
         await until(it.daemon, lambda s: s.backends[0].state == "down" and is_suspended(s))
         it.engine.thaw()
         await server.start()
-        it.daemon.pool.first.watch.look_now()
+        it.daemon.pool.first.look_now()
         assert (await it.short.response()).status == 200
         cut = await it.long.response()
         uncut = await it.short.ask(body("/api/chat", LONG, stream=True))
@@ -378,7 +378,7 @@ async def test_a_server_that_comes_back_without_the_model_is_no_faked_ending(way
         await until(it.daemon, lambda s: s.backends[0].state == "down")
         it.engine.thaw()
         await server.start("another:latest")
-        it.daemon.pool.first.watch.look_now()
+        it.daemon.pool.first.look_now()
         assert not (await it.long.response()).whole
         assert (await it.short.response()).status == 404
         await until(it.daemon, lambda s: s.counters.upstream_error == 2 and not s.queue and not s.running)
@@ -389,9 +389,9 @@ async def test_a_server_that_comes_back_without_the_model_is_no_faked_ending(way
 async def test_what_was_measured_of_others_proves_nothing(fingerprint: str) -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         worker = daemon.pool.first
-        (profile,) = worker.profiles
+        (profile,) = worker.traits.profiles
         proofs = tuple(replace(each, fingerprint=fingerprint) for each in profile.continuations)
-        worker.profiles = (replace(profile, continuations=proofs),)
+        worker.traits.profiles = (replace(profile, continuations=proofs),)
         await cut_once(daemon, client, "/api/chat", stream=True)
         assert daemon.snapshot().counters.cuts == 0
 
@@ -401,7 +401,7 @@ async def test_a_server_that_is_another_than_was_measured_is_noticed_and_told_on
     async with preempting() as (daemon, _):
         worker = daemon.pool.first
         assert worker.continuation_of("replay") is not None
-        worker.version = "another"
+        worker.status.version = "another"
         for _ in range(2):
             await daemon.lifecycle.see_settings(worker)
         assert worker.continuation_of("replay") is None
@@ -416,7 +416,7 @@ async def test_a_server_that_changes_while_it_answers_is_not_cut() -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         client.send(body("/api/chat", LONG, stream=True))
         await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
-        daemon.pool.first.version = "another"
+        daemon.pool.first.status.version = "another"
         async with raw_client(daemon.base_url) as other:
             other.send(body("/api/chat", SHORT, stream=False, tokens=5))
             state = await until(daemon, lambda s: any(each.uncut for each in s.running))
@@ -443,7 +443,7 @@ async def test_what_was_answered_before_is_not_cut_where_it_would_be_another(
 ) -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         worker = daemon.pool.first
-        (profile,) = worker.profiles
+        (profile,) = worker.traits.profiles
         await believe(worker, replace(profile, continuations=(replace(PROOF, exact=18, exact_repeats=6),)))
         options = {"temperature": temperature, "num_predict": TOKENS}
         for _ in range(2):
@@ -461,7 +461,7 @@ async def test_where_texts_differ_by_rounding_only_sampled_answers_are_cut(
 ) -> None:
     async with preempting(preempt=which) as (daemon, _), raw_client(daemon.base_url) as client:
         worker = daemon.pool.first
-        (profile,) = worker.profiles
+        (profile,) = worker.traits.profiles
         proof = replace(PROOF, exact=10, exact_repeats=6, rounded=14, tie_nats=0.5)
         await believe(worker, replace(profile, continuations=(proof,)))
         options = {"num_predict": TOKENS} | ({} if temperature is None else {"temperature": temperature})
@@ -509,7 +509,7 @@ async def test_a_server_that_would_wake_is_asked_for_its_settings_only_at_work(
         monkeypatch.setattr(type(server.adapter), "SETTINGS_WAKE", True)
         await asyncio.sleep(30.0)
         assert not asked
-        server.settings.clear()  # as after a start before a server that sleeps
+        server.traits.settings.clear()  # as after a start before a server that sleeps
         await cut_once(daemon, client, "/api/chat", stream=True)
         assert asked
         assert daemon.snapshot().counters.cuts == 1

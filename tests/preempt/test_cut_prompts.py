@@ -113,7 +113,7 @@ async def reading(first: bytes = b"", **settings: Any) -> AsyncIterator[tuple[Da
             serving(server.upstream.base_url, **settings) as daemon,
             raw_client(daemon.base_url) as client,
         ):
-            daemon.pool.first.speeds.prefill_tokens_per_s = 500.0
+            daemon.pool.first.traits.speeds.prefill_tokens_per_s = 500.0
             yield daemon, server, client
     finally:
         await server.stop()
@@ -176,7 +176,7 @@ async def not_cut(daemon: Daemon, server: Reading, client: RawClient) -> None:
         other.send(short())
         await until(daemon, lambda s: len(s.queue) == 1)
         daemon.preemption.look()
-        assert not any(each.is_cutting for each in daemon.dispatcher.attempts_on(daemon.pool.first.name))
+        assert not any(each.is_cutting for each in daemon.dispatcher.attempts_on(daemon.pool.first.id))
         server.read.set()
         assert (await client.response()).body.endswith(ANSWER)
         assert (await other.response()).status == 200
@@ -217,7 +217,7 @@ async def test_an_unseen_answer_may_have_begun_once_its_prompt_should_be_read(
     known: bool, more: dict[str, Any]
 ) -> None:
     async with reading() as (daemon, server, client):
-        speeds = daemon.pool.first.speeds
+        speeds = daemon.pool.first.traits.speeds
         client.send(long(**more))
         await until(daemon, reads)
         speeds.prefill_tokens_per_s = 1e6 if known else None
@@ -293,7 +293,7 @@ async def test_a_server_that_dies_while_it_is_cut_is_waited_for() -> None:
         server.read.set()
         server.free.set()
         await server.start()
-        daemon.pool.first.watch.look_now()
+        daemon.pool.first.look_now()
         assert (await client.response()).body == ANSWER
         assert (await other.response()).status == 200
         state = daemon.snapshot().counters

@@ -179,7 +179,7 @@ class Metrics:
         labels = asked.route.name, _known(str(end.status)), outcome
         self._requests[bounded(self._requests, REQUEST_LABELS, labels)] += 1
         if exchange.attempt is not None:
-            self._answered[exchange.attempt.worker, outcome] += 1
+            self._answered[self._pool.name_of(exchange.attempt.worker), outcome] += 1
         observe("prediction_seconds", asked.predicted_in_s)
         observe("request_queue_time_seconds", waited_s, prediction.length_class.value)
         observe("urgency_queue_time_seconds", waited_s, str(level_of(exchange.job)))

@@ -52,6 +52,7 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
 )
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.released_slots import slots_settled
 from clairvoyant_cli.proxy.servers.server import Server
 from predictor.record import Predictor
 
@@ -152,10 +153,10 @@ class Serving:
         except CutError:
             return await self._cut(exchange, attempt, relay)
         except UnreachableError as error:
-            server.watch.lost(str(error))
+            server.lost(str(error))
             return NotTaken(AttemptEnd.UNREACHABLE, str(error))
         except NotReadyError:
-            server.watch.not_ready()
+            server.not_ready()
             return NotTaken(AttemptEnd.NOT_READY)
         except UpstreamError as error:
             return await self._broken_off(exchange, request, attempt, relay, error)
@@ -193,18 +194,20 @@ class Serving:
         if attempt.connection is not None:
             await attempt.connection.hang_up(HANG_UP_TIMEOUT_S)
         server, live = self.pool[attempt.worker], self.dispatcher.live
-        server.remark = await server.watch.slots_settled(
+        traits = server.traits
+        traits.remark = await slots_settled(
+            server,
             lambda: [
                 each.attempt.granted_s
                 for each in live.values()
-                if each is not exchange and each.attempt is not None and each.attempt.worker == server.name
+                if each is not exchange and each.attempt is not None and each.attempt.worker == server.id
                 for _ in range(each.asked.parsed.choices)  # llama.cpp gives each choice a slot
             ],
+            self.stats.journal.clock,
             streamed=attempt.usage is not None and attempt.usage.streaming,
         )
-        if server.remark and server.remark not in server.remarked:
-            server.remarked.add(server.remark)
-            self.stats.journal.event(logging.WARNING, f"{server.name}: {server.remark}")
+        if traits.remark and server.is_news(traits.remark, "told"):
+            self.stats.journal.event(logging.WARNING, f"{server.name}: {traits.remark}")
 
     async def _broken_off(
         self,
@@ -229,11 +232,11 @@ class Serving:
 
     async def _is_there(self, server: Server, why: str) -> bool:
         """Whether a server that broke off can still be reached; it counts as down if not."""
-        server.watch.look_now()
+        server.look_now()
         try:
             (await server.upstream.connect(fresh=True)).close()
         except UnreachableError:
-            server.watch.lost(why)
+            server.lost(why)
             return False
         except UpstreamError:
             pass  # it is this machine that can open no more
@@ -263,9 +266,8 @@ class Serving:
     def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
         if attempt.usage is not None:
             attempt.totals = self.preemption.totals(exchange, attempt, attempt.usage.totals())
-        residents = self.pool[attempt.worker].residents
-        if residents is not None:
-            residents.answered(exchange, status)
+        if (loaded := self.pool[attempt.worker].loaded) is not None:
+            loaded.answered(exchange, status)
         return Answered(status, attempt.totals.error)
 
     def _has_heard_all(self, exchange: Exchange, attempt: Attempt) -> bool:
@@ -306,9 +308,7 @@ class Serving:
         may_wait, resumes = self._may_wait(exchange, server, request), exchange.has_begun
 
         def on_head(head: ResponseHead) -> UsageReader:
-            server.watch.answered()
-            if head.status < 500:
-                server.health.began()
+            server.began(head.status)
             attempt.usage = UsageReader(head, exchange.answer)
             # Not with the reader itself: it would keep the answer's tail until a garbage collection.
             attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
@@ -344,11 +344,11 @@ class Serving:
         return len(self.pool) > 1 and exchange.asked.route.shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
 
     def _may_wait(self, exchange: Exchange, server: Server, request: Request) -> bool:
-        if not request.complete or not server.adapter.REPORTS_LOADING or server.outage.over:
+        if not request.complete or not server.adapter.REPORTS_LOADING or server.health.given_up:
             return False
         # Others may have been served since: one model may be missing for good.
         since_s = exchange.not_ready_since_s
-        return since_s is None or self.stats.journal.clock() - since_s < server.outage.grace_s
+        return since_s is None or self.stats.journal.clock() - since_s < server.health.grace_s
 
 
 def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, release: Release) -> None:

@@ -20,7 +20,7 @@ PROGRAM = "clairvoyant_cli"
 SIBLINGS = ("predictor", "profiles", "tui")
 WAY = (
     ("http/listener", "a client's connection; reads heads and bodies"),
-    ("proxy/requests/gateway", "own routes, straight through, or the queue"),
+    ("proxy/composition", "own routes, straight through, or the queue"),
     ("proxy/requests/admission", "may it come in; how long will its answer be"),
     ("scheduler/queue", "which waiting job takes which worker's slot"),
     ("proxy/requests/serving", "one attempt after another, to the end"),

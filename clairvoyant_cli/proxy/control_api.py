@@ -38,6 +38,7 @@ from clairvoyant_cli.state.state_history import StateHistory
 
 EVENT_EVERY_S = 0.08  # least time between two states of an event stream; changes in between are merged
 MAX_EVERY_S = 5.0  # greatest interval a reader can ask for with `every_ms`: it takes a silent daemon for lost
+CONTROL_PREFIX = f"{PREFIX}/"
 HEARTBEAT_S = 1.0  # a stream without changes still sends a state, so that ages and elapsed times move
 REST = 25  # a state rests for this many times as long as it took to build: at most 4 % of the daemon's time
 OUTLOOK_REST = 4  # the same for the outlook, which an operator waits for

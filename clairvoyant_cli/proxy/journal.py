@@ -1,6 +1,5 @@
 """The daemon's clocks and its log of events, which front ends show too."""
 
-import asyncio
 import logging
 import time
 from collections import deque
@@ -34,20 +33,3 @@ class Journal:
         """Log a line and keep it for the dashboards. It must not contain prompt text."""
         log.log(level, text, stacklevel=2)  # the log counts lines by where they come from
         self.events.append(LogEvent(self.wall(), logging.getLevelName(level).lower(), text))
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts events and tells their number a minute after the first."""
-
-    tell: Callable[[int], None]
-    count: int = 0
-
-    def add(self) -> None:
-        self.count += 1
-        if self.count == 1:
-            asyncio.get_running_loop().call_later(COALESCE_S, self._tell)
-
-    def _tell(self) -> None:
-        count, self.count = self.count, 0
-        self.tell(count)

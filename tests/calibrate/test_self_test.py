@@ -18,7 +18,7 @@ from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.self_test import IDLE_S, PIECE_S, SelfTest, Storage
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.database import reading
 from profiles.host import this_host

@@ -15,7 +15,7 @@ from clairvoyant_lab.proof import proven
 from clairvoyant_lab.virtual_time import run_virtually
 from pydantic import BaseModel
 
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Served
 from tests.fakes.replay_backend import Engine, Replay, Speed

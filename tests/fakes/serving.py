@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.proxy.composition import Daemon
+from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.learning.persistence import Persistence
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.state.snapshot import Snapshot

@@ -15,7 +15,8 @@ from clairvoyant_lab.asgi_server import serve_app
 import predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.demo.replay.kv_cache import KvCache
-from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.proxy.composition import Daemon
+from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.frozen import FrozenPredictor
 from predictor.record import Prediction, Predictor, PromptView

@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 
 import predictor
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.control_api import REST, Shared
-from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.observing.metrics import Histogram
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue import operation

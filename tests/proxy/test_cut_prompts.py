@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.servers.prompt_cuts import ASSUMED_KEPT, PromptCuts, share_found
 from clairvoyant_cli.scheduler.policy import MAX_CUTS
 from clairvoyant_cli.state.snapshot import Snapshot

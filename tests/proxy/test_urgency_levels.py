@@ -105,7 +105,7 @@ async def test_rules_come_before_clients_and_clients_before_the_predictor(tmp_pa
 
         for headers, more, *said in CASES:
             assert [*await level(*headers, **more)] == said, headers
-        daemon.gateway.admission.factory.levels.predictor = ByWord()
+        daemon.admission.factory.levels.predictor = ByWord()
         assert await level() == (3, "predictor")
         assert await level(content="URGENT!!!") == (1, "predictor")  # as far as it may say of this client
         assert await level("X-Clairvoyant-Urgency: 4", content="URGENT!!!") == (4, "client")

@@ -38,11 +38,13 @@ class Times(NamedTuple):
 
 @dataclass(slots=True)
 class RequestStats:
-    """Counts, recent requests and times by class."""
+    """Counts, recent requests and times by class. `compared` is called with each request that was compared
+    with the order of arrival.
+    """
 
     journal: Journal
-    model_of: Callable[[Exchange], str] = lambda exchange: exchange.asked.parsed.model
-    compared: list[Callable[[Exchange, Compared], None]] = field(default_factory=list)
+    model_of: Callable[[Exchange], str]
+    compared: Callable[[Exchange, Compared], None]
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     submitted: int = 0
     passed_through: int = 0
@@ -151,8 +153,7 @@ class RequestStats:
     def compare(self) -> None:
         """Compare the waits that have become known with those in order of arrival."""
         for pair in self.books.settle(self.journal.clock()):
-            for listener in self.compared:
-                listener(pair.of, pair)
+            self.compared(pair.of, pair)
 
     def rejected_early(self, endpoint: str, status: int) -> None:
         """Count a request that was rejected before it joined the queue."""

@@ -1,6 +1,6 @@
 """Admits a request to the queue: judges its head, reads its body, predicts its length, submits it.
 
-Only the body is waited for, and nothing is sent: the gateway acts on the verdict.
+Only the body is waited for, and nothing is sent: `Daemon.handle` acts on the verdict.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ class Admission:
     """Decides what becomes of an incoming request. A body longer than `body_limit_bytes` is not parsed.
 
     It refuses requests also by a `check`, and those that would miss the `service_level`.
-    `admitted` listeners are called with each exchange that enters the queue.
+    `admitted` is called with each exchange that enters the queue.
     """
 
     access: Access
@@ -62,10 +62,10 @@ class Admission:
     refusals: Refusals
     factory: ExchangeFactory
     annotation: Annotation
-    body_limit_bytes: int = 64 * 1024 * 1024
-    service_level: ServiceLevel | None = None
-    check: Check | None = None
-    admitted: list[Callable[[Exchange], None]] = field(default_factory=list)
+    body_limit_bytes: int
+    service_level: ServiceLevel | None
+    check: Check | None
+    admitted: Callable[[Exchange], None]
     _entering: Counter[str] = field(default_factory=Counter)
 
     async def admit(self, request: Request) -> Exchange | PassOn | Refused:
@@ -144,8 +144,7 @@ class Admission:
                 self.service_level.forget(exchange)
         if refusal is not None:
             return self._rejected(asks.route, refusal)
-        for listener in self.admitted:
-            listener(exchange)
+        self.admitted(exchange)
         return exchange
 
     def _objection(self, client: str, parsed: ParsedRequest, able: Sequence[Server]) -> Refusal | None:

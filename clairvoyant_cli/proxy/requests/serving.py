@@ -6,7 +6,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -76,7 +76,7 @@ class Serving:
     engines: EngineQueues
     stats: RequestStats
     silent_s: float | None
-    predictor: Predictor = field(default_factory=Predictor)
+    predictor: Predictor
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
         """Serve an exchange to its end, in as many attempts as that takes."""

@@ -221,12 +221,11 @@ class ControlApi:
     ) -> None:
         self._access, self._actions, self._changes = access, actions, changes
         self._snapshots, self._history = snapshots, history
-        operation = actions.operation
         self.shared = {
             "state": Shared(lambda: [encode(snapshots.snapshot())]),
             "metrics": Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False))),
             "outlook": Shared(
-                lambda: (encode(step) if step else b"" for step in operation.outlook_steps()), OUTLOOK_REST
+                lambda: (encode(step) if step else b"" for step in snapshots.outlook_steps()), OUTLOOK_REST
             ),
         }
         self._stopped = asyncio.Event()

@@ -50,7 +50,7 @@ class WaitingRows:
         away = any(server.outage.left_s is not None for server in self.pool)
         ends_s = [self._refused_in_s(each) for each in self.exchanges] if away else []
         refused_s = [each for each in ends_s if each is not None]
-        classes = Counter([each.prediction_state.length_class for each in self.exchanges])
+        classes = Counter([each.asked.prediction.length_class.value for each in self.exchanges])
         return WaitingState(
             total=len(entries),
             held=sum([each.held for each in entries]),

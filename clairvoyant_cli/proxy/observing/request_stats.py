@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from clairvoyant_cli.protocols import printable as plain
 from clairvoyant_cli.proxy.access.client_counts import ClientCounts
 from clairvoyant_cli.proxy.journal import Journal
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, Reasons, RequestEnd
 from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder, Compared
 from clairvoyant_cli.state.snapshot import (
     MAX_RECENT,
@@ -18,8 +18,9 @@ from clairvoyant_cli.state.snapshot import (
     Counters,
     FinishedRequest,
     Percentiles,
+    PredictionState,
 )
-from predictor.record import LengthClass
+from predictor.record import LengthClass, Prediction
 from profiles.percentiles import percentile
 
 log = logging.getLogger("clairvoyant")
@@ -60,6 +61,8 @@ class RequestStats:
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     tokens: ClientCounts = field(default_factory=ClientCounts)
+    # Of a thousand waiting requests these are a tenth of a snapshot's time. Kept until the request ends.
+    _predicted: dict[str, tuple[Prediction, Reasons, PredictionState]] = field(default_factory=dict)
     _stats: tuple[float, tuple[ClassStats, ...]] | None = None
 
     def repeated(self, exchange: Exchange, why: str) -> None:
@@ -109,6 +112,7 @@ class RequestStats:
                 real_class="" if tokens is None else LengthClass.of(tokens).value,
             )
         )
+        self._predicted.pop(exchange.id, None)
         log.info(
             "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
             "wait=%.3fs ttft=%s total=%.3fs by=%s backend=%s cuts=%d repeats=%d urgency=%s client=%s",
@@ -143,12 +147,20 @@ class RequestStats:
             "endpoint": exchange.asked.route.name,
             "model": self.model_of(exchange),
             "client": exchange.client,
-            "predicted": exchange.prediction_state,
+            "predicted": self._predicted_of(exchange),
             "cuts": len(exchange.cuts),
             "parts": tuple(parts),
             "urgency": exchange.job.urgency,
             "urgency_by": exchange.job.urgency_by,
         }
+
+    def _predicted_of(self, exchange: Exchange) -> PredictionState:
+        prediction, reasons = exchange.asked.prediction, exchange.reasons
+        known = self._predicted.get(exchange.id)
+        if known is None or known[0] is not prediction or known[1] is not reasons:
+            known = prediction, reasons, _prediction_state(prediction, reasons)
+            self._predicted[exchange.id] = known
+        return known[2]
 
     def compare(self) -> None:
         """Compare the waits that have become known with those in order of arrival."""
@@ -192,6 +204,19 @@ class RequestStats:
         work_s = sum(end - max(start, since) for start, end in self.busy if end > since)
         work_s += sum(now - max(start, since) for start in running)
         return min(1.0, work_s / (over_s * max(1, slots)))
+
+
+def _prediction_state(prediction: Prediction, reasons: Reasons) -> PredictionState:
+    return PredictionState(
+        length_class=prediction.length_class.value,
+        p_short=prediction.p_short,
+        p_medium=prediction.p_medium,
+        p_long=prediction.p_long,
+        expected_tokens=prediction.expected_tokens,
+        q90_tokens=prediction.q90_tokens,
+        source=prediction.source,
+        features=reasons or (),
+    )
 
 
 def _percentiles(times: Iterable[Times]) -> list[Percentiles]:

@@ -10,6 +10,7 @@ from heapq import nsmallest
 from itertools import chain, islice
 from math import inf
 from operator import itemgetter
+from statistics import median
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import CLIENTS_SHOWN, EVERYBODY
@@ -28,15 +29,20 @@ from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
-from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE, in_turns_of
 from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.sessions import Session
+from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.encoding import WORDS
 from clairvoyant_cli.state.snapshot import (
     BackendState,
     ClientState,
+    LevelMet,
+    LogEvent,
+    PolicyOutlook,
     PredictorState,
     RunningRequest,
+    ServiceLevelState,
     SessionsState,
     SessionState,
     Snapshot,
@@ -44,7 +50,7 @@ from clairvoyant_cli.state.snapshot import (
     UrgencyState,
 )
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
-from predictor.record import Predictor
+from predictor.record import LengthClass, Predictor
 
 log = logging.getLogger("clairvoyant")
 
@@ -55,6 +61,9 @@ FIRINGS_SHOWN = 60
 SESSIONS_SHOWN = 32
 RESTED_S = 300.0
 """A session that has rested for longer is not shown."""
+
+PLAYED_AT_ONCE = 10
+"""Starts of an outlook that are predicted in one step of the event loop."""
 
 UTILISATION_S = 300.0
 EXPLAINED = 8
@@ -132,8 +141,8 @@ class SnapshotBuilder:
             queue_capacity=scheduler.capacity,
             utilisation=stats.utilisation(self.pool.slots, utilisation_s, granted_s),
             utilisation_s=utilisation_s,
-            log=tuple(stats.journal.events),
-            service_level=None if self.service_level is None else self.service_level.state(),
+            log=tuple(LogEvent(*each) for each in stats.journal.events),
+            service_level=self._service_level(),
             urgency=self._urgency(),
             waiting=replace(waiting.totals(), backlog_s=self.backlog.stands_for_s),
             gain=gain,
@@ -142,6 +151,42 @@ class SnapshotBuilder:
             displaced_policy=operation.displaced_policy,
         )
         return replace(state, verdict=verdict(state, stopping=operation.stopping))
+
+    def outlook_steps(self) -> Iterator[list[PolicyOutlook]]:
+        """Yield when waiting requests would start under each policy, those that start under all: last, and an
+        empty list before it after every few milliseconds of work.
+        """
+        operation, dispatcher = self.operation, self.operation.dispatcher
+        live = dispatcher.live.values()  # requests may end between two steps
+        kinds = {
+            each.id: each.asked.prediction.length_class
+            for each in live
+            if not each.job.stands_back  # background requests are meant to wait
+        }
+        played: dict[str, dict[str, float]] = {}
+        for name in SERVABLE:
+            policy, begun = in_turns_of(POLICIES[name], operation.quantum_tokens), played.setdefault(name, {})
+            for job_id, start_s in starts(dispatcher.scheduler, policy, operation.clock()):
+                begun[job_id] = start_s
+                if not len(begun) % PLAYED_AT_ONCE:
+                    yield []
+            yield []
+        same = kinds.keys() & set[str]().union(*played.values()).intersection(*played.values())
+
+        def median_s(name: str, kind: LengthClass) -> float | None:
+            return (
+                median(of) if (of := [played[name][each] for each in same if kinds[each] is kind]) else None
+            )
+
+        yield [
+            PolicyOutlook(
+                name,
+                median_s(name, LengthClass.SHORT),
+                median_s(name, LengthClass.LONG),
+                POLICIES[name].interrupts,
+            )
+            for name in SERVABLE
+        ]
 
     def _backend(self, worker: Server, waiting: int) -> BackendState:
         return BackendState(
@@ -193,6 +238,20 @@ class SnapshotBuilder:
             target_s=stats.target_s,
             late=stats.late,
             heeded=dispatcher.scheduler.policy.by_level,
+        )
+
+    def _service_level(self) -> ServiceLevelState | None:
+        level = self.service_level
+        if level is None:
+            return None
+        return ServiceLevelState(
+            objective=level.text,
+            alert=level.alerting,
+            recent_missed=level.recent_missed,
+            refused=level.refused,
+            classes=tuple(
+                LevelMet(each, level.judged[each], level.missed[each]) for each in sorted(level.judged)
+            ),
         )
 
     def _sessions(self, waiting: Sequence[QueuedJob], now: float) -> SessionsState:
@@ -285,9 +344,9 @@ class SnapshotBuilder:
     def _explain(self, exchange: Exchange, now: float) -> None:
         """Explain the prediction, once. Words of the prompt are left out unless prompts are shown."""
         view, age_s = exchange.asked.parsed.view, now - exchange.job.arrival_s
-        if view is not None and not exchange.is_explained and age_s >= EXPLAINED_AFTER_S:
+        if view is not None and exchange.reasons is None and age_s >= EXPLAINED_AFTER_S:
             reasons, shown = self.predictor.explain(view), self.show_prompts
-            exchange.explained(tuple(each for each in reasons if shown or not each[0].startswith(WORDS)))
+            exchange.reasons = tuple(each for each in reasons if shown or not each[0].startswith(WORDS))
 
     def _running(self, now: float, *, explains: bool) -> list[RunningRequest]:
         live = self.operation.dispatcher.live.values()

@@ -6,27 +6,20 @@ and are judged, so that the policy can return.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import median
 
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, SERVABLE, in_turns_of
-from clairvoyant_cli.scheduler.start_forecast import starts
-from clairvoyant_cli.state.snapshot import PolicyOutlook
-from predictor.record import LengthClass
+from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, in_turns_of
 
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
 
 FALLBACK_POLICY = "fcfs"
-
-PLAYED_AT_ONCE = 10
-"""Starts of an outlook that are predicted in one step of the event loop."""
 
 
 @dataclass(slots=True)
@@ -86,43 +79,6 @@ class Operation:
         """Set the policy, where the operator has not."""
         policy = in_turns_of(POLICIES[name], self.quantum_tokens)
         self.dispatcher.scheduler.set_policy(policy, self.clock())
-
-    def outlook(self) -> list[PolicyOutlook]:
-        """Return the predicted starts under each policy of the waiting requests that start under all."""
-        return [each for step in self.outlook_steps() for each in step]
-
-    def outlook_steps(self) -> Iterator[list[PolicyOutlook]]:
-        """Yield the outlook last, and before that an empty list after every few milliseconds of work."""
-        live = self.dispatcher.live.values()  # requests may end between two steps
-        kinds = {
-            each.id: each.asked.prediction.length_class
-            for each in live
-            if not each.job.stands_back  # background requests are meant to wait
-        }
-        played: dict[str, dict[str, float]] = {}
-        for name in SERVABLE:
-            policy, begun = in_turns_of(POLICIES[name], self.quantum_tokens), played.setdefault(name, {})
-            for job_id, start_s in starts(self.dispatcher.scheduler, policy, self.clock()):
-                begun[job_id] = start_s
-                if not len(begun) % PLAYED_AT_ONCE:
-                    yield []
-            yield []
-        same = kinds.keys() & set[str]().union(*played.values()).intersection(*played.values())
-
-        def median_s(name: str, kind: LengthClass) -> float | None:
-            return (
-                median(of) if (of := [played[name][each] for each in same if kinds[each] is kind]) else None
-            )
-
-        yield [
-            PolicyOutlook(
-                name,
-                median_s(name, LengthClass.SHORT),
-                median_s(name, LengthClass.LONG),
-                POLICIES[name].interrupts,
-            )
-            for name in SERVABLE
-        ]
 
     def review_predictor(self) -> None:
         """Change to arrival order, or back, if the record of upper bounds requires it."""

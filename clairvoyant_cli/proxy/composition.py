@@ -15,27 +15,24 @@ from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.access.clients_file import ClientsFile
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.control_api import CONTROL_PREFIX, Actions, Changes, ControlApi
 from clairvoyant_cli.proxy.journal import COALESCE_S, Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.listening_socket import max_connections
-from clairvoyant_cli.proxy.observing.backlog import Backlog
 from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
+from clairvoyant_cli.proxy.observing.queue_rows import Backlog
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
-from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
-from clairvoyant_cli.proxy.requests.admission import Admission, PassOn
+from clairvoyant_cli.proxy.requests.admission import Admission, ExchangeFactory, PassOn, UrgencyLevels
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
@@ -132,11 +129,10 @@ class Daemon:
         self.service_level = level
 
         # What is observed.
-        stats = self.stats = RequestStats(journal, pool.model_of, self.compared)
+        stats = self.stats = RequestStats(journal, pool.model_of, self.compared, config.urgency_target)
         scheduler.books = stats.books
         self.metrics, self.changes = Metrics(pool), Changes()
         self.gain, self.backlog = Gain(wall), Backlog(scheduler, clock)
-        self.urgency_stats = UrgencyStats(clock, say, config.urgency_target)
         engines, levels = EngineQueues(dispatcher, pool, say), UrgencyLevels(access, urgency)
         self.snapshots = SnapshotBuilder(
             operation=operation,
@@ -144,8 +140,7 @@ class Daemon:
             stats=stats,
             access=access,
             predictor=predictor,
-            levels=levels,
-            urgency_stats=self.urgency_stats,
+            urgency_predictor="" if urgency is None else urgency.name,
             engines=engines,
             listen=joined(*own[0]),
             started_s=clock(),
@@ -231,14 +226,13 @@ class Daemon:
     def admitted(self, exchange: Exchange) -> None:
         """A request has joined the queue, and may have a slot already."""
         self.stats.arrived(exchange)
-        self.urgency_stats.watch(exchange)
         if self.second_opinions is not None:
             self.second_opinions.arrived(exchange)
         self.observer.admitted(exchange)
 
     def urgency_set(self, exchange: Exchange) -> None:
         """The urgency of a request has changed."""
-        self.urgency_stats.watch(exchange)
+        self.stats.watch(exchange)
 
     def fired(self) -> None:
         """Tau has started a request. A minute after the first, the log tells how many there were."""
@@ -258,7 +252,6 @@ class Daemon:
         self.lifecycle.ended(exchange, end)
         self.times.ended(exchange, end)  # before preemption, which drops the context that this updates
         self.learn_queue.ended(exchange, end)
-        self.urgency_stats.ended(exchange, end)
         self.preemption.ended(exchange, end)
         self.resubmissions.ended(exchange, end)
         if self.service_level is not None:

@@ -22,7 +22,7 @@ from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.composition import Observer
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
-from clairvoyant_cli.proxy.requests.new_exchange import ReadBody
+from clairvoyant_cli.proxy.requests.admission import ReadBody
 from clairvoyant_cli.proxy.requests.serving_rules import MAX_REPEATS
 from clairvoyant_cli.scheduler.policy import POLICIES
 from predictor.record import PromptView

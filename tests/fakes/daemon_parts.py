@@ -19,8 +19,7 @@ from clairvoyant_cli.proxy.access.clients_file import clients_file_of
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.requests.admission import PassOn, Refused
-from clairvoyant_cli.proxy.requests.new_exchange import ReadBody
+from clairvoyant_cli.proxy.requests.admission import PassOn, ReadBody, Refused
 from clairvoyant_cli.proxy.requests.serving import carry_out
 from clairvoyant_cli.proxy.requests.serving_rules import Command, ServingEvent
 from clairvoyant_cli.proxy.servers.server import Server

@@ -7,7 +7,7 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.composition import Observer
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
-from clairvoyant_cli.proxy.requests.new_exchange import ReadBody
+from clairvoyant_cli.proxy.requests.admission import ReadBody
 from clairvoyant_cli.proxy.requests.truncation import Truncations
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.server_cache import USUAL_WEIGHT

@@ -4,7 +4,7 @@ import pytest
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.access.client_counts import MAX_CLIENTS
+from clairvoyant_cli.proxy.access.clients import MAX_CLIENTS
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.queue.service_level import MIN_RECENT, ServiceLevel, objective_of
 from clairvoyant_cli.proxy.requests.admission import Refused

@@ -1,5 +1,6 @@
 """Keeps counts, recent requests and waits by class of the requests served. All bounded."""
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -7,16 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from clairvoyant_cli.protocols import printable as plain
-from clairvoyant_cli.proxy.access.client_counts import ClientCounts
+from clairvoyant_cli.proxy.access.clients import ClientCounts
 from clairvoyant_cli.proxy.journal import Journal
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, Reasons, RequestEnd
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, Phase, Reasons, RequestEnd
 from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder, Compared
+from clairvoyant_cli.scheduler.urgency import LEVELS, level_of
 from clairvoyant_cli.state.snapshot import (
     MAX_RECENT,
     AnswerPart,
     ClassStats,
     Counters,
     FinishedRequest,
+    LevelState,
     Percentiles,
     PredictionState,
 )
@@ -25,7 +28,7 @@ from profiles.percentiles import percentile
 
 log = logging.getLogger("clairvoyant")
 
-WINDOW = 1000
+WINDOW, LEVEL_WINDOW = 1000, 500
 STATS_EVERY_S = 1.0
 
 
@@ -46,6 +49,10 @@ class RequestStats:
     journal: Journal
     model_of: Callable[[Exchange], str]
     compared: Callable[[Exchange, Compared], None]
+    urgency_target_s: (
+        float  # requests of level 0 that first wait for longer are logged, and counted as `late`
+    )
+    late: int = 0
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     submitted: int = 0
     passed_through: int = 0
@@ -63,6 +70,10 @@ class RequestStats:
     tokens: ClientCounts = field(default_factory=ClientCounts)
     # Of a thousand waiting requests these are a tenth of a snapshot's time. Kept until the request ends.
     _predicted: dict[str, tuple[Prediction, Reasons, PredictionState]] = field(default_factory=dict)
+    _waits_s: list[deque[float]] = field(  # by urgency level
+        default_factory=lambda: [deque(maxlen=LEVEL_WINDOW) for _ in range(LEVELS)]
+    )
+    _watched: set[str] = field(default_factory=set)
     _stats: tuple[float, tuple[ClassStats, ...]] | None = None
 
     def repeated(self, exchange: Exchange, why: str) -> None:
@@ -77,6 +88,7 @@ class RequestStats:
     def arrived(self, exchange: Exchange) -> None:
         """Count a request that has joined the queue."""
         self.submitted += 1
+        self.watch(exchange)
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record an ended request, and log it."""
@@ -89,6 +101,7 @@ class RequestStats:
         tokens = exchange.totals.tokens if exchange.totals.complete else None
         if exchange.dispatched_s is not None:
             self.services_s.append(exchange.service_s(now))
+            self._waits_s[level_of(exchange.job)].append(waited_s)
             self.busy.extend((each.granted_s, each.ended_s or now) for each in exchange.held_slots)
         counts = _counts(exchange)
         if counts:
@@ -113,6 +126,7 @@ class RequestStats:
             )
         )
         self._predicted.pop(exchange.id, None)
+        self._watched.discard(exchange.id)
         log.info(
             "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
             "wait=%.3fs ttft=%s total=%.3fs by=%s backend=%s cuts=%d repeats=%d urgency=%s client=%s",
@@ -161,6 +175,38 @@ class RequestStats:
             known = prediction, reasons, _prediction_state(prediction, reasons)
             self._predicted[exchange.id] = known
         return known[2]
+
+    def watch(self, exchange: Exchange) -> None:
+        """Watch a queued request of level 0; call it whenever a request becomes one."""
+        if exchange.job.urgency != 0 or exchange.phase is not Phase.QUEUED or exchange.cuts:
+            return
+        if exchange.id not in self._watched:
+            self._watched.add(exchange.id)
+            due_s = exchange.job.arrival_s + self.urgency_target_s - self.journal.clock()
+            asyncio.get_running_loop().call_later(max(due_s, 0.0), self._due, exchange)
+
+    def _due(self, exchange: Exchange) -> None:
+        if exchange.attempts or exchange.end is not None or exchange.job.urgency != 0:
+            self._watched.discard(exchange.id)
+            return
+        self.late += 1
+        age_s = self.journal.clock() - exchange.job.arrival_s
+        news = (
+            f"request {exchange.id} of level 0 has waited {age_s:.1f} s (target {self.urgency_target_s:g} s)"
+        )
+        self.journal.event(logging.WARNING, news)
+
+    def levels(self, live: list[Exchange]) -> tuple[LevelState, ...]:
+        """Return the state of each urgency level, given all live requests."""
+        levels, now = [], self.journal.clock()
+        by_level: list[list[Exchange]] = [[] for _ in range(LEVELS)]
+        for exchange in live:
+            by_level[level_of(exchange.job)].append(exchange)
+        for level, (here, waits_s) in enumerate(zip(by_level, self._waits_s, strict=True)):
+            ages_s = [now - each.job.arrival_s for each in here if each.attempt is None]
+            running, longest_s = len(here) - len(ages_s), max(ages_s, default=0.0)
+            levels.append(LevelState(level, len(ages_s), running, longest_s, percentiles(list(waits_s))))
+        return tuple(levels)
 
     def compare(self) -> None:
         """Compare the waits that have become known with those in order of arrival."""

@@ -15,13 +15,10 @@ from statistics import median
 from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import CLIENTS_SHOWN, EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
-from clairvoyant_cli.proxy.observing.backlog import Backlog
 from clairvoyant_cli.proxy.observing.gain import Gain
-from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, WaitingRows, moves
+from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Backlog, WaitingRows, moves
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
-from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
@@ -88,8 +85,7 @@ class SnapshotBuilder:
     stats: RequestStats
     access: Access
     predictor: Predictor
-    levels: UrgencyLevels
-    urgency_stats: UrgencyStats
+    urgency_predictor: str
     engines: EngineQueues
     listen: str
     started_s: float
@@ -231,11 +227,11 @@ class SnapshotBuilder:
         )
 
     def _urgency(self) -> UrgencyState:
-        dispatcher, stats, predictor = self.operation.dispatcher, self.urgency_stats, self.levels.predictor
+        dispatcher, stats = self.operation.dispatcher, self.stats
         return UrgencyState(
             levels=stats.levels(list(dispatcher.live.values())),
-            predictor="" if predictor is None else predictor.name,
-            target_s=stats.target_s,
+            predictor=self.urgency_predictor,
+            target_s=stats.urgency_target_s,
             late=stats.late,
             heeded=dispatcher.scheduler.policy.by_level,
         )

@@ -6,13 +6,14 @@ and are judged, so that the policy can return.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import exp
 
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.queue.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, in_turns_of
 
@@ -20,6 +21,49 @@ CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
 
 FALLBACK_POLICY = "fcfs"
+
+ALPHA = 0.95  # the share of requests that should not exceed their quantile (QUARTZ, Table 3)
+DELTA = 0.05  # predictions are distrusted above a miss rate of 1 - alpha + delta (QUARTZ, Table 3)
+RATE = 0.08  # step of the log correction per outcome
+
+WINDOW = 128  # outcomes used for trust
+MIN_JUDGED = 64  # the least number needed
+MAX_FACTOR = 16.0  # limit of a correction, up or down
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Corrections of upper quantiles of service times by regime, and the recent rate of misses (QUARTZ,
+    sections 3.5 and 4.2). While too many requests exceed theirs, predictions are not trusted.
+
+    Stochastic quantile tracking: a correction rises after a miss and falls otherwise, so that `alpha` is met
+    in the long run for any distribution.
+    """
+
+    alpha: float = ALPHA
+    delta: float = DELTA
+    _factors: dict[str, float] = field(default_factory=dict)
+    _missed: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def corrected(self, regime: str, quantile: float) -> float:
+        """Return a quantile, in any unit, with the correction of its regime."""
+        return quantile * self._factors.get(regime, 1.0)
+
+    def learn(self, regime: str, corrected: float, actual: float) -> None:
+        missed = actual > corrected
+        factor = self._factors.get(regime, 1.0) * exp(RATE * (missed - (1.0 - self.alpha)))
+        self._factors[regime] = min(max(factor, 1.0 / MAX_FACTOR), MAX_FACTOR)
+        self._missed.append(missed)
+
+    @property
+    def missed(self) -> float:
+        """The share of recent requests that exceeded their quantile."""
+        return sum(self._missed) / len(self._missed) if self._missed else 0.0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the miss rate is within its limit."""
+        return len(self._missed) < MIN_JUDGED or self.missed <= 1.0 - self.alpha + self.delta
 
 
 @dataclass(slots=True)

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from clairvoyant_cli.config import SLO
 from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S
 from clairvoyant_cli.protocols.routes import Work
-from clairvoyant_cli.proxy.access.client_counts import ClientCounts
+from clairvoyant_cli.proxy.access.clients import ClientCounts
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
-from clairvoyant_cli.proxy.queue.quantile_coverage import Coverage
+from clairvoyant_cli.proxy.queue.operation import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 FIRST_TOKEN_S = 0.1

@@ -13,6 +13,7 @@ from math import inf
 from clairvoyant_cli.backends.continuation import ContinuationRequest, streamed
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
+from clairvoyant_cli.protocols.request_bodies import KEPT_RUNNING
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.protocols.splice import Splice
@@ -23,7 +24,6 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.cut_prompts import learn_from, prefill_of, stop_reading
-from clairvoyant_cli.proxy.requests.forwarding import KEPT_RUNNING
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server, VerifiedContinuation

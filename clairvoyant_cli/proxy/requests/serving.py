@@ -15,6 +15,7 @@ from clairvoyant_cli.backends.continuation import ContinuationRequest
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.protocols.request_bodies import has_no_side_effects
 from clairvoyant_cli.protocols.routes import Route, Shape, Work
 from clairvoyant_cli.protocols.summed_totals import summed_totals
 from clairvoyant_cli.protocols.usage import Totals, UsageReader
@@ -34,10 +35,9 @@ from clairvoyant_cli.proxy.queue.exchange import (
 )
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation, has_no_side_effects
 from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.relay import CutError, Relay
+from clairvoyant_cli.proxy.requests.relay import CutError, Relay, forward, forward_continuation
 from clairvoyant_cli.proxy.requests.serving_rules import (
     Abandon,
     Answered,

@@ -106,10 +106,10 @@ def daemon_parts(
     config = ServeConfig(
         policy="sjf", queue_capacity=capacity, outage_grace=grace_s, max_wait=max_wait_s, slo=slo
     )
-    servers = [_server(*each, adapter_of(kind), slots) for each in enumerate(workers or ("mac",))]
+    servers = [simulated_server(*each, adapter_of(kind), slots) for each in enumerate(workers or ("mac",))]
     return DaemonParts(config, Clients(rules=clients or {}), servers)
 
 
-def _server(number: int, name: str, adapter: Adapter, slots: int) -> Server:
+def simulated_server(number: int, name: str, adapter: Adapter, slots: int) -> Server:
     upstream = Upstream(f"http://127.0.0.1:{9000 + number}")
     return Server(name, adapter, upstream, slots=slots, state="up", seen=True, prober=Prober())

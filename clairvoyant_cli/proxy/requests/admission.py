@@ -21,9 +21,8 @@ from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
 from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.named_model import named_model
 from clairvoyant_cli.protocols.printable import decoded
-from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, parse_request
+from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, named_model, parse_request
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.keys import URGENCY_HEADER, Access
 from clairvoyant_cli.proxy.journal import Journal

@@ -15,14 +15,13 @@ from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.access.clients_file import ClientsFile
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.control_api import CONTROL_PREFIX, Actions, Changes, ControlApi
+from clairvoyant_cli.proxy.control_api import CONTROL_PREFIX, Actions, ControlApi
 from clairvoyant_cli.proxy.journal import COALESCE_S, Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.listening_socket import max_connections
 from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
-from clairvoyant_cli.proxy.observing.queue_rows import Backlog
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
@@ -131,8 +130,7 @@ class Daemon:
         # What is observed.
         stats = self.stats = RequestStats(journal, pool.model_of, self.compared, config.urgency_target)
         scheduler.books = stats.books
-        self.metrics, self.changes = Metrics(pool), Changes()
-        self.gain, self.backlog = Gain(wall), Backlog(scheduler, clock)
+        self.metrics, self.gain = Metrics(pool), Gain(wall)
         engines, levels = EngineQueues(dispatcher, pool, say), UrgencyLevels(access, urgency)
         self.snapshots = SnapshotBuilder(
             operation=operation,
@@ -145,15 +143,12 @@ class Daemon:
             listen=joined(*own[0]),
             started_s=clock(),
             gain=self.gain,
-            backlog=self.backlog,
             show_prompts=config.show_prompts,
             service_level=level,
         )
         self.recorder = StateRecorder(self.snapshots)
         actions = Actions(operation, stats, ServerActions(self.lifecycle), self.reload)
-        self.control = ControlApi(
-            access, actions, self.snapshots, self.changes, self.metrics, self.recorder.history
-        )
+        self.control = ControlApi(access, actions, self.snapshots, self.metrics, self.recorder.history)
 
         # The way of a request.
         self.truncations = Truncations(times, say)
@@ -265,8 +260,8 @@ class Daemon:
         self.lifecycle.remove_idle()  # first: without a server the queue is another
         self.preemption.look()
         self.annotation.tell()
-        self.backlog.look()
-        self.changes.note()  # dashboards are told once all of this is in the state
+        self.snapshots.backlog.look()
+        self.control.changes.note()  # dashboards are told once all of this is in the state
         self.observer.changed()
 
     def compared(self, exchange: Exchange, pair: Compared) -> None:

@@ -207,7 +207,7 @@ def _answer_of(name: str, shared: Shared) -> Callable[[WebRequest], Awaitable[Re
 
 class ControlApi:
     """The Starlette application behind the control prefix, and its access checks. `watchers` read event
-    streams.
+    streams; `changes` tells them of each change.
     """
 
     def __init__(
@@ -215,11 +215,10 @@ class ControlApi:
         access: Access,
         actions: Actions,
         snapshots: SnapshotBuilder,
-        changes: Changes,
         metrics: Metrics,
         history: StateHistory,
     ) -> None:
-        self._access, self._actions, self._changes = access, actions, changes
+        self._access, self._actions, self.changes = access, actions, Changes()
         self._snapshots, self._history = snapshots, history
         self.shared = {
             "state": Shared(lambda: [encode(snapshots.snapshot())]),
@@ -243,7 +242,7 @@ class ControlApi:
     def stop(self) -> None:
         if not self._stopped.is_set():
             self._stopped.set()
-            self._changes.note()
+            self.changes.note()
 
     async def __call__(self, request: Request) -> None:
         """Serve a request under the prefix, if it is allowed."""
@@ -294,7 +293,7 @@ class ControlApi:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(every_s):
                         await self._stopped.wait()
-                await self._changes.wait(HEARTBEAT_S)
+                await self.changes.wait(HEARTBEAT_S)
         finally:
             self.watchers -= 1
 

@@ -148,7 +148,7 @@ async def until(daemon: Daemon, holds: Callable[[Snapshot], bool], timeout_s: fl
         async with asyncio.timeout(timeout_s):
             while not holds(state := daemon.snapshot()):
                 # What a dashboard waits for, too; phases change without notice, hence the tick.
-                await daemon.control._changes.wait(TICK_S)
+                await daemon.control.changes.wait(TICK_S)
             return state
     except TimeoutError:
         shown = (state.counters, state.running, state.queue)

@@ -44,7 +44,7 @@ async def test_dashboards_are_told_of_an_end_once_it_is_counted_learned_from_and
 ) -> None:
     parts, states = daemon_parts(), list[Snapshot]()
     running, waiting = queued(parts), queued(parts)
-    monkeypatch.setattr(parts.changes, "note", lambda: states.append(parts.snapshot()))
+    monkeypatch.setattr(parts.control.changes, "note", lambda: states.append(parts.snapshot()))
     answered(parts, running)
     state = states[0]
     assert [each.id for each in state.recent] == [running.id]

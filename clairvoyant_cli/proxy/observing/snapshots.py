@@ -90,10 +90,13 @@ class SnapshotBuilder:
     listen: str
     started_s: float
     gain: Gain
-    backlog: Backlog
     show_prompts: bool = False
     service_level: ServiceLevel | None = None
     ranges: ForecastRanges = field(default_factory=ForecastRanges)
+    backlog: Backlog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.backlog = Backlog(self.operation.dispatcher.scheduler, self.operation.clock)
 
     def snapshot(self, rows: int = MAX_ROWS, *, explains: bool = True) -> Snapshot:
         """Return the state as it is now, with the first rows of the queue. `explains` the predictions of the

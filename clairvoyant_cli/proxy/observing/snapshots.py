@@ -27,7 +27,7 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE, in_turns_of
+from clairvoyant_cli.scheduler.policy import POLICIES, in_turns_of
 from clairvoyant_cli.scheduler.sessions import Session
 from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.encoding import WORDS
@@ -125,7 +125,7 @@ class SnapshotBuilder:
             mode=operation.mode,
             uptime_s=now - self.started_s,
             policy=operation.policy,
-            policies=SERVABLE,
+            policies=tuple(POLICIES),
             tau=self._tau(now),
             predictor=self._predictor(),
             backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
@@ -146,7 +146,7 @@ class SnapshotBuilder:
             waiting=replace(waiting.totals(), backlog_s=self.backlog.stands_for_s),
             gain=gain,
             sessions=self._sessions(waiting.standings.jobs, now),
-            summaries=tuple(POLICIES[name].summary for name in SERVABLE),
+            summaries=tuple(each.summary for each in POLICIES.values()),
             displaced_policy=operation.displaced_policy,
         )
         return replace(state, verdict=verdict(state, stopping=operation.stopping))
@@ -163,9 +163,9 @@ class SnapshotBuilder:
             if each.job.interactive  # background requests are meant to wait
         }
         played: dict[str, dict[str, float]] = {}
-        for name in SERVABLE:
-            policy, begun = in_turns_of(POLICIES[name], operation.quantum_tokens), played.setdefault(name, {})
-            for job_id, start_s in starts(dispatcher.scheduler, policy, operation.clock()):
+        for name, policy in POLICIES.items():
+            begun, ordered = played.setdefault(name, {}), in_turns_of(policy, operation.quantum_tokens)
+            for job_id, start_s in starts(dispatcher.scheduler, ordered, operation.clock()):
                 begun[job_id] = start_s
                 if not len(begun) % PLAYED_AT_ONCE:
                     yield []
@@ -182,9 +182,9 @@ class SnapshotBuilder:
                 name,
                 median_s(name, LengthClass.SHORT),
                 median_s(name, LengthClass.LONG),
-                POLICIES[name].interrupts,
+                policy.interrupts,
             )
-            for name in SERVABLE
+            for name, policy in POLICIES.items()
         ]
 
     def _backend(self, worker: Server, waiting: int) -> BackendState:

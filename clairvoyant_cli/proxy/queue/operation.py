@@ -15,7 +15,7 @@ from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, in_turns_of
+from clairvoyant_cli.scheduler.policy import QUANTUM_TOKENS, in_turns_of, policy_named
 
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
@@ -116,12 +116,12 @@ class Operation:
         return self.max_wait_s - (self.clock() - exchange.job.arrival_s - exchange.kept_age_s)
 
     def choose_policy(self, name: str) -> None:
+        """Set the policy for the operator; KeyError if there is none of this name."""
+        self._set_policy(name)
         self.displaced_policy = ""
-        self.prefer_policy(name)
 
-    def prefer_policy(self, name: str) -> None:
-        """Set the policy, where the operator has not."""
-        policy = in_turns_of(POLICIES[name], self.quantum_tokens)
+    def _set_policy(self, name: str) -> None:
+        policy = in_turns_of(policy_named(name), self.quantum_tokens)
         self.dispatcher.scheduler.set_policy(policy, self.clock())
 
     def review_predictor(self) -> None:
@@ -130,12 +130,11 @@ class Operation:
         if coverage is None or coverage.trusted != bool(displaced):
             return
         if displaced:
-            self.displaced_policy = ""
-            self.prefer_policy(displaced)
+            self.choose_policy(displaced)
             self.say(logging.INFO, f"predictions are reliable again: back to policy {displaced}")
-        elif POLICIES[self.policy].candidates is not None:
+        elif self.dispatcher.scheduler.policy.candidates is not None:
             self.displaced_policy = self.policy
-            self.prefer_policy(FALLBACK_POLICY)
+            self._set_policy(FALLBACK_POLICY)
             news = (
                 f"predictions are unreliable on this traffic ({coverage.missed:.0%} of the answers "
                 f"exceeded their quantile, {1.0 - coverage.alpha:.0%} should)"

@@ -8,6 +8,7 @@ from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.composition import Observer
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.requests.admission import ReadBody
+from clairvoyant_cli.proxy.requests.serving_rules import ClientLeft
 from clairvoyant_cli.proxy.requests.truncation import Truncations
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.server_cache import USUAL_WEIGHT
@@ -90,3 +91,14 @@ async def test_an_observer_hears_of_a_request_last() -> None:
     parts.observer = Watching()
     answered(parts, queued(parts))
     assert heard == ["changed 1", "admitted 1", "ended 1", "changed 0"]
+
+
+async def test_a_snapshot_keeps_nothing_of_a_request_that_has_ended() -> None:
+    parts = daemon_parts()
+    exchange = queued(parts)
+    parts.snapshot()
+    parts.after(exchange, ClientLeft(at_work=True))
+    assert [each.id for each in parts.snapshot().running] == [exchange.id], "its slot is not free yet"
+    await parts.tasks[0]
+    assert not parts.snapshot().running
+    assert not parts.stats._predicted

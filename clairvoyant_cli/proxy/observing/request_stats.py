@@ -49,10 +49,8 @@ class RequestStats:
     journal: Journal
     model_of: Callable[[Exchange], str]
     compared: Callable[[Exchange, Compared], None]
-    urgency_target_s: (
-        float  # requests of level 0 that first wait for longer are logged, and counted as `late`
-    )
-    late: int = 0
+    urgency_target_s: float
+    late: int = 0  # requests of level 0 that first waited beyond the target
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     submitted: int = 0
     passed_through: int = 0
@@ -173,7 +171,8 @@ class RequestStats:
         known = self._predicted.get(exchange.id)
         if known is None or known[0] is not prediction or known[1] is not reasons:
             known = prediction, reasons, _prediction_state(prediction, reasons)
-            self._predicted[exchange.id] = known
+            if exchange.end is None:  # one that has ended is shown until its slot is free
+                self._predicted[exchange.id] = known
         return known[2]
 
     def watch(self, exchange: Exchange) -> None:
@@ -191,10 +190,8 @@ class RequestStats:
             return
         self.late += 1
         age_s = self.journal.clock() - exchange.job.arrival_s
-        news = (
-            f"request {exchange.id} of level 0 has waited {age_s:.1f} s (target {self.urgency_target_s:g} s)"
-        )
-        self.journal.event(logging.WARNING, news)
+        news = f"request {exchange.id} of level 0 has waited {age_s:.1f} s"
+        self.journal.event(logging.WARNING, f"{news} (target {self.urgency_target_s:g} s)")
 
     def levels(self, live: list[Exchange]) -> tuple[LevelState, ...]:
         """Return the state of each urgency level, given all live requests."""

@@ -21,13 +21,12 @@ PROGRAM = "clairvoyant_cli"
 SIBLINGS = ("predictor", "profiles", "tui")
 WAY = (
     ("http/listener", "a client's connection; reads heads and bodies"),
-    ("proxy/requests/gateway", "own routes, straight through, or the queue"),
+    ("proxy/composition", "own routes, straight through, or the queue"),
     ("proxy/requests/admission", "may it come in; how long will its answer be"),
     ("scheduler/queue", "which waiting job takes which worker's slot"),
     ("proxy/requests/serving", "one attempt after another, to the end"),
-    ("proxy/requests/forwarding", "the request to the worker, byte for byte"),
-    ("http/upstream", "the backend's connection"),
-    ("proxy/requests/relay", "the answer back to the client, byte for byte"),
+    ("proxy/requests/relay", "the request to the server, and its answer back"),
+    ("http/upstream", "the server's connection"),
 )
 WIDTH, ROW, BOX, GAP = 1180, 88, 60, 14
 CHAR = 6.7

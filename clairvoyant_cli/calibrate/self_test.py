@@ -27,7 +27,7 @@ from clairvoyant_cli.calibrate.server_speeds import survey
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.preempt.prove import Progress, Prover, progress_name, progress_of
 from clairvoyant_cli.protocols.model_settings import changed_parts
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon, Observer
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.proxy.servers.server import Server
 from profiles.records import MIN_TRIALS, Host, Profile, Served, best_of, verdict_of
@@ -72,7 +72,7 @@ class Trying:
 
 
 @dataclass(slots=True)
-class SelfTest:
+class SelfTest(Observer):
     """Tests the servers of a daemon while it runs."""
 
     daemon: Daemon
@@ -84,8 +84,7 @@ class SelfTest:
 
     async def run(self) -> None:
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
-        self.daemon.dispatcher.changed.append(self._yield)
-        self.daemon.dispatcher.ended.append(self._ended)
+        self.daemon.observer = self
         try:
             while True:
                 await asyncio.sleep(LOOK_EVERY_S)
@@ -98,14 +97,14 @@ class SelfTest:
     def _now(self) -> float:
         return self.daemon.stats.journal.clock()
 
-    def _yield(self) -> None:
+    def changed(self) -> None:
         """Stop at once when a request arrives."""
         if self.daemon.dispatcher.live:
             self._busy_s = self._now()
             if self._piece is not None and not self._piece.expired():
                 self._piece.reschedule(0.0)
 
-    def _ended(self, exchange: Exchange, end: RequestEnd) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         self._busy_s = end.at_s
         if exchange.totals.complete and exchange.attempt is not None:
             self._answered[exchange.attempt.worker] = exchange.asked.parsed.model, end.at_s

@@ -27,7 +27,7 @@ from predictor.record import Predictor
 from profiles.database import default_path
 
 if TYPE_CHECKING:
-    from clairvoyant_cli.proxy.daemon import Daemon
+    from clairvoyant_cli.proxy.composition import Daemon
 
 WHILE_LEASED = "CLAIRVOYANT_WHILE_LEASED"
 """Environment variable by which `run` starts a daemon that ends with the last lease (`leases`)."""

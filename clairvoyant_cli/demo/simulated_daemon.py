@@ -22,7 +22,8 @@ from clairvoyant_cli.http.asgi import App, serve_asgi
 from clairvoyant_cli.http.limits import ConnectionTable
 from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.proxy.composition import Daemon
+from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.tasks import Tasks
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.system import start_accepting

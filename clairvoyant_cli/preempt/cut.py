@@ -16,7 +16,8 @@ from clairvoyant_cli.backends.continuation import ContinuationRequest, request_t
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import UpstreamError
 from clairvoyant_cli.preempt.prompts import PromptCuts
-from clairvoyant_cli.protocols.can_continue import KEPT_RUNNING, Continuable, continuable
+from clairvoyant_cli.protocols.can_continue import Continuable, continuable
+from clairvoyant_cli.protocols.request_bodies import KEPT_RUNNING
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.protocols.splice import Splice

@@ -38,6 +38,7 @@ from clairvoyant_cli.state.state_history import StateHistory
 
 EVENT_EVERY_S = 0.08  # least time between two states of an event stream; changes in between are merged
 MAX_EVERY_S = 5.0  # greatest interval a reader can ask for with `every_ms`: it takes a silent daemon for lost
+CONTROL_PREFIX = f"{PREFIX}/"
 HEARTBEAT_S = 1.0  # a stream without changes still sends a state, so that ages and elapsed times move
 REST = 25  # a state rests for this many times as long as it took to build: at most 4 % of the daemon's time
 OUTLOOK_REST = 4  # the same for the outlook, which an operator waits for
@@ -206,7 +207,7 @@ def _answer_of(name: str, shared: Shared) -> Callable[[WebRequest], Awaitable[Re
 
 class ControlApi:
     """The Starlette application behind the control prefix, and its access checks. `watchers` read event
-    streams.
+    streams; `changes` tells them of each change.
     """
 
     def __init__(
@@ -214,18 +215,16 @@ class ControlApi:
         access: Access,
         actions: Actions,
         snapshots: SnapshotBuilder,
-        changes: Changes,
         metrics: Metrics,
         history: StateHistory,
     ) -> None:
-        self._access, self._actions, self._changes = access, actions, changes
+        self._access, self._actions, self.changes = access, actions, Changes()
         self._snapshots, self._history = snapshots, history
-        operation = actions.operation
         self.shared = {
             "state": Shared(lambda: [encode(snapshots.snapshot())]),
             "metrics": Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False))),
             "outlook": Shared(
-                lambda: (encode(step) if step else b"" for step in operation.outlook_steps()), OUTLOOK_REST
+                lambda: (encode(step) if step else b"" for step in snapshots.outlook_steps()), OUTLOOK_REST
             ),
         }
         self._stopped = asyncio.Event()
@@ -243,7 +242,7 @@ class ControlApi:
     def stop(self) -> None:
         if not self._stopped.is_set():
             self._stopped.set()
-            self._changes.note()
+            self.changes.note()
 
     async def __call__(self, request: Request) -> None:
         """Serve a request under the prefix, if it is allowed."""
@@ -294,7 +293,7 @@ class ControlApi:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(every_s):
                         await self._stopped.wait()
-                await self._changes.wait(HEARTBEAT_S)
+                await self.changes.wait(HEARTBEAT_S)
         finally:
             self.watchers -= 1
 

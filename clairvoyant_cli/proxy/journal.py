@@ -1,17 +1,24 @@
 """The daemon's clocks and its log of events, which front ends show too."""
 
-import asyncio
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-
-from clairvoyant_cli.state.snapshot import MAX_LOG, LogEvent
+from typing import NamedTuple
 
 log = logging.getLogger("clairvoyant")
 
+KEPT = 200
 COALESCE_S = 60.0  # frequent events of one kind are logged as often as this, with their number
+
+
+class Event(NamedTuple):
+    """A line of the log; `at` is in epoch seconds."""
+
+    at: float
+    level: str
+    text: str
 
 
 @dataclass(slots=True)
@@ -20,7 +27,7 @@ class Journal:
 
     clock: Callable[[], float]
     wall: Callable[[], float] = time.time
-    events: deque[LogEvent] = field(default_factory=lambda: deque(maxlen=MAX_LOG))
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def at(self, clock_s: float) -> float:
         """Convert a time of the event loop's clock to epoch seconds.
@@ -33,21 +40,4 @@ class Journal:
     def event(self, level: int, text: str) -> None:
         """Log a line and keep it for the dashboards. It must not contain prompt text."""
         log.log(level, text, stacklevel=2)  # the log counts lines by where they come from
-        self.events.append(LogEvent(self.wall(), logging.getLevelName(level).lower(), text))
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts events and tells their number a minute after the first."""
-
-    tell: Callable[[int], None]
-    count: int = 0
-
-    def add(self) -> None:
-        self.count += 1
-        if self.count == 1:
-            asyncio.get_running_loop().call_later(COALESCE_S, self._tell)
-
-    def _tell(self) -> None:
-        count, self.count = self.count, 0
-        self.tell(count)
+        self.events.append(Event(self.wall(), logging.getLevelName(level).lower(), text))

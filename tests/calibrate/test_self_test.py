@@ -25,7 +25,7 @@ from clairvoyant_cli.calibrate.self_test import IDLE_S, PIECE_S, SelfTest, Stora
 from clairvoyant_cli.calibrate.session import Session
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.preempt.prove import progress_name
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.database import reading
 from profiles.host import this_host

@@ -17,7 +17,7 @@ from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.commands.env import past_proxies
 from clairvoyant_cli.commands.run import _told
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import serving
 from tests.tui.board import busy

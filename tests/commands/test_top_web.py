@@ -18,7 +18,7 @@ from clairvoyant_cli.commands import web
 from clairvoyant_cli.commands.top import command as top
 from clairvoyant_cli.commands.web import COOKIE, VERBS, secret_of, serving_pages
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.encoding import decode
 from tests.fakes.raw_http import post, raw_client

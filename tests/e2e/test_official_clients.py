@@ -11,7 +11,7 @@ import openai
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from predictor import load
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.replay_backend import Engine, Replay, tabled

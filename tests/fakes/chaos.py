@@ -20,8 +20,8 @@ from clairvoyant_lab.proof import proven
 import tests.fakes.replay_dialects  # noqa: F401 - adds routes
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.demo.replay.engine import digest, words_of
-from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.composition import Daemon, Observer
+from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.state.client import ControlClient
 from profiles.records import Served
 from tests.fakes.raw_http import RawClient, post, raw_client, read_message
@@ -144,7 +144,7 @@ V = TypeVar("V", bound=Visitor)
 
 
 @dataclass(eq=False)
-class Scene(Generic[V]):
+class Scene(Observer, Generic[V]):
     """Servers by name, a daemon, the crowd, and what was done to them."""
 
     daemon: Daemon
@@ -152,11 +152,14 @@ class Scene(Generic[V]):
     rng: random.Random
     visitors: dict[str, V] = field(default_factory=dict)
     done: Counter[str] = field(default_factory=Counter)
-    ended: Counter[str] = field(default_factory=Counter)
+    ends_of: Counter[str] = field(default_factory=Counter)
     over: bool = False
 
     def __post_init__(self) -> None:
-        self.daemon.dispatcher.ended.append(lambda exchange, end: self.ended.update((exchange.id,)))
+        self.daemon.observer = self
+
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+        self.ends_of[exchange.id] += 1
 
     async def comes(self, visitor: V) -> None:
         """Let somebody ask."""
@@ -187,7 +190,7 @@ class Scene(Generic[V]):
         taken = [station.name for station in scheduler.fleet.stations.values() if station.running]
         if taken:
             yield f"slots are taken: {taken}"
-        yield from (f"{name} ended {times} times" for name, times in self.ended.items() if times != 1)
+        yield from (f"{name} ended {times} times" for name, times in self.ends_of.items() if times != 1)
 
     @property
     def told(self) -> str:
@@ -240,9 +243,8 @@ class CutChaos(Scene[Visitor]):
     policies: Sequence[str] = ()
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.daemon.dispatcher.changed.append(self._moved.set)
+    def changed(self) -> None:
+        self._moved.set()
 
     async def _until(self, holds: Callable[[], object]) -> None:
         """Return at the first change after which it holds."""

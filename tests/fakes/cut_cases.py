@@ -17,18 +17,13 @@ from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UnreachableError, UpstreamConnection, UpstreamError
-from clairvoyant_cli.preempt.cut import Preemption
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
-from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.new_exchange import ReadBody
-from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.serving import Serving
+from clairvoyant_cli.proxy.composition import Observer
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.requests.admission import ReadBody
 from clairvoyant_cli.proxy.requests.serving_rules import MAX_REPEATS
-from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.scheduler.policy import POLICIES
 from predictor.record import PromptView
 from profiles.records import Continuation, Served
@@ -182,7 +177,7 @@ class Connection:
         return True
 
 
-class CaseRunner:
+class CaseRunner(Observer):
     """One server of a dialect and a daemon before it, for one case after another."""
 
     def __init__(self, dialect: Dialect) -> None:
@@ -190,6 +185,7 @@ class CaseRunner:
         self.case = cast(Case, None)
         self.random = Random(0)
         self.exchange: Exchange | None = None
+        self.outcomes: list[Outcome] = []
         self.parts = 0
         self.down = False
         parts = self.daemon = daemon_parts("a", kind=dialect.kind, capacity=10**6)
@@ -201,20 +197,7 @@ class CaseRunner:
         worker.traits.settings = {worker._key_of("m"): ModelSettings("f")}
         worker.prober.asking = lambda url, prefix="": self.ask  # type: ignore[method-assign]
         worker.upstream.connect = self.connect  # type: ignore[method-assign]
-        access, pool = Access(parts.admission.access.clients), parts.pool
-        preemption = Preemption(parts.dispatcher, pool, parts.operation, parts.stats, cast(Any, None))
-        self.serving = Serving(
-            access,
-            pool,
-            parts.dispatcher,
-            Refusals(pool, parts.stats),
-            parts.rules,
-            preemption,
-            Annotation(pool, parts.operation, parts.stats.journal.at, parts.stats.journal.event),
-            EngineQueues(parts.dispatcher, pool, parts.stats.journal.event),
-            parts.stats,
-            None,
-        )
+        parts.observer, self.serving = self, parts.serving
 
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
         """Return a connection."""
@@ -294,10 +277,13 @@ class CaseRunner:
         )
         self.worker.health.forget()
         self.serving.preemption._plain.clear()
-        ended: list[Outcome] = []
-        self.daemon.dispatcher.ended[:] = [lambda _, end: ended.append(end.outcome)]
+        self.outcomes.clear()
         await self.serving.serve(exchange, request)
-        return self.fault(client, ended)
+        return self.fault(client, self.outcomes)
+
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+        """Keep how it ended."""
+        self.outcomes.append(end.outcome)
 
     # -- what is right ---------------------------------------------------------------------------------
 

@@ -1,8 +1,7 @@
-"""The parts of a daemon without sockets: simulated servers, and a clock that stands still."""
+"""The daemon without sockets: simulated servers, and a clock that stands still."""
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
@@ -16,27 +15,14 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.clients import ClientRules, Clients
+from clairvoyant_cli.proxy.access.clients_file import clients_file_of
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
-from clairvoyant_cli.proxy.journal import Journal
-from clairvoyant_cli.proxy.observing.request_stats import RequestStats
-from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
-from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.requests.admission import Admission, PassOn, Refused
-from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory, ReadBody
-from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
+from clairvoyant_cli.proxy.requests.admission import PassOn, ReadBody, Refused
 from clairvoyant_cli.proxy.requests.serving import carry_out
-from clairvoyant_cli.proxy.requests.serving_rules import Command, ServingEvent, ServingRules
-from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
-from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
-from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.requests.serving_rules import Command, ServingEvent
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.scheduler.policy import POLICIES
-from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import PromptView
 from tests.fakes.serving import ByFirstWord
 
@@ -48,19 +34,32 @@ def asking(path: str = "/api/chat", method: bytes = b"POST", **headers: str) -> 
     return cast(Request, SimpleNamespace(head=head, connection=SimpleNamespace(peer="ann"), scheduled=True))
 
 
-@dataclass
-class DaemonParts:
-    """All parts that decide about a request. `now` is the clock's time, `tasks` what was spawned."""
+class DaemonParts(Daemon):
+    """A daemon with fakes at its ports: servers without sockets, a clock that stands still, a predictor that
+    goes by the first word. `now` is the clock's time, `tasks` what was spawned.
+    """
 
-    dispatcher: Dispatcher
-    pool: ServerPool
-    lifecycle: ServerLifecycle
-    operation: Operation
-    stats: RequestStats
-    admission: Admission
-    rules: ServingRules
-    now: list[float]
-    tasks: list[Awaitable[None]] = field(default_factory=list)
+    def __init__(self, config: ServeConfig, clients: Clients, servers: list[Server]) -> None:
+        self.now = [100.0]
+        self.tasks: list[asyncio.Task[None]] = []
+        super().__init__(
+            config,
+            ByFirstWord(),
+            access=Access(clients),
+            clients_file=clients_file_of(config, exposed=False),
+            servers=servers,
+            own=[("127.0.0.1", 8080)],
+            spawn=self._spawn,
+            clock=lambda: self.now[0],
+            wall=lambda: self.now[0],
+        )
+        for server in servers:
+            server.loaded = None  # until its state changes for the first time, loading costs nothing
+        self.dispatcher.scheduler.residency.unknown_s = 0.0
+
+    def _spawn(self, work: Awaitable[None]) -> "asyncio.Task[None]":
+        self.tasks.append(asyncio.ensure_future(work))
+        return self.tasks[-1]
 
     def ask(self, prompt: str, *, client: str = "ann", model: str = "m") -> Exchange | PassOn | Refused:
         """Have a chat with this prompt admitted; `0.9 ...` is predicted to be Long."""
@@ -101,59 +100,17 @@ def daemon_parts(
     max_wait_s: float | None = None,
     kind: str = "ollama",
     clients: dict[str, ClientRules] | None = None,
+    slo: str | None = None,
 ) -> DaemonParts:
-    """Build a daemon's parts with these servers, all of them up."""
-    now, tasks = [100.0], []
-
-    def clock() -> float:
-        return now[0]
-
-    def spawn(work: Awaitable[None]) -> "asyncio.Task[None]":
-        tasks.append(work)
-        return cast("asyncio.Task[None]", work)
-
-    def close(work: Awaitable[None]) -> "asyncio.Task[None]":
-        assert asyncio.iscoroutine(work)
-        work.close()
-        return cast("asyncio.Task[None]", work)
-
-    access = Access(Clients(rules=clients or {}))
-    scheduler = Scheduler(POLICIES["sjf"], workers={}, capacity=capacity, tenants=access.clients.tenants)
-    stats = RequestStats(Journal(clock, wall=clock))
-    dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
-    pool = ServerPool(scheduler)
-    stats.name_of = pool.name_of
-    lifecycle = ServerLifecycle(ServeConfig(outage_grace=grace_s), pool, dispatcher, stats.journal, close, ())
-    times = ServiceTimes(pool, stats.journal.event)
-    for number, name in enumerate(workers or ("mac",)):
-        lifecycle.adopt(_server(name, adapter_of(kind), number, slots))
-        pool.named(name).loaded = None  # until its state changes for the first time, loading costs nothing
-    scheduler.residency.unknown_s = 0.0
-    dispatcher.changed.append(lifecycle.remove_idle)
-    dispatcher.ended += [stats.ended, lifecycle.ended, times.ended]
-    predictor = ByFirstWord()
-    operation = Operation(dispatcher, None, clock, stats.journal.event)
-    operation.max_wait_s = max_wait_s
-    refusals = Refusals(pool, stats)
-    urgency = UrgencyStats(clock, stats.journal.event, target_s=10.0)
-    annotation = Annotation(pool, operation, stats.journal.at, stats.journal.event)
-    admission = Admission(
-        access,
-        pool,
-        operation,
-        stats,
-        refusals,
-        ExchangeFactory(
-            access, predictor, times, UrgencyLevels(access), stats.journal, Resubmissions(stats.journal)
-        ),
-        annotation,
-        admitted=[stats.arrived, urgency.watch],
+    """Compose a daemon with these servers, all of them up."""
+    config = ServeConfig(
+        policy="sjf", queue_capacity=capacity, outage_grace=grace_s, max_wait=max_wait_s, slo=slo
     )
-    rules = ServingRules(pool, operation, refusals)
-    return DaemonParts(dispatcher, pool, lifecycle, operation, stats, admission, rules, now, tasks)
+    servers = [simulated_server(*each, adapter_of(kind), slots) for each in enumerate(workers or ("mac",))]
+    return DaemonParts(config, Clients(rules=clients or {}), servers)
 
 
-def _server(name: str, adapter: Adapter, number: int, slots: int) -> Server:
+def simulated_server(number: int, name: str, adapter: Adapter, slots: int) -> Server:
     upstream = Upstream(f"http://127.0.0.1:{9000 + number}")
     config, status = BackendConfig(name), Status("up", seen=True, slots=slots)
     return Server(name, adapter, upstream, Prober(), config=config, status=status)

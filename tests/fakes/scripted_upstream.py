@@ -5,6 +5,7 @@ that a script sees the tests' requests alone.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -112,14 +113,14 @@ class ScriptedUpstream:
 
 @asynccontextmanager
 async def scripted(
-    script: Script, *, raw: bool = False, read_ahead_bytes: int = 2**24
+    script: Script, *, raw: bool = False, read_ahead_bytes: int = 2**24, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[ScriptedUpstream]:
     """Run the script's server until the block ends; a fault in the script fails the test.
 
     `raw` leaves the opening request unread, for scripts that answer before it is complete.
     """
     upstream = ScriptedUpstream(script, raw)
-    server = await asyncio.start_server(upstream.play, "127.0.0.1", 0, limit=read_ahead_bytes)
+    server = await asyncio.start_server(upstream.play, "127.0.0.1", 0, limit=read_ahead_bytes, ssl=tls)
     upstream.port = server.sockets[0].getsockname()[1]
     try:
         yield upstream

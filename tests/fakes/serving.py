@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.proxy.composition import Daemon
+from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.learning.persistence import Persistence
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.state.snapshot import Snapshot
-from predictor.record import Prediction, Predictor, PromptView
+from predictor.record import Prediction, Predictor, PromptView, UrgencyPredictor
 from predictor.semantic.opinion import EncoderEstimate
 from profiles.records import Profile
 from tests.fakes.raw_http import RawClient, raw_client
@@ -68,6 +69,7 @@ async def serving(
     clock: Callable[[], float] = time.monotonic,
     self_test: Callable[[Daemon], Awaitable[None]] | None = None,
     persistence: Persistence | None = None,
+    urgency_predictor: UrgencyPredictor | None = None,
     **settings: Any,
 ) -> AsyncIterator[Daemon]:
     """Run the proxy before `backend` on a free port; an internal error in it fails the test."""
@@ -79,6 +81,7 @@ async def serving(
             persistence=persistence,
             announced=announced,
             clock=clock,
+            urgency=urgency_predictor,
             self_test=self_test,
         ) as daemon:
             yield daemon
@@ -145,7 +148,7 @@ async def until(daemon: Daemon, holds: Callable[[Snapshot], bool], timeout_s: fl
         async with asyncio.timeout(timeout_s):
             while not holds(state := daemon.snapshot()):
                 # What a dashboard waits for, too; phases change without notice, hence the tick.
-                await daemon.control._changes.wait(TICK_S)
+                await daemon.control.changes.wait(TICK_S)
             return state
     except TimeoutError:
         shown = (state.counters, state.running, state.queue)

@@ -62,11 +62,6 @@ class Watched(Scene[Client]):
     ends: dict[str, tuple[Exchange, RequestEnd]] = field(default_factory=dict)
     _prompts: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.daemon.dispatcher.ended.append(self.note)
-        self.daemon.gateway.admission.admitted.append(self.arrived)
-
     async def run(self, requests: int, rho: float) -> None:
         """Have clients come at a utilisation, make trouble, and look at random moments."""
         trouble = [self._operator(), *map(self._outages, self.backends.values())] if self.deeds else []
@@ -230,11 +225,12 @@ class Watched(Scene[Client]):
 
     # -- what is known ----------------------------------------------------------------------------------
 
-    def note(self, exchange: Exchange, end: RequestEnd) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Keep an ended exchange."""
+        super().ended(exchange, end)
         self.ends[exchange.id] = exchange, end
 
-    def arrived(self, exchange: Exchange) -> None:
+    def admitted(self, exchange: Exchange) -> None:
         """Keep the prompt of a request: it is dropped with its text."""
         view = exchange.asked.parsed.view
         self._prompts[exchange.id] = view.prompt if view is not None else ""

@@ -14,7 +14,7 @@ from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.protocols.model_settings import ModelSettings
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests import keep_alive
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Continuation, Served

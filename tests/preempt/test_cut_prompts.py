@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.preempt.prompts import ASSUMED_KEPT, PromptCuts, share_found
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.scheduler.policy import MAX_CUTS
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import Message, RawClient, post, raw_client

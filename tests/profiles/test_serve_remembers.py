@@ -16,7 +16,8 @@ import predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from clairvoyant_cli.protocols.probes import LoadedModel
-from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.proxy.composition import Daemon
+from clairvoyant_cli.proxy.daemon import running_daemon
 from predictor.frozen import FrozenPredictor
 from predictor.record import Prediction, Predictor, PromptView
 from profiles.database import reading, writing

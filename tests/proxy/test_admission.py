@@ -5,8 +5,7 @@ import pytest
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.clients import ClientRules
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.requests.admission import PassOn, Refused
-from clairvoyant_cli.proxy.requests.new_exchange import EMBEDDING, ReadBody
+from clairvoyant_cli.proxy.requests.admission import EMBEDDING, PassOn, ReadBody, Refused
 from predictor.record import UNKNOWN, PromptView, Task
 from tests.fakes.daemon_parts import asking, daemon_parts
 

@@ -1,7 +1,6 @@
 """Arrival order while upper bounds do not hold."""
 
-from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.queue.quantile_coverage import MIN_JUDGED, Coverage
+from clairvoyant_cli.proxy.queue.operation import MIN_JUDGED, Coverage, Operation
 from tests.fakes.daemon_parts import daemon_parts
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clairvoyant_cli.proxy.observing.backlog import SAMPLE_S, STANDS_S, Backlog
+from clairvoyant_cli.proxy.observing.queue_rows import SAMPLE_S, STANDS_S, Backlog
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from predictor.record import Prediction, Predictor
 from tests.fakes.raw_http import get, post, raw_client, read_head
 from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted
@@ -279,7 +279,7 @@ async def test_the_slot_is_given_back_although_the_books_fail(monkeypatch: pytes
             raise RuntimeError("a bug")
 
         with monkeypatch.context() as broken:
-            broken.setattr(daemon.dispatcher, "ended", [*daemon.dispatcher.ended, fail])
+            broken.setattr(daemon.observer, "ended", fail)
             assert (await client.ask(CHAT)).status == 200
         async with raw_client(daemon.base_url) as other:
             assert (await other.ask(CHAT)).status == 200

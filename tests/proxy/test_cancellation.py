@@ -14,7 +14,7 @@ from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.http.listener import ClientConnection
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests.relay import Relay
 from clairvoyant_cli.proxy.servers.released_slots import SHARED
 from clairvoyant_cli.state.client import ControlClient

@@ -57,9 +57,11 @@ async def test_a_policy_is_not_judged_by_background_requests() -> None:
             *[chat(f"0.1 {TITLE}", "X-Clairvoyant-Chore: title_generation")] * 3,
         ),
     ):
-        assert {(each.short_s, each.long_s) for each in daemon.operation.outlook()} == {(None, None)}
+        assert {(each.short_s, each.long_s) for each in [*daemon.snapshots.outlook_steps()][-1]} == {
+            (None, None)
+        }
         async with asked(daemon, chat("0.1 a question")):
-            assert all(each.short_s is not None for each in daemon.operation.outlook())
+            assert all(each.short_s is not None for each in [*daemon.snapshots.outlook_steps()][-1])
 
 
 async def test_a_background_request_is_not_in_the_statistics_of_its_class() -> None:

@@ -18,7 +18,7 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.snapshot import ClientState, Snapshot
 from tests.fakes.daemon_process import daemon_process

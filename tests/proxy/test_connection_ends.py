@@ -10,7 +10,7 @@ import pytest
 from clairvoyant_cli.http import limits, listener, request
 from clairvoyant_cli.http import limits as patience
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from predictor.record import Prediction, PromptView
 from predictor.semantic.opinion import EncoderEstimate
 from tests.fakes.raw_http import RawClient, get, post, raw_client

@@ -20,12 +20,11 @@ from prometheus_client.registry import Collector
 
 import predictor
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.control_api import REST, Shared
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.observing import snapshots
 from clairvoyant_cli.proxy.observing.metrics import Histogram
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.queue import operation
-from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import starts
@@ -89,7 +88,7 @@ async def test_a_reader_gets_no_more_states_than_it_has_use_for(daemon: Daemon) 
         often = control.events()
         for _ in range(2):
             await anext(often)
-            daemon.control._changes.note()
+            daemon.control.changes.note()
         assert not next_of_seldom.done()
         daemon.control.stop()  # which no reader's pace delays
         with pytest.raises(StopAsyncIteration):
@@ -195,7 +194,7 @@ async def test_the_policies_are_compared_over_the_same_requests(
         """One policy starts one request less."""
         return list(starts(scheduler, policy, now))[: 1 if policy.name == "sjf" else None]
 
-    monkeypatch.setattr(operation, "starts", lopsided)
+    monkeypatch.setattr(snapshots, "starts", lopsided)
     async with ControlClient(daemon.base_url) as control:
         outlook = await control.outlook()
     assert all(each.short_s is not None and each.long_s is None for each in outlook)
@@ -396,14 +395,14 @@ async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool)
 
 
 async def test_many_readers_of_the_outlook_cost_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    played: list[Operation] = []
-    outlook = Operation.outlook_steps
+    played: list[SnapshotBuilder] = []
+    outlook = SnapshotBuilder.outlook_steps
 
-    def counted(self: Operation) -> Iterator[list[PolicyOutlook]]:
+    def counted(self: SnapshotBuilder) -> Iterator[list[PolicyOutlook]]:
         played.append(self)
         return outlook(self)
 
-    monkeypatch.setattr(Operation, "outlook_steps", counted)
+    monkeypatch.setattr(SnapshotBuilder, "outlook_steps", counted)
     answers = await asyncio.gather(*(daemon.control.shared["outlook"].next() for _ in range(40)))
     assert len(played) == 1
     assert len(set(answers)) == 1

@@ -12,7 +12,8 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.proxy.composition import Daemon
+from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.requests import encoder as second_opinion
 from predictor.card import Calibration
 from predictor.record import Prediction, PromptView, UrgencyPredictor

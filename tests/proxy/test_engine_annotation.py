@@ -12,7 +12,7 @@ import pytest
 from clairvoyant_cli.backends.priority import LEVEL_S, Heeding, Priority
 from clairvoyant_cli.backends.vllm import Vllm
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.state.snapshot import EngineState
 from tests.fakes.raw_http import Message, get, post, raw_client

@@ -15,7 +15,7 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests import keep_alive
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled

@@ -21,6 +21,7 @@ from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import UNKNOWN
+from tests.fakes.daemon_parts import daemon_parts
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import serving
@@ -164,7 +165,7 @@ async def test_a_start_counts_only_if_an_answer_began(how: str, status: int, cou
         def spawn(work: Awaitable[None]) -> asyncio.Task[None]:
             return tasks.create_task(cast("Coroutine[None, None, None]", work))
 
-        dispatcher = Dispatcher(queue, clock=lambda: 1.0, spawn=spawn)
+        dispatcher = Dispatcher(queue, clock=lambda: 1.0, spawn=spawn, told=daemon_parts())
         exchange = Exchange(
             (record := asked("a")).job, record.asked, asyncio.get_running_loop().create_future()
         )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.http import upstream as upstream_module
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted

@@ -14,7 +14,7 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.protocols.errors import OLLAMA_BUSY
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.daemon_process import DaemonProcess, daemon_process
 from tests.fakes.llamacpp_server import free_port, llama_server

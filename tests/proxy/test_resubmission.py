@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Outcome, RequestEnd
 from clairvoyant_cli.proxy.requests import resubmission

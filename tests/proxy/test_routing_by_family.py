@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.protocols.named_model import named_model
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.protocols.request_parsing import named_model
+from clairvoyant_cli.proxy.composition import Daemon
 from tests.fakes.raw_http import Message, get, post, raw_client
 from tests.fakes.serving import serving, until
 

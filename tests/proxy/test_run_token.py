@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli.commands.status import command
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.client import DEFAULT_URL, ControlClient, daemon_url, state_dir
 from clairvoyant_cli.state.source import DaemonSource

@@ -1,12 +1,10 @@
 """What cannot be served in time is refused at the door; what is promised is counted."""
 
-import logging
-
 import pytest
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.access.client_counts import MAX_CLIENTS
+from clairvoyant_cli.proxy.access.clients import MAX_CLIENTS
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.queue.service_level import MIN_RECENT, ServiceLevel, objective_of
 from clairvoyant_cli.proxy.requests.admission import Refused
@@ -29,20 +27,14 @@ def test_what_is_no_service_level_is_refused_with_an_example(text: str) -> None:
         ServeConfig(slo=text)
 
 
-def promising(text: str, *workers: str) -> tuple[DaemonParts, ServiceLevel, list[str]]:
-    parts, said = daemon_parts(*workers, capacity=100), list[str]()
-
-    def say(level: int, line: str) -> None:
-        said.append(f"{logging.getLevelName(level)} {line}")
-
-    level = ServiceLevel(text, parts.dispatcher.scheduler, parts.stats.journal.clock, say)
-    parts.admission.service_level = level
-    parts.dispatcher.ended.append(level.ended)
-    return parts, level, said
+def promising(text: str, *workers: str) -> tuple[DaemonParts, ServiceLevel]:
+    parts = daemon_parts(*workers, capacity=100, slo=text)
+    assert parts.service_level is not None
+    return parts, parts.service_level
 
 
 async def test_what_the_forecast_says_comes_too_late_is_told_when_to_come_back() -> None:
-    parts, level, _ = promising("ttft-p95=5s")
+    parts, level = promising("ttft-p95=5s")
     running = parts.queued("0.5")  # 400 tokens at 30 a second
     refused = parts.ask("0.5")
     assert isinstance(refused, Refused)
@@ -60,7 +52,7 @@ async def test_what_the_forecast_says_comes_too_late_is_told_when_to_come_back()
 
 
 async def test_a_free_server_refuses_nobody_and_a_second_one_halves_the_wait() -> None:
-    parts, level, _ = promising("ttft-p95=5s", "mac", "rtx")
+    parts, level = promising("ttft-p95=5s", "mac", "rtx")
     for _ in range(2):
         parts.queued("0.5")
     assert isinstance(parts.ask("0.5"), Refused)
@@ -68,7 +60,7 @@ async def test_a_free_server_refuses_nobody_and_a_second_one_halves_the_wait() -
 
 
 async def test_what_never_could_be_in_time_is_let_in() -> None:
-    parts, level, _ = promising("ttft-p95=50ms")
+    parts, level = promising("ttft-p95=50ms")
     parts.queued("0.5")
     parts.queued("0.5")
     assert level.refused == 0
@@ -82,24 +74,27 @@ def served(parts: DaemonParts, after_s: float, client: str = "ann") -> Exchange:
 
 
 async def test_violations_are_counted_by_class_and_client_and_an_alert_comes_and_goes() -> None:
-    parts, level, said = promising("ttft-p90=5s")
+    parts, level = promising("ttft-p90=5s")
     for number in range(MIN_RECENT):
         served(parts, 6.0 if number % 2 else 1.0)
-    state = level.state()
+    state = parts.snapshot().service_level
+    assert state is not None
     assert state.alert
     [short] = state.classes
     assert (short.judged, short.missed) == (MIN_RECENT, MIN_RECENT // 2)
     assert level.missed_by_client["ann"] == MIN_RECENT // 2
-    assert [line for line in said if "is not met" in line and line.startswith("WARNING")] == said
+    [said] = [each for each in parts.journal.events if "objective" in each.text]
+    assert "is not met" in said.text
+    assert said.level == "warning"
     for _ in range(5 * MIN_RECENT):
         served(parts, 1.0)
-    assert not level.state().alert
-    assert len(said) == 2
-    assert "met again" in said[1]
+    assert not level.alerting
+    said = parts.journal.events[-1]
+    assert "met again" in said.text
 
 
 async def test_names_that_somebody_makes_up_keep_nobody_from_being_counted() -> None:
-    parts, level, _ = promising("ttft-p90=5s")
+    parts, level = promising("ttft-p90=5s")
     for number in range(MAX_CLIENTS):
         served(parts, 6.0, f"made up {number}")
     for _ in range(3):
@@ -109,7 +104,7 @@ async def test_names_that_somebody_makes_up_keep_nobody_from_being_counted() -> 
 
 
 async def test_forecasts_are_corrected_by_what_became_of_them() -> None:
-    parts, level, _ = promising("ttft-p95=5s")
+    parts, level = promising("ttft-p95=5s")
     for _ in range(40):
         served(parts, 3.0)  # an idle server, and yet nobody has a token in 3 s
     parts.queued("0.1 runs")
@@ -119,7 +114,7 @@ async def test_forecasts_are_corrected_by_what_became_of_them() -> None:
 
 
 async def test_while_no_server_is_there_nothing_is_forecast() -> None:
-    parts, level, _ = promising("ttft-p95=5s")
+    parts, level = promising("ttft-p95=5s")
     parts.becomes("mac", "down")
     parts.queued("0.5")
     assert level.refused == 0

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.raw_http import Message, get, post, raw_client
 from tests.fakes.serving import serving, until

@@ -12,7 +12,7 @@ import pytest
 
 from clairvoyant_cli.http import limits as patience_module
 from clairvoyant_cli.http import listener as listener_module
-from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.composition import Daemon
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted
 from tests.fakes.serving import serving, until

@@ -1,6 +1,8 @@
 """Who says how urgent a request is, which word counts, and where it is told."""
 
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access.clients import parse_clients
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.client import ControlClient
 from predictor.record import PromptView
 from tests.fakes.raw_http import post, raw_client
@@ -81,7 +84,14 @@ CASES = [
 ]
 
 
-async def test_rules_come_before_clients_and_clients_before_the_predictor(tmp_path: Path) -> None:
+Level = Callable[..., Awaitable[tuple[int | None, str]]]
+
+
+@asynccontextmanager
+async def behind_another(
+    tmp_path: Path, urgency: ByWord | None = None
+) -> AsyncIterator[tuple[Daemon, Level]]:
+    """A daemon whose slot is taken, and what tells the level that a request gets, and who says so."""
     file = tmp_path / "clients.toml"
     file.write_text(CLIENTS)
     file.chmod(0o600)
@@ -89,7 +99,7 @@ async def test_rules_come_before_clients_and_clients_before_the_predictor(tmp_pa
     engine.freeze()
     async with (
         serve_app(Replay(engine).app) as url,
-        serving(url, clients=str(file), policy="urgency") as daemon,
+        serving(url, clients=str(file), policy="urgency", urgency_predictor=urgency) as daemon,
         raw_client(daemon.base_url) as holder,
     ):
         holder.send(chat(DESK, content="endless"))
@@ -103,15 +113,22 @@ async def test_rules_come_before_clients_and_clients_before_the_predictor(tmp_pa
             await until(daemon, lambda s: not s.queue)
             return state.queue[0].urgency, state.queue[0].urgency_by
 
+        yield daemon, level
+
+
+async def test_rules_come_before_clients(tmp_path: Path) -> None:
+    async with behind_another(tmp_path) as (daemon, level):
         for headers, more, *said in CASES:
             assert [*await level(*headers, **more)] == said, headers
-        daemon.gateway.admission.factory.levels.predictor = ByWord()
+        assert [each.running for each in daemon.snapshot().urgency.levels] == [0, 0, 1, 0, 0]
+
+
+async def test_clients_come_before_the_predictor(tmp_path: Path) -> None:
+    async with behind_another(tmp_path, ByWord()) as (daemon, level):
         assert await level() == (3, "predictor")
         assert await level(content="URGENT!!!") == (1, "predictor")  # as far as it may say of this client
         assert await level("X-Clairvoyant-Urgency: 4", content="URGENT!!!") == (4, "client")
-        urgency = daemon.snapshot().urgency
-        assert urgency.predictor == "by-word"
-        assert [each.running for each in urgency.levels] == [0, 0, 1, 0, 0]
+        assert daemon.snapshot().urgency.predictor == "by-word"
 
 
 async def test_one_of_level_0_that_waits_too_long_is_told_of(tmp_path: Path) -> None:

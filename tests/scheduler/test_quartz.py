@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from clairvoyant_cli.proxy.queue.quantile_coverage import MIN_JUDGED, Coverage
+from clairvoyant_cli.proxy.queue.operation import MIN_JUDGED, Coverage
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler

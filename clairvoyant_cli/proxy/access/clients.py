@@ -7,6 +7,7 @@ Rule 2: an API key is never stored or printed; only the SHA-256 of its UTF-8 byt
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -34,6 +35,7 @@ MIN_KEY_CHARS = 6
 GOOD_KEY_CHARS = 16  # of 62 letters and digits have 95 bits; six could be guessed in days over a fast network
 LONGEST_TAU_S = 86_400.0
 CLIENTS_SHOWN = 50
+MAX_CLIENTS = 2000
 MAX_RULES = 1000  # each request is compared with each rule
 
 
@@ -213,6 +215,20 @@ class Clients:
 
     def owner_of(self, key: bytes) -> str | None:
         return self.keys.get(digest(key))
+
+
+class ClientCounts(Counter[str]):
+    """A count per client, of at most MAX_CLIENTS, as clients may choose any number of names; those with the
+    fewest, then the oldest, are dropped.
+    """
+
+    def add(self, client: str, number: int = 1) -> None:
+        self[client] += number
+        if len(self) > MAX_CLIENTS:
+            newest_first = list(reversed(self.items()))
+            most = sorted(newest_first, key=lambda item: item[1], reverse=True)[: MAX_CLIENTS // 2]
+            self.clear()
+            self.update(dict(reversed(most)))
 
 
 def user_name(given: str) -> str:

@@ -80,8 +80,8 @@ class WorkerMemory:
 
 @dataclass(slots=True)
 class StateSaver:
-    """Initialises a daemon from storage and records what it does. `took_over` listeners are called for each
-    worker whose profile changed while the daemon runs.
+    """Initialises a daemon from storage and records what it does. `took_over` is called when the profile of a
+    worker has changed while the daemon runs.
     """
 
     persistence: Persistence
@@ -92,7 +92,7 @@ class StateSaver:
     learn_queue: LearnQueue
     gain: Gain
     freeze: bool
-    took_over: list[Callable[[Server], None]] = field(default_factory=list)
+    took_over: Callable[[], None]
     _memories: dict[str, WorkerMemory] = field(default_factory=dict)
     _told_tau: ToldTau = field(default_factory=ToldTau)
     _forgot_s: float = -inf
@@ -109,7 +109,7 @@ class StateSaver:
         return measured_at(url, profiles) if len(self._pool) > 1 else profiles
 
     def begin(self) -> None:
-        """Load profiles and learned state, and listen to requests that end."""
+        """Load profiles and learned state."""
         for memory in [self._remember(worker) for worker in self._pool]:
             self._take_up(memory)
         today = midnight_before(self.gain.clock())
@@ -121,8 +121,6 @@ class StateSaver:
                 self.predictor.import_state(state)
         except (ValueError, ModelError) as error:
             self.stats.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
-        self.operation.dispatcher.ended.append(self.ended)
-        self.stats.compared.append(self.compared)
 
     def take_in(self, worker: Server) -> None:
         """Load the profiles and learned state of a worker that was added. Those of a removed one stay."""
@@ -172,8 +170,7 @@ class StateSaver:
                 self._say(memory, "its profile was deleted; using defaults")
             elif first != memory.used:
                 self._use(memory, first)
-            for listener in self.took_over:
-                listener(worker)
+            self.took_over()
         self._told_tau.before_s = None
 
     def save(self) -> None:

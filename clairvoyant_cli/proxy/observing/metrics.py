@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from clairvoyant_cli.http.heads import REASONS
-from clairvoyant_cli.proxy.observing import genai
+from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.urgency import level_of
@@ -36,6 +36,25 @@ OPEN = {"model", "code", "gen_ai_request_model", "error_type"}
 
 CODES = {0, *HTTPStatus, *REASONS}
 """Statuses with a time series of their own: the registered ones, our own, and 0 for no answer."""
+
+_FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+GENAI_BUCKETS = {
+    "request_duration": [0.01 * 2**doubled for doubled in range(14)],
+    "time_to_first_token": _FIRST_TOKEN_S,
+    "time_per_output_token": [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5],
+}
+"""The metrics `gen_ai.server.*` of OpenTelemetry's GenAI conventions (semantic-conventions-genai) and their
+recommended buckets, in seconds."""
+
+GENAI_LABELS = (
+    *("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model"),
+    *("server.address", "server.port", "error.type"),
+)
+
+_COMPLETIONS = (Shape.OLLAMA_GENERATE, Shape.COMPLETION, Shape.LLAMACPP_COMPLETION, Shape.INFILL)
+_OTHERS = {Shape.EMBEDDING: "embeddings", Shape.OPAQUE: "generate_content"}
+OPERATIONS = dict.fromkeys(_COMPLETIONS, "text_completion") | _OTHERS
+"""What routes do; the others are `chat`."""
 
 Labels = tuple[str, ...]
 
@@ -155,10 +174,10 @@ class Metrics:
             "prediction_seconds": Histogram("Time taken to predict one request", PREDICTING),
             "prediction_error_ratio": Histogram("Predicted over real answer length", RATIOS),
         }
-        labels = " ".join(genai.LABELS).replace(".", "_")
+        labels = " ".join(GENAI_LABELS).replace(".", "_")
         self._genai = {
             name: Histogram(f"gen_ai.server.{name} of OpenTelemetry", bounds, labels)
-            for name, bounds in genai.BUCKETS.items()
+            for name, bounds in GENAI_BUCKETS.items()
         }
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
@@ -170,12 +189,12 @@ class Metrics:
         def observe(name: str, value: float, *labels: str) -> None:
             self._histograms[name].observe(value, *labels)
 
-        attributes = genai.attributes(exchange, end, self._pool)
+        attributes = _attributes(exchange, end, self._pool)
         if self.traced is not None:
             self.traced(exchange, end, attributes)
-        counted = attributes | {"gen_ai.request.model": model, "error.type": _known(genai.error_type(end))}
-        for name, value in genai.values(exchange, end):
-            self._genai[name].observe(value, *(counted.get(label, "") for label in genai.LABELS))
+        counted = attributes | {"gen_ai.request.model": model, "error.type": _known(_error_type(end))}
+        for name, value in _genai_values(exchange, end):
+            self._genai[name].observe(value, *(counted.get(label, "") for label in GENAI_LABELS))
         labels = asked.route.name, _known(str(end.status)), outcome
         self._requests[bounded(self._requests, REQUEST_LABELS, labels)] += 1
         if exchange.attempt is not None:
@@ -227,6 +246,41 @@ class _Alone(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield self.metric
+
+
+def _error_type(end: RequestEnd) -> str:
+    """Return what went wrong, "" if nothing did."""
+    if end.outcome in (Outcome.CLIENT_CANCELLED, Outcome.OPERATOR_CANCELLED):
+        return end.outcome.value
+    if end.status >= 400:
+        return str(end.status)
+    return "" if end.outcome is Outcome.COMPLETED else end.outcome.value
+
+
+def _attributes(exchange: Exchange, end: RequestEnd, pool: ServerPool) -> dict[str, str]:
+    """Return the attributes in `GENAI_LABELS` that apply to an ended request."""
+    server = pool.get(exchange.attempt.worker) if exchange.attempt is not None else None
+    told = {
+        "gen_ai.operation.name": OPERATIONS.get(exchange.asked.route.shape, "chat"),
+        "gen_ai.provider.name": "clairvoyant" if server is None else server.adapter.name,
+        "gen_ai.request.model": exchange.asked.parsed.model,
+        "error.type": _error_type(end),
+    }
+    if server is not None:
+        told |= {"server.address": server.upstream.host, "server.port": str(server.upstream.port)}
+    return {name: value for name, value in told.items() if value}
+
+
+def _genai_values(exchange: Exchange, end: RequestEnd) -> Iterator[tuple[str, float]]:
+    """Yield the GenAI metrics of an ended request."""
+    sojourn_s, ttft_s = exchange.sojourn_s(end.at_s), exchange.ttft_s
+    yield "request_duration", sojourn_s
+    if ttft_s is None or not exchange.asked.parsed.stream or _error_type(end):
+        return
+    yield "time_to_first_token", ttft_s
+    tokens = exchange.totals.tokens or 0
+    if tokens > 1:
+        yield "time_per_output_token", (sojourn_s - ttft_s) / (tokens - 1)
 
 
 def _known(status: str) -> str:

@@ -1,5 +1,6 @@
 """Keeps counts, recent requests and waits by class of the requests served. All bounded."""
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -7,24 +8,27 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from clairvoyant_cli.protocols import printable as plain
-from clairvoyant_cli.proxy.access.client_counts import ClientCounts
+from clairvoyant_cli.proxy.access.clients import ClientCounts
 from clairvoyant_cli.proxy.journal import Journal
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, Phase, Reasons, RequestEnd
 from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder, Compared
+from clairvoyant_cli.scheduler.urgency import LEVELS, level_of
 from clairvoyant_cli.state.snapshot import (
     MAX_RECENT,
     AnswerPart,
     ClassStats,
     Counters,
     FinishedRequest,
+    LevelState,
     Percentiles,
+    PredictionState,
 )
-from predictor.record import LengthClass
+from predictor.record import LengthClass, Prediction
 from profiles.percentiles import percentile
 
 log = logging.getLogger("clairvoyant")
 
-WINDOW = 1000
+WINDOW, LEVEL_WINDOW = 1000, 500
 STATS_EVERY_S = 1.0
 
 
@@ -38,12 +42,16 @@ class Times(NamedTuple):
 
 @dataclass(slots=True)
 class RequestStats:
-    """Counts, recent requests and times by class."""
+    """Counts, recent requests and times by class. `compared` is called with each request that was compared
+    with the order of arrival.
+    """
 
     journal: Journal
-    model_of: Callable[[Exchange], str] = lambda exchange: exchange.asked.parsed.model
-    name_of: Callable[[str], str] = str  # a server's label, by its id
-    compared: list[Callable[[Exchange, Compared], None]] = field(default_factory=list)
+    model_of: Callable[[Exchange], str]
+    name_of: Callable[[str], str]  # a server's label, by its id
+    compared: Callable[[Exchange, Compared], None]
+    urgency_target_s: float
+    late: int = 0  # requests of level 0 that first waited beyond the target
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     submitted: int = 0
     passed_through: int = 0
@@ -59,6 +67,12 @@ class RequestStats:
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     tokens: ClientCounts = field(default_factory=ClientCounts)
+    # Of a thousand waiting requests these are a tenth of a snapshot's time. Kept until the request ends.
+    _predicted: dict[str, tuple[Prediction, Reasons, PredictionState]] = field(default_factory=dict)
+    _waits_s: list[deque[float]] = field(  # by urgency level
+        default_factory=lambda: [deque(maxlen=LEVEL_WINDOW) for _ in range(LEVELS)]
+    )
+    _watched: set[str] = field(default_factory=set)
     _stats: tuple[float, tuple[ClassStats, ...]] | None = None
 
     def repeated(self, exchange: Exchange, why: str) -> None:
@@ -73,6 +87,7 @@ class RequestStats:
     def arrived(self, exchange: Exchange) -> None:
         """Count a request that has joined the queue."""
         self.submitted += 1
+        self.watch(exchange)
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record an ended request, and log it."""
@@ -85,6 +100,7 @@ class RequestStats:
         tokens = exchange.totals.tokens if exchange.totals.complete else None
         if exchange.dispatched_s is not None:
             self.services_s.append(exchange.service_s(now))
+            self._waits_s[level_of(exchange.job)].append(waited_s)
             self.busy.extend((each.granted_s, each.ended_s or now) for each in exchange.held_slots)
         counts = _counts(exchange)
         if counts:
@@ -108,6 +124,8 @@ class RequestStats:
                 real_class="" if tokens is None else LengthClass.of(tokens).value,
             )
         )
+        self._predicted.pop(exchange.id, None)
+        self._watched.discard(exchange.id)
         log.info(
             "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
             "wait=%.3fs ttft=%s total=%.3fs by=%s backend=%s cuts=%d repeats=%d urgency=%s client=%s",
@@ -144,18 +162,56 @@ class RequestStats:
             "endpoint": exchange.asked.route.name,
             "model": self.model_of(exchange),
             "client": exchange.client,
-            "predicted": exchange.prediction_state,
+            "predicted": self._predicted_of(exchange),
             "cuts": len(exchange.cuts),
             "parts": tuple(parts),
             "urgency": exchange.job.urgency,
             "urgency_by": exchange.job.urgency_by,
         }
 
+    def _predicted_of(self, exchange: Exchange) -> PredictionState:
+        prediction, reasons = exchange.asked.prediction, exchange.reasons
+        known = self._predicted.get(exchange.id)
+        if known is None or known[0] is not prediction or known[1] is not reasons:
+            known = prediction, reasons, _prediction_state(prediction, reasons)
+            if exchange.end is None:  # one that has ended is shown until its slot is free
+                self._predicted[exchange.id] = known
+        return known[2]
+
+    def watch(self, exchange: Exchange) -> None:
+        """Watch a queued request of level 0; call it whenever a request becomes one."""
+        if exchange.job.urgency != 0 or exchange.phase is not Phase.QUEUED or exchange.cuts:
+            return
+        if exchange.id not in self._watched:
+            self._watched.add(exchange.id)
+            due_s = exchange.job.arrival_s + self.urgency_target_s - self.journal.clock()
+            asyncio.get_running_loop().call_later(max(due_s, 0.0), self._due, exchange)
+
+    def _due(self, exchange: Exchange) -> None:
+        if exchange.attempts or exchange.end is not None or exchange.job.urgency != 0:
+            self._watched.discard(exchange.id)
+            return
+        self.late += 1
+        age_s = self.journal.clock() - exchange.job.arrival_s
+        news = f"request {exchange.id} of level 0 has waited {age_s:.1f} s"
+        self.journal.event(logging.WARNING, f"{news} (target {self.urgency_target_s:g} s)")
+
+    def levels(self, live: list[Exchange]) -> tuple[LevelState, ...]:
+        """Return the state of each urgency level, given all live requests."""
+        levels, now = [], self.journal.clock()
+        by_level: list[list[Exchange]] = [[] for _ in range(LEVELS)]
+        for exchange in live:
+            by_level[level_of(exchange.job)].append(exchange)
+        for level, (here, waits_s) in enumerate(zip(by_level, self._waits_s, strict=True)):
+            ages_s = [now - each.job.arrival_s for each in here if each.attempt is None]
+            running, longest_s = len(here) - len(ages_s), max(ages_s, default=0.0)
+            levels.append(LevelState(level, len(ages_s), running, longest_s, percentiles(list(waits_s))))
+        return tuple(levels)
+
     def compare(self) -> None:
         """Compare the waits that have become known with those in order of arrival."""
         for pair in self.books.settle(self.journal.clock()):
-            for listener in self.compared:
-                listener(pair.of, pair)
+            self.compared(pair.of, pair)
 
     def rejected_early(self, endpoint: str, status: int) -> None:
         """Count a request that was rejected before it joined the queue."""
@@ -194,6 +250,19 @@ class RequestStats:
         work_s = sum(end - max(start, since) for start, end in self.busy if end > since)
         work_s += sum(now - max(start, since) for start in running)
         return min(1.0, work_s / (over_s * max(1, slots)))
+
+
+def _prediction_state(prediction: Prediction, reasons: Reasons) -> PredictionState:
+    return PredictionState(
+        length_class=prediction.length_class.value,
+        p_short=prediction.p_short,
+        p_medium=prediction.p_medium,
+        p_long=prediction.p_long,
+        expected_tokens=prediction.expected_tokens,
+        q90_tokens=prediction.q90_tokens,
+        source=prediction.source,
+        features=reasons or (),
+    )
 
 
 def _percentiles(times: Iterable[Times]) -> list[Percentiles]:

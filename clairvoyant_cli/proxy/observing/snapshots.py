@@ -10,17 +10,15 @@ from heapq import nsmallest
 from itertools import chain, islice
 from math import inf
 from operator import itemgetter
+from statistics import median
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import CLIENTS_SHOWN, EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
-from clairvoyant_cli.proxy.observing.backlog import Backlog
 from clairvoyant_cli.proxy.observing.gain import Gain
-from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, WaitingRows, moves
+from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Backlog, WaitingRows, moves
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
-from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
@@ -29,16 +27,21 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.policy import POLICIES, in_turns_of
 from clairvoyant_cli.scheduler.sessions import Session
+from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.encoding import WORDS
 from clairvoyant_cli.state.snapshot import (
     BackendState,
     ClientState,
     EngineState,
+    LevelMet,
     LoadedModel,
+    LogEvent,
+    PolicyOutlook,
     PredictorState,
     RunningRequest,
+    ServiceLevelState,
     SessionsState,
     SessionState,
     Snapshot,
@@ -46,7 +49,7 @@ from clairvoyant_cli.state.snapshot import (
     UrgencyState,
 )
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
-from predictor.record import Predictor
+from predictor.record import LengthClass, Predictor
 
 log = logging.getLogger("clairvoyant")
 
@@ -57,6 +60,9 @@ FIRINGS_SHOWN = 60
 SESSIONS_SHOWN = 32
 RESTED_S = 300.0
 """A session that has rested for longer is not shown."""
+
+PLAYED_AT_ONCE = 10
+"""Starts of an outlook that are predicted in one step of the event loop."""
 
 UTILISATION_S = 300.0
 EXPLAINED = 8
@@ -81,16 +87,18 @@ class SnapshotBuilder:
     stats: RequestStats
     access: Access
     predictor: Predictor
-    levels: UrgencyLevels
-    urgency_stats: UrgencyStats
+    urgency_predictor: str
     engines: EngineQueues
     listen: str
     started_s: float
     gain: Gain
-    backlog: Backlog
     show_prompts: bool = False
     service_level: ServiceLevel | None = None
     ranges: ForecastRanges = field(default_factory=ForecastRanges)
+    backlog: Backlog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.backlog = Backlog(self.operation.dispatcher.scheduler, self.operation.clock)
 
     def snapshot(self, rows: int = MAX_ROWS, *, explains: bool = True) -> Snapshot:
         """Return the state as it is now, with the first rows of the queue. `explains` the predictions of the
@@ -134,8 +142,8 @@ class SnapshotBuilder:
             queue_capacity=scheduler.capacity,
             utilisation=stats.utilisation(self.pool.slots, utilisation_s, granted_s),
             utilisation_s=utilisation_s,
-            log=tuple(stats.journal.events),
-            service_level=None if self.service_level is None else self.service_level.state(),
+            log=tuple(LogEvent(*each) for each in stats.journal.events),
+            service_level=self._service_level(),
             urgency=self._urgency(),
             waiting=replace(waiting.totals(), backlog_s=self.backlog.stands_for_s),
             gain=gain,
@@ -144,6 +152,42 @@ class SnapshotBuilder:
             displaced_policy=operation.displaced_policy,
         )
         return replace(state, verdict=verdict(state, stopping=operation.stopping))
+
+    def outlook_steps(self) -> Iterator[list[PolicyOutlook]]:
+        """Yield when waiting requests would start under each policy, those that start under all: last, and an
+        empty list before it after every few milliseconds of work.
+        """
+        operation, dispatcher = self.operation, self.operation.dispatcher
+        live = dispatcher.live.values()  # requests may end between two steps
+        kinds = {
+            each.id: each.asked.prediction.length_class
+            for each in live
+            if each.job.interactive  # background requests are meant to wait
+        }
+        played: dict[str, dict[str, float]] = {}
+        for name, policy in POLICIES.items():
+            begun, ordered = played.setdefault(name, {}), in_turns_of(policy, operation.quantum_tokens)
+            for job_id, start_s in starts(dispatcher.scheduler, ordered, operation.clock()):
+                begun[job_id] = start_s
+                if not len(begun) % PLAYED_AT_ONCE:
+                    yield []
+            yield []
+        same = kinds.keys() & set[str]().union(*played.values()).intersection(*played.values())
+
+        def median_s(name: str, kind: LengthClass) -> float | None:
+            return (
+                median(of) if (of := [played[name][each] for each in same if kinds[each] is kind]) else None
+            )
+
+        yield [
+            PolicyOutlook(
+                name,
+                median_s(name, LengthClass.SHORT),
+                median_s(name, LengthClass.LONG),
+                policy.interrupts,
+            )
+            for name, policy in POLICIES.items()
+        ]
 
     def _backend(self, worker: Server, waiting: int) -> BackendState:
         return BackendState(
@@ -190,13 +234,27 @@ class SnapshotBuilder:
         )
 
     def _urgency(self) -> UrgencyState:
-        dispatcher, stats, predictor = self.operation.dispatcher, self.urgency_stats, self.levels.predictor
+        dispatcher, stats = self.operation.dispatcher, self.stats
         return UrgencyState(
             levels=stats.levels(list(dispatcher.live.values())),
-            predictor="" if predictor is None else predictor.name,
-            target_s=stats.target_s,
+            predictor=self.urgency_predictor,
+            target_s=stats.urgency_target_s,
             late=stats.late,
             heeded=dispatcher.scheduler.policy.by_level,
+        )
+
+    def _service_level(self) -> ServiceLevelState | None:
+        level = self.service_level
+        if level is None:
+            return None
+        return ServiceLevelState(
+            objective=level.text,
+            alert=level.alerting,
+            recent_missed=level.recent_missed,
+            refused=level.refused,
+            classes=tuple(
+                LevelMet(each, level.judged[each], level.missed[each]) for each in sorted(level.judged)
+            ),
         )
 
     def _sessions(self, waiting: Sequence[Job], now: float) -> SessionsState:
@@ -289,9 +347,9 @@ class SnapshotBuilder:
     def _explain(self, exchange: Exchange, now: float) -> None:
         """Explain the prediction, once. Words of the prompt are left out unless prompts are shown."""
         view, age_s = exchange.asked.parsed.view, now - exchange.job.arrival_s
-        if view is not None and not exchange.is_explained and age_s >= EXPLAINED_AFTER_S:
+        if view is not None and exchange.reasons is None and age_s >= EXPLAINED_AFTER_S:
             reasons, shown = self.predictor.explain(view), self.show_prompts
-            exchange.explained(tuple(each for each in reasons if shown or not each[0].startswith(WORDS)))
+            exchange.reasons = tuple(each for each in reasons if shown or not each[0].startswith(WORDS))
 
     def _running(self, now: float, *, explains: bool) -> list[RunningRequest]:
         live = self.operation.dispatcher.live.values()

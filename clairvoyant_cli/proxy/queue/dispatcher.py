@@ -2,11 +2,12 @@
 
 Rule 1: a slot is freed exactly once, however a request ends.
 Rule 2: the slot of a request whose client left during the answer is freed once the backend has stopped.
-Rule 3: each request ends exactly once, and all listeners are notified.
+Rule 3: each request ends exactly once, and the listener is told.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from clairvoyant_cli.proxy.queue.exchange import (
     Attempt,
@@ -27,20 +28,23 @@ Release = Callable[[Exchange], Awaitable[None]]
 
 Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
-Ended = Callable[[Exchange, RequestEnd], None]
-
 MAX_FIRINGS = 200
 
 LOOK_AGAIN_S = 0.25
 """How often the scheduler is asked again while a slot is left free for a better one."""
 
 
-class Dispatcher:
-    """Grants slots to waiting exchanges in the scheduler's order.
+class Listener(Protocol):
+    """Hears of each start by tau, each exchange that ends, each change of the queue, and each new urgency."""
 
-    Listeners: `fired` of each start by tau, `ended` of each exchange that ends, `changed` after each change
-    of the queue, `urgency_set` of each new urgency level.
-    """
+    def fired(self) -> None: ...
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None: ...
+    def changed(self) -> None: ...
+    def urgency_set(self, exchange: Exchange) -> None: ...
+
+
+class Dispatcher:
+    """Grants slots to waiting exchanges in the scheduler's order."""
 
     def __init__(
         self,
@@ -48,16 +52,14 @@ class Dispatcher:
         *,
         clock: Callable[[], float],
         spawn: Spawn,
+        told: Listener,
     ) -> None:
         self.scheduler = scheduler
         self.live: dict[str, Exchange] = {}
         self.firings: list[float] = []
-        self.fired: list[Callable[[], None]] = []
-        self.ended: list[Ended] = []
-        self.changed: list[Callable[[], None]] = []
-        self.urgency_set: list[Callable[[Exchange], None]] = []
         self._clock = clock
         self._spawn = spawn
+        self._told = told
         self._will_look = False
 
     def __repr__(self) -> str:
@@ -98,8 +100,7 @@ class Dispatcher:
         if dispatch.reason is Reason.TAU:
             self.firings.append(now)
             del self.firings[:-MAX_FIRINGS]
-            for listener in self.fired:
-                listener()
+            self._told.fired()
 
     def _free_slot(self, worker: str) -> int:
         # Backends do not name their slots. The lowest free number keeps a dashboard's rows stable.
@@ -160,8 +161,7 @@ class Dispatcher:
         """Set the urgency of a waiting or running exchange; False if it is neither."""
         if not self.scheduler.set_urgency(exchange.id, level, by, self._clock()):
             return False
-        for listener in self.urgency_set:
-            listener(exchange)
+        self._told.urgency_set(exchange)
         return True
 
     def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:
@@ -182,10 +182,9 @@ class Dispatcher:
             exchange.granted.exception()  # retrieved, in case the task is cancelled at the same moment
 
     def moved(self) -> None:
-        """Grant slots and notify listeners after a change."""
+        """Grant slots after a change, and tell of it."""
         self.pump()
-        for listener in self.changed:
-            listener()
+        self._told.changed()
 
     async def _release(self, exchange: Exchange, status: int, release: Release) -> None:
         try:
@@ -200,8 +199,7 @@ class Dispatcher:
 
     def _tell(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
         end = exchange.end = RequestEnd(outcome, status, self._clock())
-        for listener in self.ended:
-            listener(exchange, end)
+        self._told.ended(exchange, end)
 
     def _forget(self, exchange: Exchange) -> None:
         exchange.phase = Phase.ENDED

@@ -12,8 +12,9 @@ from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.usage import Totals, UsageReader
 from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
-from clairvoyant_cli.state.snapshot import PredictionState
 from predictor.record import Prediction
+
+Reasons = tuple[tuple[str, float], ...] | None
 
 
 class Phase(StrEnum):
@@ -139,10 +140,9 @@ class Exchange:
     kept_age_s: float = 0.0  # of the request that this one is again; `--max-wait` does not count it
     remark: str = ""  # what is wrong with it, for people
     answer: AnswerText | None = None  # the text so far, kept only if it may be shown
-    is_explained: bool = False
+    reasons: Reasons = None  # for the prediction, once somebody looks
     thought_tokens: int = 0  # those before the answer, once it has stopped thinking
     after_thinking: Prediction | None = None  # of the rest
-    _prediction_state: PredictionState | None = None
 
     @property
     def id(self) -> str:
@@ -268,31 +268,10 @@ class Exchange:
 
     # -- derived values ----------------------------------------------------------------------------------
 
-    @property
-    def prediction_state(self) -> PredictionState:
-        """The prediction for front ends; cached, as every snapshot has it."""
-        if self._prediction_state is None:
-            prediction = self.asked.prediction
-            self._prediction_state = PredictionState(
-                length_class=prediction.length_class.value,
-                p_short=prediction.p_short,
-                p_medium=prediction.p_medium,
-                p_long=prediction.p_long,
-                expected_tokens=prediction.expected_tokens,
-                q90_tokens=prediction.q90_tokens,
-                source=prediction.source,
-            )
-        return self._prediction_state
-
     def repredicted(self, prediction: Prediction) -> None:
         """Replace the prediction by a better one, which is shown, judged and learned from."""
         self.asked = replace(self.asked, prediction=prediction)
-        self._prediction_state, self.is_explained = None, False
-
-    def explained(self, features: tuple[tuple[str, float], ...]) -> None:
-        """Set the features that explain the prediction, for front ends."""
-        self._prediction_state = replace(self.prediction_state, features=features)
-        self.is_explained = True
+        self.reasons = None
 
     def generated(self, now: float) -> int:
         """Return the tokens of the answer, or those so far if it was abandoned.

@@ -6,27 +6,64 @@ and are judged, so that the policy can return.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import median
+from math import exp
 
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.queue.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, in_turns_of, policy_named
-from clairvoyant_cli.scheduler.start_forecast import starts
-from clairvoyant_cli.state.snapshot import PolicyOutlook
-from predictor.record import LengthClass
+from clairvoyant_cli.scheduler.policy import QUANTUM_TOKENS, in_turns_of, policy_named
 
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
 
 FALLBACK_POLICY = "fcfs"
 
-PLAYED_AT_ONCE = 10
-"""Starts of an outlook that are predicted in one step of the event loop."""
+ALPHA = 0.95  # the share of requests that should not exceed their quantile (QUARTZ, Table 3)
+DELTA = 0.05  # predictions are distrusted above a miss rate of 1 - alpha + delta (QUARTZ, Table 3)
+RATE = 0.08  # step of the log correction per outcome
+
+WINDOW = 128  # outcomes used for trust
+MIN_JUDGED = 64  # the least number needed
+MAX_FACTOR = 16.0  # limit of a correction, up or down
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Corrections of upper quantiles of service times by regime, and the recent rate of misses (QUARTZ,
+    sections 3.5 and 4.2). While too many requests exceed theirs, predictions are not trusted.
+
+    Stochastic quantile tracking: a correction rises after a miss and falls otherwise, so that `alpha` is met
+    in the long run for any distribution.
+    """
+
+    alpha: float = ALPHA
+    delta: float = DELTA
+    _factors: dict[str, float] = field(default_factory=dict)
+    _missed: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def corrected(self, regime: str, quantile: float) -> float:
+        """Return a quantile, in any unit, with the correction of its regime."""
+        return quantile * self._factors.get(regime, 1.0)
+
+    def learn(self, regime: str, corrected: float, actual: float) -> None:
+        missed = actual > corrected
+        factor = self._factors.get(regime, 1.0) * exp(RATE * (missed - (1.0 - self.alpha)))
+        self._factors[regime] = min(max(factor, 1.0 / MAX_FACTOR), MAX_FACTOR)
+        self._missed.append(missed)
+
+    @property
+    def missed(self) -> float:
+        """The share of recent requests that exceeded their quantile."""
+        return sum(self._missed) / len(self._missed) if self._missed else 0.0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the miss rate is within its limit."""
+        return len(self._missed) < MIN_JUDGED or self.missed <= 1.0 - self.alpha + self.delta
 
 
 @dataclass(slots=True)
@@ -86,43 +123,6 @@ class Operation:
     def _set_policy(self, name: str) -> None:
         policy = in_turns_of(policy_named(name), self.quantum_tokens)
         self.dispatcher.scheduler.set_policy(policy, self.clock())
-
-    def outlook(self) -> list[PolicyOutlook]:
-        """Return the predicted starts under each policy of the waiting requests that start under all."""
-        return [each for step in self.outlook_steps() for each in step]
-
-    def outlook_steps(self) -> Iterator[list[PolicyOutlook]]:
-        """Yield the outlook last, and before that an empty list after every few milliseconds of work."""
-        live = self.dispatcher.live.values()  # requests may end between two steps
-        kinds = {
-            each.id: each.asked.prediction.length_class
-            for each in live
-            if each.job.interactive  # background requests are meant to wait
-        }
-        played: dict[str, dict[str, float]] = {}
-        for name, policy in POLICIES.items():
-            begun, ordered = played.setdefault(name, {}), in_turns_of(policy, self.quantum_tokens)
-            for job_id, start_s in starts(self.dispatcher.scheduler, ordered, self.clock()):
-                begun[job_id] = start_s
-                if not len(begun) % PLAYED_AT_ONCE:
-                    yield []
-            yield []
-        same = kinds.keys() & set[str]().union(*played.values()).intersection(*played.values())
-
-        def median_s(name: str, kind: LengthClass) -> float | None:
-            return (
-                median(of) if (of := [played[name][each] for each in same if kinds[each] is kind]) else None
-            )
-
-        yield [
-            PolicyOutlook(
-                name,
-                median_s(name, LengthClass.SHORT),
-                median_s(name, LengthClass.LONG),
-                policy.interrupts,
-            )
-            for name, policy in POLICIES.items()
-        ]
 
     def review_predictor(self) -> None:
         """Change to arrival order, or back, if the record of upper bounds requires it."""

@@ -16,12 +16,11 @@ from typing import NamedTuple
 from clairvoyant_cli.config import SLO
 from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S
 from clairvoyant_cli.protocols.routes import Work
-from clairvoyant_cli.proxy.access.client_counts import ClientCounts
+from clairvoyant_cli.proxy.access.clients import ClientCounts
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
-from clairvoyant_cli.proxy.queue.quantile_coverage import Coverage
+from clairvoyant_cli.proxy.queue.operation import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import start_of
-from clairvoyant_cli.state.snapshot import LevelMet, ServiceLevelState
 
 FIRST_TOKEN_S = 0.1
 """Part of every forecast: connecting and the first token, so that a correction has something to multiply."""
@@ -110,16 +109,6 @@ class ServiceLevel:
     @property
     def recent_missed(self) -> float:
         return sum(self._recent) / len(self._recent) if self._recent else 0.0
-
-    def state(self) -> ServiceLevelState:
-        classes = sorted(self.judged)
-        return ServiceLevelState(
-            objective=self.text,
-            alert=self.alerting,
-            recent_missed=self.recent_missed,
-            refused=self.refused,
-            classes=tuple(LevelMet(name, self.judged[name], self.missed[name]) for name in classes),
-        )
 
     def _alert(self) -> None:
         broken = len(self._recent) >= MIN_RECENT and self.recent_missed > 1.0 - self.objective.share + 1e-9

@@ -1,31 +1,201 @@
 """Admits a request to the queue: judges its head, reads its body, predicts its length, submits it.
 
-Only the body is waited for, and nothing is sent: the gateway acts on the verdict.
+Only the body is waited for, and nothing is sent: `Daemon.handle` acts on the verdict.
 """
 
+import asyncio
+import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from clairvoyant_cli.backends.prober import MARK_HEADER
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.answer_text import AnswerText
+from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
+from clairvoyant_cli.protocols.client_programs import program_of
+from clairvoyant_cli.protocols.conversation import claims_of
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.named_model import named_model
-from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_request
+from clairvoyant_cli.protocols.printable import decoded
+from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, named_model, parse_request
 from clairvoyant_cli.protocols.routes import Route
-from clairvoyant_cli.proxy.access.keys import Access
+from clairvoyant_cli.proxy.access.keys import URGENCY_HEADER, Access
+from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
-from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory, ReadBody
 from clairvoyant_cli.proxy.requests.refusals import DRAINING, IN_A_LOOP, NO_CONNECT, SHUTTING_DOWN, Refusals
+from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
+from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.pool import ServerPool, given_up
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.scheduler.job import ClientFullError, QueueFullError
+from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
+from clairvoyant_cli.scheduler.urgency import LEVELS, Said
+from predictor.record import UNKNOWN, Prediction, Predictor, Task, UrgencyPredictor
+
+if TYPE_CHECKING:  # numpy comes with it
+    from predictor.semantic.opinion import EncoderEstimate
+
+log = logging.getLogger("clairvoyant")
+
+SHOWN_CHARS = 4000  # characters of a prompt that are shown, where prompts are shown at all
+ALONG_S = 0.25
+"""How long a title request waits for the question it comes with: Open WebUI sends it up to 0.15 s earlier,
+and a request whose prompt is being read is not cut before its first token."""
+
+EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
+"""Embeddings decode nothing: they count as the shortest jobs."""
+
+Level = tuple[int | None, Said]  # a level, None if unset, and its source
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBody:
+    """A request that needs a slot; its body tells for how long. It counts towards the share of `client`;
+    `shown_name` is what views and records call the client, "" for the same.
+    """
+
+    route: Route
+    client: str
+    shown_name: str = ""
+
+
+@dataclass(slots=True)
+class UrgencyLevels:
+    """Sets urgency levels."""
+
+    access: Access
+    predictor: UrgencyPredictor | None = None
+
+    def at_arrival(self, head: RequestHead, client: str, parsed: ParsedRequest) -> Level:
+        clients = self.access.clients
+        for rule in clients.urgency:
+            if rule.fits(client, parsed.model, head):
+                return rule.level, Said.RULE
+        try:
+            wish = _clamped(int(head.get(URGENCY_HEADER) or b""), (0, LEVELS - 1))
+        except ValueError:  # none, or no number
+            return self.predicted(client, parsed)
+        return _clamped(wish, clients.rules_of(client).urgency), Said.CLIENT
+
+    def predicted(
+        self, client: str, parsed: ParsedRequest, opinion: "EncoderEstimate | None" = None
+    ) -> Level:
+        """Return the level predicted from the text, with the encoder's opinion if there is one."""
+        view = parsed.view
+        if self.predictor is None or view is None or view.task is Task.EMBEDDING or not view.prompt:
+            return None, Said.NOBODY
+        try:
+            thought = self.predictor.level(view, opinion)
+        except Exception:
+            log.exception("the urgency predictor failed; the level of the request is unset")
+            return None, Said.NOBODY
+        return _clamped(thought, self.access.clients.rules_of(client).predicted_urgency), Said.PREDICTOR
+
+
+def _clamped(level: int, levels: tuple[int, int]) -> int:
+    return max(levels[0], min(level, levels[1]))
+
+
+@dataclass(slots=True)
+class ExchangeFactory:
+    """Makes exchanges. `show_prompts` keeps a prompt's beginning and its answer's end for dashboards,
+    `record_prompts` the whole body until it is recorded.
+    """
+
+    access: Access
+    predictor: Predictor
+    times: ServiceTimes
+    levels: UrgencyLevels
+    journal: Journal
+    resubmissions: Resubmissions
+    show_prompts: bool = False
+    record_prompts: bool = False
+    _ids: int = 0
+    _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
+
+    def exchange(
+        self, request: Request, asks: ReadBody, parsed: ParsedRequest, able: list[Server]
+    ) -> Exchange:
+        """Predict a request's length, and return it as an exchange for the servers in `able`."""
+        now = self.journal.clock()
+        chore = None
+        if parsed.view is not None:
+            named, session = request.head.get(CHORE_HEADER), request.head.get(b"x-session-id")
+            chore = chore_of(named, parsed.view, session)
+            principal = self.access.clients.principal_of(asks.client)
+            if chore is not None or principal:
+                parsed.view = replace(parsed.view, chore=chore, principal=principal)
+        urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
+        prediction = self._predict(parsed)
+        predicted_in_s = self.journal.clock() - now
+        levels = 0 if chore is None or chore.waited_for else self.access.stands_back(asks.client)
+        pool = self.times.pool
+        claimed, parent = claims_of(request.head, parsed.conversation)
+        job_id, age_s = self._id_and_age(asks.client, claimed, parsed, now)
+        job = Job(
+            id=job_id,
+            arrival_s=now - age_s,
+            **self.times.estimates(parsed, prediction),
+            prompt_tokens=self.times.prompt_tokens(parsed),
+            client=asks.client,
+            model=parsed.model,
+            affinity=pool.affinity_of(parsed),
+            prefix=parsed.conversation.chain,
+            claimed=claimed,
+            parent=parent,
+            agentic=parsed.conversation.agentic,
+            program=program_of(request.head.get(b"user-agent")),
+            priority=self.access.priority_of(request, asks.client, parsed.priority),
+            urgency=urgency,
+            urgency_by=urgency_by,
+            able=pool.ids(able),
+            background_levels=levels,
+            not_before_s=now + ALONG_S if levels and chore is not None and chore.along else 0.0,
+        )
+        shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
+        trace = decoded(request.head.get(b"traceparent") or b"")
+        body = request.whole(SMALL_BYTES) if self.record_prompts and parsed.view else None
+        return Exchange(
+            job,
+            Asked(asks.route, parsed, prediction, predicted_in_s, shown, asks.shown_name, trace, body),
+            granted=asyncio.get_running_loop().create_future(),
+            task=asyncio.current_task(),
+            answer=AnswerText() if self.show_prompts else None,
+            kept_age_s=age_s,
+        )
+
+    def _id_and_age(self, client: str, claimed: str, parsed: ParsedRequest, now: float) -> tuple[str, float]:
+        """Return a new id and no age; of a request that is sent again, its next id and the age it keeps."""
+        chain, waiting = parsed.conversation.chain, len(self.times.pool.queue)
+        taken = self.resubmissions.take(client, claimed, chain, now, waiting=waiting)
+        if taken is None:
+            self._ids += 1
+            return f"{self._boot}-{self._ids}", 0.0
+        left, age_s = taken
+        self.journal.event(
+            logging.INFO, f"{left.next_id}: {left.id} was sent again and keeps its age of {age_s:.0f} s"
+        )
+        return left.next_id, age_s
+
+    def _predict(self, parsed: ParsedRequest) -> Prediction:
+        view = parsed.view
+        if view is None:
+            return UNKNOWN
+        if view.task is Task.EMBEDDING:
+            return EMBEDDING
+        try:
+            return self.predictor.predict(view)
+        except Exception:
+            log.exception("the predictor failed; the request counts as one of unknown length")
+            return UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +221,7 @@ class Admission:
     """Decides what becomes of an incoming request. A body longer than `body_limit_bytes` is not parsed.
 
     It refuses requests also by a `check`, and those that would miss the `service_level`.
-    `admitted` listeners are called with each exchange that enters the queue.
+    `admitted` is called with each exchange that enters the queue.
     """
 
     access: Access
@@ -61,10 +231,10 @@ class Admission:
     refusals: Refusals
     factory: ExchangeFactory
     annotation: Annotation
-    body_limit_bytes: int = 64 * 1024 * 1024
-    service_level: ServiceLevel | None = None
-    check: Check | None = None
-    admitted: list[Callable[[Exchange], None]] = field(default_factory=list)
+    body_limit_bytes: int
+    service_level: ServiceLevel | None
+    check: Check | None
+    admitted: Callable[[Exchange], None]
     _entering: Counter[str] = field(default_factory=Counter)
 
     async def admit(self, request: Request) -> Exchange | PassOn | Refused:
@@ -143,8 +313,7 @@ class Admission:
                 self.service_level.forget(exchange)
         if refusal is not None:
             return self._rejected(asks.route, refusal)
-        for listener in self.admitted:
-            listener(exchange)
+        self.admitted(exchange)
         return exchange
 
     def _objection(self, client: str, parsed: ParsedRequest, able: Sequence[Server]) -> Refusal | None:

@@ -16,9 +16,9 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
-from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.requests.admission import UrgencyLevels
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.scheduler.urgency import Said
 from predictor.record import Predictor, PromptView

@@ -13,9 +13,9 @@ from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.keep_alive import Joint, error_event, filler_of, joint_of
+from clairvoyant_cli.protocols.request_bodies import has_no_side_effects
 from clairvoyant_cli.protocols.routes import Shape, Work
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.requests.forwarding import has_no_side_effects
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 
 EVERY_S = 10.0

@@ -14,13 +14,12 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.model_lists import LIST_BYTES, LISTS, merged
-from clairvoyant_cli.protocols.named_model import named_model
 from clairvoyant_cli.protocols.printable import decoded, printable
+from clairvoyant_cli.protocols.request_parsing import named_model
 from clairvoyant_cli.protocols.routes import OLLAMA_CHANGES, Route, plainly_spelled, speakers_of, unescaped
 from clairvoyant_cli.proxy.access.keys import BACKEND_HEADER, Access
-from clairvoyant_cli.proxy.requests.forwarding import forward
 from clairvoyant_cli.proxy.requests.refusals import IN_A_LOOP, Refusals
-from clairvoyant_cli.proxy.requests.relay import Relay
+from clairvoyant_cli.proxy.requests.relay import Relay, forward
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 

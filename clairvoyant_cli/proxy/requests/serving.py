@@ -6,7 +6,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -15,6 +15,7 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.preempt.cut import Preemption, UnfitError
+from clairvoyant_cli.protocols.request_bodies import has_no_side_effects
 from clairvoyant_cli.protocols.routes import Route, Shape, Work
 from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.access.keys import Access
@@ -32,10 +33,9 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Phase,
 )
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation, has_no_side_effects
 from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.relay import CutError, Relay, SplicedRelay
+from clairvoyant_cli.proxy.requests.relay import CutError, Relay, SplicedRelay, forward, forward_continuation
 from clairvoyant_cli.proxy.requests.serving_rules import (
     Abandon,
     Answered,
@@ -74,7 +74,7 @@ class Serving:
     engines: EngineQueues
     stats: RequestStats
     silent_s: float | None
-    predictor: Predictor = field(default_factory=Predictor)
+    predictor: Predictor
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
         """Serve an exchange to its end, in as many attempts as that takes."""

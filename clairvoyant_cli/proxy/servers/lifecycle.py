@@ -46,8 +46,8 @@ OVERFLOW = b"Context size has been exceeded"  # llama.cpp's error to all slots (
 class ServerLifecycle:
     """Lets servers join and leave a pool, and keeps the scheduler's slots in step with their states.
 
-    `joined` listeners are called with each server that joins while the pool runs. The proxy listens on its
-    `own` addresses.
+    `joined` is called with each server that joins while the pool runs. The proxy listens on its `own`
+    addresses.
     """
 
     config: ServeConfig
@@ -56,7 +56,7 @@ class ServerLifecycle:
     journal: Journal
     spawn: Spawn
     own: Sequence[Address]
-    joined: list[Callable[[Server], None]] = field(default_factory=list)
+    joined: Callable[[Server], None]
     _watching: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
 
     async def add(self, wanted: BackendConfig, key: str | None = None) -> Server:
@@ -70,8 +70,7 @@ class ServerLifecycle:
                 await server.close()
                 raise ClairvoyantError(f"{server.base_url} is there already, as {each.name}")
         self.adopt(server)
-        for listener in self.joined:
-            listener(server)
+        self.joined(server)
         self.start(server)
         for each in self.pool:
             each.look_now()  # with several servers it matters which models each has
@@ -94,8 +93,7 @@ class ServerLifecycle:
         if server.config.name is not None or server.name == server.adapter.name or len(self.pool) > 1:
             return
         server.name = server.adapter.name
-        for listener in self.joined:  # its profiles are those of its kind
-            listener(server)
+        self.joined(server)  # its profiles are those of its kind
 
     def start(self, server: Server) -> None:
         self._watching[server.id] = self.spawn(self._watch(server))

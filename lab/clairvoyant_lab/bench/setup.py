@@ -28,7 +28,8 @@ from clairvoyant_cli.demo.prompts import SHIPPED, Question, load_prompts
 from clairvoyant_cli.demo.replay import Engine, Replay, Speed
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.access.keys import read_backend_key
-from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.proxy.composition import Daemon, Observer
+from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_lab.asgi_server import serve_app
@@ -90,7 +91,7 @@ StoredProfiles = Callable[[Found], list[Profile]]
 
 
 @dataclass(slots=True)
-class Bench:
+class Bench(Observer):
     """A bench that is ready to run. `about` describes the backend. `resume_s` is what the server takes to
     resume a cut answer, in seconds of the model's time; None if nothing proves that it can.
     """
@@ -110,9 +111,9 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.own_tau_s = self.daemon.snapshot().tau.tau_s
-        self.daemon.dispatcher.ended.append(self._note_busy)
+        self.daemon.observer = self
 
-    def _note_busy(self, exchange: Exchange, end: RequestEnd) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         self.busy_s += exchange.service_s(end.at_s)
 
     @property

@@ -1,0 +1,366 @@
+"""The daemon: its parts, and who hears of what, in which order."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from clairvoyant_cli.addresses import Address, joined, local_url
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.http.limits import ConnectionTable
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.preempt.cut import Preemption
+from clairvoyant_cli.protocols.printable import plural
+from clairvoyant_cli.proxy.access.clients import Clients
+from clairvoyant_cli.proxy.access.clients_file import ClientsFile
+from clairvoyant_cli.proxy.access.keys import Access
+from clairvoyant_cli.proxy.control_api import CONTROL_PREFIX, Actions, ControlApi
+from clairvoyant_cli.proxy.journal import COALESCE_S, Journal
+from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
+from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
+from clairvoyant_cli.proxy.listening_socket import max_connections
+from clairvoyant_cli.proxy.observing.gain import Gain
+from clairvoyant_cli.proxy.observing.metrics import Metrics
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
+from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
+from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase, RequestEnd
+from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
+from clairvoyant_cli.proxy.requests.admission import Admission, ExchangeFactory, PassOn, UrgencyLevels
+from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
+from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
+from clairvoyant_cli.proxy.requests.passthrough import Passthrough
+from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
+from clairvoyant_cli.proxy.requests.serving import Serving
+from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
+from clairvoyant_cli.proxy.requests.truncation import Truncations
+from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
+from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
+from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.proxy.servers.server_actions import ServerActions
+from clairvoyant_cli.scheduler.arrival_order import Compared
+from clairvoyant_cli.scheduler.policy import (
+    ALIASES,
+    DEFAULT_POLICY,
+    POLICIES,
+    URGENCY_POLICY,
+    Policy,
+    in_turns_of,
+    policy_named,
+)
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.starvation import tau_from_setting
+from clairvoyant_cli.settings import did_you_mean
+from clairvoyant_cli.state.snapshot import Snapshot
+from clairvoyant_cli.system import raise_open_files
+from predictor.record import Predictor, UrgencyPredictor
+
+
+class Observer:
+    """Follows a daemon from outside, such as the self-test. It is told after all parts."""
+
+    def admitted(self, exchange: Exchange) -> None: ...
+
+    def changed(self) -> None: ...
+
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None: ...
+
+
+class Daemon:
+    """All parts of a daemon; nothing runs until `running_daemon` starts it.
+
+    Its ports are arguments: `servers`, predictors, clocks, and `spawn`, which starts a task. Persistence
+    comes by `remember`. It listens on its `own` addresses.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        predictor: Predictor,
+        *,
+        access: Access,
+        clients_file: ClientsFile,
+        servers: Iterable[Server],
+        own: Sequence[Address],
+        spawn: Spawn,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        encode: Encode | None = None,
+        urgency: UrgencyPredictor | None = None,
+    ) -> None:
+        self.config, self.predictor, self.access, self.spawn = config, predictor, access, spawn
+        self.base_url, self.drain_timeout_s = local_url(*own[0]), config.drain_timeout
+        self.observer = Observer()
+        self.state_saver: StateSaver | None = None
+        journal = self.journal = Journal(clock, wall)
+        say = journal.event
+        self.connections = ConnectionTable(
+            client_timeout_s=config.client_timeout,
+            most=max_connections(config.max_connections, raise_open_files()),
+            body_budget_bytes=config.body_budget_mib * 1024 * 1024,
+        )
+
+        # The queue, its servers, and how both are operated.
+        scheduler = Scheduler(
+            policy_of(config),
+            workers={},
+            tau_s=tau_from_setting(config.tau),
+            capacity=config.queue_capacity,
+            tenants=access.clients.tenants,
+            everybody=access.clients.defaults.tenant,
+        )
+        if config.policy in ALIASES:
+            say(logging.INFO, f"policy {config.policy} is {scheduler.policy.name} in this version")
+        dispatcher = self.dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn, told=self)
+        pool = self.pool = ServerPool(scheduler)
+        times = self.times = ServiceTimes(pool, say)
+        self.lifecycle = ServerLifecycle(config, pool, dispatcher, journal, spawn, own, self.joined)
+        for server in servers:
+            self.lifecycle.adopt(server)
+        tau_from = "default" if config.tau is None else "flag"
+        operation = self.operation = Operation(dispatcher, times.coverage, clock, say, tau_from)
+        operation.quantum_tokens, operation.max_wait_s = config.quantum, config.max_wait
+        self.learn_queue = LearnQueue(predictor, operation.review_predictor)
+        level = None if config.slo is None else ServiceLevel(config.slo, scheduler, clock, say)
+        self.service_level = level
+
+        # What is observed.
+        stats = self.stats = RequestStats(
+            journal, pool.model_of, pool.name_of, self.compared, config.urgency_target
+        )
+        scheduler.books = stats.books
+        self.metrics, self.gain = Metrics(pool), Gain(wall)
+        engines, levels = EngineQueues(dispatcher, pool, say), UrgencyLevels(access, urgency)
+        self.snapshots = SnapshotBuilder(
+            operation=operation,
+            pool=pool,
+            stats=stats,
+            access=access,
+            predictor=predictor,
+            urgency_predictor="" if urgency is None else urgency.name,
+            engines=engines,
+            listen=joined(*own[0]),
+            started_s=clock(),
+            gain=self.gain,
+            show_prompts=config.show_prompts,
+            service_level=level,
+        )
+        self.recorder = StateRecorder(self.snapshots)
+        actions = Actions(operation, stats, ServerActions(self.lifecycle), self.reload)
+        self.control = ControlApi(access, actions, self.snapshots, self.metrics, self.recorder.history)
+
+        # The way of a request.
+        self.truncations = Truncations(times, say)
+        refusals = self.refusals = Refusals(pool, stats, config.overload_status, self.truncations)
+        self.resubmissions = Resubmissions(journal, not config.no_keep_place)
+        self.preemption = Preemption(dispatcher, pool, operation, stats, spawn, which=config.preempt)
+        self.annotation = Annotation(pool, operation, journal.at, say)
+        self.admission = Admission(
+            access=access,
+            pool=pool,
+            operation=operation,
+            stats=stats,
+            refusals=refusals,
+            factory=ExchangeFactory(
+                access=access,
+                predictor=predictor,
+                times=times,
+                levels=levels,
+                journal=journal,
+                resubmissions=self.resubmissions,
+                show_prompts=config.show_prompts,
+                record_prompts=config.record_prompts,
+            ),
+            annotation=self.annotation,
+            body_limit_bytes=config.body_limit_mib * 1024 * 1024,
+            service_level=level,
+            check=self.truncations.refusal if config.refuse_truncated else None,
+            admitted=self.admitted,
+        )
+        self.rules = ServingRules(pool, operation, refusals)
+        self.serving = Serving(
+            access=access,
+            pool=pool,
+            dispatcher=dispatcher,
+            refusals=refusals,
+            rules=self.rules,
+            preemption=self.preemption,
+            annotation=self.annotation,
+            engines=engines,
+            stats=stats,
+            silent_s=config.silent_s,
+            predictor=predictor,
+        )
+        self.passthrough = Passthrough(pool, access, refusals)
+        self.second_opinions = (
+            None if encode is None else SecondOpinions(encode, predictor, times, dispatcher, levels)
+        )
+
+        self._clients_file, self._reloading = clients_file, asyncio.Lock()
+        self._fired = 0
+        self._asked, self._stopped = asyncio.Event(), asyncio.Event()
+        self._drain_ends_s = float("inf")
+
+    # -- requests, and who hears of them --------------------------------------------------------------------
+
+    async def handle(self, request: Request) -> None:
+        """Have a request answered: by the control API, straight by a server, or through the queue."""
+        if request.head.path.startswith(CONTROL_PREFIX):
+            await self.control(request)
+            return
+        admitted = await self.admission.admit(request)
+        if isinstance(admitted, Exchange):
+            await self.serving.serve(admitted, request)
+        elif isinstance(admitted, PassOn):
+            self.stats.passed_through += 1
+            await self.passthrough.pass_on(request, admitted.route, admitted.model)
+        else:
+            self.refusals.send(request, admitted.route, admitted.refusal)
+
+    def admitted(self, exchange: Exchange) -> None:
+        """A request has joined the queue, and may have a slot already."""
+        self.stats.arrived(exchange)
+        if self.second_opinions is not None:
+            self.second_opinions.arrived(exchange)
+        self.observer.admitted(exchange)
+
+    def urgency_set(self, exchange: Exchange) -> None:
+        """The urgency of a request has changed."""
+        self.stats.watch(exchange)
+
+    def fired(self) -> None:
+        """Tau has started a request. A minute after the first, the log tells how many there were."""
+        self._fired += 1
+        if self._fired == 1:
+            asyncio.get_running_loop().call_later(COALESCE_S, self._tell_fired)
+
+    def _tell_fired(self) -> None:
+        promoted, self._fired = plural(self._fired, "request"), 0
+        self.journal.event(logging.INFO, f"tau promoted {promoted} in the last minute")
+
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+        """A request has ended; its slot or place is still taken."""
+        self.truncations.ended(exchange, end)  # first: all below record or heed that its prompt was cut
+        self.stats.ended(exchange, end)
+        self.metrics.ended(exchange, end)
+        self.lifecycle.ended(exchange, end)
+        self.times.ended(exchange, end)  # before preemption, which drops the context that this updates
+        self.learn_queue.ended(exchange, end)
+        self.preemption.ended(exchange, end)
+        self.resubmissions.ended(exchange, end)
+        if self.service_level is not None:
+            self.service_level.ended(exchange, end)
+        if self.state_saver is not None:
+            self.state_saver.ended(exchange, end)  # tau follows from what the statistics have learned
+        self.observer.ended(exchange, end)
+
+    def changed(self) -> None:
+        """The queue, or what runs, has changed. An end comes here once all of `ended` know of it."""
+        self.lifecycle.remove_idle()  # first: without a server the queue is another
+        self.preemption.look()
+        self.annotation.tell()
+        self.snapshots.backlog.look()
+        self.control.changes.note()  # dashboards are told once all of this is in the state
+        self.observer.changed()
+
+    def compared(self, exchange: Exchange, pair: Compared) -> None:
+        """The wait of an ended request in order of arrival has become known."""
+        self.gain.ran(exchange, pair)
+        if self.state_saver is not None:
+            self.state_saver.compared(exchange, pair)
+
+    def joined(self, server: Server) -> None:
+        """A server has joined while the daemon runs, or is of another kind than was thought."""
+        if self.state_saver is not None:
+            self.state_saver.take_in(server)
+
+    # -- operation ------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        return self.snapshots.snapshot()
+
+    def remember(self, persistence: Persistence | None) -> None:
+        """Load profiles and learned state, and record what follows. At any time, once."""
+        if persistence is None:
+            return
+        saver = StateSaver(
+            persistence=persistence,
+            lifecycle=self.lifecycle,
+            operation=self.operation,
+            stats=self.stats,
+            predictor=self.predictor,
+            learn_queue=self.learn_queue,
+            gain=self.gain,
+            freeze=self.config.freeze,
+            took_over=self.preemption.report,
+        )
+        saver.begin()
+        self.state_saver = saver
+        self.preemption.report()
+        self.spawn(saver.run())
+
+    async def reload(self) -> str:
+        """Read the clients file again and return a message; ClairvoyantError if it is unusable, and nothing
+        changes.
+        """
+        async with self._reloading:  # the file as it was read last holds
+            return await self._clients_file.read_again(self.access.clients, self._take_clients, self.journal)
+
+    def _take_clients(self, clients: Clients) -> None:
+        self.access.clients = clients
+        self.operation.set_clients(clients)
+
+    def drain(self, within_s: float = float("inf")) -> None:
+        """Shut down in order: refuse new work, send the waiting away, finish what runs `within_s`."""
+        self.drain_timeout_s = min(self.drain_timeout_s, within_s)
+        self.operation.go_down()
+        sent_away = self.dispatcher.send_away_waiting(DrainingError, suspended=False)
+        self.journal.event(
+            logging.INFO,
+            f"rejected {plural(sent_away, 'queued request')}; waiting up to {self.drain_timeout_s:g} s for "
+            f"{len(self.dispatcher.scheduler.running)} running, repeat the signal to stop now",
+        )
+        self._drain_ends_s = self.journal.clock() + self.drain_timeout_s
+        self.connections.hurry()
+        for connection in list(self.connections.every):
+            connection.retire()
+        self._asked.set()
+
+    def stop_now(self) -> None:
+        self._stopped.set()
+        self._asked.set()
+
+    async def run_until_stopped(self) -> None:
+        """Return once a drain is complete, or `stop_now` was called."""
+        await self._asked.wait()
+        while not self._stopped.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await self._stopped.wait()
+            # Slots whose clients have left need not become free.
+            owed = any(each.phase is not Phase.RELEASING for each in self.dispatcher.live.values())
+            if self.operation.stopping and not owed:
+                self.control.stop()  # no sooner: dashboards see it shut down
+                if all(each.idle for each in self.connections.every):
+                    return
+            if self.journal.clock() >= self._drain_ends_s:
+                running = plural(len(self.dispatcher.scheduler.running), "running request")
+                news = f"drain timed out after {self.drain_timeout_s:g} s; aborting {running}"
+                self.journal.event(logging.WARNING, news)
+                return
+
+
+def policy_of(config: ServeConfig) -> Policy:
+    """Return the policy to start with; ClairvoyantError if there is none of that name."""
+    name = config.policy or (DEFAULT_POLICY if config.urgency is None else URGENCY_POLICY)
+    try:
+        return in_turns_of(policy_named(name), config.quantum)
+    except KeyError:
+        known = f"there are {', '.join(POLICIES)}{did_you_mean(name, POLICIES)}"
+        raise ClairvoyantError(f"no policy {name!r}; {known}", ExitCode.USAGE) from None

@@ -1,0 +1,104 @@
+"""Who hears of an end, and in which order, where the order matters."""
+
+import pytest
+
+from clairvoyant_cli.protocols.conversation import Conversation
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.usage import Totals
+from clairvoyant_cli.proxy.composition import Observer
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.requests.admission import ReadBody
+from clairvoyant_cli.proxy.requests.serving_rules import ClientLeft
+from clairvoyant_cli.proxy.requests.truncation import Truncations
+from clairvoyant_cli.scheduler.chain import Chain
+from clairvoyant_cli.scheduler.server_cache import USUAL_WEIGHT
+from clairvoyant_cli.state.snapshot import Snapshot
+from predictor.record import PromptView
+from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts
+
+WHOLE = Totals(prompt_tokens=50_000, tokens=100, decode_s=4.0, complete=True)
+
+
+def queued(parts: DaemonParts) -> Exchange:
+    """Have a request admitted whose prompt is known in pieces."""
+    chain = Chain((1, 2), (1000, 2000))
+    parsed = ParsedRequest(
+        model="m", view=PromptView("0.1"), prompt_tokens=4.0, conversation=Conversation(chain)
+    )
+    door = parts.admission.judge_head(asking())
+    assert isinstance(door, ReadBody)
+    exchange = parts.admission.enqueue(asking(), door, parsed)
+    assert isinstance(exchange, Exchange)
+    return exchange
+
+
+def answered(parts: DaemonParts, exchange: Exchange) -> None:
+    """Have a request answered in 4 s."""
+    assert exchange.attempt is not None
+    exchange.attempt.totals = WHOLE
+    parts.now[0] += 4.0
+    parts.dispatcher.end(exchange, Outcome.COMPLETED, 200)
+
+
+async def test_dashboards_are_told_of_an_end_once_it_is_counted_learned_from_and_its_slot_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts, states = daemon_parts(), list[Snapshot]()
+    running, waiting = queued(parts), queued(parts)
+    monkeypatch.setattr(parts.control.changes, "note", lambda: states.append(parts.snapshot()))
+    answered(parts, running)
+    state = states[0]
+    assert [each.id for each in state.recent] == [running.id]
+    assert state.counters.completed == 1
+    assert state.backends[0].decode_tokens_per_s == pytest.approx(25.0)
+    assert [each.id for each in state.running] == [waiting.id]
+
+
+async def test_a_prompt_that_was_cut_is_known_to_all_who_record_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def found(self: Truncations, exchange: Exchange, end: RequestEnd) -> None:
+        exchange.remark, exchange.is_truncated = "prompt cut", True
+
+    monkeypatch.setattr(Truncations, "ended", found)
+    parts = daemon_parts()
+    answered(parts, queued(parts))
+    assert parts.stats.recent[-1].remark == "prompt cut"
+    assert parts.times.tokens_per_character == {}, "learned from a prompt of which the server read a part"
+
+
+async def test_what_an_answer_leaves_in_the_cache_is_known_by_its_servers_numbers() -> None:
+    parts = daemon_parts()
+    cache = parts.dispatcher.scheduler.fleet.stations[parts.pool.first.id].cache
+    before = cache.usual_tokens
+    answered(parts, queued(parts))
+    assert cache.usual_tokens == pytest.approx(before + USUAL_WEIGHT * (50_100 - before))
+
+
+async def test_an_observer_hears_of_a_request_last() -> None:
+    parts, heard = daemon_parts(), list[str]()
+
+    class Watching(Observer):
+        def admitted(self, exchange: Exchange) -> None:
+            heard.append(f"admitted {parts.stats.submitted}")
+
+        def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+            heard.append(f"ended {len(parts.stats.recent)}")
+
+        def changed(self) -> None:
+            heard.append(f"changed {len(parts.dispatcher.live)}")
+
+    parts.observer = Watching()
+    answered(parts, queued(parts))
+    assert heard == ["changed 1", "admitted 1", "ended 1", "changed 0"]
+
+
+async def test_a_snapshot_keeps_nothing_of_a_request_that_has_ended() -> None:
+    parts = daemon_parts()
+    exchange = queued(parts)
+    parts.snapshot()
+    parts.after(exchange, ClientLeft(at_work=True))
+    assert [each.id for each in parts.snapshot().running] == [exchange.id], "its slot is not free yet"
+    await parts.tasks[0]
+    assert not parts.snapshot().running
+    assert not parts.stats._predicted

@@ -1,0 +1,109 @@
+"""Upper bounds, tau and speeds learn from the same answers; after another model is loaded they settle."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import pytest
+
+from clairvoyant_cli.protocols.probes import LoadedModel
+from clairvoyant_cli.protocols.usage import Totals
+from clairvoyant_cli.proxy.queue.exchange import Outcome
+from profiles.records import Comparison, Estimate, Finished, Profile
+from tests.fakes.daemon_parts import DaemonParts, daemon_parts
+from tests.fakes.remembered import PROFILE
+
+SMALL, BIG = "small", "big"
+TOKENS_PER_S = {SMALL: 30.0, BIG: 10.0}
+ANSWERS = {SMALL: (30, 70), BIG: (150, 190)}  # predicted are 50, and 100 at most
+MEASURED = replace(
+    PROFILE, served=replace(PROFILE.served, model=SMALL), mu_short_s=Estimate(3.0, 2.5, 3.5, 100), slots=1
+)
+
+
+@dataclass
+class Kept:
+    """What is kept of a daemon, in memory: a profile, and what was recorded."""
+
+    finished_ones: list[Finished] = field(default_factory=list)
+    pairs: list[Comparison] = field(default_factory=list)
+
+    def profiles(self, backend: str, url: str) -> list[Profile]:
+        return [MEASURED]
+
+    def stale(self, profile: Profile, version: str) -> str:
+        return ""
+
+    def finished(self, record: Finished) -> None:
+        self.finished_ones.append(record)
+
+    def compared(self, comparison: Comparison) -> None:
+        self.pairs.append(comparison)
+
+    def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]:
+        return []
+
+    def load(self, name: str) -> bytes | None:
+        return None
+
+    def save(self, name: str, state: bytes) -> None:
+        pass
+
+    def forgotten(self) -> bool:
+        return False
+
+    def profiles_changed(self) -> bool:
+        return False
+
+
+def serve(parts: DaemonParts, model: str, pairs: int, random: Random) -> Iterator[None]:
+    """Answer pairs of requests, of which one waits for the other; all is learned after each pair."""
+    saver = parts.state_saver
+    assert saver is not None
+    parts.pool.named("mac").status.models = (LoadedModel(model),)
+    for _ in range(pairs):
+        for exchange in [parts.queued("0.0", model=model) for _ in range(2)]:
+            tokens = random.randint(*ANSWERS[model])
+            decode_s = tokens / TOKENS_PER_S[model]
+            assert exchange.attempt is not None
+            exchange.attempt.totals = Totals(tokens=tokens, decode_s=decode_s, complete=True)
+            parts.now[0] += decode_s
+            parts.dispatcher.end(exchange, Outcome.COMPLETED, 200)
+        saver.follow_the_loaded_models()
+        parts.stats.compare()
+        parts.learn_queue.flush()
+        yield
+
+
+@dataclass
+class Course:
+    """What was in force after each pair."""
+
+    policies: list[str] = field(default_factory=list)
+    taus_s: list[float] = field(default_factory=list)
+    speeds: list[float] = field(default_factory=list)
+
+
+async def test_all_that_learns_settles_after_another_model_and_nothing_stays_off() -> None:
+    parts, random = daemon_parts(), Random(5)
+    parts.operation.choose_policy("quartz")
+    parts.remember(Kept())
+    courses = []
+    for model in (SMALL, BIG, SMALL):
+        course = Course()
+        for _ in serve(parts, model, 400, random):
+            course.policies.append(parts.operation.policy)
+            course.taus_s.append(parts.operation.tau_s or 0.0)
+            course.speeds.append(parts.pool.named("mac").traits.speeds.decode_tokens_per_s or 0.0)
+        courses.append(course)
+        assert course.policies[-1] == "quartz", "it returns once the upper bounds hold again"
+        assert parts.times.coverage.trusted
+        assert course.speeds[-50:] == pytest.approx([TOKENS_PER_S[model]] * 50)
+        assert course.taus_s[-50:] == pytest.approx([course.taus_s[-1]] * 50, rel=0.1)
+    first, other, again = courses
+    assert 0 < other.policies.count("fcfs") < 200, "answers of twice the predicted length break the bounds"
+    assert "fcfs" not in first.policies + again.policies
+    assert other.taus_s[-1] > 3.0 * first.taus_s[-1], "three times as slow, and longer answers"
+    assert again.taus_s[-1] == pytest.approx(first.taus_s[-1], rel=0.1)
+    for task in parts.tasks:
+        task.cancel()

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
+from clairvoyant_lab import replay as simulated
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.engine import AnswerTokens
 from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.adapter import Found
@@ -25,8 +27,6 @@ from clairvoyant_cli.calibrate.continuation import (
 )
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import TRIALS
-from clairvoyant_cli.demo import replay as simulated
-from clairvoyant_cli.demo.replay.engine import AnswerTokens
 from profiles.records import MIN_TRIALS, Continuation
 from tests.fakes.calibrating import SMALL, measured, replay
 from tests.fakes.replay_backend import Engine, Replay, Service, Speed

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.kv_cache import KvCache
 
-from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import serving, until

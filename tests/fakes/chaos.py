@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.proof import proven
+from clairvoyant_lab.replay.engine import digest, words_of
 
 import tests.fakes.replay_dialects  # noqa: F401 - adds routes
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.demo.replay.engine import digest, words_of
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.state.client import ControlClient

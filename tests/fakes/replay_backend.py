@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from clairvoyant_cli.demo import replay
-from clairvoyant_cli.demo.replay import DEFAULT_MODEL, Speed, digest, heavy_tailed, tabled
-from clairvoyant_cli.demo.replay.dialects import RefusedError
+from clairvoyant_lab import replay
+from clairvoyant_lab.replay import DEFAULT_MODEL, Speed, digest, heavy_tailed, tabled
+from clairvoyant_lab.replay.dialects import RefusedError
 
 __all__ = [
     "DEFAULT_MODEL",

@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from string import ascii_lowercase
 from weakref import WeakKeyDictionary
 
-from starlette.types import Send
-
-from clairvoyant_cli.demo.replay import Engine, digest
-from clairvoyant_cli.demo.replay.app import Replay, send_json
-from clairvoyant_cli.demo.replay.dialects import (
+from clairvoyant_lab.replay import Engine, digest
+from clairvoyant_lab.replay.app import Replay, send_json
+from clairvoyant_lab.replay.dialects import (
     BEGIN,
     DIALECTS,
     END,
@@ -30,7 +28,8 @@ from clairvoyant_cli.demo.replay.dialects import (
     timestamp,
     wants_usage,
 )
-from clairvoyant_cli.demo.replay.engine import WORDS
+from clairvoyant_lab.replay.engine import WORDS
+from starlette.types import Send
 
 TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
 

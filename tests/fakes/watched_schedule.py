@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from heapq import heapreplace
 
-from clairvoyant_cli.demo.replay.engine import digest
+from clairvoyant_lab.replay.engine import digest
+
 from clairvoyant_cli.proxy.observing.request_stats import STATS_EVERY_S
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.state.encoding import decode, encode

@@ -30,7 +30,7 @@ from typing import Any
 
 import httpx
 
-from clairvoyant_cli.demo.prompts import SHIPPED
+from clairvoyant_cli.demo.questions import QUESTIONS
 from predictor.text_lines import lines_of
 from tests.perf.harness import CHAT, clairvoyant, options, serving
 
@@ -214,7 +214,7 @@ async def judge(given: argparse.Namespace, proxy: str) -> Tally:
 
 
 def main() -> None:
-    urls = {"backend": str, "reference": str, "model": str, "route": CHAT, "prompts": SHIPPED, "db": str}
+    urls = {"backend": str, "reference": str, "model": str, "route": CHAT, "prompts": QUESTIONS, "db": str}
     given = options(__doc__, **urls, answers=200, unstreamed=False, uncut=False, seed=1)
     with tempfile.TemporaryDirectory() as home:
         db = given.db or f"{home}/c.db"

@@ -31,7 +31,7 @@ from statistics import fmean
 import httpx
 from clairvoyant_lab.asgi_server import serve_app
 
-from clairvoyant_cli.demo.prompts import SHIPPED
+from clairvoyant_cli.demo.questions import QUESTIONS
 from predictor.text_lines import lines_of
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.perf.harness import Answer, ask, at_times, chat_body, many_connections, options, quantiles, turned
@@ -120,8 +120,8 @@ async def compare(ways: dict[str, str], given: argparse.Namespace) -> None:
 
 def main() -> None:
     given = options(
-        __doc__, "ways+", prompts=SHIPPED, simulated=list[str](), requests=200, rounds=1, rate=1.0, most=400,
-        warm=20, model="any", seed=1,
+        __doc__, "ways+", prompts=QUESTIONS, simulated=list[str](), requests=200, rounds=1, rate=1.0,
+        most=400, warm=20, model="any", seed=1,
     )  # fmt: skip
     asyncio.run(compare(dict(each.split("=", 1) for each in given.ways), given))
 

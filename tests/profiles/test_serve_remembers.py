@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.kv_cache import KvCache
 
 import predictor
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.frozen import FrozenPredictor

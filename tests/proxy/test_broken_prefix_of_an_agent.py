@@ -4,9 +4,9 @@ import asyncio
 import json
 
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.kv_cache import KvCache
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from clairvoyant_cli.doctor.finding import Level
 from clairvoyant_cli.doctor.proxy import check_daemon
 from clairvoyant_cli.state.encoding import decode, encode

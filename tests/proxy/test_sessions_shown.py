@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.kv_cache import KvCache
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.observing.snapshots import RESTED_S
 from clairvoyant_cli.scheduler.sessions import MAX_HOLD_S

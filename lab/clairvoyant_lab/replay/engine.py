@@ -16,7 +16,7 @@ from itertools import islice
 from math import ceil, inf
 from random import Random
 
-from clairvoyant_cli.demo.replay.kv_cache import CHARS_PER_TOKEN, KvCache
+from clairvoyant_lab.replay.kv_cache import CHARS_PER_TOKEN, KvCache
 
 AnswerTokens = Callable[[str, Random], int]
 """How long the answer to a prompt is, in tokens; `Random` is seeded by the engine's seed and the prompt."""

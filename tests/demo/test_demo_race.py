@@ -218,7 +218,7 @@ async def test_the_simulated_server_answers_in_order_and_forgets_a_client_that_l
     async with serve_app(app) as url, client_for(url) as client, asyncio.TaskGroup() as group:
         endless, *others = [group.create_task(ask(client, call)) for call in calls]
         while not calls[0].tokens:
-            await asyncio.sleep(0)
+            await asyncio.wait([endless], timeout=0.01)
         assert not any(each.done() for each in others)
         endless.cancel()
     assert [(call.tokens, call.error) for call in calls[1:]] == [(2, None), (3, None)]

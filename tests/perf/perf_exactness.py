@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from clairvoyant_lab.training.text_lines import lines_of
 
 from clairvoyant_cli.demo.questions import QUESTIONS
-from predictor.text_lines import lines_of
 from tests.perf.harness import CHAT, clairvoyant, options, serving
 
 SHORTS = ("Say hi.", "What is 2+2?", "Name a colour.", "Hello!", "Is water wet?")

@@ -30,9 +30,9 @@ from statistics import fmean
 
 import httpx
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.training.text_lines import lines_of
 
 from clairvoyant_cli.demo.questions import QUESTIONS
-from predictor.text_lines import lines_of
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.perf.harness import Answer, ask, at_times, chat_body, many_connections, options, quantiles, turned
 

@@ -6,6 +6,7 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+from clairvoyant_lab.ranking import ranking_accuracy
 
 import predictor
 from predictor.errors import ModelError
@@ -13,7 +14,6 @@ from predictor.frozen import FrozenPredictor
 from predictor.judged import WINDOW, Judged
 from predictor.lexical.heads import MAX_HEADS
 from predictor.lexical.online import Correction, Features
-from predictor.ranking import ranking_accuracy
 from predictor.record import Prediction, Predictor, PromptView, Quality, Step
 
 TOPICS = [f"topic{number}" for number in range(40)]

@@ -384,7 +384,6 @@ def _stats(done: list[Asked], wait_s: Callable[[Asked], float]) -> tuple[ClassSt
             name,
             _percentiles(wait_s(each) for each in mine),
             _percentiles(each.row.sojourn_s for each in mine),
-            _percentiles(each.row.ttft_s or 0.0 for each in mine),
         )
         for name, mine in of.items()
     )

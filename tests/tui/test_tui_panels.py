@@ -369,8 +369,7 @@ def of_tau(**fields: Any) -> dict[str, Any]:
 
 
 QUICK = tuple(
-    ClassStats(each.length_class, Percentiles(9, 0.5, 1.0, 1.0), Percentiles(), Percentiles())
-    for each in busy().stats
+    ClassStats(each.length_class, Percentiles(9, 0.5, 1.0, 1.0), Percentiles()) for each in busy().stats
 )
 MANY = tuple(replace(each, wait=replace(each.wait, n=1070)) for each in busy().stats_paired)
 GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, spared_tokens_today=1049.0)

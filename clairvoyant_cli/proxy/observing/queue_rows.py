@@ -54,7 +54,6 @@ class WaitingRows:
         return WaitingState(
             total=len(entries),
             held=sum([each.held for each in entries]),
-            suspended=sum([each.cuts > 0 for each in entries]),
             short=classes["short"],
             medium=classes["medium"],
             long=classes["long"],

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,11 +29,10 @@ STATS_EVERY_S = 1.0
 
 
 class Times(NamedTuple):
-    """Wait, sojourn time and time to first token of a request."""
+    """Wait and sojourn time of a request."""
 
     wait_s: float
     sojourn_s: float
-    ttft_s: float | None
 
 
 @dataclass(slots=True)
@@ -87,7 +86,7 @@ class RequestStats:
             self.busy.extend((each.granted_s, each.ended_s or now) for each in exchange.held_slots)
         counts = _counts(exchange)
         if counts:
-            self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s, ttft_s))
+            self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s))
         self.books.ended(exchange.id, exchange if counts else None, exchange.resumed_s)
         self.recent.append(
             FinishedRequest(
@@ -170,7 +169,10 @@ class RequestStats:
         """Return percentiles by class of the answer, at most 1 s old."""
         now = self.journal.clock()
         if self._stats is None or now - self._stats[0] > STATS_EVERY_S:
-            stats = tuple(ClassStats(each.value, *_percentiles(of)) for each, of in self.times.items())
+            stats = tuple(
+                ClassStats(each.value, *map(percentiles, zip(*of, strict=True) if of else ((), ())))
+                for each, of in self.times.items()
+            )
             self._stats = now, stats
         return self._stats[1]
 
@@ -193,11 +195,6 @@ class RequestStats:
         return min(1.0, work_s / (over_s * max(1, slots)))
 
 
-def _percentiles(times: Iterable[Times]) -> list[Percentiles]:
-    columns = [*zip(*times, strict=True)] or [(), (), ()]
-    return [percentiles([value for value in column if value is not None]) for column in columns]
-
-
 def _counts(exchange: Exchange) -> bool:
     """Return whether a request counts: answered whole, of known length, and not in the background."""
     return (
@@ -209,7 +206,7 @@ def _counts(exchange: Exchange) -> bool:
     )
 
 
-def percentiles(values: list[float]) -> Percentiles:
+def percentiles(values: Sequence[float]) -> Percentiles:
     """Return P50, P95 and P99."""
     if not values:
         return Percentiles()

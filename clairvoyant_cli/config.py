@@ -354,7 +354,6 @@ class ServeConfig:
         )
 
     def servers(self) -> tuple[BackendConfig, ...]:
-        """Return the LLM servers: the `[[backends]]` tables, or those named by `backend`."""
         if self.backends:
             return self.backends
         wanted = [None] if self.backend is None else self.backend.split(",")
@@ -446,7 +445,6 @@ def load_serve_config(
 
 
 def default_config_file() -> Path:
-    """Return the path of the user's configuration file."""
     from platformdirs import user_config_path
 
     return user_config_path("clairvoyant", appauthor=False) / "config.toml"

@@ -12,7 +12,6 @@ class Judged:
     """The latest predictions beside their answers, and how many there were in all."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._count = 0
         self._latest: deque[tuple[float, float, bool]] = deque(maxlen=WINDOW)
 

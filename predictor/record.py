@@ -26,15 +26,12 @@ class LengthClass(StrEnum):
 
     @classmethod
     def of(cls, tokens: float) -> "LengthClass":
-        """Return the class of an answer of this many tokens."""
         if tokens < SHORT_BELOW_TOKENS:
             return cls.SHORT
         return cls.MEDIUM if tokens < LONG_FROM_TOKENS else cls.LONG
 
 
 class Task(StrEnum):
-    """What kind of generation a request asks for."""
-
     CHAT = "chat"
     COMPLETION = "completion"
     INFILL = "infill"
@@ -184,6 +181,7 @@ class Predictor:
     """
 
     name: str = "none"
+    frozen = False  # it counts its errors and learns nothing: `serve --freeze`
 
     def predict(self, view: PromptView, opinion: "EncoderEstimate | None" = None) -> Prediction:
         """Return the prediction for a request, with an encoder's opinion of its prompt if there is one.

@@ -86,10 +86,7 @@ async def _serve(config: ServeConfig) -> None:
         policy = config.policy or ("fcfs" if config.urgency is None else None)
         config = replace(config, policy=policy, semantic="off")
     encode, urgency = second_opinion(config), urgency_predictor(config)
-    if config.freeze:
-        from predictor.frozen import FrozenPredictor
-
-        predictor = FrozenPredictor(predictor)
+    predictor.frozen = config.freeze
     with kept_in(config) as opened:
         opening = asyncio.wrap_future(opened)
         # A profile that was asked for is waited for.

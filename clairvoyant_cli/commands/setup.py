@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 @contextmanager
 def model_errors() -> Iterator[None]:
-    """Turn a ModelError into a ClairvoyantError."""
     try:
         yield
     except ModelError as error:
@@ -55,7 +54,6 @@ def load_working_predictor(config: ServeConfig) -> Predictor:
 
 
 def has_encoder(config: ServeConfig) -> bool:
-    """Return whether an encoder refines predictions."""
     return config.semantic == "on" or (config.semantic == "auto" and config.predictor is None)
 
 
@@ -142,7 +140,6 @@ def opened_database(named: Path | None, *, write: bool = False) -> Iterator[Conn
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Turn a ProfilesError into a ClairvoyantError."""
     try:
         yield
     except ProfilesError as error:

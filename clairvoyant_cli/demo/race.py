@@ -44,8 +44,6 @@ def draw(count: int, seed: int) -> list[Question]:
 
 
 class Proxy(Protocol):
-    """A proxy whose state shows prompts."""
-
     @property
     def base_url(self) -> str: ...
 

@@ -21,7 +21,6 @@ FEW_FILES = 1024  # each client needs two file descriptors: below this, a few hu
 
 
 def check_version() -> Finding:
-    """Check the Python version."""
     low, high = PYTHONS
     version = sys.version_info[:2]
     versions = f"clairvoyant {__version__}, Python {version[0]}.{version[1]}"

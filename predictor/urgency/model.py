@@ -72,7 +72,6 @@ def least_cost(chances: Floats) -> npt.NDArray[np.intp]:
 
 
 def softmax(scores: Floats) -> Floats:
-    """Return chances, (n, LEVELS), of scores."""
     raised: Floats = np.exp(scores - scores.max(axis=1, keepdims=True))
     raised /= raised.sum(axis=1, keepdims=True)
     return raised

@@ -17,7 +17,7 @@ import predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.state.snapshot import LoadedModel
-from predictor.frozen import FrozenPredictor
+from predictor import load
 from predictor.record import Prediction, Predictor, PromptView
 from profiles.database import reading, writing
 from profiles.history import Span, each
@@ -226,12 +226,14 @@ async def test_the_learned_size_of_a_cache_outlives_the_daemon(tmp_path: Path) -
 async def test_a_frozen_daemon_records_and_learns_nothing(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     keep(path, (), HERE)
-    counting = Learning()
-    frozen = FrozenPredictor(counting)
+    frozen = load()
+    frozen.frozen = True
+    state = frozen.export_state()
     async with replay(decode=500.0) as (_, url), daemon_on(path, url, predicts=frozen, freeze=True) as daemon:
         await ask_all(daemon, *(f"Name colour {number}." for number in range(30)))
         snapshot = daemon.snapshot()
-    assert counting.learned == 0
+    assert frozen.export_state() == state
+    assert frozen.quality().judged > 0  # those that no limit ended
     assert snapshot.tau.tau_s == pytest.approx(TAU_S)
     assert snapshot.backends[0].decode_tokens_per_s == 1000.0
     assert len(recorded(path)) == 30

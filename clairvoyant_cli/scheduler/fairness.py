@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import TypeVar
 
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
+from clairvoyant_cli.scheduler.job import Job
 
 Rules = TypeVar("Rules")
 
@@ -96,20 +96,20 @@ class Accounts:
     def __init__(self) -> None:
         self._of = {True: ServiceCounters(), False: ServiceCounters()}  # whether a person waits
 
-    def used_s(self, client: str, now: float, *, waited_for: bool = True) -> float:
-        return self._of[waited_for].used_s(client, now)
+    def used_s(self, client: str, now: float, *, interactive: bool = True) -> float:
+        return self._of[interactive].used_s(client, now)
 
-    def charge(self, entry: QueuedJob, now: float) -> None:
-        entry.charged_s = now
-        if entry.job.client:
-            self._of[entry.waited_for].charge(entry.job.client, entry.job.cost_s, now)
+    def charge(self, job: Job, now: float) -> None:
+        job.charged_s = now
+        if job.client:
+            self._of[job.interactive].charge(job.client, job.cost_s, now)
 
-    def give_back(self, entry: QueuedJob, now: float) -> None:
-        if entry.job.client:
-            self._of[entry.waited_for].give_back(entry.job.client, entry.job.cost_s, entry.charged_s, now)
+    def give_back(self, job: Job, now: float) -> None:
+        if job.client:
+            self._of[job.interactive].give_back(job.client, job.cost_s, job.charged_s, now)
 
-    def settle(self, entry: QueuedJob, now: float) -> None:
+    def settle(self, job: Job, now: float) -> None:
         """Replace the predicted cost of a job by the service it received."""
-        self.give_back(entry, now)
-        if entry.job.client:
-            self._of[entry.waited_for].charge(entry.job.client, entry.served_s, now)
+        self.give_back(job, now)
+        if job.client:
+            self._of[job.interactive].charge(job.client, job.served_s, now)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import expm1, log, sqrt
 
 from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
+from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.starvation import Guard
 from clairvoyant_cli.scheduler.tail_rate import USUAL_RATE
 from clairvoyant_cli.scheduler.urgency import level_of
@@ -47,7 +47,7 @@ class Policy:
     """A named ordering. Where servers can stop and resume jobs, it may also say which are stopped."""
 
     name: str
-    key: Callable[[QueuedJob], float]  # the lowest first
+    key: Callable[[Job], float]  # the lowest first
     summary: str = ""
     guard: Guard | None = None  # how tau may overrule the key
     in_seconds: bool = False  # the key is in seconds: the cost of loading a model is added
@@ -60,10 +60,10 @@ class Policy:
     margin: float = 0.0  # what a cut must gain beyond its cost, as a share of the waiting job's time
     max_cuts: int | None = MAX_CUTS  # per job
     # What a cut gains, in seconds, where the key does not tell. Without `preemptive` it cuts only prompts.
-    cut_key: Callable[[QueuedJob], float] | None = None
+    cut_key: Callable[[Job], float] | None = None
     boosts: bool = False  # the key depends on the load: see `tuned`
     quantum_tokens: float | None = None  # a running job yields to any waiting one after this many
-    yields: Callable[[QueuedJob], float] | None = None  # the highest yields first
+    yields: Callable[[Job], float] | None = None  # the highest yields first
 
     @property
     def guarded(self) -> bool:
@@ -80,47 +80,45 @@ class Policy:
         return self.preemptive or self.cut_key is not None
 
 
-def arrival(entry: QueuedJob) -> float:
+def arrival(job: Job) -> float:
     """Order by arrival, as local LLM servers do."""
-    return entry.job.arrival_s
+    return job.arrival_s
 
 
-def probability_long(entry: QueuedJob) -> float:
+def probability_long(job: Job) -> float:
     """Order by ascending P(Long) (Clairvoyant, section 3.4)."""
-    return entry.job.p_long
+    return job.p_long
 
 
-def cost(entry: QueuedJob) -> float:
-    return entry.job.cost_s
+def cost(job: Job) -> float:
+    return job.cost_s
 
 
-def gently_aged_cost(entry: QueuedJob) -> float:
+def gently_aged_cost(job: Job) -> float:
     """Order by predicted service time, slightly aged: equals keep their order of arrival."""
-    return entry.job.cost_s + GENTLE_AGING_RATE * entry.job.arrival_s
+    return job.cost_s + GENTLE_AGING_RATE * job.arrival_s
 
 
-def fair_share(entry: QueuedJob) -> float:
+def fair_share(job: Job) -> float:
     """Order by gently aged cost plus the client's recent service (QUARTZ, Eq. 8)."""
-    return gently_aged_cost(entry) + FAIR_WEIGHT * entry.usage_s
+    return gently_aged_cost(job) + FAIR_WEIGHT * job.usage_s
 
 
-def quartz_key(
-    aging: float = GENTLE_AGING_RATE, fairness: float = QUARTZ_FAIRNESS
-) -> Callable[[QueuedJob], float]:
+def quartz_key(aging: float = GENTLE_AGING_RATE, fairness: float = QUARTZ_FAIRNESS) -> Callable[[Job], float]:
     """Return the order of QUARTZ, by default with the coefficients of its Table 3 (Eq. 6 to 8): the upper
     quantile of the service time, arrival-adjusted, plus a share of the rate at which the client was served.
 
     The service is that of the whole answer: a slot is not free after the first token.
     """
 
-    def key(entry: QueuedJob) -> float:
-        served = entry.usage_s / SERVICE_MEMORY_S
-        return entry.job.cost_high_s + aging * entry.job.arrival_s + fairness * served
+    def key(job: Job) -> float:
+        served = job.usage_s / SERVICE_MEMORY_S
+        return job.cost_high_s + aging * job.arrival_s + fairness * served
 
     return key
 
 
-def remaining_of_size(entry: QueuedJob) -> float:
+def remaining_of_size(job: Job) -> float:
     """Order by predicted seconds still due, weighed by how long the whole answer is: sqrt(remaining x size).
 
     The geometric mean of the two is in seconds and orders as their product does: the policy RS of the class
@@ -128,16 +126,16 @@ def remaining_of_size(entry: QueuedJob) -> float:
     Osogami, SIGMETRICS 2005). By remaining time alone a long answer keeps its slot as soon as it has less
     left than a short one needs in total. Equals keep their order of arrival.
     """
-    aged_s = GENTLE_AGING_RATE * entry.job.arrival_s
-    return sqrt(max(entry.remaining_s * entry.size_s, 0.0)) + aged_s
+    aged_s = GENTLE_AGING_RATE * job.arrival_s
+    return sqrt(max(job.remaining_s * job.size_s, 0.0)) + aged_s
 
 
-def fair_remaining(entry: QueuedJob) -> float:
+def fair_remaining(job: Job) -> float:
     """Order as `remaining_of_size`, plus the client's recent service as in `fair_share`."""
-    return remaining_of_size(entry) + FAIR_WEIGHT * entry.usage_s
+    return remaining_of_size(job) + FAIR_WEIGHT * job.usage_s
 
 
-def boosted(rate: float = USUAL_RATE, slots: int = 1) -> Callable[[QueuedJob], float]:
+def boosted(rate: float = USUAL_RATE, slots: int = 1) -> Callable[[Job], float]:
     """Return the order by arrival less a boost, -ln(1 - exp(-rate s)) / rate, for s seconds still due.
 
     It is arrival order among long answers and shortest first among short ones, and a waiting job ages by
@@ -145,9 +143,9 @@ def boosted(rate: float = USUAL_RATE, slots: int = 1) -> Callable[[QueuedJob], f
     lengths (Boost: Yu and Scully, SIGMETRICS 2024). Several slots count as one that is faster.
     """
 
-    def key(entry: QueuedJob) -> float:
-        due_s = max(entry.remaining_s, LEAST_DUE_S) / slots
-        return entry.job.arrival_s + log(-expm1(-rate * due_s)) / rate
+    def key(job: Job) -> float:
+        due_s = max(job.remaining_s, LEAST_DUE_S) / slots
+        return job.arrival_s + log(-expm1(-rate * due_s)) / rate
 
     return key
 
@@ -157,29 +155,29 @@ def tuned(policy: Policy, rate: float, slots: int) -> Policy:
     return replace(policy, key=boosted(rate, slots)) if policy.boosts else policy
 
 
-def urgency_then_remaining(entry: QueuedJob) -> float:
+def urgency_then_remaining(job: Job) -> float:
     """Order by urgency level, then by remaining time (semantic scheduling, section 3.3)."""
-    return level_of(entry.job) * URGENCY_STEP_S + entry.remaining_s
+    return level_of(job) * URGENCY_STEP_S + job.remaining_s
 
 
-def joined(entry: QueuedJob) -> float:
+def joined(job: Job) -> float:
     """Order by when the job last joined the queue: round robin."""
-    return entry.queued_s
+    return job.queued_s
 
 
-def joined_then_short(entry: QueuedJob) -> float:
+def joined_then_short(job: Job) -> float:
     """Order by waiting time, predicted length breaking ties (RR-SJF, Algorithm 1)."""
-    return entry.queued_s + TIE_S_PER_TOKEN * entry.job.tokens
+    return job.queued_s + TIE_S_PER_TOKEN * job.tokens
 
 
-def started_first(entry: QueuedJob) -> float:
+def started_first(job: Job) -> float:
     """Make the job that has held its slot longest yield first."""
-    return -entry.started_s
+    return -job.started_s
 
 
-def longest(entry: QueuedJob) -> float:
+def longest(job: Job) -> float:
     """Make the job with the longest predicted answer yield first (RR-SJF, Algorithm 1)."""
-    return entry.job.tokens
+    return job.tokens
 
 
 def in_turns_of(policy: Policy, tokens: float) -> Policy:

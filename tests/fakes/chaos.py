@@ -172,7 +172,7 @@ class Scene(Generic[V]):
     def release_all(self) -> None:
         """Release what the operator holds."""
         for entry in list(self.daemon.dispatcher.scheduler.waiting()):
-            self.daemon.dispatcher.scheduler.release(entry.job.id, self.now())
+            self.daemon.dispatcher.scheduler.release(entry.id, self.now())
         self.daemon.dispatcher.moved()
 
     def now(self) -> float:
@@ -316,7 +316,7 @@ class CutChaos(Scene[Visitor]):
             self.done[f"held while {found[0]}"] += 1
 
     def _operator_releases(self) -> None:
-        held = [entry.job.id for entry in self.daemon.dispatcher.scheduler.waiting() if entry.held]
+        held = [entry.id for entry in self.daemon.dispatcher.scheduler.waiting() if entry.held]
         if held:
             self.daemon.dispatcher.scheduler.release(self.rng.choice(held), self.now())
             self.daemon.dispatcher.moved()

@@ -17,7 +17,9 @@ def question(number: int, at: float) -> Job:
 
 
 def title(name: str = "title") -> Job:
-    return Job(name, 0.0, p_long=0.0, cost_s=1.0, cost_high_s=2.0, tokens=10.0, client="ben", stands_back=10)
+    return Job(
+        name, 0.0, p_long=0.0, cost_s=1.0, cost_high_s=2.0, tokens=10.0, client="ben", background_levels=10
+    )
 
 
 @pytest.mark.parametrize("name", SERVABLE)
@@ -104,7 +106,7 @@ def test_a_question_cuts_a_background_job_whatever_its_prefill(name: str) -> Non
 def test_a_promoted_background_job_is_protected_for_its_predicted_length(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), tokens_q90=20.0), 0.0)
-    assert scheduler.next(700.0).job.stands_back == 0  # type: ignore[union-attr]
+    assert scheduler.next(700.0).job.background_levels == 0  # type: ignore[union-attr]
     scheduler.submit(question(1, 702.0), 702.0)
     scheduler.progress("title", 15.0)
     assert not scheduler.preemptions(702.0)
@@ -140,7 +142,7 @@ def test_background_jobs_share_fairly(name: str) -> None:
 def test_promoted_background_work_does_not_delay_its_clients_questions(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), cost_s=30.0), 0.0)
-    assert scheduler.next(700.0).job.stands_back == 0  # type: ignore[union-attr]
+    assert scheduler.next(700.0).job.background_levels == 0  # type: ignore[union-attr]
     scheduler.submit(replace(question(1, 702.0), client="ben"), 702.0)
     scheduler.submit(replace(question(2, 702.0), client="cy", cost_s=25.0), 702.0)
     scheduler.finish("title", 731.0)
@@ -206,5 +208,5 @@ def test_an_endless_background_job_is_cut_for_each_question(name: str) -> None:
             now += 2.0
             scheduler.finish(started.job.id, now)
         assert started is not None
-        forward += not started.job.stands_back
+        forward += not started.job.background_levels
     assert forward, "it came forward"

@@ -72,7 +72,7 @@ class Desk:
             job.id, tokens, 50.0, cached(shared), calls_tool=True, now=self.now + 1.0
         )
         self.news += [told] if told else []
-        session = self.scheduler.sessions.of(self.scheduler.running[job.id].job)
+        session = self.scheduler.sessions.of(self.scheduler.running[job.id])
         assert session is not None
         self.scheduler.finish(job.id, self.now + 1.0)
         self.held = chain

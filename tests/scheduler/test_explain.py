@@ -25,7 +25,7 @@ def waiting(
 
 def standing(scheduler: Scheduler, now: float, running_s: float = 0.0) -> dict[str, Standing]:
     """Return where each stands, by its id."""
-    return {each.entry.job.id: each for each in Standings(scheduler, now, running_s, 1)}
+    return {each.job.id: each for each in Standings(scheduler, now, running_s, 1)}
 
 
 def start(standing: Standing) -> float:
@@ -55,7 +55,7 @@ def test_the_first_standing_is_the_next_start_with_its_reason(
         first = Standings(scheduler, now, 0.0, 1)[0]
         started = scheduler.next(now)
         assert started is not None
-        assert started.job.id == first.entry.job.id
+        assert started.job.id == first.job.id
         assert (started.reason is Reason.TAU) == (first.cause is Cause.GUARD)
         scheduler.finish(started.job.id, now)
 
@@ -129,7 +129,7 @@ def test_a_server_that_is_down_is_not_blamed_on_the_client() -> None:
 
 
 def test_a_background_job_has_no_tau_and_is_a_chore() -> None:
-    chore = standing(waiting("bounded", [Job("c", 0.0, stands_back=100)], tau_s=10.0), 300.0)["c"]
+    chore = standing(waiting("bounded", [Job("c", 0.0, background_levels=100)], tau_s=10.0), 300.0)["c"]
     assert (chore.cause, chore.tau_s, chore.overdue_s) == (Cause.CHORE, None, None)
 
 

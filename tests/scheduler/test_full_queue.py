@@ -145,7 +145,7 @@ def test_new_priorities_apply_to_waiting_and_requeued_jobs() -> None:
     scheduler.set_tenants({}, 9.0, priority_of=lambda job: max(job.priority, 50 if job.client == "a" else 0))
     scheduler.requeue("a0", 9.0)
     scheduler.release("a4", 9.0)
-    ranks = {entry.job.id: entry.rank for entry in scheduler.waiting()}
+    ranks = {entry.id: entry.rank for entry in scheduler.waiting()}
     assert ranks == {"a2": float("-inf"), "a3": -10.0, "b1": 0.0, "a0": 50.0, "a1": 50.0, "a4": 50.0}
     order = []
     while (dispatch := scheduler.next(9.0)) is not None:

@@ -125,7 +125,7 @@ def test_waiting_for_a_worker_counts_the_jobs_before() -> None:
     scheduler.submit(long_for(1.0, "first"), 0.0)
     started(scheduler, 0.0)
     scheduler.submit(long_for(4.0, "next"), 0.0)
-    scheduler.submit(Job("pinned", 0.0, cost_s=30.0, tokens=300.0, worker="fast"), 0.0)
+    scheduler.submit(Job("pinned", 0.0, cost_s=30.0, tokens=300.0, pinned="fast"), 0.0)
     assert started(scheduler, 0.0) == {"next": "slow"}
 
 
@@ -185,7 +185,7 @@ def test_a_conversation_returns_to_the_cache_it_left() -> None:
 
 def test_a_pinned_job_waits_without_blocking_others() -> None:
     scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 0})
-    scheduler.submit(Job("pinned", 0.0, worker="b"), 0.0)
+    scheduler.submit(Job("pinned", 0.0, pinned="b"), 0.0)
     scheduler.submit(Job("free", 1.0), 1.0)
     assert started(scheduler, 2.0) == {"free": "a"}
     scheduler.set_slots("b", 1)
@@ -460,9 +460,9 @@ def test_an_engine_with_its_own_queue_does_not_attract_every_job() -> None:
 
 def test_a_long_job_avoids_an_engine_with_shorter_jobs_queued() -> None:
     scheduler = beside_an_engine(at_once=1)
-    scheduler.submit(replace(long_for(1.0, "held up"), worker="held"), 0.0)
+    scheduler.submit(replace(long_for(1.0, "held up"), pinned="held"), 0.0)
     for number in range(5):
-        scheduler.submit(replace(long_for(2.0, f"inside{number}"), worker="engine"), 0.0)
+        scheduler.submit(replace(long_for(2.0, f"inside{number}"), pinned="engine"), 0.0)
     started(scheduler, 0.0)
     scheduler.finish("held up", 0.5)
     scheduler.submit(long_for(9.0, "long"), 0.5)

@@ -30,7 +30,7 @@ def test_a_forecast_does_not_change_the_queue(policy: str) -> None:
     assert {job_id for job_id, _ in starts(scheduler, POLICIES[policy], 1.0)} == {"j1", "j2"}
     assert scheduler.policy is POLICIES["sjf"]
     assert list(scheduler.running) == ["j0"]
-    assert [entry.job.id for entry in scheduler.waiting()] == ["j2", "j1", "j3"]
+    assert [entry.id for entry in scheduler.waiting()] == ["j2", "j1", "j3"]
     scheduler.finish("j0", 4.0)
     dispatch = scheduler.next(4.0)
     assert dispatch is not None

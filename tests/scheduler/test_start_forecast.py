@@ -25,7 +25,7 @@ def busy(*running: Job, policy: str = "bounded", slots: int = 1, **options: obje
 
 
 def standings(scheduler: Scheduler, now: float) -> dict[str, Standing]:
-    return {each.entry.job.id: each for each in Standings(scheduler, now, 0.0, 1)}
+    return {each.job.id: each for each in Standings(scheduler, now, 0.0, 1)}
 
 
 def start_s(scheduler: Scheduler, job_id: str, now: float) -> float:
@@ -104,7 +104,7 @@ def test_a_client_at_its_limit_waits_for_its_own_slot() -> None:
 def test_a_job_waits_for_a_server_that_can_take_it() -> None:
     scheduler = busy(job("runs", 60.0), policy="bounded")
     scheduler.set_slots("b", 1)
-    scheduler.submit(job("short", 5.0, worker="b"), 0.0)
+    scheduler.submit(job("short", 5.0, pinned="b"), 0.0)
     scheduler.next(0.0)
     scheduler.submit(job("waits for a", 1.0, able=frozenset({"a"})), 0.0)
     scheduler.submit(job("waits for b", 2.0, able=frozenset({"b"})), 0.0)
@@ -114,7 +114,7 @@ def test_a_job_waits_for_a_server_that_can_take_it() -> None:
 def test_a_job_past_tau_whose_server_is_down_delays_no_forecast() -> None:
     scheduler = busy(job("runs", 60.0), policy="sjf", tau_s=5.0)
     scheduler.set_slots("b", 0)
-    scheduler.submit(job("stranded", 1.0, worker="b"), 0.0)
+    scheduler.submit(job("stranded", 1.0, pinned="b"), 0.0)
     scheduler.submit(job("next", 5.0, at_s=1.0), 1.0)
     assert start_s(scheduler, "next", 50.0) < 20.0
     assert standings(scheduler, 50.0)["stranded"].start is None

@@ -40,7 +40,7 @@ def test_a_worker_set_apart_takes_only_jobs_that_no_other_can_run() -> None:
         (
             Job("any", 0.0),
             Job("waits", 0.0),
-            Job("pinned", 0.0, worker="b"),
+            Job("pinned", 0.0, pinned="b"),
             Job("own", 0.0, able=frozenset("b")),
         )
     ):

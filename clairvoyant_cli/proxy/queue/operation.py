@@ -97,7 +97,7 @@ class Operation:
         kinds = {
             each.id: each.asked.prediction.length_class
             for each in live
-            if not each.job.stands_back  # background requests are meant to wait
+            if each.job.interactive  # background requests are meant to wait
         }
         played: dict[str, dict[str, float]] = {}
         for name in SERVABLE:

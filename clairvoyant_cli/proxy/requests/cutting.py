@@ -245,9 +245,9 @@ class Preemption:
         server, scheduler = self.pool.get(server_name), self.dispatcher.scheduler
         if server is None:
             return
-        tokens, waited_for = _context_tokens(exchange), not exchange.job.stands_back
+        tokens, interactive = _context_tokens(exchange), exchange.job.interactive
         cache = self._cache_of(server)
-        for job_id in cache.left(exchange.id, tokens, waits=waits, waited_for=waited_for):
+        for job_id in cache.left(exchange.id, tokens, waits=waits, interactive=interactive):
             other = self.dispatcher.live.get(job_id)
             found = None if other is None else server.continuation_of(other.job.model)
             if other is not None and other.is_suspended and found is not None:

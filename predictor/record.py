@@ -57,13 +57,13 @@ class Turn:
 class Chore:
     """A request that a front end sends by itself in fixed words, for instance for a title.
 
-    `tokens` is a guess of the answer's length, 0 if there is none; `waited_for` means that a user waits for
+    `tokens` is a guess of the answer's length, 0 if there is none; `interactive` means that a user waits for
     the answer; `along` that it is sent with a question, perhaps just before it.
     """
 
     name: str
     tokens: float = 0.0
-    waited_for: bool = False
+    interactive: bool = False
     along: bool = False
 
 

@@ -71,7 +71,7 @@ def verdict(rows: Sequence[Finished], classes: Sequence[Group]) -> str:
             word = "lower" if each.change < 0 else "higher"
             parts.append(f"{each.name} answers {abs(each.change):.0%} {word} ({took})")
     saved_s = sum(each.saved_s for each in classes)
-    total = "no less and no more waiting"
+    total = "no change in waiting time"
     if abs(saved_s) >= NOTHING_S:
         each_s = f"({len(rows):,} answers, {time_span(abs(saved_s) / len(rows))} each)"
         total = f"{time_span(abs(saved_s))} {'less' if saved_s >= 0 else 'more'} waiting {each_s}"

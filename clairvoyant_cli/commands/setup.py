@@ -106,7 +106,7 @@ def open_ledger(config: ServeConfig) -> "Ledger | None":
 
 
 @contextmanager
-def kept_in(config: ServeConfig) -> Iterator["Future[Ledger | None]"]:
+def opened_ledger(config: ServeConfig) -> Iterator["Future[Ledger | None]"]:
     """Open the daemon's database on a thread, as it may wait for a lock; close it after the block."""
     opening: Future[Ledger | None] = Future()
 

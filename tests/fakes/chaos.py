@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.proof import proven
-from clairvoyant_lab.replay.engine import digest, words_of
+from clairvoyant_lab.replay.engine import answer_words, digest
 
 import tests.fakes.replay_dialects  # noqa: F401 - adds routes
 from clairvoyant_cli.config import BackendConfig
@@ -101,7 +101,7 @@ class Visitor:
     @property
     def whole_text(self) -> str:
         """What the server writes if nobody cuts it."""
-        return "".join(islice(words_of(f"0:{digest(self.prompt)}:words"), self.tokens))
+        return "".join(islice(answer_words(f"0:{digest(self.prompt)}:words"), self.tokens))
 
     async def visit(self, url: str) -> None:
         """Ask, and note what came, and when."""

@@ -20,7 +20,7 @@ from statistics import fmean
 from clairvoyant_lab.training.dataset import LEVELS, Case, read_cases
 from clairvoyant_lab.training.urgency_cases.writing import write_cases
 
-from clairvoyant_cli.commands.setup import kept_in, load_predictor, second_opinion, urgency_predictor
+from clairvoyant_cli.commands.setup import load_predictor, opened_ledger, second_opinion, urgency_predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
@@ -90,7 +90,7 @@ async def service_s(url: str, cases: list[Case]) -> float:
 
 async def serve(config: ServeConfig, asks: list[Ask], found: Found) -> None:
     """Serve the trace, and add what became of it."""
-    with kept_in(config) as opening:
+    with opened_ledger(config) as opening:
         daemon_of = running_daemon(
             config,
             load_predictor(None),

@@ -15,7 +15,7 @@ from clairvoyant_lab.virtual_time import run_virtually
 from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.requests import keep_alive
+from clairvoyant_cli.proxy.requests import heartbeat
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Continuation, Served
 from tests.fakes.raw_http import RawClient, post, raw_client
@@ -147,7 +147,7 @@ async def test_who_asked_cannot_tell(path: str, stream: bool, way: str) -> None:
 async def test_a_stream_that_waits_to_go_on_brings_empty_events(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keep_alive, "SUSPENDED_EVERY_S", 0.001)
+    monkeypatch.setattr(heartbeat, "SUSPENDED_EVERY_S", 0.001)
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         uncut = objects((await client.ask(body(path, LONG, stream=True))).body)
         cut = objects(await cut_once(daemon, client, path, stream=True))

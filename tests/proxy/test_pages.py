@@ -9,7 +9,7 @@ import pytest
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.proxy.access.page_fields import MOST_ORIGINS, PageFields
-from clairvoyant_cli.proxy.requests import keep_alive
+from clairvoyant_cli.proxy.requests import heartbeat
 from tests.fakes.raw_http import Message, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import serving
@@ -61,7 +61,7 @@ def test_origins_are_bounded() -> None:
 
 
 async def test_a_page_can_read_an_early_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keep_alive, "EVERY_S", 0.02)
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.02)
 
     async def slow(talk: Conversation) -> None:
         await talk.request()

@@ -401,7 +401,7 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
         (tau.log, {"log": ()}, (40, 5), "nothing to report"),
         (header.header, {"gain": GainState()}, (200, 3), "S 1.8s this hour"),
         (header.header, {"gain": GainState(), "stats_paired": ()}, (80, 3), "No answer yet to compare"),
-        (header.header, {"gain": replace(GAIN, saved_today_s=0.0)}, (80, 3), "as much waiting as by arrival"),
+        (header.header, {"gain": replace(GAIN, saved_today_s=0.0)}, (80, 3), "no change in waiting time"),
         (header.header, {"gain": replace(GAIN, saved_today_s=-99.0)}, (80, 3), "1m39 more waiting today"),
         (header.header, {"gain": GAIN}, (80, 3), "1h19 less waiting today (100 answers, 47s each, 58|!fewer"),
         (header.header, {"gain": GAIN}, (120, 3), "estimated)   about 1,049 fewer tokens read"),

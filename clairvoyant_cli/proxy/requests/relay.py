@@ -9,10 +9,10 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, ResponseSink, UpstreamConnection, UpstreamError
-from clairvoyant_cli.protocols.keep_alive import Joint
+from clairvoyant_cli.protocols.heartbeat import Joint
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
 from clairvoyant_cli.proxy.access.page_fields import PageFields
-from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
+from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
 from clairvoyant_cli.proxy.servers.server import Server
 
 NOT_READY_BYTES = 4096  # the longest answer that may only mean "not ready": llama.cpp's has 80 bytes
@@ -48,7 +48,7 @@ class Relay(ResponseSink):
     `whole` and `broken` say how it ended even if `finished` was cancelled by a client that left at that
     moment. With `may_wait`, a "loading" answer is kept from the client and `finished` fails with
     `NotReadyError`. With `holds_head` the head is sent with the first of the body: until then the request can
-    be repeated. `keep_alive` keeps the client waiting until then. `extra` are headers of the proxy's own.
+    be repeated. `heartbeat` keeps the client waiting until then. `extra` are headers of the proxy's own.
     """
 
     request: Request
@@ -60,7 +60,7 @@ class Relay(ResponseSink):
     on_first_byte: Callable[[], None] | None = None
     may_wait: bool = False
     holds_head: bool = False
-    keep_alive: KeepAlive | None = None
+    heartbeat: Heartbeat | None = None
     on_id: Callable[[str], None] | None = None
     finished: "asyncio.Future[None]" = field(default_factory=_future)
     status: int = 0
@@ -178,10 +178,10 @@ class Relay(ResponseSink):
 
     def _send_head(self) -> None:
         head, self._unsent_head = self._unsent_head, None
-        if self.keep_alive is not None:
-            self.keep_alive.stop()
-            self._joint = None if head is None else self.keep_alive.join(head)
-            self.keep_alive = None
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
+            self._joint = None if head is None else self.heartbeat.join(head)
+            self.heartbeat = None
         if head is None:
             return
         self.request.sent()

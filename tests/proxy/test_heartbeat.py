@@ -16,7 +16,7 @@ from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.requests import keep_alive
+from clairvoyant_cli.proxy.requests import heartbeat
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.scripted_upstream import answer
@@ -37,8 +37,8 @@ PATIENCE = 60.0
 
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keep_alive, "EVERY_S", 0.02)
-    monkeypatch.setattr(keep_alive, "SUSPENDED_EVERY_S", 0.02)
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.02)
+    monkeypatch.setattr(heartbeat, "SUSPENDED_EVERY_S", 0.02)
 
 
 def asks(path: str, *headers: str, stream: bool) -> bytes:

@@ -31,7 +31,6 @@ def log_level() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random-weight model that llama.cpp can run."""
     return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 

@@ -11,7 +11,6 @@ from tests.fakes.serving import between, until
 
 
 async def act(*arguments: str) -> Result:
-    """Run the command."""
     return await asyncio.to_thread(CliRunner().invoke, command, [*arguments])
 
 

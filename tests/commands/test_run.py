@@ -64,7 +64,6 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 async def started(home: Path, *words: str, **more: str) -> asyncio.subprocess.Process:
-    """Start `clairvoyant run`."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", WITHOUT_DEFAULT, "run"),
         *words,
@@ -76,7 +75,6 @@ async def started(home: Path, *words: str, **more: str) -> asyncio.subprocess.Pr
 
 
 async def ran(home: Path, *words: str, stdin: bytes = b"", **more: str) -> tuple[int | None, str, str]:
-    """Return exit code, output and errors of `clairvoyant run`."""
     process = await started(home, *words, **more)
     out, err = await process.communicate(stdin)
     return process.returncode, out.decode(), err.decode()

@@ -56,7 +56,6 @@ class Browser:
                     kind = "message"
 
     async def act(self, verb: str, body: Any = None, **headers: str) -> httpx.Response:
-        """Ask for an action as the page does."""
         sent = {"Content-Type": "application/json"} | KNOWN | headers
         return await self.client.post(f"/actions/{verb}", content=json.dumps(body or {}), headers=sent)
 

@@ -45,7 +45,6 @@ class NoProxy:
     queue: Sequence[str] = ()
 
     def snapshot(self) -> Snapshot:
-        """Return the state that the test chose."""
         return Snapshot(
             taken_at=0.0,
             daemon_version="",

@@ -19,7 +19,6 @@ TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "
 
 
 def turn(number: int) -> bytes:
-    """Return the second turn of an agent's session."""
     messages = [
         {"role": "user", "content": f"0.{number % 10} says agent {number}. " * 50},
         {"role": "assistant", "content": "call 1"},

@@ -88,7 +88,6 @@ class OpenAICompletion(OpenAIChat):
 
 
 def named_event(kind: str, fields: Json) -> bytes:
-    """Return a server-sent event whose type is also its name."""
     return sse({"type": kind} | fields, event=kind)
 
 
@@ -199,7 +198,6 @@ class AnthropicMessages(OpenAIChat):
         return named_event("content_block_delta", {"index": 0, "delta": delta})
 
     def closing(self, answer: Answer, text: str) -> bytes:
-        """Return the events that close the block and the message."""
         counts = self._counts(answer, answer.service.planned_tokens)
         delta = {"stop_reason": self._stop_reason(answer), "stop_sequence": None}
         return (

@@ -34,7 +34,6 @@ class ByFirstWord(Predictor):
     learned: list[int] = field(default_factory=list)
 
     def predict(self, view: PromptView, opinion: EncoderEstimate | None = None) -> Prediction:
-        """Return the prediction for a request."""
         self.seen.append(view)
         try:
             p_long = min(1.0, max(0.0, float(view.prompt.split(maxsplit=1)[0])))
@@ -44,7 +43,6 @@ class ByFirstWord(Predictor):
         return Prediction(1 - p_long, 0.0, p_long, p_long, tokens, 2 * tokens, self.name, memo="note")
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
-        """Take note of an answer's real length."""
         self.learned.append(tokens)
 
 
@@ -114,7 +112,6 @@ class _internal_errors(logging.Handler):  # noqa: N801 - reads as a phrase where
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take note of an error."""
         self.found.append(self.format(record))
 
     def __enter__(self) -> list[str]:

@@ -232,11 +232,9 @@ class Watched(Scene[Client]):
     # -- what is known ----------------------------------------------------------------------------------
 
     def note(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Keep an ended exchange."""
         self.ends[exchange.id] = exchange, end
 
     def arrived(self, exchange: Exchange) -> None:
-        """Keep the prompt of a request: it is dropped with its text."""
         view = exchange.asked.parsed.view
         self._prompts[exchange.id] = view.prompt if view is not None else ""
 
@@ -249,7 +247,6 @@ class Watched(Scene[Client]):
 
     @property
     def gain(self) -> GainState:
-        """The last published gain."""
         return self.looks[-1].gain
 
     def saved_s(self) -> float:

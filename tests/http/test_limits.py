@@ -65,12 +65,10 @@ class Client:
         """Do nothing."""
 
     def abort(self) -> None:
-        """Take note."""
         self.aborted.append(self)
 
 
 def client() -> Any:
-    """Return a stand-in for a client's connection."""
     return Client()
 
 

@@ -65,7 +65,6 @@ def _invoke(command: object, *arguments: object) -> Result:
 
 
 async def _record(db: Path, bodies: list[tuple[str, dict[str, Any]]]) -> None:
-    """Send requests through a proxy that records them."""
     ledger, frozen = Ledger(db), predictor.load()
     frozen.frozen = True
     async with replay() as (_, url):

@@ -80,7 +80,6 @@ def steady(value: Any) -> Any:
 
 
 def shape(value: Any) -> Any:
-    """Return the keys of an object, and those of the objects in it."""
     if isinstance(value, dict):
         return tuple((key, shape(inner)) for key, inner in value.items())
     return tuple(shape(inner) for inner in value) if isinstance(value, list) else None

@@ -51,7 +51,6 @@ class Served(NamedTuple):
 
     @property
     def late(self) -> slice:
-        """The requests of a stream that has settled."""
         return slice(min(SETTLED, len(self.tokens) // 2), None)
 
     def accuracies(self, some: slice, ranking: Callable[..., Any] = ranking_accuracy) -> list[float]:

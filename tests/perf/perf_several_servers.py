@@ -49,7 +49,6 @@ class Turn:
 
 
 def traffic(questions: Sequence[Question], count: int, rate: float, seed: int) -> dict[float, Question]:
-    """Draw questions, none twice, with their arrivals."""
     rng = random.Random(seed)
     at_s, arrivals = 0.0, {}
     for question in rng.sample(questions, count):
@@ -59,7 +58,6 @@ def traffic(questions: Sequence[Question], count: int, rate: float, seed: int) -
 
 
 async def turn(url: str, given: argparse.Namespace, arrivals: dict[float, Question]) -> Turn:
-    """Let all questions come to one way at their times."""
     questions = list(arrivals.values())
     async with many_connections(url) as client:
 
@@ -86,7 +84,6 @@ def told(name: str, turns: Sequence[Turn]) -> str:
 
 
 async def reached(ways: dict[str, str]) -> bool:
-    """Whether every way leads to a server by now."""
     try:
         async with httpx.AsyncClient(trust_env=False) as client:
             answers = [await client.get(f"{url}/v1/models") for url in ways.values()]

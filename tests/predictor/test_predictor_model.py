@@ -79,7 +79,6 @@ def test_hostile_prompts_are_prompts(prompt: str) -> None:
 
 
 def without_middle(text: str) -> PromptView:
-    """Return a prompt's ends, as a proxy keeps them of a long one."""
     kept = f"{text[:1000]} … {text[-1000:]}"
     return PromptView(kept, cut=len(text) - len(kept))
 

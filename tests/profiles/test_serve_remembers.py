@@ -57,21 +57,17 @@ class Learning(Predictor):
         self.learned = 0
 
     def predict(self, view: PromptView, opinion: object = None) -> Prediction:
-        """Tell long stories from the rest."""
         p_long = 0.9 if "long" in view.prompt else 0.1
         tokens = 900.0 if "long" in view.prompt else 50.0
         return Prediction(1 - p_long, 0.0, p_long, p_long, tokens, tokens, self.name, memo=1)
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
-        """Count."""
         self.learned += 1
 
     def export_state(self) -> bytes:
-        """Write the count."""
         return str(self.learned).encode()
 
     def import_state(self, state: bytes) -> None:
-        """Read the count."""
         self.learned = int(state)
 
 
@@ -79,7 +75,6 @@ class Learning(Predictor):
 async def daemon_on(
     path: Path, url: str, *, predicts: object = None, profile: str | None = None, **settings: object
 ) -> AsyncIterator[Daemon]:
-    """Run a daemon that remembers in `path`."""
     settings = {"policy": "sjf"} | settings
     config = ServeConfig(backend=url, listen="127.0.0.1:0", **settings)  # type: ignore[arg-type]
     ledger = Ledger(path, profile=profile)
@@ -91,19 +86,16 @@ async def daemon_on(
 
 
 def contents(path: Path) -> bytes:
-    """Return all that lies on the disk of a database."""
     return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
 
 
 async def ask(http: httpx.AsyncClient, prompt: str, tokens: int = 30) -> None:
-    """Ask for a whole answer."""
     body = {"model": "replay", "messages": [{"role": "user", "content": prompt}]}
     answer = await http.post("/api/chat", json=body | {"options": {"num_predict": tokens}})
     assert answer.status_code == 200
 
 
 async def ask_all(daemon: Daemon, *prompts: str, tokens: int = 30) -> None:
-    """Ask all at once."""
     http = httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False)
     async with http, asyncio.TaskGroup() as group:
         for prompt in prompts:

@@ -123,7 +123,6 @@ def test_a_very_long_answer_is_no_longer_kept() -> None:
 
 
 def cut(splice: Splice, *pieces: bytes, then: Shape, tokens: int = 2) -> bytes:
-    """Cut an answer behind the pieces, and expect the next part."""
     out = fed(splice, *pieces)
     assert splice.want_cut()
     out += splice.feed(pieces[-1].replace(pieces[-1], chunk(" next")) if then is Shape.CHAT else b"")

@@ -21,7 +21,6 @@ CHANGED = "its system text changed between characters 1 and 256"
 
 
 def body(number: int) -> bytes:
-    """Return turn `number` of an agent that begins with the time."""
     system = {"role": "system", "content": f"It is 12:{number:02}. {'Obey the rules. ' * 100}"}
     messages = [system, {"role": "user", "content": f"{PRIVATE} " * 100}]
     for n in range(number):

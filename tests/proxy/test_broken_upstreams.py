@@ -16,8 +16,6 @@ PLAIN = get("/anything")
 
 
 def says(*pieces: bytes, reset: bool = False) -> Script:
-    """Answer every request with these bytes and end the connection."""
-
     async def script(it: Conversation) -> None:
         await it.request()
         it.send(*pieces)

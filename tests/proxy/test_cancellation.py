@@ -157,12 +157,10 @@ class Bench:
         return client
 
     async def act(self, action: str, **arguments: object) -> None:
-        """Have an operator act."""
         async with ControlClient(self.daemon.base_url) as control:
             await control.act(action, arguments)
 
     async def state(self, holds: Callable[[Snapshot], bool]) -> Snapshot:
-        """Return the first state in which `holds`."""
         return await until(self.daemon, holds)
 
 

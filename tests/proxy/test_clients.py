@@ -199,7 +199,6 @@ async def test_a_name_is_shown_as_it_is_and_forges_nothing(
 
 
 async def waiting_priority(daemon: Daemon, *headers: str, **more: Any) -> int:
-    """Ask for something, and return the priority it waits with."""
     async with raw_client(daemon.base_url) as client:
         client.send(chat(*headers, **more))
         state = await until(daemon, lambda s: len(s.queue) == 1)
@@ -327,8 +326,6 @@ LONG_LAST = b'data: {"type":"response.completed","response":{"output":"' + b"w" 
 
 
 async def tokens_counted(body: bytes, *headers: str, status: str = "200 OK") -> int:
-    """Return the tokens that one answer counts for."""
-
     async def script(it: Conversation) -> None:
         await it.request()
         it.send(answer(body, *headers, status=status))

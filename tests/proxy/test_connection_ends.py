@@ -41,7 +41,6 @@ async def silent(it: Conversation) -> None:
 
 
 def reset(client: RawClient) -> None:
-    """End a connection as a machine does that goes away."""
     client.writer.get_extra_info("socket").setsockopt(
         socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
     )
@@ -49,12 +48,10 @@ def reset(client: RawClient) -> None:
 
 
 def half_closed(connection: object) -> bool:
-    """Whether the daemon knows that the client has ended its side."""
     return bool(getattr(connection, "_half_closed", False))
 
 
 async def emptied(daemon: Daemon) -> None:
-    """Return when no client is left, nor anything of one."""
     table = daemon.connections
     await until(daemon, lambda _: not table.every and table.body_bytes == 0)
 

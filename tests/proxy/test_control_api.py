@@ -47,7 +47,6 @@ def chat(prompt: str) -> bytes:
 
 @pytest.fixture
 async def daemon() -> AsyncIterator[Daemon]:
-    """A daemon with one request running, for good, and two waiting."""
     backend = Replay(Engine(answer_tokens=LENGTHS))
     backend.engine.freeze()
     async with (
@@ -192,7 +191,6 @@ async def test_the_policies_are_compared_over_the_same_requests(
 ) -> None:
 
     def lopsided(scheduler: Scheduler, policy: Policy, now: float) -> list[tuple[str, float]]:
-        """One policy starts one request less."""
         return list(starts(scheduler, policy, now))[: 1 if policy.name == "sjf" else None]
 
     monkeypatch.setattr(operation, "starts", lopsided)

@@ -61,13 +61,11 @@ class Server:
     _running: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def start(self, model: str = DEFAULT_MODEL) -> None:
-        """Listen, at the same place if it has listened before."""
         app = Replay(self.engine, (model,)).app
         port = int(self.url.rpartition(":")[2] or 0)
         self.url = await self._running.enter_async_context(serve_app(app, port))
 
     async def stop(self) -> None:
-        """Cut off what runs and stop listening."""
         await self._running.aclose()
 
 
@@ -76,8 +74,6 @@ def thousand(prompt: str, rng: object) -> int:
 
 
 def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in virtual time."""
-
     @wraps(test)
     def in_virtual_time(**arguments: Any) -> None:
         run_virtually(test(**arguments))

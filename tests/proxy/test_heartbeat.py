@@ -47,7 +47,6 @@ def asks(path: str, *headers: str, stream: bool) -> bytes:
 
 @asynccontextmanager
 async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine, RawClient]]:
-    """A daemon whose one slot is taken, and who has it."""
     backend = Replay(Engine(answer_tokens=LENGTHS))
     async with (
         serve_app(backend.app) as url,
@@ -66,7 +65,6 @@ def events(body: bytes) -> list[dict[str, Any]]:
 
 
 def text_of(path: str, body: bytes) -> str:
-    """Return the text in a stream's events."""
     said = []
     for event in events(body):
         if path == "/api/chat":
@@ -127,7 +125,6 @@ async def from_the_server(daemon: Daemon, request: bytes) -> Message:
 
 
 async def chunked_rest(client: RawClient) -> bytes:
-    """Return the body of an answer whose head was read."""
     body = bytearray()
     async with asyncio.timeout(PATIENCE):
         while size := int(await client.reader.readuntil(b"\r\n"), 16):

@@ -43,7 +43,6 @@ def asks(path: str, content: str = "short", *, key: str = "key-of-ann") -> bytes
 
 
 def message_of(path: str, body: bytes) -> str:
-    """Take an error apart as the route's clients do, shape and all."""
     data = json.loads(body)
     if path.startswith("/api/"):
         assert list(data) == ["error"]

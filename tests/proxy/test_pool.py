@@ -115,7 +115,6 @@ async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
 
 
 def offers(parts: DaemonParts, **models: set[str]) -> None:
-    """Let workers say which models they have."""
     for name, offered in models.items():
         backend = parts.pool[name]
         backend.offered = frozenset(map(backend.adapter.known_as, offered))

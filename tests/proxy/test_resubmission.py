@@ -121,7 +121,6 @@ async def test_another_principal_does_not_get_it(tmp_path: Path) -> None:
 
 
 def left(kept: Resubmissions, client: str, prompt: int, arrival_s: float, left_s: float) -> None:
-    """Have a client give up a request."""
     exchange: Any = SimpleNamespace(
         id=f"id-{prompt}",
         first_byte_s=None,

@@ -34,7 +34,6 @@ def messages(name: str, turns: int) -> list[dict[str, str]]:
 
 
 def turn(name: str, number: int, tokens: int = 4, *headers: str) -> bytes:
-    """Return the request of a session's turn, counted from 1."""
     asked = {"messages": messages(name, number), "tools": [TOOL], "max_tokens": tokens}
     body = json.dumps({"model": "replay", **asked}).encode()
     return post("/v1/chat/completions", body, f"X-Clairvoyant-Client: {name}", *headers)

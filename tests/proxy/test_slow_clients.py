@@ -64,7 +64,6 @@ async def deaf_client(daemon: Daemon, raw: bytes) -> AsyncIterator[None]:
 
 
 def nobody_left(daemon: Daemon) -> bool:
-    """Whether every connection of a client has ended."""
     return not daemon.connections.every
 
 
@@ -114,7 +113,6 @@ async def test_a_stalled_body_does_not_keep_the_slot_from_others() -> None:
 
 
 async def gone_down(daemon: Daemon) -> None:
-    """Drain, and return once the daemon says that it is done."""
     daemon.drain()
     async with asyncio.timeout(10):
         await daemon.run_until_stopped()
@@ -177,8 +175,6 @@ BEHIND = {
 
 @asynccontextmanager
 async def occupied() -> AsyncIterator[Daemon]:
-    """A daemon whose one slot is taken."""
-
     async def holding(it: Conversation) -> None:
         await it.request()
         await it.left()

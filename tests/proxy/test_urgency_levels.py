@@ -49,7 +49,6 @@ class ByWord:
     name = "by-word"
 
     def level(self, view: PromptView, opinion: object = None) -> int:
-        """Return the level of a prompt."""
         return 0 if "URGENT" in view.prompt else 3
 
 

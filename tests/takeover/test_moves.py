@@ -32,19 +32,15 @@ class Process:
         self.words, self.variables = words, environment
 
     def cmdline(self) -> list[str]:
-        """Return its words."""
         return list(self.words)
 
     def exe(self) -> str:
-        """Return its program."""
         return f"/opt/{self.words[0]}"
 
     def cwd(self) -> str:
-        """Return its folder."""
         return "/srv/my models"
 
     def environ(self) -> dict[str, str]:
-        """Return its variables."""
         return self.variables
 
     def parent(self) -> None:

@@ -44,7 +44,6 @@ class Ollama:
         self.process.stdout.readline()
 
     def take_over(self, *options: str, answer: str = "") -> Result:
-        """Run the command for it."""
         words = ["ollama", "--backend", self.url, *options, "--", "--listen", self.own]
         return CliRunner().invoke(takeover.command, words, input=answer)
 
@@ -54,7 +53,6 @@ class Ollama:
         return httpx.post(f"{self.url}/api/chat", json=body, timeout=30).status_code
 
     def is_taken_over(self) -> bool:
-        """Whether the proxy answers at its address."""
         return httpx.get(f"{self.url}/_clairvoyant/health").is_success
 
 

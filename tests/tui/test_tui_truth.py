@@ -23,8 +23,6 @@ WITH_TROUBLE = (("fcfs", 1, 1), ("fcfs", 1, 2), ("bounded", 1, 2), ("bounded", 2
 
 
 def seen(policy: str, seed: int, **how: object) -> Watched:
-    """Run a schedule to its end."""
-
     async def run() -> Watched:
         async with watched(policy, seed, **how) as schedule:  # type: ignore[arg-type]
             await schedule.run(REQUESTS, RHO)

@@ -118,7 +118,6 @@ def test_only_system_module_imports_windows() -> None:
 def test_doctor_fixes_fit_the_platform(
     platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
     broken = tmp_path / "R & D.toml"
     broken.write_text("[clients.me]\nwieght = 2")
     config = ServeConfig(api_key_file=str(tmp_path / "my keys"))

@@ -1,7 +1,6 @@
 """`clairvoyant demo` from end to end: two backends, two daemons, the shipped predictor."""
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,12 +11,6 @@ from clairvoyant_cli.demo.race import Lane
 from clairvoyant_cli.errors import ClairvoyantError
 
 QUICK = ["--speed", "20000", "--requests", "6"]
-
-
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the daemons' word of themselves out of the user's directories."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 def test_the_result_is_json_on_stdout_and_nothing_else() -> None:

@@ -65,9 +65,7 @@ def interrupt(*_: object) -> None:
 
 
 @pytest.fixture
-def ollama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ollama]:
-    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
+def ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ollama]:
     monkeypatch.setattr(takeover, "service_manager_runs", lambda: False)
     started: list[subprocess.Popen[bytes]] = []
 

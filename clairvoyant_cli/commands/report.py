@@ -25,16 +25,14 @@ EXPLAINED = (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The comparison for a span of history; `by` has the groups by class, client and model. `answers` were
-    compared, `others` were not.
-    """
+    """The comparison for a span of history."""
 
     since: float
     until: float
     verdict: str
     answers: int
-    others: int
-    by: dict[str, list[Group]]
+    others: int  # answers that were not compared
+    by: dict[str, list[Group]]  # class, client and model
 
 
 def show(connection: Connection, span: Span, *, as_json: bool) -> None:

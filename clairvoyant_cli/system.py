@@ -377,14 +377,6 @@ def claim_alone(listener: socket.socket) -> None:
 # -- files ------------------------------------------------------------------------------------------
 
 
-def open_files_limit() -> int | None:
-    """Return the hard limit of open files; None if there is none."""
-    if sys.platform != "win32":
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        return None if hard == resource.RLIM_INFINITY else hard
-    return None
-
-
 def raise_open_files() -> int:
     """Raise the soft limit of open files, up to `MANY_FILES`; return it."""
     if sys.platform != "win32":

@@ -46,7 +46,7 @@ async def test_a_complete_setup_is_ok(tmp_path: Path) -> None:
             code, found = await asyncio.to_thread(examine, "--config", str(file), "--url", daemon.base_url)
     assert {topic: f["level"] for topic, f in found.items() if f["level"] in ("warning", "broken")} == {}
     assert code == ExitCode.OK
-    assert {"version", "backend", "models", "daemon", "predictor", "files", "gpu"} <= found.keys()
+    assert {"version", "backend", "models", "daemon", "predictor", "files"} <= found.keys()
 
 
 async def test_servers_default_to_those_of_the_running_daemon() -> None:

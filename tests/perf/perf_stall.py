@@ -30,7 +30,7 @@ OLLAMA, GENERATE, CHAT, COMPLETION = "/api/chat", "/api/generate", "/v1/chat/com
 JSON, NDJSON, SSE = "application/json", "application/x-ndjson", "text/event-stream"
 
 Made = tuple[str, Callable[[float], bytes]]
-"""Where it is sent, or its type, and a body of so many megabytes."""
+"""The route or content type, and the size of the body in megabytes."""
 
 
 def fill(before: bytes, unit: bytes, after: bytes, megabytes: float) -> bytes:

@@ -203,20 +203,26 @@ def test_fair_policies_start_a_request_past_tau_however_many_short_ones_others_s
     assert order == [("short", Reason.POLICY)] * 6 + [("long", Reason.TAU)]
 
 
-@pytest.mark.parametrize("name", ["fair", "fair-srpt"])
-def test_a_flood_past_tau_gets_one_start_per_tau_while_others_wait(name: str) -> None:
-    scheduler = one_slot(name, tau_s=10.0)
-    for number in range(50):
-        scheduler.submit(Job(f"ann {number}", 0.0, cost_s=90.0, client="ann"), 0.0)
-    scheduler.submit(Job("cyd", 1.0, cost_s=60.0, client="cyd"), 1.0)
+def started_by_tau(scheduler: Scheduler, seconds: range) -> list[str]:
+    """Submit and serve a short job each second; return the clients that tau started meanwhile."""
     by_tau = []
-    for second in range(100, 125):
+    for second in seconds:
         scheduler.submit(Job(f"ben {second}", second, cost_s=1.0, client=f"ben {second % 9}"), second)
         dispatch = scheduler.next(second)
         assert dispatch is not None
         if dispatch.reason is Reason.TAU:
             by_tau.append(dispatch.job.client)
         scheduler.finish(dispatch.job.id, second + 1.0)
+    return by_tau
+
+
+@pytest.mark.parametrize("name", ["fair", "fair-srpt"])
+def test_a_flood_past_tau_gets_one_start_per_tau_while_others_wait(name: str) -> None:
+    scheduler = one_slot(name, tau_s=10.0)
+    for number in range(50):
+        scheduler.submit(Job(f"ann {number}", 0.0, cost_s=90.0, client="ann"), 0.0)
+    scheduler.submit(Job("cyd", 1.0, cost_s=60.0, client="cyd"), 1.0)
+    by_tau = started_by_tau(scheduler, range(100, 125))
     assert by_tau[:2] == ["ann", "cyd"]
     assert by_tau.count("ann") == 3
 
@@ -227,15 +233,7 @@ def test_a_flood_past_tau_gets_one_start_per_tau_whatever_models_it_asks_for() -
         model = f"model {number % 4}"
         scheduler.submit(Job(f"ann {number}", 0.0, cost_s=90.0, client="ann", affinity=model), 0.0)
     scheduler.submit(Job("cyd", 1.0, cost_s=600.0, client="cyd"), 1.0)
-    by_tau = []
-    for second in range(100, 112):
-        scheduler.submit(Job(f"ben {second}", second, cost_s=1.0, client=f"ben {second % 9}"), second)
-        dispatch = scheduler.next(second)
-        assert dispatch is not None
-        if dispatch.reason is Reason.TAU:
-            by_tau.append(dispatch.job.client)
-        scheduler.finish(dispatch.job.id, second + 1.0)
-    assert by_tau == ["ann", "cyd", "ann"]
+    assert started_by_tau(scheduler, range(100, 112)) == ["ann", "cyd", "ann"]
 
 
 @pytest.mark.parametrize(("other", "by_tau"), [((), ["long 0", "long 1"]), (("ben",), ["long 0"])])

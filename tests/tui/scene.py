@@ -106,7 +106,7 @@ def serve(asked: list[Asked], key: Callable[[Asked], float]) -> Iterator[tuple[A
 
 
 class Scene:
-    """What comes of a scenario; `snapshot` says how it stands after so many seconds."""
+    """A scenario that is played; `snapshot(t)` is its state `t` seconds after the start."""
 
     def __init__(self, load: float) -> None:
         self.asked = list(_asked(load, Random(92)))

@@ -19,7 +19,7 @@ from clairvoyant_cli.commands.env import past_proxies
 from clairvoyant_cli.commands.run import _told
 from clairvoyant_cli.proxy.daemon import Daemon
 from tests.fakes.replay_backend import Engine, Replay
-from tests.fakes.serving import serving
+from tests.fakes.serving import replaying
 from tests.tui.board import busy
 
 NOWHERE = "http://127.0.0.1:9"
@@ -82,7 +82,7 @@ async def ran(home: Path, *words: str, stdin: bytes = b"", **more: str) -> tuple
 
 @asynccontextmanager
 async def proxy() -> AsyncIterator[Daemon]:
-    async with serve_app(Replay(Engine(1)).app) as url, serving(url) as daemon:
+    async with replaying(Engine(1)) as daemon:
         yield daemon
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import ollama
 import openai
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.proof import proven
 from clairvoyant_lab.virtual_time import run_virtually
 from pydantic import BaseModel
@@ -18,8 +17,8 @@ from pydantic import BaseModel
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Served
-from tests.fakes.replay_backend import Engine, Replay, Speed
-from tests.fakes.serving import believe, serving, until
+from tests.fakes.replay_backend import Engine, Speed
+from tests.fakes.serving import believe, replaying, until
 
 TOKENS = 200
 SPEED = Speed(prefill_tokens_per_s=10_000.0, decode_tokens_per_s=400.0)
@@ -65,7 +64,7 @@ async def preempting(way: str) -> AsyncIterator[Daemon]:
     """Run the proxy before one slot, of which it is proved that it goes on in a way."""
     engine = Engine(speed=SPEED, seed=1, answer_tokens=lambda prompt, rng: 1000)
     clock = asyncio.get_running_loop().time
-    async with serve_app(Replay(engine).app) as url, serving(url, policy="srpt", clock=clock) as daemon:
+    async with replaying(engine, policy="srpt", clock=clock) as daemon:
         await until(daemon, lambda s: s.backends[0].state == "up")
         worker = daemon.pool.first
         adapter = worker.adapter

@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clairvoyant_lab.asgi_server import serve_app
+
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.proxy.learning.persistence import Persistence
@@ -17,6 +19,7 @@ from predictor.record import Prediction, Predictor, PromptView
 from predictor.semantic.opinion import EncoderEstimate
 from profiles.records import Profile
 from tests.fakes.raw_http import RawClient, raw_client
+from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.scripted_upstream import Script, scripted
 
 TICK_S = 0.01
@@ -82,6 +85,16 @@ async def serving(
             yield daemon
     if not faults_expected:
         assert not errors, errors
+
+
+@asynccontextmanager
+async def replaying(
+    backend: Replay | Engine | None = None, predictor: Predictor | None = None, **settings: Any
+) -> AsyncIterator[Daemon]:
+    """Run the proxy before a replay backend, or one with this engine."""
+    app = (backend if isinstance(backend, Replay) else Replay(backend)).app
+    async with serve_app(app) as url, serving(url, predictor, **settings) as daemon:
+        yield daemon
 
 
 @asynccontextmanager

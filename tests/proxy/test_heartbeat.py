@@ -12,7 +12,6 @@ import anthropic
 import ollama
 import openai
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.proxy.daemon import Daemon
@@ -20,7 +19,7 @@ from clairvoyant_cli.proxy.requests import heartbeat
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.scripted_upstream import answer
-from tests.fakes.serving import between, serving, until
+from tests.fakes.serving import between, replaying, until
 
 LENGTHS = tabled({"endless": 100_000, "short": 3})
 ASK: Any = [{"role": "user", "content": "short"}]
@@ -49,8 +48,7 @@ def asks(path: str, *headers: str, stream: bool) -> bytes:
 async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine, RawClient]]:
     backend = Replay(Engine(answer_tokens=LENGTHS))
     async with (
-        serve_app(backend.app) as url,
-        serving(url, **({"keep_alive": "0.01"} | settings)) as daemon,
+        replaying(backend, **({"keep_alive": "0.01"} | settings)) as daemon,
         raw_client(daemon.base_url) as holder,
     ):
         backend.engine.freeze()

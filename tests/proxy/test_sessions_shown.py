@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.replay.kv_cache import KvCache
 from clairvoyant_lab.virtual_time import run_virtually
 
@@ -15,8 +14,8 @@ from clairvoyant_cli.proxy.observing.snapshots import RESTED_S
 from clairvoyant_cli.scheduler.sessions import MAX_HOLD_S
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import RawClient, post, raw_client
-from tests.fakes.replay_backend import Engine, Replay, Speed
-from tests.fakes.serving import serving, until
+from tests.fakes.replay_backend import Engine, Speed
+from tests.fakes.serving import replaying, until
 
 READ_TOKENS_PER_S = 100.0
 TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}
@@ -46,8 +45,7 @@ async def small_cache() -> AsyncIterator[tuple[Daemon, RawClient, RawClient]]:
     engine = Engine(speed=speed, answer_tokens=lambda prompt, rng: 10**6, cache=KvCache())
     clock = asyncio.get_running_loop().time
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, slots=1, clock=clock, policy="bounded") as daemon,
+        replaying(engine, slots=1, clock=clock, policy="bounded") as daemon,
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as other,
     ):

@@ -4,15 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access.clients import parse_clients
 from clairvoyant_cli.state.client import ControlClient
 from predictor.record import PromptView
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.serving import asked, serving, until
+from tests.fakes.replay_backend import Engine, tabled
+from tests.fakes.serving import asked, replaying, until
 
 CLIENTS = """
 [defaults]
@@ -87,8 +86,7 @@ async def test_rules_come_before_clients_and_clients_before_the_predictor(tmp_pa
     engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000}))
     engine.freeze()
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, clients=str(file), policy="urgency") as daemon,
+        replaying(engine, clients=str(file), policy="urgency") as daemon,
         raw_client(daemon.base_url) as holder,
     ):
         holder.send(chat(DESK, content="endless"))
@@ -119,8 +117,7 @@ async def test_one_of_level_0_that_waits_too_long_is_told_of(tmp_path: Path) -> 
     engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000}))
     engine.freeze()
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, clients=str(file), policy="urgency", urgency_target=0.02) as daemon,
+        replaying(engine, clients=str(file), policy="urgency", urgency_target=0.02) as daemon,
         raw_client(daemon.base_url) as holder,
         raw_client(daemon.base_url) as waiter,
         raw_client(daemon.base_url) as patient,
@@ -138,8 +135,7 @@ async def test_one_that_is_called_level_0_again_and_again_is_late_once() -> None
     engine = Engine()
     engine.freeze()
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, policy="urgency", urgency_target=0.2) as daemon,
+        replaying(engine, policy="urgency", urgency_target=0.2) as daemon,
         asked(daemon, *(chat() for _ in range(3))),
         ControlClient(daemon.base_url) as control,
     ):

@@ -152,3 +152,9 @@ async def answering(answers: Callable[[str], list[bytes]]) -> AsyncIterator[str]
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     finally:
         listening.close()
+
+
+async def silent(it: Conversation) -> None:
+    """Answer nothing until the other side leaves."""
+    await it.request()
+    await it.left()

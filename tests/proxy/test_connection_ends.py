@@ -14,7 +14,7 @@ from clairvoyant_cli.proxy.daemon import Daemon
 from predictor.record import Prediction, PromptView
 from predictor.semantic.opinion import EncoderEstimate
 from tests.fakes.raw_http import RawClient, get, post, raw_client
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.scripted_upstream import Conversation, answer, scripted, silent
 from tests.fakes.serving import ByFirstWord, between, serving, until
 
 CHAT = "/v1/chat/completions"
@@ -33,11 +33,6 @@ async def answering(it: Conversation) -> None:
     while True:
         await it.request()
         it.send(answer())
-
-
-async def silent(it: Conversation) -> None:
-    await it.request()
-    await it.left()
 
 
 def reset(client: RawClient) -> None:
@@ -148,12 +143,8 @@ async def test_of_a_crowd_that_no_queue_holds_the_rest_is_not_even_predicted(
     monkeypatch.setattr(limits, "perf_counter", lambda: next(clock) * limits.TURN_S)
     predicting = ByFirstWord()
 
-    async def script(it: Conversation) -> None:
-        await it.request()
-        await it.left()
-
     async with (
-        scripted(script) as upstream,
+        scripted(silent) as upstream,
         serving(upstream.base_url, predicting, slots=1, queue_capacity=3) as daemon,
         AsyncExitStack() as stack,
     ):
@@ -360,11 +351,7 @@ async def test_who_is_refused_for_lack_of_room_is_not_kept() -> None:
             await client.writer.drain()
             await asyncio.sleep(0)
 
-    async with (
-        scripted(silent) as upstream,
-        serving(upstream.base_url, max_connections=1) as daemon,
-        raw_client(daemon.base_url) as busy,
-    ):
+    async with between(silent, max_connections=1) as (daemon, busy):
         busy.send(get("/long"))
         await until(daemon, lambda s: s.counters.passed_through == 1)
         async with raw_client(daemon.base_url) as refused:

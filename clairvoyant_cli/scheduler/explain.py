@@ -30,7 +30,7 @@ class Cause(StrEnum):
     CHORE = "chore"  # a background job
     SWAP = "swap"  # each server that can take it has to load its model in place of another
     URGENT = "urgent"  # a level of urgency, or a priority
-    SHARE = "share"  # the policy is fair between clients
+    SHARE = "share"  # its client had more service than others
     ARRIVAL = "arrival"  # the policy goes by arrival
     SIZE = "size"  # the order of the policy is by predicted size
 
@@ -73,6 +73,7 @@ class Standings(Sequence[Standing]):
         self._scheduler = scheduler
         self._now = now
         self._slots = slots
+        self._excess_s = scheduler.excess_s(now)
         # What would start now is not always the first by key: its model may not be loaded, or the guard acts.
         if (choice := scheduler.next_up(now)) is not None:
             self.jobs.remove(choice.job)
@@ -162,6 +163,6 @@ class Standings(Sequence[Standing]):
             return Cause.SWAP
         if job.rank or (policy.by_level and job.urgency is not None):
             return Cause.URGENT
-        if policy.by_share:
+        if self._excess_s.get((job.client, job.interactive)):
             return Cause.SHARE
         return Cause.ARRIVAL if policy.key in (arrival, joined, joined_then_short) else Cause.SIZE

@@ -95,9 +95,9 @@ class Job:
     seq: int = 0
     rank: float = 0.0  # the client's priority behind the levels, or FIRST once promoted
     key: float = 0.0  # orders equal ranks
+    share_key: float = 0.0  # orders it among the first jobs of other clients, where a policy is fair
     queued_s: float = 0.0  # when it last joined the queue; its age counts from its arrival
     usage_s: float = 0.0  # its client's decayed service per weight when it was submitted
-    charged_s: float = 0.0  # when its client was charged
     levels_at_arrival: int = 0  # of the background
     by_operator: bool = False  # the operator set its rank
     held: bool = False

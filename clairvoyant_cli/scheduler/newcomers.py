@@ -14,6 +14,7 @@ from clairvoyant_cli.scheduler.residual_life import MIN_SIGMA, sigma_of
 WINDOW_S = 300.0  # arrivals of the last five minutes count
 LEAST_S = 60.0  # in the first minute, the rest of it counts as silence
 MOST = 128
+SAMPLED = (1.0 / 6.0, 0.5, 5.0 / 6.0)  # of a time, where it is computed who goes before
 
 
 class Flow(NamedTuple):
@@ -52,9 +53,14 @@ class Newcomers:
         work_s = [0.0, *accumulate([row[2] for row in rows])]
         squares = [0.0, *accumulate([row[3] for row in rows])]
 
-        def before(job: Job, in_s: float) -> Flow:
-            at = bisect_left(orders, (job.rank, job.key - aging * (now + in_s)))
-            return Flow(at / over_s, work_s[at], squares[at])
+        def before(job: Job, within_s: float) -> Flow:
+            keys = (job.key - aging * (now + share * within_s) for share in SAMPLED)
+            places = [bisect_left(orders, (job.rank, key)) for key in keys]
+            return Flow(
+                sum(places) / len(places) / over_s,
+                sum(work_s[at] for at in places) / len(places),
+                sum(squares[at] for at in places) / len(places),
+            )
 
         return before
 

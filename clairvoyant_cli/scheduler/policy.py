@@ -16,9 +16,6 @@ from clairvoyant_cli.scheduler.urgency import level_of
 GENTLE_AGING_RATE = 0.02
 """The aging coefficient of QUARTZ (Table 3): a job 1 s shorter may come up to 50 s later and pass."""
 
-FAIR_WEIGHT = 1.0
-"""Seconds of disadvantage per second of the client's recent service (beta of QUARTZ Eq. 8)."""
-
 QUARTZ_FAIRNESS = 0.10
 """Seconds of disadvantage per second of the client's service rate (beta: QUARTZ, Table 3)."""
 
@@ -47,23 +44,29 @@ class Policy:
     """A named ordering. Where servers can stop and resume jobs, it may also say which are stopped."""
 
     name: str
-    key: Callable[[Job], float]  # the lowest first
+    key: Callable[..., float]  # of a job, the lowest first
     summary: str = ""
     guard: Guard | None = None  # how tau may overrule the key
     in_seconds: bool = False  # the key is in seconds: the cost of loading a model is added
     by_level: bool = False  # urgent jobs first, and clients' claims are limited to their share
-    by_share: bool = False  # fair between clients, whatever the lengths
+    by_share: bool = (
+        False  # where there are several clients, `size_key` and their service order their first jobs
+    )
     # A job waits for one worker from its arrival, the best of this many drawn (QUARTZ, Algorithm 1). None: it
     # waits for the worker where it is predicted to end first when a slot falls free.
     candidates: int | None = None
     preemptive: bool = False  # a waiting job takes a running one's slot if that gains (see `preemption`)
     margin: float = 0.0  # what a cut must gain beyond its cost, as a share of the waiting job's time
     max_cuts: int | None = MAX_CUTS  # per job
-    # What a cut gains, in seconds, where the key does not tell. Without `preemptive` it cuts only prompts.
-    cut_key: Callable[[Job], float] | None = None
-    boosts: bool = False  # the key depends on the load: see `tuned`
+    # The seconds that a job is still to take, where the key does not tell: what a cut gains is in these.
+    size_key: Callable[[Job], float] | None = None
+    boosts: bool = False  # the key depends on the load, and takes the seconds to load a model: see `boosted`
     quantum_tokens: float | None = None  # a running job yields to any waiting one after this many
     yields: Callable[[Job], float] | None = None  # the highest yields first
+
+    def seconds(self, job: Job) -> float:
+        """Return the seconds that a job is still to take, by which jobs of several clients are compared."""
+        return (self.size_key or self.key)(job)
 
     @property
     def guarded(self) -> bool:
@@ -74,11 +77,6 @@ class Policy:
         """Whether it stops jobs that are being answered."""
         return self.preemptive or self.quantum_tokens is not None
 
-    @property
-    def stops_reading(self) -> bool:
-        """Whether it stops jobs whose prompt is still being read."""
-        return self.preemptive or self.cut_key is not None
-
 
 def arrival(job: Job) -> float:
     """Order by arrival, as local LLM servers do."""
@@ -88,20 +86,6 @@ def arrival(job: Job) -> float:
 def probability_long(job: Job) -> float:
     """Order by ascending P(Long) (Clairvoyant, section 3.4)."""
     return job.p_long
-
-
-def cost(job: Job) -> float:
-    return job.cost_s
-
-
-def gently_aged_cost(job: Job) -> float:
-    """Order by predicted service time, slightly aged: equals keep their order of arrival."""
-    return job.cost_s + GENTLE_AGING_RATE * job.arrival_s
-
-
-def fair_share(job: Job) -> float:
-    """Order by gently aged cost plus the client's recent service (QUARTZ, Eq. 8)."""
-    return gently_aged_cost(job) + FAIR_WEIGHT * job.usage_s
 
 
 def quartz_key(aging: float = GENTLE_AGING_RATE, fairness: float = QUARTZ_FAIRNESS) -> Callable[[Job], float]:
@@ -130,21 +114,17 @@ def remaining_of_size(job: Job) -> float:
     return sqrt(max(job.remaining_s * job.size_s, 0.0)) + aged_s
 
 
-def fair_remaining(job: Job) -> float:
-    """Order as `remaining_of_size`, plus the client's recent service as in `fair_share`."""
-    return remaining_of_size(job) + FAIR_WEIGHT * job.usage_s
-
-
-def boosted(rate: float = USUAL_RATE, slots: int = 1) -> Callable[[Job], float]:
+def boosted(rate: float = USUAL_RATE, slots: int = 1) -> Callable[..., float]:
     """Return the order by arrival less a boost, -ln(1 - exp(-rate s)) / rate, for s seconds still due.
 
     It is arrival order among long answers and shortest first among short ones, and a waiting job ages by
-    itself. If `rate` is that of the tail of waiting times (`tail_rate`), it minimises that tail for known
-    lengths (Boost: Yu and Scully, SIGMETRICS 2024). Several slots count as one that is faster.
+    itself. Loading its model counts as service. If `rate` is that of the tail of waiting times (`tail_rate`),
+    it minimises that tail for known lengths (Boost: Yu and Scully, SIGMETRICS 2024). Several slots count as
+    one that is faster.
     """
 
-    def key(job: Job) -> float:
-        due_s = max(job.remaining_s, LEAST_DUE_S) / slots
+    def key(job: Job, load_s: float = 0.0) -> float:
+        due_s = (max(job.remaining_s, LEAST_DUE_S) + load_s) / slots
         return job.arrival_s + log(-expm1(-rate * due_s)) / rate
 
     return key
@@ -194,24 +174,16 @@ POLICIES = {
         Policy(
             "boost",
             boosted(),
-            "Arrival order, with a longer head start for shorter predicted answers. Preempts a running "
-            "request where that gains more than it costs. At most one start in ten goes to one past tau.",
+            "Arrival order, with a longer head start for shorter predicted answers. Fair between clients. "
+            "Preempts a running request where that gains more than it costs. At most one start in ten goes "
+            "to one past tau.",
             Guard(every=9, stretch=2.0),
             in_seconds=True,
+            by_share=True,
             preemptive=True,
             margin=CUT_MARGIN,
-            cut_key=remaining_of_size,
+            size_key=remaining_of_size,
             boosts=True,
-        ),
-        Policy(
-            "bounded",
-            gently_aged_cost,
-            "Shortest predicted service time first. A request that has waited longer than tau, and five "
-            "times as long as the one it would displace, goes before it.",
-            Guard(stretch=5.0),
-            in_seconds=True,
-            margin=CUT_MARGIN,
-            cut_key=remaining_of_size,
         ),
         Policy(
             "sjf",
@@ -219,15 +191,6 @@ POLICIES = {
             "Lowest P(Long) first, as in the Clairvoyant paper. Once a request has waited longer than tau, "
             "the longest-waiting one goes first.",
             Guard(),
-        ),
-        Policy(
-            "fair",
-            fair_share,
-            "Shortest predicted service time first, plus the recent service of its client. At most one start "
-            "in three goes to a request past tau, and one per client and tau while others wait.",
-            Guard(every=2),
-            in_seconds=True,
-            by_share=True,
         ),
         Policy(
             "urgency",
@@ -239,27 +202,6 @@ POLICIES = {
             preemptive=True,
             margin=CUT_MARGIN,
             by_level=True,
-        ),
-        Policy(
-            "srpt",
-            remaining_of_size,
-            "Shortest predicted remaining time first, weighted by the total. Interrupts a running request "
-            "where that gains more than it costs. At most one start in three goes to a request past tau.",
-            Guard(every=2),
-            in_seconds=True,
-            preemptive=True,
-            margin=CUT_MARGIN,
-        ),
-        Policy(
-            "fair-srpt",
-            fair_remaining,
-            "Like `srpt`, plus the recent service of its client. Tau starts one request per client and tau "
-            "while others wait.",
-            Guard(every=2),
-            in_seconds=True,
-            by_share=True,
-            preemptive=True,
-            margin=CUT_MARGIN,
         ),
         Policy(
             "quartz",
@@ -288,12 +230,16 @@ POLICIES = {
             quantum_tokens=QUANTUM_TOKENS,
             yields=longest,
         ),
-        Policy("oracle", cost, "Shortest real service time first, for simulations.", in_seconds=True),
         Policy("fcfs", arrival, "Arrival order, as the servers themselves do.", in_seconds=True),
     )
 }
 
 URGENCY_POLICY = "urgency"  # the default with an urgency predictor
 
-SERVABLE = tuple(name for name in POLICIES if name != "oracle")
-"""The policies of a proxy, which does not know real lengths."""
+ALIASES = dict.fromkeys(("bounded", "srpt", "fair", "fair-srpt"), DEFAULT_POLICY)
+"""Names of earlier versions: what they did is in one policy now."""
+
+
+def policy_named(name: str) -> Policy:
+    """Return a policy by its name or an earlier one; KeyError if there is none."""
+    return POLICIES[ALIASES.get(name, name)]

@@ -6,7 +6,7 @@ cut is made if the gain exceeds a margin. If the prompt of v is still being read
 end of a batch: w waits for that, and what v has to read again is part of the cost.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from clairvoyant_cli.scheduler.job import Job, Preempt, Reason
 from clairvoyant_cli.scheduler.policy import Policy
@@ -40,13 +40,14 @@ def most_cuts(max_cuts: int, done_tokens: float) -> int:
     return max_cuts + int(done_tokens / TOKENS_A_CUT)
 
 
-def gain_s(victim: Job, waiting: Job, policy: Policy, waiters: float) -> float:
+def gain_s(victim: Job, waiting: Job, policy: Policy, waiters: float, excess_s: float = 0.0) -> float:
     """Return the seconds that a cut gains, minus its cost and margin; worth it above 0.
 
     `waiters` is the number of waiting jobs per slot, the one that would start included. Between different
     priorities the keys do not count: the cut is worth it unless the victim ends as soon anyway. For a more
     urgent job the other waiting jobs do not count. Resuming a background victim costs nothing; one promoted
-    from the background is protected only up to its predicted length.
+    from the background is protected only up to its predicted length. `excess_s` is how much more service the
+    victim's client had than that of the waiting job.
     """
     stops_s = victim.stops_s or 0.0
     once_s = victim.evicts_s + (victim.resume_s if victim.interactive else 0.0)
@@ -60,22 +61,31 @@ def gain_s(victim: Job, waiting: Job, policy: Policy, waiters: float) -> float:
         price_s = once_s
     if (urgent or victim.stops_s is not None) and victim.left_s() <= stops_s + price_s:
         return -1.0
-    if policy.key(victim) <= policy.key(waiting):
+    if waiting.client == victim.client and policy.key(victim) <= policy.key(waiting):
         return -1.0  # the victim would start again at once
-    key = policy.cut_key or policy.key
-    gains_s = key(victim) - key(waiting) - policy.margin * waiting.remaining_s
+    gains_s = (
+        policy.seconds(victim) - policy.seconds(waiting) + excess_s - policy.margin * waiting.remaining_s
+    )
     return victim.pace * gains_s - stops_s - price_s
 
 
-def worthwhile(able: Iterable[tuple[Job, Sequence[Job]]], policy: Policy, waiters: float) -> list[Preempt]:
+def worthwhile(
+    able: Iterable[tuple[Job, Sequence[Job]]],
+    policy: Policy,
+    waiters: float,
+    had_s: Mapping[tuple[str, bool], float],
+) -> list[Preempt]:
     """Return the cuts that are worth it, the best first, at most one per waiting job.
 
-    `able` has for each worker the job it would start next and the running jobs that may be cut for it.
+    `able` has for each worker the job it would start next and the running jobs that may be cut for it;
+    `had_s` is the service that clients had before others.
     """
     best: dict[str, tuple[float, Preempt]] = {}
     for waiting, victims in able:
         for victim in victims:
-            gained_s = gain_s(victim, waiting, policy, waiters)
+            more_s = had_s.get((victim.client, victim.interactive), 0.0)
+            more_s -= min(victim.remaining_s, more_s) + had_s.get((waiting.client, waiting.interactive), 0.0)
+            gained_s = gain_s(victim, waiting, policy, waiters, more_s)
             if gained_s > best.get(waiting.id, (0.0,))[0]:
                 best[waiting.id] = gained_s, Preempt(victim.id, victim.worker)
     return [preempt for _, preempt in sorted(best.values(), key=lambda each: -each[0])]

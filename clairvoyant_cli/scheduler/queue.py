@@ -16,12 +16,13 @@ Rule 7: a job of a session that does not have its turn is parked: it does not st
 Exceptions: promoted jobs, the most urgent ones, and policies without a guard.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from functools import cache, partial
-from itertools import count, islice
+from heapq import heapify, heappop, heapreplace
+from itertools import count, islice, takewhile
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple, Unpack
@@ -56,7 +57,8 @@ MAX_REPRICED = 8  # at most this many waiting jobs are priced again when a promp
 REPRICE_SHARE = 0.05  # a change of less than this share of a job's cost does not move it
 FORWARD_EVERY = 4  # at most one start in this many goes to a background job that has waited for tau
 
-_PLACE = attrgetter("rank", "key", "seq")
+Excess = dict[tuple[str, bool], float]
+"""Seconds of service beyond another client's, by client and whether the jobs are interactive."""
 
 
 class Choice(NamedTuple):
@@ -151,7 +153,6 @@ class Scheduler:
             displaced = self._one_too_many(client)
             self.cancel(displaced.id, now)
         job.session = self.sessions.arrived(job, now)
-        self.accounts.charge(job, now)
         job.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(job)
         self.newcomers.came(job)
@@ -212,6 +213,7 @@ class Scheduler:
                     self._place(each)
         self._clients_running[job.client] = self._clients_running.get(job.client, 0) + 1
         self.claims.started(job, now)
+        self.accounts.started(job, now)
         self._reprice(job, worker, now)
         if reason is Reason.TAU:
             self.tau_firings += 1
@@ -228,7 +230,6 @@ class Scheduler:
         job = self._stop(job_id, now, served=served)
         self.books.freed(job_id, now, over=True, served=served)
         self.sessions.left_slot(job, now, waits=False)
-        self.accounts.settle(job, now)
         if served and self.tail.served(job.served_s, max(1, sum(self.slots.values())), now):
             self.policy = tuned(self.policy, self.tail.rate, self.tail.slots)
             if self.policy.boosts:
@@ -350,12 +351,10 @@ class Scheduler:
         if job is None:
             return False
         self._now = now
-        self.accounts.give_back(job, now)
         job.saved_s = 0.0
         for name, value in estimates.items():
             setattr(job, name, value)
         self.fleet.price(job)
-        self.accounts.charge(job, now)
         self._place(job)
         job.moves.append(Move(now, MoveKind.REESTIMATED))
         return True
@@ -368,7 +367,6 @@ class Scheduler:
         self._leave(job)
         self.books.left(job_id, now)
         self.sessions.left_queue(job)
-        self.accounts.settle(job, now)
         return True
 
     def promote(self, job_id: str, now: float) -> bool:
@@ -423,7 +421,7 @@ class Scheduler:
         for a job that the guard would start after it.
         """
         policy = self.policy
-        if self.paused or not self._waiting or not (policy.interrupts or policy.stops_reading):
+        if self.paused or not self._waiting or not policy.interrupts:
             return []
         victims = dict[Station, list[Job]]()
         for station in self.fleet.stations.values():
@@ -441,18 +439,23 @@ class Scheduler:
             for station, choice in self._choices(victims, now)
             if now >= choice.job.not_before_s
         ]
-        return worthwhile(able, policy, max(1, self.interactive) / sum(self.slots.values())) if able else []
+        if not able:
+            return []
+        waiters = max(1, self.interactive) / sum(self.slots.values())
+        return worthwhile(able, policy, waiters, self.excess_s(now))
 
     def _may_pass(self, waiting: Job, running: Job, now: float) -> bool:
         """Return whether the guard would start `waiting` before `running`, were both waiting.
 
-        Under `by_share` policies a flooding client's running jobs can always be passed.
+        Under `by_share` policies another client's running jobs can always be passed.
         """
         loads = self.residency.swaps(running.worker, running.id, waiting.affinity)
         if running.stops_s is not None and (loads or self._is_in_order(waiting)):
             return False
         tau_s = self.tau_of(running.client)
-        if tau_s is None or self.policy.by_share or waiting.promoted or not running.interactive:
+        if tau_s is None or waiting.promoted or not running.interactive:
+            return True
+        if self.policy.by_share and waiting.client != running.client:
             return True
         return now - running.arrival_s <= tau_s or not self._guard_allows(running, waiting, now)
 
@@ -483,13 +486,38 @@ class Scheduler:
         job = copy(job)  # it may be in the queue
         self._admit(job)
         job.key = self.policy.key(job)
-        others = (e for e in self._waiting.values() if not e.held and e.id != job.id)
-        before = sorted((e for e in others if _PLACE(e) < _PLACE(job)), key=_PLACE)
-        return self.fleet.forecast(job, before, now)
+        others = (each for each in self._waiting.values() if not each.held and each.id != job.id)
+        before = takewhile(lambda each: each is not job, self._in_order([*others, job]))
+        return self.fleet.forecast(job, list(before), now)
 
     def waiting(self) -> list[Job]:
         """Return the waiting jobs in the order of their starts, were none to age; held ones last."""
-        return sorted(self._waiting.values(), key=attrgetter("held", "parked", "rank", "key", "seq"))
+        return list(self._in_order(self._waiting.values()))
+
+    def _in_order(self, jobs: Iterable[Job]) -> Iterable[Job]:
+        """Return jobs in the order of their starts. Where clients share, each start counts for its client."""
+        ordered = sorted(jobs, key=attrgetter("held", "parked", "rank", "key", "seq"))
+        excess_s = self.excess_s(self._now)
+        return _in_turns(ordered, excess_s, self.weight_of) if excess_s else ordered
+
+    def excess_s(self, now: float) -> "Excess":
+        """Return how much more service each client had than the one that had least, in seconds per weight.
+
+        Nothing where there is one client, or the policy does not share.
+        """
+        names = self._by_client.keys() | self._clients_running.keys()
+        if not self.policy.by_share or len(names) < 2:
+            return {}
+        found: Excess = {}
+        for interactive in (True, False) if self.interactive < len(self._waiting) else (True,):
+            used_s = {name: self.accounts.used_s(name, now, interactive=interactive) for name in names}
+            used_s = {name: used / self.weight_of(name) for name, used in used_s.items()}
+            least_s = min(used_s.values())
+            found |= {(name, interactive): used - least_s for name, used in used_s.items()}
+        return found
+
+    def weight_of(self, client: str) -> float:
+        return self.rules_of(client).weight
 
     def rules_of(self, client: str) -> Tenant:
         return rules_for(client, self.tenants, self.everybody) if client else EVERYBODY
@@ -578,44 +606,66 @@ class Scheduler:
 
         Unless `for_good`, claims of urgency are accepted without a check.
         """
-        apart = any(e.pinned or e.routed or e.able for e in self._waiting.values())
+        apart, excess_s = (
+            any(e.pinned or e.routed or e.able for e in self._waiting.values()),
+            self.excess_s(now),
+        )
         found = dict[tuple[object, ...], Choice | None]()
         for station in stations:
             alone = station.name if apart or station.apart else ""
             view = (alone, *self.residency.view(station.name, now))
             if view not in found:  # equal workers make the same choice
-                found[view] = self._choice(station, now, passed, for_good=for_good)
+                found[view] = self._choice(station, now, passed, excess_s, for_good=for_good)
             if (choice := found[view]) is not None:
                 yield station, choice
 
     def _choice(
-        self, station: Station, now: float, passed: Container[str], *, for_good: bool
+        self, station: Station, now: float, passed: Container[str], excess_s: Excess, *, for_good: bool
     ) -> Choice | None:
         """Return what a slot would start now: promoted, by tau or by policy."""
-        order = self._order_on(station.name)
         while jobs := self._open_to(station, now):
-            others = [each for each in jobs if each.id not in passed] if passed else jobs
-            job = min(others, key=order, default=None)
-            if job is None:
+            choice = self._first_of([each for each in jobs if each.id not in passed], station.name, excess_s)
+            if choice is None:
                 return None
+            job = choice.job
             if not for_good or self._may_claim(job, now):
                 break
         else:
             return None
-        if job.promoted:
-            return Choice(order(job), job, Reason.PROMOTED)
-        overdue = self._longest_overdue(jobs, now)
+        overdue = None if job.promoted else self._longest_overdue(jobs, now)
         if overdue is not None and overdue is not job and self._guard_allows(overdue, job, now):
             price_s = self.residency.price_s(station.name, overdue.affinity)
             return Choice((FIRST, price_s, overdue.seq), overdue, Reason.TAU)
-        return Choice(order(job), job, Reason.POLICY)
+        return choice
 
-    def _order_on(self, worker: str) -> Callable[[Job], tuple[float, float, int]]:
-        """Return what orders waiting jobs on a worker, the first lowest; loading a model counts."""
-        if not self.policy.in_seconds or not self.residency.prices:
-            return _PLACE
-        price_s = cache(partial(self.residency.price_s, worker))
-        return lambda job: (job.rank, job.key + price_s(job.affinity), job.seq)
+    def _first_of(self, jobs: list[Job], worker: str, excess_s: Excess) -> Choice | None:
+        """Return the first of waiting jobs by policy. Loading a model counts. Of several clients, that is the
+        first by `share_key` of each one's first.
+        """
+        policy, price_s = self.policy, _free
+        if policy.in_seconds and self.residency.prices:
+            price_s = cache(partial(self.residency.price_s, worker))
+
+        def order(job: Job) -> tuple[float, float, int]:
+            load_s = price_s(job.affinity)
+            if load_s and policy.boosts and not job.promoted:
+                return job.rank, policy.key(job, load_s), job.seq
+            return job.rank, job.key + load_s, job.seq
+
+        def between_clients(job: Job) -> tuple[float, float, int]:
+            return job.rank, _share_key(job, excess_s) + price_s(job.affinity), job.seq
+
+        if excess_s:
+            firsts = dict[tuple[str, bool], Job]()
+            for job in jobs:
+                first = firsts.setdefault((job.client, job.interactive), job)
+                if order(job) < order(first):
+                    firsts[job.client, job.interactive] = job
+            jobs, order = list(firsts.values()), between_clients
+        if not jobs:
+            return None
+        job = min(jobs, key=order)
+        return Choice(order(job), job, Reason.PROMOTED if job.promoted else Reason.POLICY)
 
     def _open_to(self, station: Station, now: float) -> list[Job]:
         """Return the waiting jobs that a slot may serve.
@@ -704,6 +754,7 @@ class Scheduler:
         self._now = now
         self.policy = tuned(policy, self.tail.rate, self.tail.slots)
         self.newcomers.forget()
+        self._turn_s.clear()
         self._place_all()
 
     def set_tenants(
@@ -718,12 +769,10 @@ class Scheduler:
         `priority_of` returns the priority that a job may have from now on; the operator's settings stay.
         """
         self._now = now
-        here = [*self._waiting.values(), *self.running.values()]  # running jobs may be requeued
-        weights = {job.client: self.rules_of(job.client).weight for job in here}
         self.tenants = dict(tenants)
         self.everybody = everybody
-        for job in here:
-            job.usage_s *= weights[job.client] / self.rules_of(job.client).weight
+        self._turn_s.clear()
+        for job in (*self._waiting.values(), *self.running.values()):  # running jobs may be requeued
             if priority_of is not None and not job.promoted and not job.by_operator:
                 rank = priority_of(job) + job.background_levels
                 if job.rank != rank:
@@ -762,6 +811,7 @@ class Scheduler:
             policy, workers={}, tau_s=self.tau_s, tenants=self.tenants, everybody=self.everybody
         )
         trial.fleet, trial._now, trial.since_promotion = self.fleet.copied(), now, self.since_promotion
+        trial.accounts = deepcopy(self.accounts)
         trial._clients_running, trial._since_forward = dict(self._clients_running), self._since_forward
         for job_id, job in self.running.items():
             trial.running[job_id] = trial.fleet.stations[job.worker].running[job_id] = copy(job)
@@ -799,14 +849,15 @@ class Scheduler:
     def _place(self, job: Job, pinned_s: Mapping[str, float] | None = None) -> None:
         """Give a waiting job the key, the worker and the turn that it has by now."""
         if not job.promoted:
-            job.key = self.policy.key(job)
+            job.key, job.share_key = self.policy.key(job), self.policy.seconds(job)
         self._route(job, pinned_s)
         self._unpark(job)
         job.parked = self._must_park(job)
         self._parked += job.parked
         if job.ready and self._is_in_order(job):
             usual_s = self.sessions.usual_s
-            job.key = self.policy.key(replace(job, cost_s=usual_s, cost_high_s=usual_s))
+            usual = replace(job, cost_s=usual_s, cost_high_s=usual_s)
+            job.key, job.share_key = self.policy.key(usual), self.policy.seconds(usual)
 
     def _is_in_order(self, job: Job) -> bool:
         """Return whether a waiting job goes by its arrival among the turns of sessions."""
@@ -837,9 +888,8 @@ class Scheduler:
         oldest family of a client first, then the one that has been parked for too long.
         """
         parked = [job for job in self._waiting.values() if job.parked and not job.held]
-        parked.sort(key=lambda job: job.usage_s, reverse=True)
-        least_s = {job.client: job.usage_s for job in parked}
-        parked.sort(key=lambda e: (least_s[e.client], self.sessions.family(e), e.usage_s, e.seq))
+        used_s = {e.client: self.accounts.used_s(e.client, now) / self.weight_of(e.client) for e in parked}
+        parked.sort(key=lambda e: (used_s[e.client], self.sessions.family(e), e.seq))
         for job in parked:
             self._place(job)
         still = [e for e in parked if e.parked and (of := self.sessions.of(e)) and of.agent]
@@ -859,9 +909,7 @@ class Scheduler:
             less_s = self.fleet.saves_s(worker, job)
             if job.cuts or less_s <= REPRICE_SHARE * job.cost_s:
                 continue
-            self.accounts.give_back(job, now)
             job.saves(less_s)
-            self.accounts.charge(job, now)
             self._place(job)
 
     def _let_forward(self, now: float) -> None:
@@ -896,7 +944,6 @@ class Scheduler:
             job.routed = self.fleet.route(job, among, self._now, pinned_s)
 
     def _place_all(self) -> None:
-        self._turn_s.clear()
         pinned_s = dict[str, float]()  # by those that are placed
         for job in self._waiting.values():
             self._place(job, pinned_s)
@@ -918,8 +965,41 @@ class Scheduler:
         self.fleet.ended(job, served=served)
         job.served_s += now - job.started_s
         self.claims.stopped(job, now)
+        self.accounts.stopped(job, now)
         running, client = self._clients_running, job.client
         running[client] -= 1
         if not running[client]:
             del running[client]
         return job
+
+
+def _free(affinity: str) -> float:
+    return 0.0
+
+
+def _share_key(job: Job, excess_s: Excess) -> float:
+    """Return what orders the first jobs of several clients."""
+    return job.key if job.promoted else job.share_key + excess_s.get((job.client, job.interactive), 0.0)
+
+
+def _in_turns(ordered: Iterable[Job], excess_s: Excess, weight_of: Callable[[str], float]) -> Iterator[Job]:
+    """Merge the orders of several clients: each start adds to the service of its client."""
+    had_s, queues = dict(excess_s), dict[tuple[str, bool], deque[Job]]()
+    for job in ordered:
+        queues.setdefault((job.client, job.interactive), deque()).append(job)
+
+    def head(of: tuple[str, bool]) -> tuple[bool, bool, float, float, int, tuple[str, bool]]:
+        job = queues[of][0]
+        return job.held, job.parked, job.rank, _share_key(job, had_s), job.seq, of
+
+    heads = [head(of) for of in queues]
+    heapify(heads)
+    while heads:
+        of = heads[0][-1]
+        job = queues[of].popleft()
+        yield job
+        had_s[of] = had_s.get(of, 0.0) + job.cost_s / weight_of(job.client)
+        if queues[of]:
+            heapreplace(heads, head(of))
+        else:
+            heappop(heads)

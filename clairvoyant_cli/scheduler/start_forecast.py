@@ -22,6 +22,7 @@ STRETCH_SHARE = 0.5
 """A guard that lets those pass that waited 1/r as long is taken for one of r / 2: few of them have waited
 just so long. With r waits are overestimated by a quarter, with 1 underestimated by as much."""
 
+PASSES = 4  # of the fixed point: newcomers during a wait make it longer
 MIN_SIGMA, MAX_SIGMA = 0.15, 2.5  # limits of the spread of a wait, as the sigma of its logarithm
 MAX_PLAYED = 200  # jobs simulated to compare policies: some ten milliseconds per policy
 
@@ -99,17 +100,19 @@ class StartForecast:
         slot, free_s = self._slot_for(job)
         number, guard = len(self._slots), self._scheduler.policy.guard
         mean_s = until_s = free_s
-        for _ in range(2):
-            flow = self._newcomers(job, until_s / 2.0)
+        for _ in range(PASSES):
+            # Where keys age, later newcomers go before it less often.
+            flow = self._newcomers(job, until_s)
             load = min(flow.work_s / number, MAX_LOAD)
-            mean_s = until_s = free_s / (1.0 - load)
-            tau_s = None if guard is None or job.background_levels else self._scheduler.tau_of(job.client)
-            age_s = self._now - job.arrival_s
-            if guard is not None and tau_s is not None and age_s + mean_s > tau_s:
-                stretch = max(guard.stretch * STRETCH_SHARE, 1.0)
-                guarded_s = (free_s - load * age_s / stretch) / (1.0 - load * (1.0 - 1.0 / stretch))
-                mean_s = min(max(guarded_s, free_s + load * max(tau_s - age_s, 0.0)), mean_s)
-                until_s = (mean_s - free_s) / load if load else 0.0
+            mean_s = free_s / (1.0 - load)
+            until_s = (until_s + mean_s) / 2.0
+        tau_s = None if guard is None or job.background_levels else self._scheduler.tau_of(job.client)
+        age_s = self._now - job.arrival_s
+        if guard is not None and tau_s is not None and age_s + mean_s > tau_s:
+            stretch = max(guard.stretch * STRETCH_SHARE, 1.0)
+            guarded_s = (free_s - load * age_s / stretch) / (1.0 - load * (1.0 - 1.0 / stretch))
+            mean_s = min(max(guarded_s, free_s + load * max(tau_s - age_s, 0.0)), mean_s)
+            until_s = (mean_s - free_s) / load if load else 0.0
         grows = mean_s / free_s if free_s else 1.0
         started = len(self._found)
         if number > 1 and started:

@@ -470,5 +470,5 @@ def unlike(number: int) -> Engine:
 async def pool_chaos(seed: int = 1) -> AsyncIterator[PoolChaos]:
     """Set the scene; a fault that the daemon logs is an error."""
     engines = {f"w{number}": unlike(number) for number in range(4)}
-    async with scenery(engines, policy="bounded", outage_grace=POOL_GRACE_S) as (daemon, backends, stack):
+    async with scenery(engines, policy="boost", outage_grace=POOL_GRACE_S) as (daemon, backends, stack):
         yield PoolChaos(daemon, backends, random.Random(seed), stack=stack)

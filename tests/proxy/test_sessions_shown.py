@@ -45,7 +45,7 @@ async def small_cache() -> AsyncIterator[tuple[Daemon, RawClient, RawClient]]:
     engine = Engine(speed=speed, answer_tokens=lambda prompt, rng: 10**6, cache=KvCache())
     clock = asyncio.get_running_loop().time
     async with (
-        replaying(engine, slots=1, clock=clock, policy="bounded") as daemon,
+        replaying(engine, slots=1, clock=clock, policy="boost") as daemon,
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as other,
     ):

@@ -3,7 +3,7 @@
 import pytest
 
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import MAX_PLAYED, starts
 
@@ -22,7 +22,7 @@ def test_forecast_starts_follow_predicted_ends() -> None:
     assert dict(starts(scheduler, POLICIES["sjf"], 1.0)) == {"j2": 3.0, "j3": 4.0, "j1": 6.0}
 
 
-@pytest.mark.parametrize("policy", SERVABLE)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_forecast_does_not_change_the_queue(policy: str) -> None:
     scheduler = queue("sjf", 4.0, 10.0, 1.0, 2.0)
     scheduler.hold("j3", 0.0)

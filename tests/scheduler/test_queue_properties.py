@@ -326,29 +326,6 @@ def loads(draw: st.DrawFn) -> Load:
     return Load(draw(times), draw(times), draw(times))
 
 
-@given(loads(), st.sampled_from([0.0, 5.0, 30.0]))
-@settings(max_examples=100, deadline=None)
-def test_the_default_never_lets_late_arrivals_pass_a_job_past_tau(load: Load, tau_s: float) -> None:
-    """The stated bound: past tau, only what came in the first 80 % of a job's wait may be before it."""
-    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1}, tau_s=tau_s)
-    arrivals = [sum(load.gaps_s[: n + 1]) for n in range(len(load.gaps_s))]
-    now, number, done = 0.0, 0, 0
-    while done < len(arrivals):
-        while number < len(arrivals) and (arrivals[number] <= now or not len(scheduler)):
-            now = max(now, arrivals[number])
-            scheduler.submit(Job(str(number), arrivals[number], 0.5, load.guesses_s[number]), now)
-            number += 1
-        dispatch = scheduler.next(now)
-        assert dispatch is not None
-        for entry in scheduler.waiting():
-            waited_s = now - entry.arrival_s
-            if waited_s > tau_s and dispatch.job.arrival_s > entry.arrival_s:
-                assert dispatch.waited_s * 5.0 >= waited_s - 1e-9
-        now += load.costs_s[int(dispatch.job.id)]
-        scheduler.finish(dispatch.job.id, now)
-        done += 1
-
-
 def test_a_cancelled_job_never_runs() -> None:
     scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1})
     scheduler.submit(Job("a", 0.0), 0.0)

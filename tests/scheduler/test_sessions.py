@@ -32,7 +32,7 @@ def turn(name: str, number: int, now: float = 0.0, **more: Any) -> Job:
     return Job(f"{name}{number}", now, prefix=prefix, prompt_tokens=prompt_tokens, **given)
 
 
-def queue(slots: int = 1, room: float | None = None, policy: str = "bounded", **more: Any) -> Scheduler:
+def queue(slots: int = 1, room: float | None = None, policy: str = "boost", **more: Any) -> Scheduler:
     """Return a queue for one server whose cache behind the slots holds `room` tokens, None: unknown."""
     scheduler = Scheduler(POLICIES[policy], workers={"gpu": slots}, **more)
     scheduler.set_slots("gpu", slots, at_once=slots)
@@ -264,7 +264,7 @@ def test_a_change_of_policy_parks_a_request_that_can_be_cancelled() -> None:
     scheduler = queue(room=500.0, policy="fcfs")
     serve(scheduler, turn("a", 0), 0.0)
     scheduler.submit(turn("b", 0, 1.0), 1.0)
-    scheduler.set_policy(POLICIES["bounded"], 1.0)
+    scheduler.set_policy(POLICIES["boost"], 1.0)
     assert started(scheduler, 1.1) == []
     assert scheduler.cancel("b0", 1.2)
 

@@ -140,7 +140,7 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
 
 def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
     guard = scheduler.policy.guard
-    if scheduler.policy.by_share:
+    if scheduler.policy.by_share and sum(waiting > 0 for waiting, _ in scheduler.clients.values()) > 1:
         return "the guard starts one request per client and tau while several clients wait."
     if standing.overdue_more or guard is None:
         others = plural(standing.overdue_more, "other")

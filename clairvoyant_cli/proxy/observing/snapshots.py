@@ -29,7 +29,7 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.sessions import Session
 from clairvoyant_cli.state.encoding import WORDS
 from clairvoyant_cli.state.snapshot import (
@@ -117,7 +117,7 @@ class SnapshotBuilder:
             mode=operation.mode,
             uptime_s=now - self.started_s,
             policy=operation.policy,
-            policies=SERVABLE,
+            policies=tuple(POLICIES),
             tau=self._tau(now),
             predictor=self._predictor(),
             backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
@@ -138,7 +138,7 @@ class SnapshotBuilder:
             waiting=replace(waiting.totals(), backlog_s=self.backlog.stands_for_s),
             gain=gain,
             sessions=self._sessions(waiting.standings.jobs, now),
-            summaries=tuple(POLICIES[name].summary for name in SERVABLE),
+            summaries=tuple(each.summary for each in POLICIES.values()),
             displaced_policy=operation.displaced_policy,
         )
         return replace(state, verdict=verdict(state, stopping=operation.stopping))

@@ -8,7 +8,7 @@ Rule 3: what is kept of a request is bounded, except for its text, which is drop
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -152,7 +152,7 @@ def _read(raw: Piece, route: Route, traits: ServerTraits, client: str) -> Parsed
     model = short_name(body.model)
     if route.shape is Shape.CHAT and not traits.OBEYS_COMPLETION_CAP:
         body.max_completion_tokens = ABSENT
-    view = view_of(body, model, client)
+    view = replace(view_of(body), model=model, client=client)
     bypass = _bypass(body, route.shape, view, traits, model)
     if bypass and not _is_plain(raw):
         return _unknown(route, client)

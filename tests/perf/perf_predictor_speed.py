@@ -116,7 +116,7 @@ def agents(rounds: int, size: int = 100_000) -> None:
 
 
 def _read(shape: Shape, body: bytes) -> PromptView:
-    return VIEWS[shape](BODY.decode(body), "m", "eve")
+    return VIEWS[shape](BODY.decode(body))
 
 
 def learning(answers: int) -> None:

@@ -188,8 +188,8 @@ def _slots(scheduler: Scheduler, now: float) -> tuple[list[Station], list[float]
     for station in scheduler.fleet.stations.values():
         if station.slots:
             ends_s = [0.0] * station.at_once
-            for each in station.running.values():  # more than that wait inside
-                heapreplace(ends_s, ends_s[0] + each.left_s(now))
+            for job in station.running.values():  # more than that wait inside
+                heapreplace(ends_s, ends_s[0] + job.left_s(now))
             left += [(each, station) for each in ends_s]
     left.sort(key=itemgetter(0))
     rates = [1.0 / max(each, 1e-6) for each, _ in left]

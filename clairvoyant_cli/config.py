@@ -300,7 +300,7 @@ class ServeConfig:
         one_of(PREEMPT),
     )
     no_self_test: bool = setting(
-        False, None, "Do not test in idle time whether answers can be cut and continued."
+        False, None, "Do not test in idle time whether answers can be preempted and continued."
     )
     quantum: int = setting(100, "TOKENS", "Tokens per turn under `rr` and `rr-sjf`.", AT_LEAST_1, expert=True)
     freeze: bool = setting(

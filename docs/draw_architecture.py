@@ -7,6 +7,7 @@ Layers are those of the import contract in pyproject.toml; arrows are the import
 """
 
 import ast
+import re
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def layers() -> list[list[str]]:
     """Return the packages and modules of each layer, the uppermost first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     rows = next(each["layers"] for each in contracts if each["type"] == "layers")
-    names = [[name.strip().removeprefix(f"{PROGRAM}.") for name in row.split("|")] for row in rows]
+    names = [[name.strip().removeprefix(f"{PROGRAM}.") for name in re.split("[|:]", row)] for row in rows]
     return [[name for name in row if not name.startswith("__")] for row in names if row != ["__main__"]]
 
 

@@ -139,14 +139,30 @@ class Continuation:
         return self.trials >= MIN_TRIALS and self.exact + self.rounded >= MIN_ALIKE_SHARE * self.trials
 
     @property
+    def fits(self) -> bool:
+        return self.is_exact or self.is_rounded
+
+    @property
+    def faulty(self) -> int:
+        """Trials whose text differed by more than rounding."""
+        return self.trials - self.exact - self.rounded
+
+    @property
     def repeats_are_exact(self) -> bool:
         """Whether greedy answers to repeated prompts may be preempted."""
         return 0 < self.repeats == self.exact_repeats
 
+    @property
+    def rounding(self) -> str:
+        """How many texts differ by rounding, as the clause of a sentence; "" if that cannot be told."""
+        if self.tie_nats is None:
+            return ""
+        return f", {self.rounded} differ by rounding (ties within {self.tie_nats:.2g} nats)"
+
 
 def best_of(continuations: Iterable[Continuation]) -> Continuation | None:
     """Return the fastest exact one, else the fastest that is equal up to rounding."""
-    fit = [each for each in continuations if each.is_exact or each.is_rounded]
+    fit = [each for each in continuations if each.fits]
     return min(fit, key=lambda each: (not each.is_exact, each.resume_s), default=None)
 
 
@@ -155,9 +171,7 @@ def verdict_of(proof: Continuation) -> str:
     counts = f"{proof.exact} of {proof.trials} continuations matched"
     if proof.is_exact:
         return counts
-    if proof.tie_nats is not None:
-        counts += f", {proof.rounded} differ by rounding (ties within {proof.tie_nats:.2g} nats)"
-    return f"{counts}; answers at temperature 0 are not preempted"
+    return f"{counts}{proof.rounding}; answers at temperature 0 are not preempted"
 
 
 MIN_TRIALS = 12
@@ -175,15 +189,15 @@ class Profile:
     host: Host
     served: Served
     plan: str
-    method: str  # how mu_short was obtained: in the queue, or from service times if that would take too long
-    concurrency: int
-    mu_short_s: Estimate | None
-    tau_s: float | None
-    decode_tokens_per_s: float | None
-    prefill_tokens_per_s: float | None
-    ttft_s: float | None
-    load_s: float | None
-    slots: int
+    method: str = "not measured"  # how mu_short was obtained: in the queue, or from service times
+    concurrency: int = 0
+    mu_short_s: Estimate | None = None
+    tau_s: float | None = None
+    decode_tokens_per_s: float | None = None
+    prefill_tokens_per_s: float | None = None
+    ttft_s: float | None = None
+    load_s: float | None = None
+    slots: int = 1
     mixes: tuple[Mix, ...] = ()
     bands: tuple[Band, ...] = ()
     short_p99_s: float | None = None

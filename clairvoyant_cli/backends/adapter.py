@@ -3,31 +3,31 @@
 Other kinds are subclasses in modules of their own (`adapters.ADAPTERS`).
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
 
 import msgspec
 
-from clairvoyant_cli.addresses import is_loopback, same_host
 from clairvoyant_cli.backends.continuation import NEXT_TOKEN_TIMEOUT_S, Prefill, Way, next_token
-from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, UNKNOWN, Heeding, Priority
+from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
 from clairvoyant_cli.backends.prober import Ask
-from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import CAPS, Body, Continuable
 from clairvoyant_cli.protocols.errors import Refusal, error_object, response
 from clairvoyant_cli.protocols.model_settings import ModelSettings, listed_settings
-from clairvoyant_cli.protocols.probes import BusySlots, OfferedModel, ProbeAnswer, engine_state
+from clairvoyant_cli.protocols.probes import (
+    BusySlots,
+    EngineLoad,
+    LoadedModel,
+    OfferedModel,
+    ProbeAnswer,
+)
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Route, Shape, Work, plainly_spelled, unescaped
-from clairvoyant_cli.state.snapshot import EngineState, LoadedModel
 
 LISTED_OR_LOCKED = (200, 401)  # statuses of a list of models, or of a server that wants a key
-METRICS_PATH = "/metrics"
 LOADING = "loading its model"
 NO_CAP = "the server does not tell its limit on answers"
 FULL = "the server's context may be full soon"
@@ -36,17 +36,6 @@ NOT_UNDERSTOOD = "its answers cannot be parsed"
 UNTOLD_CONTEXT = 2048  # tokens for prompt and answer at a server that does not tell: Ollama's least default
 CONTEXT_MARGIN = 128  # tokens that may come until a cut takes effect, and that a template adds
 BYTES_A_TOKEN = 2  # of text, fewer only in numbers and in what is no text
-
-
-_URL = re.compile(
-    rb"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[^/?#@:]+)(?::(?P<port>[0-9]{1,5}))?(?P<path>[/?#].*)?",
-    re.IGNORECASE,
-)
-
-
-def _is_under(prefix: bytes, target: bytes) -> bool:
-    """Whether a path is the prefix itself or below it."""
-    return target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in (b"", b"/", b"?", b"#")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,125 +54,32 @@ class Found:
         return self.url + self.prefix
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class ObservedServer:
-    """One LLM server as `Adapter.refresh` sees it.
+@dataclass(slots=True)
+class Status:
+    """What a server said of itself when it was last asked. `Adapter.refresh` keeps it current."""
 
-    `state` is up, loading, down or unknown. `annotate` is on, off or auto: whether requests to it carry a
-    priority; auto means if it is known to order by it. `offered` holds its models in the spelling of
-    `Adapter.known_as`, None if unknown. `guessed` means that nothing answered yet, so the adapter is only the
-    likeliest. `shares_cache`: its slots share one KV cache. `leads_back` means that its address leads back to
-    this proxy.
-    """
-
-    name: str
-    adapter: "Adapter"
-    upstream: Upstream
-    prefix: str = ""
-    slots: int = 1
-    slots_fixed: bool = False
-    state: str = "unknown"
+    state: str = "unknown"  # or up, loading, down
+    detail: str = ""  # what is wrong with it, in words
+    seen: bool = False  # it was up, or loading, at least once
     version: str = ""
-    detail: str = ""
+    slots: int = 1  # how many answers it gives at once
     models: tuple[LoadedModel, ...] = ()
-    offered: frozenset[str] | None = None
-    remote_models: frozenset[str] = frozenset()
-    swaps: int = 0
-    speeds: Speeds = field(default_factory=Speeds)
-    seen: bool = False
-    guessed: bool = False
-    leads_back: bool = False
-    annotate: str = "off"
-    heeding: Heeding = UNKNOWN
-    engine: EngineState | None = None
-    shares_cache: bool = False
-    most_running: int = 0
+    offered: frozenset[str] | None = None  # its models as `Adapter.known_as` spells them; None if unknown
+    remote_models: frozenset[str] = frozenset()  # those that run elsewhere
+    swaps: int = 0  # models that it loaded beside, or in place of, others
+    shares_cache: bool = False  # its slots share one KV cache
+    heeding: Heeding = UNKNOWN  # whether it orders its own queue by priority
+    engine: EngineLoad | None = None  # what it has in that queue
+    most_running: int = 0  # of it at once, as far as its own counts show
 
-    def __repr__(self) -> str:
-        return f"<Server {self.adapter.name} {self.upstream.url} {self.state}, {self.slots} slots>"
-
-    @property
-    def base_url(self) -> str:
-        """Where its API is."""
-        return self.upstream.url + self.prefix
-
-    def target_of(self, target: bytes) -> bytes:
-        """Return the target of a client's request at this server: under its prefix."""
-        prefix = self.prefix.encode()
-        return target if _is_under(prefix, target) or target == b"*" else prefix + target
-
-    def kept_here(self, location: bytes) -> bytes:
-        """Return where a redirect of this server leads through the proxy: the path, without its prefix.
-
-        A location at another host is returned as it is, and so is one whose path would be read as a host.
-        """
-        absolute = _URL.fullmatch(location)
-        if absolute is not None:
-            host, port = absolute["host"].decode("latin-1"), absolute["port"]
-            default = 443 if absolute["scheme"].lower() == b"https" else 80
-            if (same_host(host.strip("[]")), int(port or default)) != self.place[:2]:
-                return location
-        path = location if absolute is None else absolute["path"] or b"/"
-        prefix = self.prefix.encode()
-        if prefix and _is_under(prefix, path):
-            path = path[len(prefix) :]
-            path = path if path.startswith(b"/") else b"/" + path
-        return location if path.startswith(b"//") else path
-
-    @property
-    def place(self) -> tuple[str, int, str]:
-        """Host, port and prefix, which no two servers share, however they are spelled."""
-        return same_host(self.upstream.host), self.upstream.port, self.prefix
-
-    @property
-    def stamps(self) -> Priority | None:
-        """The priority that its requests are stamped with; None if they wait here for a slot instead."""
-        if self.annotate == "on":
-            return self.heeding.priority or self.adapter.PRIORITY
-        return self.heeding.priority if self.annotate == "auto" else None
-
-    @property
-    def room(self) -> int:
-        """How many requests it is sent at once: more than it answers, where it orders them by itself."""
-        return self.slots if self.slots_fixed or self.stamps is None else MAX_IN_FLIGHT
-
-    @property
-    def at_once(self) -> int:
-        """How many it answers at once, as far as that is known: the others wait inside it."""
-        return max(self.slots, self.most_running) if self.stamps is not None else self.slots
-
-    @property
-    def shared_tokens(self) -> float:
-        """The tokens that the contexts of all its slots may have together."""
-        context = self.models[0].context if self.shares_cache and self.slots > 1 and self.models else None
-        return context or inf
-
-    def note_load(self) -> None:
+    def note_load(self, engine: EngineLoad | None) -> None:
         """Learn the engine's concurrency from its own counts: one more than it ran while nothing waited
         inside, and no more than it runs while something does.
         """
-        engine = self.engine
+        self.engine = engine
         if engine is not None and engine.running:
             most = max(self.most_running, engine.running + 1)
             self.most_running = engine.running if engine.waiting else most
-
-    @property
-    def local_port(self) -> int | None:
-        """Where it listens on this machine; None if it is on another."""
-        return self.upstream.port if is_loopback(self.upstream.host) else None
-
-    @property
-    def away(self) -> bool:
-        """Whether it was up and is not now, or is loading its model: queued requests are kept for it."""
-        return self.seen and self.state in ("down", "loading")
-
-    def lists(self, model: str) -> bool:
-        """Whether it lists a model."""
-        return self.offered is not None and self.adapter.known_as(model) in self.offered
-
-    def may_have(self, model: str) -> bool:
-        """Whether it may answer for a model that it does not list."""
-        return self.offered is None or self.adapter.ANSWERS_ANY_MODEL
 
 
 def fits(
@@ -215,8 +111,7 @@ class Adapter:
     SETTINGS_WAKE: ClassVar[bool] = False  # reading `settings` loads a model that was unloaded while idle
     REPORTS_SLOTS: ClassVar[bool] = False  # tells how many slots it has, and which are at work
     REPORTS_LOADING: ClassVar[bool] = True  # may answer 503 while its model loads, instead of waiting
-    SWAPS_MODELS: ClassVar[bool] = False  # loads models on demand, unloads others, and lists those loaded
-    UNLOADS_MODELS: ClassVar[bool] = False  # loads and unloads a model on request
+    SWAPS_MODELS: ClassVar[bool] = False  # loads and unloads models on demand, and lists those loaded
     ANSWERS_ANY_MODEL: ClassVar[bool] = False  # has one model, whatever name a request gives
     SETS_LENGTH: ClassVar[bool] = False  # can write an answer of an exact number of tokens (`ignore_eos`)
     OBEYS_COMPLETION_CAP: ClassVar[bool] = True  # heeds `max_completion_tokens`
@@ -233,33 +128,32 @@ class Adapter:
         answer = await ask(self.models_path)
         return Found(self, url, prefix) if answer.status else None
 
-    async def refresh(self, ask: Ask, server: ObservedServer) -> None:
-        """Bring a backend's state, version, slots and resident models up to date."""
+    async def refresh(self, ask: Ask, status: Status, local_port: int | None = None) -> None:
+        """Bring a server's status up to date; `local_port` is None if it runs on another machine."""
         answer = await ask(self.health_path)
-        was_up = server.state == "up"
+        was_up = status.state == "up"
         if not answer.status:
-            server.state, server.detail = "down", answer.why
+            status.state, status.detail = "down", answer.why
         elif answer.status == 503:
-            server.state, server.detail = "loading", LOADING
+            status.state, status.detail = "loading", LOADING
         else:
-            server.state = "up"
-            await self.inspect(ask, server, answer, was_up=was_up)
+            status.state = "up"
+            await self.inspect(ask, status, answer, local_port, was_up=was_up)
 
-    async def list_models(self, ask: Ask, server: ObservedServer) -> None:
+    async def list_models(self, ask: Ask, status: Status) -> None:
         if (offered := await self.offered_models(ask)) is not None:
-            server.offered = frozenset(self.known_as(model.name) for model in offered if model.name)
-            server.remote_models = frozenset(model.name for model in offered if model.remote)
+            status.offered = frozenset(self.known_as(model.name) for model in offered if model.name)
+            status.remote_models = frozenset(model.name for model in offered if model.remote)
 
-    async def inspect(self, ask: Ask, server: ObservedServer, health: ProbeAnswer, *, was_up: bool) -> None:
+    async def inspect(
+        self, ask: Ask, status: Status, health: ProbeAnswer, local_port: int | None, *, was_up: bool
+    ) -> None:
         """Update more of a server that has just answered `health`."""
-        server.detail = ""
+        status.detail = ""
         if not was_up:
-            server.version = await self.version(ask) or server.version
+            status.version = await self.version(ask) or status.version
             if self.PRIORITY is not None:
-                server.heeding = await self.heeding(ask, server.local_port)
-        if server.stamps is not None:
-            server.engine = engine_state((await ask(METRICS_PATH)).body, server.stamps.metrics)
-            server.note_load()
+                status.heeding = await self.heeding(ask, local_port)
 
     async def version(self, ask: Ask) -> str | None:
         """Return its version; None if this is another server, "" if it does not say."""
@@ -278,7 +172,7 @@ class Adapter:
         return None
 
     def route_of(self, method: bytes, path: str, prefix: str = "") -> Route:
-        """Return what a request is. `prefix` is the backend's API prefix (llama.cpp's `--api-prefix`)."""
+        """Return what a request is. `prefix` is the server's API prefix (llama.cpp's `--api-prefix`)."""
         path = unescaped(path, prefix)
         route = self.routes.get(plainly_spelled(path)) if method == b"POST" else None
         return route or Route(self.family_of(path), Work.PASS, Shape.OPAQUE)
@@ -381,5 +275,5 @@ class Adapter:
         return probes.openai_models((await ask(self.models_path)).body)
 
     def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
-        """Return the path and body of the POST that loads or unloads a model, where it `UNLOADS_MODELS`."""
+        """Return the path and body of the POST that loads or unloads a model, where it `SWAPS_MODELS`."""
         raise NotImplementedError

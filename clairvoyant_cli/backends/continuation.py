@@ -11,6 +11,8 @@ from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols.can_continue import CAPS, Body, Continuable
 from clairvoyant_cli.protocols.probes import rendered_prompt
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
+from clairvoyant_cli.protocols.splice import Splice
+from clairvoyant_cli.protocols.summed_totals import Earlier
 
 TOLD_TOKENS = 20  # the most that OpenAI's routes and Ollama tell
 NEXT_TOKEN_TIMEOUT_S = 30.0  # the prompt may be read before
@@ -36,10 +38,10 @@ class Prefill:
     extra: dict[str, Any] = field(default_factory=dict)
 
     async def onward(
-        self, ask: Ask, asked: Continuable, said: str, said_tokens: int
+        self, ask: Ask, asked: Continuable, said: str, tokens: int
     ) -> ContinuationRequest | None:
         """Return the request."""
-        body = streamed(asked) | capped(asked, said_tokens)
+        body = streamed(asked) | capped(asked, tokens)
         if "messages" in body:
             body["messages"] = [*body["messages"], {"role": "assistant", "content": said}]
             body |= self.extra
@@ -57,13 +59,13 @@ class Raw:
     name: str = "raw"
 
     async def onward(
-        self, ask: Ask, asked: Continuable, said: str, said_tokens: int
+        self, ask: Ask, asked: Continuable, said: str, tokens: int
     ) -> ContinuationRequest | None:
         rendered = await _rendered(ask, asked)
         if rendered is None:
             return None
         kept = {name: asked.body[name] for name in ("model", "keep_alive") if name in asked.body}
-        caps = asked.capped(said_tokens)  # those that Ollama's OpenAI routes ignore are dropped
+        caps = asked.capped(tokens)  # those that Ollama's OpenAI routes ignore are dropped
         heeded = [caps[name] for name in ("max_tokens", "num_predict") if name in caps]
         options = _ollama_options(asked) | ({"num_predict": heeded[0]} if heeded else {})
         body = kept | {"prompt": rendered + said, "raw": True, "stream": True, "options": options}
@@ -73,11 +75,25 @@ class Raw:
 Way = Prefill | Raw
 
 
+async def request_to_continue(
+    way: Way, ask: Ask, splice: Splice, counted: int | None, prefill_s: float, decode_s: float
+) -> ContinuationRequest | None:
+    """Return the request that continues an answer, and have `splice` expect what comes of it; None if the
+    way is not available. The server has `counted` the tokens so far, if it tells; they took these seconds.
+    """
+    tokens = max(splice.tokens, counted or 0)  # an event may bring a letter of several tokens
+    onward = await way.onward(ask, splice.asked, splice.said, tokens)
+    if onward is not None:
+        reread = tokens if counted is None else counted
+        splice.continue_in(onward.shape, Earlier(tokens, prefill_s, decode_s, reread))
+    return onward
+
+
 def next_token(onward: ContinuationRequest) -> Body:
     """Return the body that asks for the likeliest tokens at the beginning of a continuation."""
     told = {"stream": False, "logprobs": True, "top_logprobs": TOLD_TOKENS}
     if onward.shape in OLLAMA_SHAPES:
-        return onward.body | told | {"options": onward.body["options"] | {"num_predict": 1}}
+        return onward.body | told | {"options": (onward.body.get("options") or {}) | {"num_predict": 1}}
     body = {name: value for name, value in onward.body.items() if name not in (*CAPS, "stream_options")}
     return body | told | {"max_tokens": 1}
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from clairvoyant_cli.addresses import check_backend, is_loopback
-from clairvoyant_cli.backends.adapter import Adapter, Found, ObservedServer
+from clairvoyant_cli.backends.adapter import Adapter, Found
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
 from clairvoyant_cli.backends.prober import Prober, asking_once
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -13,10 +13,10 @@ from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
 
 
-async def find_backend(
+async def locate_server(
     wanted: str | None, prober: Prober, *, own_ports: Collection[int] = ()
 ) -> tuple[Found, list[Found]]:
-    """Return the backend to use and all that were found; a named one is used although it is down.
+    """Return the server to use and all that were found; a named one is used although it is down.
     `own_ports`, where the proxy listens, are not searched.
     """
     if wanted is None:
@@ -69,28 +69,19 @@ async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
     return None
 
 
-async def recognise(prober: Prober, server: ObservedServer) -> bool:
-    """Identify a server that did not answer when it was looked for; False if it still cannot be. A gateway
+async def recognise(prober: Prober, url: str, prefix: str = "") -> Found | None:
+    """Identify a server that did not answer when it was looked for; None if it still cannot be. A gateway
     that answers in its place is not mistaken for it: an unknown server must list its models.
     """
-    url, prefix = server.upstream.url, server.prefix
-    try:
-        there = await identify(prober, url, prefix)
-    except ClairvoyantError:
-        return False
-    if there is None or (
-        there.adapter is OTHER and (await prober.asking(url, prefix)(OTHER.models_path)).status != 200
-    ):
-        return False
-    server.guessed = False
-    server.adapter, server.version = there.adapter, there.version
-    if there.slots is not None and not server.slots_fixed:
-        server.slots = there.slots
-    return True
+    there = await _identify_quietly(prober, url, prefix)
+    if there is not None and there.adapter is OTHER:
+        listing = await prober.asking(url, prefix)(OTHER.models_path)
+        return there if listing.status == 200 else None
+    return there
 
 
 def split_prefix(url: str) -> tuple[str, str]:
-    """Return a backend URL without its path, and the API prefix in it; a trailing /v1 is no prefix."""
+    """Return a server's URL without its path, and the API prefix in it; a trailing /v1 is no prefix."""
     if "://" not in url:
         url = f"http://{url}"
     scheme, _, rest = url.partition("://")
@@ -117,9 +108,9 @@ async def _find_named(
     return Found(adapter, free[0]), []
 
 
-async def _identify_quietly(prober: Prober, url: str) -> Found | None:
+async def _identify_quietly(prober: Prober, url: str, prefix: str = "") -> Found | None:
     try:
-        return await identify(prober, url)
+        return await identify(prober, url, prefix)
     except ClairvoyantError:
         return None
 

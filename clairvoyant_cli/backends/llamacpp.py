@@ -12,7 +12,7 @@ from clairvoyant_cli.backends.adapter import (
     NOT_UNDERSTOOD,
     Adapter,
     Found,
-    ObservedServer,
+    Status,
     fits,
 )
 from clairvoyant_cli.backends.continuation import GO_ON, NEXT_TOKEN_TIMEOUT_S, TOLD_TOKENS, Prefill, Way
@@ -58,19 +58,21 @@ class LlamaCpp(Adapter):
             return None
         return Found(self, url, prefix, props.build, props.slots)
 
-    async def inspect(self, ask: Ask, server: ObservedServer, health: ProbeAnswer, *, was_up: bool) -> None:
+    async def inspect(
+        self, ask: Ask, status: Status, health: ProbeAnswer, local_port: int | None, *, was_up: bool
+    ) -> None:
         """See its slots at every look: a server that was restarted in between may have others."""
         answer = await ask("/props")
         if was_up and answer.status != 200:
             return
-        if not was_up and server.local_port is not None:
-            server.shares_cache = shares_cache(words_of(("llama",), server.local_port))
+        if not was_up and local_port is not None:
+            status.shares_cache = shares_cache(words_of(("llama",), local_port))
         props = probes.props_of(answer.body) or probes.NO_PROPS
-        server.version = props.build or server.version
-        server.models = () if props.model is None or props.sleeps else (props.model,)
-        server.detail = NOT_UNDERSTOOD if answer.status == 200 and props.slots is None else ""
-        if props.slots is not None and not server.slots_fixed:
-            server.slots = props.slots
+        status.version = props.build or status.version
+        status.models = () if props.model is None or props.sleeps else (props.model,)
+        status.detail = NOT_UNDERSTOOD if answer.status == 200 and props.slots is None else ""
+        if props.slots is not None:
+            status.slots = props.slots
 
     async def busy_slots(self, ask: Ask) -> BusySlots | None:
         return probes.busy_slots((await ask("/slots", SLOTS_TIMEOUT_S)).body)

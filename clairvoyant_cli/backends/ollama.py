@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Found, ObservedServer, fits
+from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Found, Status, fits
 from clairvoyant_cli.backends.continuation import Prefill, Raw, openai_defaults
 from clairvoyant_cli.backends.llamacpp import caches_prompts
 from clairvoyant_cli.backends.prober import Ask
@@ -47,7 +47,6 @@ class Ollama(Adapter):
     CONTINUES = (Raw(), Prefill())
     CAPS = ("max_tokens", "num_predict")
     SWAPS_MODELS = True
-    UNLOADS_MODELS = True
     OBEYS_COMPLETION_CAP = False  # it has no such field (openai/openai.go, ChatCompletionRequest)
     # A transcription is a chat about a recording.
     routes = ROUTES | {TRANSCRIPTIONS: replace(ROUTES[TRANSCRIPTIONS], work=Work.GENERATE)}
@@ -59,19 +58,21 @@ class Ollama(Adapter):
         version = probes.version_of((await ask("/api/version")).body)
         return None if version is None else Found(self, url, prefix, version)
 
-    async def inspect(self, ask: Ask, server: ObservedServer, health: ProbeAnswer, *, was_up: bool) -> None:
+    async def inspect(
+        self, ask: Ask, status: Status, health: ProbeAnswer, local_port: int | None, *, was_up: bool
+    ) -> None:
         """Update the loaded models and, when it has just come up, the remote ones."""
         listing = await ask("/api/ps")
         models = probes.loaded_models(listing.body)
-        before = {model.name for model in server.models}
-        server.version, server.models = probes.version_of(health.body) or "", models or ()
-        understood = server.version and (models is not None or listing.status != 200)
-        server.detail = "" if understood else NOT_UNDERSTOOD
+        before = {model.name for model in status.models}
+        status.version, status.models = probes.version_of(health.body) or "", models or ()
+        understood = status.version and (models is not None or listing.status != 200)
+        status.detail = "" if understood else NOT_UNDERSTOOD
         if before:
-            server.swaps += sum(model.name not in before for model in server.models)
+            status.swaps += sum(model.name not in before for model in status.models)
         if not was_up:
             listed = probes.ollama_models((await ask(self.models_path)).body) or ()
-            server.remote_models = frozenset(model.name for model in listed if model.remote)
+            status.remote_models = frozenset(model.name for model in listed if model.remote)
 
     def local_slots(self, port: int) -> int | None:
         """Read it from the environment of the server's process, or the command line of its runner."""

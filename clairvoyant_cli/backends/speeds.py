@@ -1,8 +1,8 @@
-"""How fast a backend works, and what follows for the time a request takes."""
+"""How fast a server works, and what follows for the time a request takes."""
 
 from dataclasses import dataclass
 
-# Until the backend has been seen at work: a small model on a laptop. Only ratios matter for the order.
+# Until the server has been seen at work: a small model on a laptop. Only ratios matter for the order.
 ASSUMED_DECODE_TOKENS_PER_S = 30.0
 ASSUMED_PREFILL_TOKENS_PER_S = 500.0
 FASTEST_DECODE_TOKENS_PER_S = 1e5  # each token reads the weights: 80 MB at the 8 TB/s of the fastest memory

@@ -4,25 +4,16 @@ Each is asked once in a run, so that no answer comes out of a cache.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from random import Random, randrange
+from random import Random
 
+from clairvoyant_cli.backends.client import Question
 from predictor.record import SHORT_BELOW_TOKENS
 
 READING_TOKENS = 64
 SHORT_CAP = SHORT_BELOW_TOKENS - 1
 LONG_CAP = 1024  # a long answer may be Long (800 tokens and more) without one chatty model taking all night
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A prompt, the name under which its sample is kept, and the most tokens its answer may have."""
-
-    name: str
-    prompt: str
-    cap: int
 
 
 def _read() -> tuple[dict[str, list[tuple[str, str]]], dict[str, list[str]]]:
@@ -58,15 +49,6 @@ def _shuffled(kind: str, cap: int, seed: int) -> list[Question]:
     ]
     Random(seed).shuffle(asked)  # noqa: S311 - an order, not a secret
     return asked
-
-
-def cut_question(number: int, most: int) -> Question:
-    """Return a question whose answer is cut, with a random number so that no earlier answer is cached."""
-    forms, subjects = FORMS["cut"], SUBJECTS["cut"]
-    name, form = forms[number % len(forms)]
-    subject = subjects[number // len(forms) % len(subjects)]
-    prompt = f"{form.format(subject)} (No. {randrange(1000, 10_000)})"  # noqa: S311 - no secret
-    return Question(f"cut-{name}:{subject.replace(' ', '-')}", prompt, most)
 
 
 def mixed(

@@ -10,9 +10,10 @@ from math import sqrt
 from random import Random
 from statistics import NormalDist, fmean, pvariance
 
-from clairvoyant_cli.calibrate.questions import LONG_CAP, Question, mixed
+from clairvoyant_cli.backends.client import Question, together
+from clairvoyant_cli.calibrate.questions import LONG_CAP, mixed
 from clairvoyant_cli.calibrate.server_speeds import queue_phase_s, times_of
-from clairvoyant_cli.calibrate.session import SHORTS_PER_LONG, ServiceTime, Session, Step, together
+from clairvoyant_cli.calibrate.session import SHORTS_PER_LONG, ServiceTime, Session, Step
 from predictor.record import SHORT_BELOW_TOKENS
 from profiles.records import Estimate, Sample
 

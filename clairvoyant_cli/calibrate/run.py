@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from math import inf, log, sqrt
 from statistics import fmean, linear_regression, median
 
-from clairvoyant_cli.calibrate.client import TimedAnswer
-from clairvoyant_cli.calibrate.continuation import FULL_TOKENS, Progress, Prover
+import msgspec
+
+from clairvoyant_cli.backends.client import TimedAnswer
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed_mu_short, cs2, estimate, in_the_queue
 from clairvoyant_cli.calibrate.server_speeds import (
@@ -27,6 +28,7 @@ from clairvoyant_cli.calibrate.server_speeds import (
 )
 from clairvoyant_cli.calibrate.session import QUICK, ServiceTime, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.preempt.prove import FULL_TOKENS, Prover, progress_name
 from clairvoyant_cli.scheduler.starvation import TAU_PER_MU_SHORT
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
@@ -50,7 +52,7 @@ class Outcome:
 
     profile: Profile
     samples: tuple[Sample, ...]
-    progress: Progress | None = None  # of a proof that was cut short
+    progress: tuple[str, bytes] | None = None  # the name and state of a proof that was cut short
 
 
 async def calibrate(session: Session, wanted_model: str | None, host: Host, version: str) -> Outcome:
@@ -110,10 +112,12 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
         continuations=() if prover is None else prover.continuations,
     )
     advice = (*advise(profile, singles, queued, found), *notes)
-    progress: Progress | None = None
+    progress = None
     if prover is not None and not prover.is_complete:
-        ttft_s, prefill_rate = profile.ttft_s or 0.0, profile.prefill_tokens_per_s
-        progress = Progress(prover.tried, session.decode_tokens_per_s or 0.0, prefill_rate, ttft_s)
+        known = prover.progress
+        known.ttft_s, known.prefill_tokens_per_s = profile.ttft_s or 0.0, profile.prefill_tokens_per_s
+        known.decode_tokens_per_s = session.decode_tokens_per_s or 0.0
+        progress = progress_name(client), msgspec.json.encode(known)
     return Outcome(replace(profile, advice=advice), tuple(session.samples), progress)
 
 
@@ -127,7 +131,9 @@ def _say_how_long(session: Session, first: TimedAnswer) -> None:
         needed_s = MARGIN * MIN_TRIALS * _prover(session, 1, rate).trial_s
         if needed_s > plan.cut_s:
             more = "run it without --quick" if plan.name == QUICK.name else "run it with --full"
-            session.say(f"the server may be too slow to prove in this time that answers can be cut; {more}")
+            session.say(
+                f"the server may be too slow to prove in this time that answers can be preempted; {more}"
+            )
 
 
 def _prover(session: Session, slots: int, rate: float) -> Prover:
@@ -151,10 +157,10 @@ async def _prove_continuing(session: Session, slots: int) -> tuple[Prover | None
                 if bound_s < 2 * prover.trial_s:
                     break  # the next question would take too long
                 left_s = min(left_s, bound_s)
-            session.tell(Step("cut and continued", prover.done, prover.wanted, left_s))
+            session.tell(Step("preempted and continued", prover.done, prover.wanted, left_s))
             await prover.step()
     except ClairvoyantError as error:
-        return None, (f"whether a cut answer can be continued is not known: {error}",)
+        return None, (f"whether a preempted answer can be continued is not known: {error}",)
     return prover, prover.notes
 
 

@@ -21,16 +21,16 @@ import psutil
 from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.continuation import Progress, Prover, progress_name
-from clairvoyant_cli.calibrate.questions import Question, reading
+from clairvoyant_cli.backends.client import Client, Question
+from clairvoyant_cli.calibrate.questions import reading
 from clairvoyant_cli.calibrate.server_speeds import survey
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.preempt.prove import Progress, Prover, progress_name, progress_of
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.proxy.servers.server import Server
-from profiles.records import Host, Profile, Served, best_of, verdict_of
+from profiles.records import MIN_TRIALS, Host, Profile, Served, best_of, verdict_of
 
 PIECE_S = 2.0
 FOREVER_S = 1e9  # Ollama's `keep_alive: -1` is a date in some 290 years
@@ -59,19 +59,16 @@ class Storage(Protocol):
 
 @dataclass(slots=True)
 class Trying:
-    """A test of one model. `keeps_prompts`: its server keeps the KV cache of slots in memory when they are
-    reused. `failed` attempts in a row, the next due at `again_s`; `over`: there is nothing left to test.
-    """
+    """A test of one model."""
 
     client: Client
-    name: str
     progress: Progress
+    keeps_prompts: bool  # its server keeps the KV cache of slots in memory when they are reused
     served: Served = field(default_factory=lambda: Served("", ""))
     prover: Prover | None = None
-    keeps_prompts: bool = False
-    failed: int = 0
-    again_s: float = 0.0
-    over: bool = False
+    failed: int = 0  # attempts in a row
+    again_s: float = 0.0  # when the next is due
+    over: bool = False  # there is nothing left to test
 
 
 @dataclass(slots=True)
@@ -123,10 +120,10 @@ class SelfTest:
         """Test the loaded models of a server while there are no requests."""
         # Answers cost no money if the server runs on this machine, or its operator allows tests.
         is_ours = is_loopback(server.upstream.host) and not server.key and server.adapter.name != "other"
-        is_free = (is_ours or server.tests_allowed) and server.stamps is None
+        is_free = (is_ours or server.config.self_test) and server.stamps is None
         if not self._is_idle or not is_free:
             return
-        server.self_test = ""
+        server.traits.self_test = ""
         for model in self._loaded(server):
             unknown = server.proofs and server.settings_of(model) is None  # it has not been looked at yet
             if unknown or server.continuation_of(model) is not None:
@@ -135,39 +132,41 @@ class SelfTest:
             while not test.over:
                 waits = self._obstacle(server, test)
                 said = "" if test.prover is None else f": {test.prover.done} of {test.prover.wanted} tried"
-                server.self_test = f"self-test{said}, {waits or 'idle time only'}"
+                server.traits.self_test = f"self-test{said}, {waits or 'idle time only'}"
                 if waits or not self._is_idle or not await self._piece_of(server, model, test):
                     break
             if test.over:
-                server.self_test = ""
+                server.traits.self_test = ""
 
     def _loaded(self, server: Server) -> list[str]:
         """Return the models that are loaded now, as far as that is known."""
-        names = [model.name for model in server.models]
+        names = [model.name for model in server.status.models]
         if not (server.adapter.SWAPS_MODELS or server.adapter.ANSWERS_ANY_MODEL):
-            model, at_s = self._answered.get(server.name, ("", -inf))
+            model, at_s = self._answered.get(server.id, ("", -inf))
             names = [model] if model and self._now() - at_s < LOADED_FOR_S else []
-        remote = server.remote_models
+        remote = server.status.remote_models
         return [name for name in names if name not in remote and not server.adapter.runs_elsewhere(name)]
 
     async def _test_of(self, server: Server, model: str) -> Trying:
-        digest = next((each.digest for each in server.models if each.name == model), "")
-        key = (server.name, model, server.version, digest)
+        digest = next((each.digest for each in server.status.models if each.name == model), "")
+        key = (server.id, model, server.status.version, digest)
         if (test := self._tests.get(key)) is None:
-            found = Found(server.adapter, server.upstream.url, server.prefix, server.version, server.slots)
+            found = Found(
+                server.adapter, server.upstream.url, server.prefix, server.status.version, server.slots
+            )
             api_key = None if server.key is None else server.key.decode()
             client = Client(found, model, api_key, self.daemon.stats.journal.clock)
             client.piece_s = PIECE_S
-            name = progress_name(server.adapter.name, server.base_url, model)
-            test = self._tests[key] = Trying(client, name, _read(self.storage.load(name)))
-            test.keeps_prompts = await asyncio.to_thread(server.adapter.keeps_prompts, server.local_port)
-            news = f"{server.name}: finding out in idle time whether answers of {model} can be cut"
+            keeps_prompts = await asyncio.to_thread(server.adapter.keeps_prompts, server.local_port)
+            progress = progress_of(self.storage.load(progress_name(client)))
+            test = self._tests[key] = Trying(client, progress, keeps_prompts)
+            news = f"{server.name}: finding out in idle time whether answers of {model} can be preempted"
             self._say(f"{news}; --no-self-test turns it off")
         return test
 
     def _obstacle(self, server: Server, test: Trying) -> str:
         """Return why a test waits, "" if it does not."""
-        if server.state != "up" or server.standing or server.leads_back:
+        if server.status.state != "up" or server.standing or server.leads_back:
             return "waits for the server"
         if self._now() < test.again_s:
             return "waits after an error"
@@ -176,7 +175,7 @@ class SelfTest:
             if battery is not None and not battery.power_plugged:
                 return "waits for mains power"
         scheduler, now = self.daemon.dispatcher.scheduler, self._now()
-        cache = scheduler.fleet.stations[server.name].cache
+        cache = scheduler.fleet.stations[server.id].cache
         keeps = cache.room_tokens == inf and (test.keeps_prompts or cache.keeps_all)
         for kept in () if keeps else cache.contexts:
             session = scheduler.sessions.known.get(kept.session)
@@ -188,7 +187,7 @@ class SelfTest:
         """Run one part of a test; return whether it was completed."""
         try:
             async with asyncio.timeout(None) as self._piece:
-                await server.adapter.refresh(server.ask, server)
+                await server.adapter.refresh(server.ask, server.status, server.local_port)
                 if model not in self._loaded(server):
                     return False  # nothing loads a model, or wakes it
                 if server.adapter.REPORTS_SLOTS and await server.adapter.busy_slots(server.ask):
@@ -196,12 +195,14 @@ class SelfTest:
                 unloads_in_s = await server.adapter.unloads_in_s(server.ask, model)
                 if unloads_in_s < PIECE_S + 1.0:
                     return False
-                if server.adapter.UNLOADS_MODELS:  # not later than without the test
+                if server.adapter.SWAPS_MODELS:  # not later than without the test
                     stays_s = -1 if unloads_in_s > FOREVER_S else int(unloads_in_s - PIECE_S)
                     test.client.extra = {"keep_alive": stays_s}
-                if server.residents is not None:  # other options would load the model again
-                    context = next((each.context for each in server.models if each.name == model), None)
-                    if context is None or not server.residents.is_plain(model):
+                if server.loaded is not None:  # other options would load the model again
+                    context = next(
+                        (each.context for each in server.status.models if each.name == model), None
+                    )
+                    if context is None or not server.loaded.is_plain(model):
                         return False
                     test.client.options = {"num_ctx": context}
                 await self._next(server, test)
@@ -218,7 +219,7 @@ class SelfTest:
         finally:
             self._piece = None
         test.failed = 0
-        self.storage.save(test.name, msgspec.json.encode(test.progress))
+        self.storage.save(progress_name(test.client), msgspec.json.encode(test.progress))
         if test.prover is not None and test.prover.is_complete:
             test.over = True
             await self._conclude(server, test, test.prover)
@@ -238,17 +239,18 @@ class SelfTest:
             if answer.decode_tokens_per_s is None:
                 raise ClairvoyantError("its answers are too short to tell its speed")
             progress.decode_tokens_per_s = answer.decode_tokens_per_s
-            server.speeds.learn(read.tokens, read.told_decode_s, read.prefilled_tokens, read.told_prefill_s)
+            server.traits.speeds.learn(
+                read.tokens, read.told_decode_s, read.prefilled_tokens, read.told_prefill_s
+            )
         elif test.prover is None:
-            prover = Prover(client, server.slots, progress.decode_tokens_per_s, progress.tried)
+            prover = Prover(client, server.slots, progress.decode_tokens_per_s, progress)
             await prover.look()
             wanted = None if server.adapter.ANSWERS_ANY_MODEL else client.model  # it may be listed by another
             test.served = (await survey(client, wanted)).served
-            progress.tried = prover.tried
             test.prover = prover
-            for way in (way for each in server.profiles for way in each.continuations):
-                is_known = way.is_rounded or way.is_exact or way.exact + way.rounded < way.trials
-                if is_known and not changed_parts(way.fingerprint, prover.tried.fingerprint):
+            for way in (way for each in server.traits.profiles for way in each.continuations):
+                is_known = way.trials >= MIN_TRIALS or way.faulty
+                if is_known and not changed_parts(way.fingerprint, progress.fingerprint):
                     test.over = True
         else:
             await test.prover.step()
@@ -260,7 +262,7 @@ class SelfTest:
             why = "; ".join(prover.notes) or "continued answers were other texts"
             self._say(f"{server.name}: answers of {model} are not preempted: {why}")
             return
-        profile = next((each for each in server.profiles if each.served.model == model), None)
+        profile = next((each for each in server.traits.profiles if each.served.model == model), None)
         if profile is None:
             profile = Profile(
                 name=test.served.profile_name,
@@ -268,28 +270,16 @@ class SelfTest:
                 host=Host(),
                 served=test.served,
                 plan="self-test",
-                method="not measured",
-                concurrency=0,
-                mu_short_s=None,
-                tau_s=None,
                 decode_tokens_per_s=progress.decode_tokens_per_s,
                 prefill_tokens_per_s=progress.prefill_tokens_per_s,
                 ttft_s=progress.ttft_s,
-                load_s=None,
                 slots=server.slots,
                 measured_by=__version__,
             )
         await asyncio.to_thread(self.storage.keep, replace(profile, continuations=found))
         if self.daemon.state_saver is not None:  # the next answer may be cut
             await self.daemon.state_saver.take_over()
-        self._say(f"{server.name}: answers of {model} can be cut: {verdict_of(best)}")
+        self._say(f"{server.name}: answers of {model} can be preempted: {verdict_of(best)}")
 
     def _say(self, news: str) -> None:
         self.daemon.stats.journal.event(logging.INFO, news)
-
-
-def _read(state: bytes | None) -> Progress:
-    try:
-        return msgspec.json.decode(state or b"{}", type=Progress)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return Progress()

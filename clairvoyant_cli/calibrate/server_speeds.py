@@ -8,17 +8,9 @@ from math import inf
 from secrets import randbits
 from statistics import fmean, median
 
-from clairvoyant_cli.calibrate.client import LOAD_S, Client, TimedAnswer
-from clairvoyant_cli.calibrate.questions import LONG_CAP, READING_TOKENS, Question, reading
-from clairvoyant_cli.calibrate.session import (
-    SHORTS_PER_LONG,
-    Plan,
-    ServiceTime,
-    Session,
-    Step,
-    is_short,
-    together,
-)
+from clairvoyant_cli.backends.client import LOAD_S, Client, Question, TimedAnswer, together
+from clairvoyant_cli.calibrate.questions import LONG_CAP, READING_TOKENS, reading
+from clairvoyant_cli.calibrate.session import SHORTS_PER_LONG, Plan, ServiceTime, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.probes import OfferedModel
 from profiles.records import Band, Sample, Served, place_of
@@ -92,7 +84,7 @@ def _chosen(wanted: str | None, known: dict[str, OfferedModel], remedy: str) -> 
 async def load_model(client: Client, *, unload_first: bool) -> float | None:
     """Have the server load the model and return the seconds it took; None where it loads by itself."""
     adapter = client.found.adapter
-    if not adapter.UNLOADS_MODELS:
+    if not adapter.SWAPS_MODELS:
         return None
     begun_s = 0.0
     for loaded in (False, True) if unload_first else (True,):

@@ -1,19 +1,14 @@
 """The state of a calibration: its plan, its server, the time left, and what is measured so far."""
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, TypeVar
 
-from clairvoyant_cli.calibrate.client import Client, TimedAnswer
-from clairvoyant_cli.calibrate.questions import Question
+from clairvoyant_cli.backends.client import Client, Question, TimedAnswer
+from clairvoyant_cli.preempt.prove import TRIALS
 from predictor.record import LengthClass
 from profiles.records import MIN_TRIALS, Sample
 
-T = TypeVar("T")
-
-TRIALS = 24  # answers that are cut and continued in one way
 SHORTS_PER_LONG = 4  # what the M1 numbers of the paper need for its 40 s (see `IN_FLIGHT`)
 IN_FLIGHT = 5
 """Requests in flight for each slot while mu_short is measured.
@@ -153,13 +148,3 @@ class Session:
 
 def is_short(sample: Sample) -> bool:
     return LengthClass.of(sample.tokens) is LengthClass.SHORT
-
-
-async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all, and return their results in order; the first failure cancels the rest and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in work]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -8,16 +8,14 @@ from functools import partial
 from pathlib import Path
 
 import click
-import msgspec
 from rich.progress import TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import check_backend
-from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.client import Client
+from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.continuation import progress_name
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
@@ -77,7 +75,7 @@ def command(
 
     Asks the server short and long questions, one at a time and many at once, and keeps the results as a
     profile: how long short answers queue (mu_short) and the starvation timeout derived from it (tau), the
-    speeds, the number of slots, and whether an answer that was cut can be continued without a difference.
+    speeds, the number of slots, and whether a preempted answer can be continued without a difference.
     That takes three minutes at most, except with --full. A slow server answers fewer questions in this time,
     so its mu_short has a wider confidence interval. Do not use the server for anything else meanwhile.
     """
@@ -101,7 +99,7 @@ def command(
                 return predictor.predict(PromptView(prompt)).p_long
 
             async with Prober(key) as prober:
-                found, _ = await find_backend(backend, prober)
+                found, _ = await locate_server(backend, prober)
             async with Client(found, key=key) as client:
                 session = Session(client, chosen, tell, p_long, seed, say)
                 return await calibrate(session, model, this_host(), __version__)
@@ -113,8 +111,7 @@ def command(
     with opened_database(db_file, write=True) as connection:
         profile = save(connection, with_earlier_proof(profile, find(connection)), outcome.samples)
         if outcome.progress is not None:
-            name = progress_name(served.backend, served.url, served.model)
-            save_state(connection, name, msgspec.json.encode(outcome.progress))
+            save_state(connection, *outcome.progress)
         fits = find(connection)
     taken = next((each for each in fits if each.served.model == served.model), profile)
     _print(replace(outcome, profile=profile), taken, as_json=as_json)
@@ -131,7 +128,7 @@ def with_earlier_proof(profile: Profile, earlier: Iterable[Profile]) -> Profile:
     for each in earlier:
         proof = each.continuation if replace(each.served, url="") == served else None
         if proof and not any(
-            new.exact + new.rounded < new.trials or changed_parts(proof.fingerprint, new.fingerprint)
+            new.faulty or changed_parts(proof.fingerprint, new.fingerprint)
             for new in profile.continuations
             if new.way == proof.way
         ):

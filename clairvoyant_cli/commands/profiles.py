@@ -141,9 +141,7 @@ def print_continuations(console: PlainConsole, profile: Profile) -> None:
     """Print, per continuation method, whether a preempted answer can be continued."""
     for each in profile.continuations:
         times = f", {each.resume_s * 1e3:.0f} ms to resume ({each.warm_s * 1e3:.0f} ms right after)"
-        texts = f"{each.exact} of {each.trials} texts identical"
-        if each.tie_nats is not None:
-            texts += f", {each.rounded} differ by rounding (ties within {each.tie_nats:.2g} nats)"
+        texts = f"{each.exact} of {each.trials} texts identical{each.rounding}"
         console.print(f"continue by {each.way}: {texts}{times if each.resume_s else ''}", highlight=False)
     console.print(_verdict(profile), highlight=False)
 
@@ -151,7 +149,7 @@ def print_continuations(console: PlainConsole, profile: Profile) -> None:
 def _verdict(profile: Profile) -> str:
     best = profile.continuation
     if best is None:
-        if all(each.exact + each.rounded == each.trials for each in profile.continuations):
+        if not any(each.faulty for each in profile.continuations):
             return "serve does not preempt yet: too few trials; its self-test goes on in idle time"
         return "serve does not preempt: continued answers were other texts"
     if not best.is_exact:

@@ -149,7 +149,8 @@ async def _end_with_leases(daemon: "Daemon") -> None:
 
 def _start_line(daemon: "Daemon", predictor: str) -> str:
     operation, pool = daemon.operation, daemon.pool
-    parts = [f"{daemon.base_url} -> {pool.described}", plural(pool.slots, "slot")]
+    servers = " and ".join(f"{server.name} {server.upstream.url}" for server in pool)
+    parts = [f"{daemon.base_url} -> {servers}", plural(pool.slots, "slot")]
     if pool.stamped:
         parts.append(f"priorities for {' and '.join(pool.stamped)}")
     parts.append(f"policy {operation.policy}")

@@ -12,7 +12,7 @@ import psutil
 
 from clairvoyant_cli.addresses import BACKEND_NAMES, MOVABLE, is_loopback
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import BackendConfig, ServeConfig
@@ -58,7 +58,7 @@ async def _look_at(
         return [broken("backend", str(error), "clairvoyant serve --backend-key-file FILE")], None
     async with Prober(key) as prober:
         try:
-            found, answering = await find_backend(settings.url, prober, own_ports=own_ports)
+            found, answering = await locate_server(settings.url, prober, own_ports=own_ports)
         except ClairvoyantError as error:
             fix = "clairvoyant serve --backend URL    # of the LLM server itself"
             return [broken("backend", str(error), fix)], None

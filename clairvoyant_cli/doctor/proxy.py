@@ -65,7 +65,7 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
         stop_s = backend.prompt_stop_s or 0.0
         tokens = stop_s * (backend.prefill_tokens_per_s or 0.0)
         if backend.kind == "llamacpp" and stop_s > SLOW_STOP_S and tokens > SLOW_STOP_TOKENS:
-            text = f"{backend.name} goes on reading a prompt for {stop_s:.0f} s after it was cut"
+            text = f"{backend.name} goes on reading a prompt for {stop_s:.0f} s after it was preempted"
             yield note("batch", text, "llama-server --batch-size 512")
         if backend.truncated:
             tokens, context = backend.cut_to

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -32,7 +32,6 @@ from clairvoyant_cli.protocols.lenient_json import (
 )
 from clairvoyant_cli.protocols.printable import printable
 from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS, short_name
-from clairvoyant_cli.state.snapshot import EngineState, LoadedModel
 
 ANSWER_BYTES = 1024 * 1024
 ANSWER_OBJECTS = 20_000
@@ -73,6 +72,25 @@ class ProbeAnswer:
     @property
     def body(self) -> bytes | None:
         return self.text if self.status == 200 else None
+
+
+class LoadedModel(NamedTuple):
+    """A model that a server has loaded; None and "" for what it does not report."""
+
+    name: str
+    size_bytes: int | None = None
+    vram_bytes: int | None = None
+    context: int | None = None  # in tokens
+    digest: str = ""
+
+
+class EngineLoad(NamedTuple):
+    """What an engine with a queue of its own has now; None for what it does not report."""
+
+    running: int | None = None
+    waiting: int | None = None
+    preemptions: int | None = None  # since its start
+    kv_used: float | None = None  # the share of its KV cache, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +336,7 @@ class EngineMetrics:
     kv_used: str
 
 
-def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineState | None:
+def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineLoad | None:
     """Return the state of an engine, or None. Counts of several add up; the fullest cache counts."""
     if body is None or len(body) > ANSWER_BYTES:
         return None
@@ -333,7 +351,7 @@ def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineState | No
         return None
     *counts, kv_used = found.values()
     running, waiting, preemptions = (int(sum(values)) if values else None for values in counts)
-    return EngineState(running, waiting, preemptions, min(1.0, max(kv_used)) if kv_used else None)
+    return EngineLoad(running, waiting, preemptions, min(1.0, max(kv_used)) if kv_used else None)
 
 
 def _number(text: bytes) -> float | None:

@@ -273,7 +273,7 @@ class ControlApi:
 
     async def _health(self, request: WebRequest) -> Response:
         # Anybody may ask, every few seconds: the whole state would cost too much.
-        states = {worker.name: worker.state for worker in self._snapshots.pool}
+        states = {worker.name: worker.status.state for worker in self._snapshots.pool}
         mode = self._actions.operation.mode
         return JSONResponse({"status": mode, "version": __version__, "backends": states})
 

@@ -12,6 +12,7 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.limits import ConnectionTable
 from clairvoyant_cli.http.listener import ClientConnection
+from clairvoyant_cli.preempt.cut import Preemption
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.access.clients_file import ClientsFile, access_of, clients_file_of
@@ -35,7 +36,6 @@ from clairvoyant_cli.proxy.queue.exchange import DrainingError, Phase
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.admission import Admission
-from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.gateway import Gateway
@@ -400,7 +400,7 @@ def _compose(
     dispatcher.urgency_set.append(urgency_stats.watch)
     admission.admitted += [stats.arrived, urgency_stats.watch]
     stats.compared.append(gain.ran)
-    stats.model_of = pool.model_of
+    stats.model_of, stats.name_of = pool.model_of, pool.name_of
     background: list[Callable[[], Awaitable[None]]] = [table.watch, preemption.run]
     if level is not None:
         dispatcher.ended.append(level.ended)

@@ -40,7 +40,7 @@ class Station:
     at_once: int  # fewer than `slots` if it orders its own queue: the others wait inside, the shorter first
     speed: WorkerSpeed | None = None  # without one, a job takes its predicted cost
     cache: ServerCache = field(default_factory=ServerCache)
-    apart: bool = False  # it starts only jobs pinned to it, or that no other available worker can run
+    last_resort: bool = False  # it starts only jobs pinned to it, or that no other available worker can run
     weight: float = 1.0  # its share among equally good workers
     running: dict[str, Job] = field(default_factory=dict)
     shared_tokens: float = inf  # KV cache of all slots together: an overflow aborts all their answers
@@ -96,10 +96,10 @@ class Fleet:
         fleet.residency = deepcopy(self.residency)
         return fleet
 
-    def set(self, worker: str, slots: int, *, apart: bool, weight: float, at_once: int) -> None:
+    def set(self, worker: str, slots: int, *, last_resort: bool, weight: float, at_once: int) -> None:
         """Set the limits of a worker, 0 slots if it is down; running jobs are not affected."""
         station = self.stations.setdefault(worker, Station(worker, slots, slots))
-        station.slots, station.apart, station.weight = slots, apart, weight
+        station.slots, station.last_resort, station.weight = slots, last_resort, weight
         station.at_once = min(at_once, slots) or slots
         if not slots:
             station.cache = station.cache.emptied()
@@ -118,8 +118,8 @@ class Fleet:
         if pinned_to or (able and worker not in able):
             return pinned_to == worker
         station = self.stations.get(worker)
-        return not (station and station.apart) or not any(
-            each.slots and not each.apart and (not able or each.name in able)
+        return not (station and station.last_resort) or not any(
+            each.slots and not each.last_resort and (not able or each.name in able)
             for each in self.stations.values()
         )
 
@@ -239,7 +239,7 @@ class Fleet:
     def takes(self, worker: str, able: frozenset[str]) -> bool:
         """Return whether a worker is available for a job that `able` can run."""
         station = self.stations.get(worker)
-        return bool(station and station.slots and not station.apart and (not able or worker in able))
+        return bool(station and station.slots and not station.last_resort and (not able or worker in able))
 
     def route(self, job: Job, among: int, now: float, waiting_s: Mapping[str, float]) -> str:
         """Return the worker that a job should wait for: of `among` workers drawn by its number, the one with
@@ -248,7 +248,7 @@ class Fleet:
         `waiting_s` has the seconds of work that wait for each worker.
         """
         able = [s for s in self.stations.values() if s.slots and (not job.able or s.name in job.able)]
-        able = [s for s in able if not s.apart] or able
+        able = [s for s in able if not s.last_resort] or able
         cached, cautious = self.cached(job), job.cost_high_s / job.cost_s if job.cost_s else 1.0
 
         def ends_s(station: Station) -> float:

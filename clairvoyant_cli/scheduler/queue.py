@@ -608,7 +608,7 @@ class Scheduler:
         )
         found = dict[tuple[object, ...], Choice | None]()
         for station in stations:
-            alone = station.name if apart or station.apart else ""
+            alone = station.name if apart or station.last_resort else ""
             view = (alone, *self.residency.view(station.name, now))
             if view not in found:  # equal workers make the same choice
                 found[view] = self._choice(station, now, passed, excess_s, for_good=for_good)
@@ -668,7 +668,7 @@ class Scheduler:
 
         While the loaded model must stay, only jobs that need no other; promoted jobs are exempt.
         """
-        worker, shares, may_take = station.name, not station.apart, self.fleet.may_take
+        worker, shares, may_take = station.name, not station.last_resort, self.fleet.may_take
         limited = {client for client in self._clients_running if self.is_limited(client)}
         jobs = [
             e
@@ -777,13 +777,13 @@ class Scheduler:
         self._place_all()
 
     def set_slots(
-        self, worker: str, slots: int, *, apart: bool = False, weight: float = 1.0, at_once: int = 0
+        self, worker: str, slots: int, *, last_resort: bool = False, weight: float = 1.0, at_once: int = 0
     ) -> None:
         """Set how many jobs a worker may have, 0 if it is down; running jobs are not affected.
 
         `at_once` is how many of these it serves concurrently; the others wait in its own queue.
         """
-        self.fleet.set(worker, slots, apart=apart, weight=weight, at_once=at_once)
+        self.fleet.set(worker, slots, last_resort=last_resort, weight=weight, at_once=at_once)
         for job in self._waiting.values():
             if job.routed == worker and not self.fleet.takes(worker, job.able):
                 self._place(job)

@@ -17,7 +17,7 @@ import psutil
 
 from clairvoyant_cli.addresses import is_loopback, joined
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.protocols.probes import is_clairvoyant
@@ -134,7 +134,7 @@ async def find_running(kind: str, url: str | None) -> RunningServer:
     """Find a server at its usual ports, or at a URL; ClairvoyantError if none answers or it cannot move."""
     adapter = adapter_of(kind)
     async with Prober() as prober:
-        found, answering = await find_backend(url or kind, prober)
+        found, answering = await locate_server(url or kind, prober)
         if not answering or found.adapter is not adapter:
             raise ClairvoyantError(
                 f"no {adapter.title} answers at {found.url}; start it: {adapter.start_command}"

@@ -11,11 +11,10 @@ import psutil
 import pytest
 
 from clairvoyant_cli.addresses import BACKEND_NAMES
-from clairvoyant_cli.backends.adapter import Adapter, Found, ObservedServer
+from clairvoyant_cli.backends.adapter import Adapter, Found, Status
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER, adapter_of
 from clairvoyant_cli.backends.discovery import identify, recognise
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.probes import ProbeAnswer
@@ -82,10 +81,10 @@ async def test_a_server_is_known_by_what_it_answers(
 async def test_a_version_is_learnt_once_a_server_is_up(name: str, pages: Pages) -> None:
     prober = Prober()
     async with pages_of(pages) as url:
-        backend = ObservedServer(name, adapter_of(name), Upstream(url))
-        await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
+        status = Status()
+        await adapter_of(name).refresh(prober.asking(url), status)
     await prober.close()
-    assert (backend.state, backend.version) == ("up", pages.popitem()[1][1]["version"])  # type: ignore[index]
+    assert (status.state, status.version) == ("up", pages.popitem()[1][1]["version"])  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -101,14 +100,9 @@ async def test_a_server_that_comes_up_late_is_known_then(
 ) -> None:
     prober = Prober()
     async with pages_of(pages) as url:
-        backend = ObservedServer("engine", OTHER, Upstream(url), guessed=True)
-        assert await recognise(prober, backend) is (name is not None)
+        found = await recognise(prober, url)
     await prober.close()
-    assert (backend.adapter.name, backend.version, backend.guessed) == (
-        name or "other",
-        version,
-        name is None,
-    )
+    assert found == (None if name is None else Found(adapter_of(name), url, version=version))
 
 
 async def test_who_answers_anything_is_not_taken_for_one_of_us() -> None:
@@ -151,7 +145,7 @@ def test_what_a_server_can_do_is_declared(adapter: Adapter) -> None:
     assert adapter.start_command
     assert adapter.get_model_command
     assert adapter.route_of(b"POST", adapter.chat_path).work is Work.GENERATE
-    if adapter.UNLOADS_MODELS:
+    if adapter.SWAPS_MODELS:
         assert adapter.keep_request("m", loaded=True) != adapter.keep_request("m", loaded=False)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.backends.continuation import Raw
+from clairvoyant_cli.backends.continuation import ContinuationRequest, Raw, next_token
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.routes import Shape
@@ -33,3 +33,8 @@ async def test_what_is_said_stands_behind_the_prompt_that_the_request_had(
     onward = await Raw().onward(template, asked, "Well", 1)
     assert onward is not None
     assert onward.body["prompt"] == prompt
+
+
+def test_the_next_token_of_a_request_without_options() -> None:
+    told = next_token(ContinuationRequest(dict(CHAT), Shape.OLLAMA_CHAT))
+    assert told["options"] == {"num_predict": 1}

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.backends import vllm
-from clairvoyant_cli.backends.adapter import ObservedServer
 from clairvoyant_cli.backends.priority import Heeding
+from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.backends.process_inspection import words_of
 from clairvoyant_cli.backends.sglang import SgLang
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.protocols.probes import ProbeAnswer
-from clairvoyant_cli.state.snapshot import EngineState
+from clairvoyant_cli.protocols.probes import EngineLoad, ProbeAnswer
+from clairvoyant_cli.proxy.servers.server import Server
 
 
 async def never(*_: object, **__: object) -> ProbeAnswer:
@@ -96,12 +96,11 @@ async def test_sglang_tells_it_and_which_way_it_counts(
 
 def test_how_many_it_answers_at_once_is_learnt_from_what_it_runs() -> None:
     upstream = Upstream("http://127.0.0.1:1")
-    backend = ObservedServer("engine", vllm.Vllm(), upstream, annotate="on")
+    server = Server("engine", vllm.Vllm(), upstream, Prober(), annotate="on")
     seen = []
     for running, waiting in ((0, 0), (3, 0), (2, 0), (5, 7), (2, 0), (8, 0)):
-        backend.engine = EngineState(running=running, waiting=waiting)
-        backend.note_load()
-        seen.append(backend.at_once)
+        server.status.note_load(EngineLoad(running=running, waiting=waiting))
+        seen.append(server.at_once)
     assert seen == [1, 4, 4, 5, 5, 9]
-    backend.annotate = "off"
-    assert backend.at_once == 1
+    server.annotate = "off"
+    assert server.at_once == 1

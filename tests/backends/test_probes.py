@@ -5,15 +5,16 @@ import gzip
 import json
 from collections.abc import Callable
 from itertools import count
+from time import monotonic
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, ObservedServer
+from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Status
 from clairvoyant_cli.backends.adapters import OTHER, adapter_of
-from clairvoyant_cli.backends.discovery import find_backend, identify
+from clairvoyant_cli.backends.discovery import identify, locate_server
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
@@ -24,10 +25,11 @@ from clairvoyant_cli.protocols.probes import (
     ANSWER_ENTRIES,
     ANSWER_OBJECTS,
     MAX_MODELS,
+    LoadedModel,
 )
 from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
-from clairvoyant_cli.proxy.servers.server_watch import SHARED, SILENT, ServerWatch
-from clairvoyant_cli.state.snapshot import LoadedModel
+from clairvoyant_cli.proxy.servers.released_slots import SHARED, SILENT, slots_settled
+from clairvoyant_cli.proxy.servers.server import Server
 from tests.fakes.scripted_upstream import answer, answering
 from tests.fakes.serving import serving, until
 
@@ -69,9 +71,7 @@ def test_whatever_is_answered_is_understood_or_not(body: bytes) -> None:
 
 def test_what_servers_say_is_read() -> None:
     assert probes.version_of(text({"version": "0.40.1"})) == "0.40.1"
-    assert probes.loaded_models(text({"models": [MODEL, 5]})) == (
-        LoadedModel("m:latest", 5, 4, 4096, None, "abc"),
-    )
+    assert probes.loaded_models(text({"models": [MODEL, 5]})) == (LoadedModel("m:latest", 5, 4, 4096, "abc"),)
     assert probes.loaded_models(text({"models": None})) == ()
     listed = probes.ollama_models(text({"models": [MODEL, {"name": "far", "remote_host": "x"}]}))
     assert [(model.name, model.remote) for model in listed or ()] == [("m:latest", False), ("far", True)]
@@ -133,9 +133,9 @@ async def test_an_answer_that_cannot_be_read_says_nothing(name: str) -> None:
         found = await identify(prober, url)
         assert found is not None
         assert found.adapter is OTHER
-        backend = ObservedServer("ollama", adapter_of("ollama"), Upstream(url))
-        await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
-        assert (backend.state, backend.version, backend.detail) == ("up", "", NOT_UNDERSTOOD)
+        adapter, status = adapter_of("ollama"), Status()
+        await adapter.refresh(prober.asking(url), status)
+        assert (status.state, status.version, status.detail) == ("up", "", NOT_UNDERSTOOD)
     await prober.close()
 
 
@@ -148,11 +148,11 @@ async def test_what_is_understood_again_is_said_no_more() -> None:
 
     prober = Prober()
     async with answering(answers) as url:
-        backend = ObservedServer("ollama", adapter_of("ollama"), Upstream(url))
-        await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
-        assert (backend.detail, backend.models) == (NOT_UNDERSTOOD, ())
-        await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
-        assert (backend.detail, [model.name for model in backend.models]) == ("", ["m:latest"])
+        adapter, status = adapter_of("ollama"), Status()
+        await adapter.refresh(prober.asking(url), status)
+        assert (status.detail, status.models) == (NOT_UNDERSTOOD, ())
+        await adapter.refresh(prober.asking(url), status)
+        assert (status.detail, [model.name for model in status.models]) == ("", ["m:latest"])
     await prober.close()
 
 
@@ -174,14 +174,14 @@ async def test_other_slots_after_a_restart_are_noticed_and_a_missing_answer_chan
     pages = {"/props": text(PROPS | {"total_slots": 4}), "/health": b"{}"}
     prober = Prober()
     async with answering(lambda path: [answer(pages[path])] if path in pages else []) as url:
-        backend = ObservedServer("llamacpp", adapter_of("llamacpp"), Upstream(url))
+        adapter, status = adapter_of("llamacpp"), Status()
         slots = []
         for props in (pages["/props"], None, text(PROPS | {"total_slots": 1})):
             pages.pop("/props", None)
             if props is not None:
                 pages["/props"] = props
-            await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
-            slots.append((backend.slots, backend.detail, len(backend.models)))
+            await adapter.refresh(prober.asking(url), status)
+            slots.append((status.slots, status.detail, len(status.models)))
         assert slots == [(4, "", 1), (4, "", 1), (1, "", 1)]
     await prober.close()
 
@@ -200,8 +200,8 @@ SLOT_LISTS = {
 async def test_a_slot_is_free_once_the_answer_that_was_given_up_has_left_it(
     looks: list[list[int]], sent: list[float], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.servers.server_watch.LEAST_STOP_S", 0.5)
-    monkeypatch.setattr("clairvoyant_cli.proxy.servers.server_watch.MAX_STOP_S", 60.0)
+    monkeypatch.setattr("clairvoyant_cli.proxy.servers.released_slots.LEAST_STOP_S", 0.5)
+    monkeypatch.setattr("clairvoyant_cli.proxy.servers.released_slots.MAX_STOP_S", 60.0)
     left, ticks = list(looks), count()
 
     def clock() -> float:
@@ -211,9 +211,9 @@ async def test_a_slot_is_free_once_the_answer_that_was_given_up_has_left_it(
         return [answer(text([{"is_processing": True, "id_task": task} for task in left.pop(0)]))]
 
     async with answering(answers) as url, Prober() as prober:
-        backend = ObservedServer("llamacpp", adapter_of("llamacpp"), Upstream(url))
-        watch = ServerWatch(backend, prober, lambda: None, clock=clock)
-        assert await watch.slots_settled(lambda: [clock() + at for at in sent], streamed=True) == said
+        server = Server("llamacpp", adapter_of("llamacpp"), Upstream(url), prober)
+        began = slots_settled(server, lambda: [clock() + at for at in sent], clock, streamed=True)
+        assert await began == said
     assert not left or said == SHARED
 
 
@@ -221,11 +221,11 @@ async def test_a_slot_is_free_once_the_answer_that_was_given_up_has_left_it(
 async def test_slots_that_are_never_told_are_not_waited_for(
     silent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.servers.server_watch.MAX_STOP_S", 0.05)
+    monkeypatch.setattr("clairvoyant_cli.proxy.servers.released_slots.MAX_STOP_S", 0.05)
     async with answering(lambda path: [silent]) as url, Prober() as prober:
-        backend = ObservedServer("llamacpp", adapter_of("llamacpp"), Upstream(url))
+        server = Server("llamacpp", adapter_of("llamacpp"), Upstream(url), prober)
         async with asyncio.timeout(2):
-            assert await ServerWatch(backend, prober, lambda: None).slots_settled(list) == SILENT
+            assert await slots_settled(server, list, monotonic) == SILENT
 
 
 async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:
@@ -241,7 +241,7 @@ async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:
     crumbs = [CHUNKED + b"1\r\n \r\n" * times * CHUNKS_AT_ONCE + b"0\r\n\r\n"]
     async with answering(lambda path: crumbs if path == "/api/version" else []) as url:
         counting = asyncio.create_task(count())
-        await find_backend(url, prober)
+        await locate_server(url, prober)
         counting.cancel()
     await prober.close()
     assert turns >= times
@@ -260,9 +260,9 @@ async def test_a_head_that_is_none_or_too_long_is_no_answer(head: bytes) -> None
     prober = Prober()
     async with answering(lambda path: [head]) as url:
         assert await identify(prober, url) is None
-        backend = ObservedServer("ollama", adapter_of("ollama"), Upstream(url))
-        await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
-        assert backend.state == "down"
+        adapter, status = adapter_of("ollama"), Status()
+        await adapter.refresh(prober.asking(url), status)
+        assert status.state == "down"
     await prober.close()
 
 

@@ -1,6 +1,6 @@
 """The questions: enough, none twice, mixed evenly, and what counts as overlap of their answers."""
 
-from clairvoyant_cli.calibrate.client import TimedAnswer
+from clairvoyant_cli.backends.client import TimedAnswer
 from clairvoyant_cli.calibrate.questions import LONG_CAP, long_questions, mixed, reading, short_questions
 from clairvoyant_cli.calibrate.server_speeds import at_once
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS

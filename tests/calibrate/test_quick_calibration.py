@@ -11,7 +11,7 @@ from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.calibrate.client import Client
+from clairvoyant_cli.backends.client import Client
 from clairvoyant_cli.calibrate.questions import long_questions, mixed, short_questions
 from clairvoyant_cli.calibrate.queueing import sojourns
 from clairvoyant_cli.calibrate.run import calibrate, speed_spread

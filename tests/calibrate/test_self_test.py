@@ -14,10 +14,17 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
+from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.adapters import adapter_of
+from clairvoyant_cli.backends.client import Client
+from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.ollama import Ollama
-from clairvoyant_cli.calibrate.client import Client
+from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.calibrate.run import calibrate
 from clairvoyant_cli.calibrate.self_test import IDLE_S, PIECE_S, SelfTest, Storage
+from clairvoyant_cli.calibrate.session import Session
 from clairvoyant_cli.config import BackendConfig
+from clairvoyant_cli.preempt.prove import progress_name
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.database import reading
@@ -25,6 +32,7 @@ from profiles.host import this_host
 from profiles.ledger import Ledger
 from profiles.records import Profile
 from profiles.store import every
+from tests.fakes.calibrating import SMALL
 from tests.fakes.remembered import PROFILE, keep
 from tests.fakes.replay_backend import Engine, Replay, Speed
 from tests.fakes.serving import ByFirstWord, serving
@@ -58,21 +66,37 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def proxied(
-    storage: Storage, *, loaded: bool = True, decode: float = 50.0, **settings: Any
-) -> AsyncIterator[tuple[Daemon, Engine]]:
+async def simulated(*, loaded: bool = True, decode: float = 50.0) -> AsyncIterator[tuple[Engine, str]]:
     engine = Engine(speed=Speed(1000.0, decode), answer_tokens=lambda prompt, rng: 300)
     app = Replay(engine)
     if loaded:
         app.loaded.add(MODEL)
     async with serve_app(app.app) as url:
-        if "backends" in settings:
-            settings["backends"] = (replace(settings["backends"], url=url),)
-        backend = None if "backends" in settings else url
-        clock = asyncio.get_running_loop().time
-        run = lambda daemon: SelfTest(daemon, storage).run()  # noqa: E731
-        async with serving(backend, clock=clock, self_test=run, **settings) as daemon:
-            yield daemon, engine
+        yield engine, url
+
+
+@asynccontextmanager
+async def self_tested(url: str, storage: Storage, **settings: Any) -> AsyncIterator[Daemon]:
+    """Run the proxy with a self-test before a server."""
+    if "backends" in settings:
+        settings["backends"] = (replace(settings["backends"], url=url),)
+    backend = None if "backends" in settings else url
+    clock = asyncio.get_running_loop().time
+    run = lambda daemon: SelfTest(daemon, storage).run()  # noqa: E731
+    async with serving(backend, clock=clock, self_test=run, **settings) as daemon:
+        yield daemon
+
+
+@asynccontextmanager
+async def proxied(
+    storage: Storage, *, loaded: bool = True, decode: float = 50.0, **settings: Any
+) -> AsyncIterator[tuple[Daemon, Engine]]:
+    """Run the proxy with a self-test before a server of one slot."""
+    async with (
+        simulated(loaded=loaded, decode=decode) as (engine, url),
+        self_tested(url, storage, **settings) as daemon,
+    ):
+        yield daemon, engine
 
 
 async def until(holds: Callable[[], object], within_s: float = LONG_S) -> None:
@@ -100,7 +124,7 @@ def test_self_test_proves_an_idle_server_and_records_no_request() -> None:
         seen = set[str]()
         async with proxied(storage, predictor=predictor) as (daemon, _):
             async with asyncio.timeout(LONG_S):
-                while not any("can be cut:" in each.text for each in daemon.stats.journal.events):
+                while not any("can be preempted:" in each.text for each in daemon.stats.journal.events):
                     seen.add(said(daemon))
                     await asyncio.sleep(0.5)
             return daemon.snapshot(), seen
@@ -116,7 +140,7 @@ def test_self_test_proves_an_idle_server_and_records_no_request() -> None:
     assert not state.recent
     assert not predictor.seen
     assert any("finding out in idle time" in event.text for event in state.log)
-    assert any("can be cut: 24 of 24 continuations matched" in event.text for event in state.log)
+    assert any("can be preempted: 24 of 24 continuations matched" in event.text for event in state.log)
 
 
 def test_first_answer_after_the_proof_is_cut(tmp_path: Path) -> None:
@@ -124,7 +148,9 @@ def test_first_answer_after_the_proof_is_cut(tmp_path: Path) -> None:
         ledger = Ledger(tmp_path / "c.db")
         try:
             async with proxied(ledger, decode=100.0, persistence=ledger) as (daemon, _):
-                await until(lambda: any("can be cut:" in event.text for event in daemon.stats.journal.events))
+                await until(
+                    lambda: any("can be preempted:" in event.text for event in daemon.stats.journal.events)
+                )
                 async with asyncio.TaskGroup() as group:
                     group.create_task(asked(daemon, "0.9 tell me a long story", 300))
                     await until(lambda: any(each.tokens for each in daemon.dispatcher.live.values()))
@@ -195,6 +221,34 @@ def test_progress_survives_a_restart() -> None:
 
     first, second = run_virtually(twice())
     assert second < 0.75 * first
+
+
+def test_the_self_test_goes_on_where_calibrate_stopped() -> None:
+    async def run() -> tuple[int, str]:
+        async with simulated() as (_, url):
+            async with Prober() as prober:
+                found, _ = await locate_server(url, prober)
+            clock = asyncio.get_running_loop().time
+            async with Client(found, clock=clock) as client:
+                session = Session(client, replace(SMALL, cut_s=15.0), lambda step: None)
+                outcome = await calibrate(session, None, PROFILE.host, "test")
+            assert outcome.profile.continuation is None
+            assert outcome.progress is not None
+            storage = Kept(dict([outcome.progress]))
+            async with self_tested(url, storage) as daemon:
+                await until(lambda: "tried" in said(daemon))
+                return outcome.profile.continuations[0].trials, said(daemon)
+
+    trials, first = run_virtually(run())
+    assert trials > 0
+    assert f": {trials} of " in first
+
+
+@pytest.mark.parametrize(("kind", "other"), [("ollama", "a:latest"), ("llamacpp", "b")])
+def test_progress_has_one_name_however_its_model_is_spelled(kind: str, other: str) -> None:
+    here, elsewhere = (Found(adapter_of(kind), url) for url in ("http://x", "http://y"))
+    assert progress_name(Client(here, "a")) == progress_name(Client(here, other))
+    assert progress_name(Client(here, "a")) != progress_name(Client(elsewhere, "a"))
 
 
 @pytest.mark.parametrize(
@@ -270,15 +324,18 @@ def test_a_conversation_that_takes_long_to_read_again_is_not_evicted(
 ) -> None:
     monkeypatch.setattr(Ollama, "keeps_prompts", lambda self, port: keeps)
 
-    async def run() -> bool:
+    async def run() -> None:
         async with proxied(Kept()) as (daemon, engine):
             await asked(daemon, "word " * 3000)
             with_it = len(engine.journal)
-            await asyncio.sleep(60.0)
-            assert ("evict a session's KV cache" in said(daemon)) is not keeps
-            return len(engine.journal) > with_it
+            if keeps:
+                await until(lambda: len(engine.journal) > with_it)
+            else:
+                await until(lambda: "evict a session's KV cache" in said(daemon))
+                await asyncio.sleep(60.0)
+                assert len(engine.journal) == with_it
 
-    assert run_virtually(run()) is keeps
+    run_virtually(run())
 
 
 def test_proof_is_added_to_the_existing_profile(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from clairvoyant_lab.asgi_server import serve_app
 from click.testing import CliRunner
 
 from clairvoyant_cli import main as program
-from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.commands import console as printing
 from clairvoyant_cli.errors import ClairvoyantError
@@ -51,7 +51,7 @@ async def test_https_before_a_plain_server_is_refused_with_the_right_address() -
     async with serve_app(Replay().app) as url, Prober() as prober:
         secure = url.replace("http://", "https://")
         with pytest.raises(ClairvoyantError, match=f"speaks plain HTTP; give {url}"):
-            await find_backend(secure, prober)
+            await locate_server(secure, prober)
 
 
 async def test_doctor_takes_a_second_daemon_for_what_it_is(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.calibrate.client import Client
+from clairvoyant_cli.backends.client import Client
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import Plan, Session, Step, Tell
 from tests.fakes.remembered import HOST

@@ -211,7 +211,9 @@ async def prove(daemon: Daemon, resume_s: float) -> None:
     """Have each server go on with answers, at the price of some seconds."""
     for worker in daemon.pool:
         offered = await worker.adapter.offered_models(worker.ask) or ()
-        served = Served(worker.adapter.name, "replay", version=worker.version, digest=offered[0].digest)
+        served = Served(
+            worker.adapter.name, "replay", version=worker.status.version, digest=offered[0].digest
+        )
         await believe(worker, proven(served, resume_s, worker.slots))
 
 
@@ -325,7 +327,9 @@ class CutChaos(Scene[Visitor]):
 
     def _suspended_on(self, backend: Backend) -> int:
         suspended = (each for each in self.daemon.dispatcher.live.values() if each.is_suspended)
-        return sum(self.backends[each.cuts[-1].worker] is backend for each in suspended)
+        return sum(
+            self.backends[self.daemon.pool.name_of(each.cuts[-1].worker)] is backend for each in suspended
+        )
 
     def faults(self) -> list[str]:
         found, counts = list(self.left_behind()), self.daemon.stats
@@ -370,7 +374,7 @@ async def cut_chaos(
     async with scenery(engines, policy=policies[0], outage_grace=GRACE_S, tau=30.0) as (daemon, backends, _):
         await prove(daemon, 0.005)
         for worker in daemon.pool:
-            worker.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
+            worker.traits.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         yield CutChaos(daemon, backends, random.Random(seed), policies=policies)
 
 
@@ -435,12 +439,13 @@ class PoolChaos(Scene[Visitor]):
     async def _operator(self) -> None:
         while not self.over:
             await asyncio.sleep(self.rng.expovariate(1 / 20.0))
-            name = self.rng.choice([worker.name for worker in self.daemon.pool if not worker.leaving])
-            self.daemon.lifecycle.drain(name)
+            pool, lifecycle = self.daemon.pool, self.daemon.lifecycle
+            server = self.rng.choice([each for each in pool if each.health.withdrawn != "leaving"])
+            lifecycle.withdraw(server, "draining")
             self.done["drained"] += 1
             await asyncio.sleep(self.rng.expovariate(1 / 5.0))
-            if any(worker.name == name and not worker.leaving for worker in self.daemon.pool):
-                self.daemon.lifecycle.bring_up(name)
+            if server in list(pool) and server.health.withdrawn != "leaving":
+                lifecycle.bring_up(server)
 
     def faults(self) -> list[str]:
         found = list(self.left_behind())

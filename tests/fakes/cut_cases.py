@@ -17,12 +17,12 @@ from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.preempt.cut import Preemption
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
-from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.new_exchange import ReadBody
 from clairvoyant_cli.proxy.requests.refusals import Refusals
@@ -182,14 +182,13 @@ class CaseRunner:
         self.down = False
         parts = self.daemon = daemon_parts("a", kind=dialect.kind, capacity=10**6)
         parts.dispatcher.scheduler.set_policy(POLICIES["boost"], 0.0)
-        worker = self.worker = parts.pool["a"]
+        worker = self.worker = parts.pool.named("a")
         proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
-        served = Served(dialect.kind, "m", version=worker.version)
-        worker.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
-        worker.settings = {worker._key_of("m"): ModelSettings("f")}
+        served = Served(dialect.kind, "m", version=worker.status.version)
+        worker.traits.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
+        worker.traits.settings = {worker._key_of("m"): ModelSettings("f")}
         worker.prober.asking = lambda url, prefix="": self.ask  # type: ignore[method-assign]
         worker.upstream.connect = self.connect  # type: ignore[method-assign]
-        worker.watch.slots_settled = self.settled  # type: ignore[method-assign]
         access, pool = Access(parts.admission.access.clients), parts.pool
         preemption = Preemption(parts.dispatcher, pool, parts.operation, parts.stats, cast(Any, None))
         self.serving = Serving(
@@ -205,9 +204,6 @@ class CaseRunner:
             None,
         )
 
-    async def settled(self, *_: object, **__: object) -> str:
-        return ""
-
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
         if self.down:
             raise UnreachableError("refused")
@@ -221,7 +217,7 @@ class CaseRunner:
     def want_cut(self) -> None:
         exchange = self.exchange
         if exchange is not None and exchange.attempt is not None:
-            self.serving.preemption._cut(exchange)
+            self.serving.preemption.cut(exchange)
 
     def reply(self, path: str, asked: Json) -> tuple[Reply, int | None, int | None]:
         """Return what the server says now, the packet before which it is cut, and the one that is lost."""

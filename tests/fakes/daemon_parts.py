@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
-from clairvoyant_cli.backends.adapter import Adapter
+from clairvoyant_cli.backends.adapter import Adapter, Status
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
@@ -80,13 +80,13 @@ class DaemonParts:
         return command
 
     def becomes(self, name: str, state: str, detail: str = "") -> None:
-        worker = self.pool[name]
-        worker.state, worker.detail = state, detail
-        worker.seen = worker.seen or state in ("up", "loading")
+        worker = self.pool.named(name)
+        worker.status.state, worker.status.detail = state, detail
+        worker.status.seen = worker.status.seen or state in ("up", "loading")
         self.lifecycle.changed(worker)
 
     def on(self, exchange: Exchange) -> str:
-        return "" if exchange.attempt is None else exchange.attempt.worker
+        return "" if exchange.attempt is None else self.pool.name_of(exchange.attempt.worker)
 
 
 def daemon_parts(
@@ -117,11 +117,12 @@ def daemon_parts(
     stats = RequestStats(Journal(clock, wall=clock))
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
     pool = ServerPool(scheduler)
+    stats.name_of = pool.name_of
     lifecycle = ServerLifecycle(ServeConfig(outage_grace=grace_s), pool, dispatcher, stats.journal, close, ())
     times = ServiceTimes(pool, stats.journal.event)
     for number, name in enumerate(workers or ("mac",)):
         lifecycle.adopt(_server(name, adapter_of(kind), number, slots))
-        pool[name].residents = None  # until its state changes for the first time, loading costs nothing
+        pool.named(name).loaded = None  # until its state changes for the first time, loading costs nothing
     scheduler.residency.unknown_s = 0.0
     dispatcher.changed.append(lifecycle.remove_idle)
     dispatcher.ended += [stats.ended, lifecycle.ended, times.ended]
@@ -149,4 +150,5 @@ def daemon_parts(
 
 def _server(name: str, adapter: Adapter, number: int, slots: int) -> Server:
     upstream = Upstream(f"http://127.0.0.1:{9000 + number}")
-    return Server(name, adapter, upstream, slots=slots, state="up", seen=True, prober=Prober())
+    config, status = BackendConfig(name), Status("up", seen=True, slots=slots)
+    return Server(name, adapter, upstream, Prober(), config=config, status=status)

@@ -52,10 +52,10 @@ class ByFirstWord(Predictor):
 async def believe(worker: Server, profile: Profile) -> None:
     """Have a worker go by a profile, as if what it says of going on were measured of what serves now."""
     served = profile.served
-    settings = await worker.adapter.settings(worker.ask, served.model, worker.version)
+    settings = await worker.adapter.settings(worker.ask, served.model, worker.status.version)
     assert settings is not None
     proofs = tuple(replace(each, fingerprint=settings.fingerprint) for each in profile.continuations)
-    worker.profiles = (replace(profile, continuations=proofs),)
+    worker.traits.profiles = (replace(profile, continuations=proofs),)
     await worker.see_settings()
 
 

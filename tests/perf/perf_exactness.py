@@ -221,7 +221,7 @@ def main() -> None:
             server = ("--backend", given.backend, "--model", given.model)
             print(clairvoyant("calibrate", *server, "--db", db), flush=True)
         with serving(given.backend, "--db", db) as daemon:
-            daemon.await_line("after a cut")
+            daemon.await_line("preemption enabled for")
             tally = asyncio.run(judge(given, daemon.base_url))
     kind = "unstreamed" if given.unstreamed else "streamed"
     print(f"{given.route} {kind}: of {tally.answers} answers {tally.text} have the same text,", end=" ")

@@ -15,8 +15,8 @@ from clairvoyant_lab.replay.kv_cache import KvCache
 
 import predictor
 from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
-from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor import load
 from predictor.record import Prediction, Predictor, PromptView
 from profiles.database import reading, writing
@@ -207,11 +207,11 @@ async def test_the_learned_size_of_a_cache_outlives_the_daemon(tmp_path: Path) -
     async with replay() as (_, url):
         for before, after in (((0.0, inf), (500.0, 900.0)), ((500.0, 900.0), (500.0, inf))):
             async with daemon_on(path, url) as daemon:
-                cache = daemon.pool.queue.fleet.stations[daemon.pool.first.name].cache
+                cache = daemon.pool.queue.fleet.stations[daemon.pool.first.id].cache
                 assert cache.size == before
                 cache.size = after
         async with daemon_on(path, url) as daemon:
-            cache = daemon.pool.queue.fleet.stations[daemon.pool.first.name].cache
+            cache = daemon.pool.queue.fleet.stations[daemon.pool.first.id].cache
             assert (cache.size, cache.room_tokens) == ((500.0, inf), inf)
 
 
@@ -240,7 +240,7 @@ async def test_another_model_than_the_profiles_is_noticed_once_loaded(tmp_path: 
     async with replay() as (_, url), daemon_on(path, url) as daemon:
         await ask_all(daemon, "Name a colour.")
         backend = daemon.pool.first
-        backend.models = (LoadedModel("replay:latest"),)
+        backend.status.models = (LoadedModel("replay:latest"),)
         assert daemon.state_saver is not None
         daemon.state_saver.follow_the_loaded_models()
         told = [event.text for event in daemon.snapshot().log if "replay:latest is loaded" in event.text]
@@ -255,7 +255,7 @@ async def test_a_model_pulled_again_makes_its_profile_stale(tmp_path: Path) -> N
     keep(path, (), mine, replace(newer, measured_at=HERE.measured_at + 1))
     async with replay() as (_, url), daemon_on(path, url) as daemon:
         assert daemon.snapshot().tau.source == "profile of another"
-        daemon.pool.first.models = (LoadedModel("replay:latest", digest="new"),)
+        daemon.pool.first.status.models = (LoadedModel("replay:latest", digest="new"),)
         assert daemon.state_saver is not None
         daemon.state_saver.follow_the_loaded_models()
         snapshot = daemon.snapshot()
@@ -300,7 +300,7 @@ async def test_each_of_several_servers_takes_the_profile_of_its_own_address(tmp_
         of_slow = replace(of_slow, mu_short_s=Estimate(2.0, 1.9, 2.1, 100), measured_at=HERE.measured_at + 1)
         path = keep(tmp_path / "c.db", (), of_fast, of_slow)
         async with daemon_on(path, f"fast={fast},slow={slow}") as daemon:
-            speeds = [worker.speeds.decode_tokens_per_s for worker in daemon.pool]
+            speeds = [worker.traits.speeds.decode_tokens_per_s for worker in daemon.pool]
             tau_s = daemon.snapshot().tau.tau_s
     assert speeds == [1000.0, 50.0]
     assert tau_s == pytest.approx((TAU_S + 6.0) / 2)
@@ -418,7 +418,7 @@ async def test_a_server_that_starts_later_gets_the_name_and_the_profile_of_its_k
                 await ask(http, "Hello")
             await until(daemon, lambda state: state.counters.completed == 1)
             assert daemon.pool.first.base_url == url
-            assert [known.name for known in daemon.pool.first.profiles] == [PROFILE.name]
+            assert [known.name for known in daemon.pool.first.traits.profiles] == [PROFILE.name]
     with reading(path) as connection:
         assert [found.backend for found in each(connection, Span())] == ["ollama"]
 
@@ -431,22 +431,6 @@ async def test_a_name_that_the_operator_gave_is_kept(tmp_path: Path) -> None:
         serve_app(backend, port),
     ):
         server = daemon.pool.first
-        await until(daemon, lambda state: server.adapter.name == "ollama" and server.state == "up")
+        await until(daemon, lambda state: server.adapter.name == "ollama" and server.status.state == "up")
         await daemon.lifecycle.see_settings(server)
         assert [shown.name for shown in daemon.snapshot().backends] == ["llamacpp"]
-
-
-async def test_a_server_that_is_busy_when_recognised_gets_its_name_once_idle(tmp_path: Path) -> None:
-    path = keep(tmp_path / "c.db", (), replace(PROFILE, host=this_host()))
-    port = free_port()
-    async with daemon_on(path, f"http://127.0.0.1:{port}") as daemon:
-        dispatcher, server = daemon.dispatcher, daemon.pool.first
-        idle, busy = dispatcher.attempts_on, True
-        dispatcher.attempts_on = lambda name: [None] if busy else idle(name)  # type: ignore[method-assign, assignment, list-item]
-        async with serve_app(Replay(Engine(speed=Speed(1e5, 2000.0))).app, port):
-            await until(daemon, lambda state: server.adapter.name == "ollama" and server.state == "up")
-            assert server.name == "other"
-            busy = False
-            server.watch.look_now()
-            await until(daemon, lambda state: [shown.name for shown in state.backends] == ["ollama"])
-            assert [known.name for known in server.profiles] == [PROFILE.name]

@@ -4,8 +4,7 @@ import pytest
 
 from clairvoyant_cli.backends.sglang import SgLang
 from clairvoyant_cli.backends.vllm import Vllm
-from clairvoyant_cli.protocols.probes import engine_state
-from clairvoyant_cli.state.snapshot import EngineState
+from clairvoyant_cli.protocols.probes import EngineLoad, engine_state
 
 TWO_ENGINES = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -28,12 +27,12 @@ sglang:token_usage{model_name="m",priority=""} 0.5
 
 def test_engines_behind_one_address_add_up() -> None:
     assert Vllm.PRIORITY is not None
-    assert engine_state(TWO_ENGINES, Vllm.PRIORITY.metrics) == EngineState(11, 40, 2, 0.75)
+    assert engine_state(TWO_ENGINES, Vllm.PRIORITY.metrics) == EngineLoad(11, 40, 2, 0.75)
 
 
 def test_no_request_is_counted_twice() -> None:
     assert SgLang.PRIORITY is not None
-    assert engine_state(BY_PRIORITY, SgLang.PRIORITY.metrics) == EngineState(2, 5, None, 0.5)
+    assert engine_state(BY_PRIORITY, SgLang.PRIORITY.metrics) == EngineLoad(2, 5, None, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -22,20 +22,15 @@ def sse(event: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
-def chunk(text: str | None, reason: str | None = None, number: str = "1") -> bytes:
+def chunk(text: str | None, reason: str | None = None) -> bytes:
     delta = {} if text is None else {"content": text}
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    return sse({"id": f"chatcmpl-{number}", "choices": [choice], "model": "m"})
+    return sse({"id": "chatcmpl-1", "choices": [choice], "model": "m"})
 
 
-def usage(prompt: int, completion: int, number: str = "1") -> bytes:
-    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-    return sse({"id": f"chatcmpl-{number}", "choices": [], "model": "m", "usage": counts})
-
-
-def chat(*, streamed: bool = True, wants_usage: bool = True, shape: Shape = Shape.CHAT) -> Splice:
+def chat(*, streamed: bool = True, shape: Shape = Shape.CHAT) -> Splice:
     body = {"messages": [{"role": "user", "content": "?"}]}
-    return Splice(Continuable(shape, body, streamed, wants_usage))
+    return Splice(Continuable(shape, body, streamed, wants_usage=True))
 
 
 def fed(splice: Splice, *pieces: bytes) -> bytes:
@@ -88,7 +83,7 @@ def test_an_answer_that_ends_meanwhile_is_not_cut() -> None:
     splice = chat()
     splice.feed(chunk("One"))
     assert splice.want_cut()
-    end = chunk(None, "stop") + usage(5, 1) + b"data: [DONE]\n\n"
+    end = chunk(None, "stop") + b"data: [DONE]\n\n"
     assert splice.feed(end) == end
     assert not splice.is_cut
 
@@ -122,29 +117,13 @@ def test_a_very_long_answer_is_no_longer_kept() -> None:
     assert splice.why_not == "the answer is too long"
 
 
-def cut(splice: Splice, *pieces: bytes, then: Shape, tokens: int = 2) -> bytes:
-    out = fed(splice, *pieces)
-    assert splice.want_cut()
-    out += splice.feed(pieces[-1].replace(pieces[-1], chunk(" next")) if then is Shape.CHAT else b"")
-    splice.is_cut = True
-    splice.continue_in(then, Earlier(tokens, 0.1, 0.5, tokens))
-    return out
-
-
-def test_the_next_part_goes_on_as_the_first_began() -> None:
+def cut_once(then: Shape = Shape.CHAT) -> Splice:
     splice = chat()
-    begun = cut(splice, chunk("One"), chunk(" two"), then=Shape.CHAT)
-    assert begun == chunk("One") + chunk(" two")
-    role = sse({"id": "chatcmpl-9", "choices": [{"index": 0, "delta": {"role": "assistant"}}], "model": "m"})
-    rest = fed(splice, role, chunk(" next", number="9"), chunk(None, "stop", number="9"), usage(12, 3, "9"))
-    rest += splice.feed(b"data: [DONE]\n\n")
-    events = [line.removeprefix(b"data: ") for line in rest.split(b"\n\n") if line]
-    assert events[-1] == b"[DONE]"
-    said, ended, counted = map(json.loads, events[:-1])
-    assert {each["id"] for each in (said, ended, counted)} == {"chatcmpl-1"}
-    assert said["choices"][0]["delta"] == {"content": " next"}
-    assert ended["choices"][0] == {"index": 0, "delta": {}, "finish_reason": "stop"}
-    assert counted["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    fed(splice, chunk("One"), chunk(" two"))
+    assert splice.want_cut()
+    assert splice.feed(chunk(" next")) == b""
+    splice.continue_in(then, Earlier(2, 0.1, 0.5, 2))
+    return splice
 
 
 @pytest.mark.parametrize(
@@ -159,8 +138,7 @@ def test_the_next_part_goes_on_as_the_first_began() -> None:
     ],
 )
 def test_what_is_no_part_of_the_answer_is_not_passed_on(strange: bytes) -> None:
-    splice = chat()
-    cut(splice, chunk("One"), chunk(" two"), then=Shape.CHAT)
+    splice = cut_once()
     assert b" next" in splice.feed(chunk(" next"))
     with pytest.raises(PartError):
         splice.feed(strange)
@@ -168,8 +146,7 @@ def test_what_is_no_part_of_the_answer_is_not_passed_on(strange: bytes) -> None:
 
 
 def test_a_later_part_that_ends_before_the_answer_is_none() -> None:
-    splice = chat()
-    cut(splice, chunk("One"), chunk(" two"), then=Shape.CHAT)
+    splice = cut_once()
     splice.feed(chunk(" next"))
     with pytest.raises(PartError):
         splice.end()
@@ -212,8 +189,7 @@ DONE = {
 
 
 def test_a_generation_goes_on_as_a_chat_of_openais() -> None:
-    splice = chat()
-    cut(splice, chunk("One"), chunk(" two"), then=Shape.OLLAMA_GENERATE)
+    splice = cut_once(Shape.OLLAMA_GENERATE)
     rest = fed(splice, generated(" three"), generated("", **DONE)) + splice.end()
     events = [line.removeprefix(b"data: ") for line in rest.split(b"\n\n") if line]
     assert events[-1] == b"[DONE]"
@@ -221,12 +197,6 @@ def test_a_generation_goes_on_as_a_chat_of_openais() -> None:
     assert said["choices"][0]["delta"] == {"content": " three"}
     assert ended["choices"][0] == {"index": 0, "delta": {}, "finish_reason": "length"}
     assert counted["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-
-
-def test_totals_are_sent_only_when_requested() -> None:
-    splice = chat(wants_usage=False)
-    cut(splice, chunk("One"), chunk(" two"), then=Shape.OLLAMA_GENERATE)
-    assert b"usage" not in fed(splice, generated(" three"), generated("", **DONE))
 
 
 def test_a_generation_goes_on_as_a_chat_of_ollamas() -> None:
@@ -246,21 +216,6 @@ def test_a_generation_goes_on_as_a_chat_of_ollamas() -> None:
     assert (ended["done"], ended["eval_count"], ended["prompt_eval_count"]) == (True, 4, 11)
     assert ended["eval_duration"] == 1_500_000_000
     assert "response" not in ended
-
-
-def test_unstreamed_answer_is_whole() -> None:
-    splice = chat(streamed=False)
-    assert fed(splice, chunk("One"), chunk(" two")) == b""
-    assert splice.want_cut()
-    splice.feed(chunk(" three"))
-    assert splice.is_cut
-    splice.continue_in(Shape.CHAT, Earlier(2, 0.1, 0.5, 2))
-    assert fed(splice, chunk(" three"), chunk(None, "stop"), usage(12, 1), b"data: [DONE]\n\n") == b""
-    whole = json.loads(splice.end())
-    assert whole["object"] == "chat.completion"
-    message = {"role": "assistant", "content": "One two three"}
-    assert whole["choices"] == [{"index": 0, "finish_reason": "stop", "message": message}]
-    assert whole["usage"]["completion_tokens"] == 3
 
 
 def test_unstreamed_answer_reports_a_failure_in_mid_answer() -> None:

@@ -57,8 +57,8 @@ async def test_a_title_lets_the_question_pass_that_it_comes_along_with() -> None
 
 async def test_its_cost_is_the_time_that_the_fastest_worker_needs() -> None:
     parts = daemon_parts("slow", "fast")
-    parts.pool["slow"].speeds.decode_tokens_per_s = 10.0
-    parts.pool["fast"].speeds.decode_tokens_per_s = 100.0
+    parts.pool.named("slow").traits.speeds.decode_tokens_per_s = 10.0
+    parts.pool.named("fast").traits.speeds.decode_tokens_per_s = 100.0
     exchange = parts.queued("0.0 fifty tokens")
     assert exchange.job.cost_s == pytest.approx(50 / 100 + 4 / 500)
     assert exchange.attempt is not None
@@ -84,7 +84,7 @@ async def test_what_asks_for_nothing_needs_no_slot() -> None:
     request = asking()
     assert isinstance(parts.admission.enqueue(request, door, ParsedRequest(bypass="load")), PassOn)
     assert not request.scheduled
-    parts.pool.first.remote_models = frozenset({"gpt-oss:120b-cloud"})
+    parts.pool.first.status.remote_models = frozenset({"gpt-oss:120b-cloud"})
     assert isinstance(parts.ask("x", model="gpt-oss:120b-cloud"), PassOn)
     assert parts.stats.submitted == 0
 
@@ -134,7 +134,7 @@ async def test_when_all_workers_are_given_up_a_request_is_told_at_once() -> None
     for name in ("mac", "rtx"):
         parts.becomes(name, "down", "connection refused")
     for name in ("mac", "rtx"):
-        parts.pool[name].outage._expire()
+        parts.pool.named(name).health._expire()
     assert refused(parts.ask("x")) == (
         503,
         "clairvoyant: Ollama at http://127.0.0.1:9000 is not reachable (connection refused)",

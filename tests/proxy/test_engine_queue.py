@@ -13,7 +13,7 @@ class House:
 
     def __init__(self) -> None:
         self.daemon: DaemonParts = daemon_parts("engine", slots=200, kind="vllm")
-        self.worker = self.daemon.pool["engine"]
+        self.worker = self.daemon.pool.named("engine")
         self.worker.annotate = "on"
         self.said: list[str] = []
         self.queues = EngineQueues(
@@ -66,7 +66,7 @@ async def test_who_came_while_another_was_being_started_proves_nothing() -> None
 
 async def test_queued_request_inside_the_engine_ends_after_those_before_it() -> None:
     parts = House()
-    parts.worker.slots = 1
+    parts.worker.status.slots = 1
     runs, late, soon = parts.sent(0.0, 5), parts.sent(1.0, 9), parts.sent(2.0, 1)
     parts.begins(runs, 2.5)
     took = {each[0].id: each[1].expected_s for each in (runs, late, soon)}

@@ -57,8 +57,8 @@ async def test_after_an_overflow_requests_that_do_not_fit_together_wait_for_each
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as other,
     ):
-        while daemon.pool.first.slots != 2 or not daemon.pool.first.models:
-            daemon.pool.first.watch.look_now()
+        while daemon.pool.first.slots != 2 or not daemon.pool.first.status.models:
+            daemon.pool.first.look_now()
             await asyncio.sleep(0.01)
         both = await asyncio.gather(one.ask(asked), other.ask(asked))
         assert [answer.body for answer in both] == [ABORTED, ABORTED]

@@ -15,7 +15,7 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Asked, AttemptEnd, Exchange, Outcome, Phase
-from clairvoyant_cli.proxy.servers.loaded_models import ASSUMED_LOAD_S, MAX_AFFINITIES, ModelResidency
+from clairvoyant_cli.proxy.servers.loaded_models import ASSUMED_LOAD_S, MAX_AFFINITIES, LoadedModels
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -46,7 +46,7 @@ def scheduler() -> Scheduler:
 
 def test_a_loaded_model_is_served_before_another_is_loaded() -> None:
     queue = scheduler()
-    ModelResidency(queue, "ollama")
+    LoadedModels(queue, "ollama")
     waiting = [asked("a" if number % 2 else "b", number=number) for number in range(8)]
     for each in waiting:
         queue.submit(each.job, each.job.arrival_s)
@@ -61,7 +61,7 @@ def test_a_loaded_model_is_served_before_another_is_loaded() -> None:
 
 def learned_s(queue: Scheduler, *answers: tuple[float | None, int]) -> float:
     """Return the price of "a" after answers that said so long a load, with such a status."""
-    residents = ModelResidency(queue, "ollama")
+    residents = LoadedModels(queue, "ollama")
     exchange = asked("a")
     for load_s, status in answers:
         cast(Any, exchange).totals = replace(exchange.totals, load_s=load_s)
@@ -79,7 +79,7 @@ def test_what_a_load_took_is_learned_and_a_warm_answer_teaches_nothing() -> None
 def test_an_error_teaches_nothing() -> None:
     assert learned_s(scheduler(), (14.0, 404), (14.0, 500)) == ASSUMED_LOAD_S
     queue = scheduler()
-    residents = ModelResidency(queue, "ollama")
+    residents = LoadedModels(queue, "ollama")
     exchange = asked("a")
     cast(Any, exchange).totals = replace(exchange.totals, load_s=14.0, error=True)
     residents.answered(exchange, 200)
@@ -88,7 +88,7 @@ def test_an_error_teaches_nothing() -> None:
 
 def test_the_servers_list_is_believed_unless_a_model_may_be_loading() -> None:
     queue = scheduler()
-    residents = ModelResidency(queue, "ollama")
+    residents = LoadedModels(queue, "ollama")
     first, second = asked("llama3", "llama3:latest num_ctx=8192"), asked("qwen")
     for each in (first, second):
         residents.answered(each, 200)
@@ -103,7 +103,7 @@ def test_the_servers_list_is_believed_unless_a_model_may_be_loading() -> None:
 
 def test_what_the_server_lists_is_loaded_before_anybody_has_asked_for_it() -> None:
     queue = scheduler()
-    residents = ModelResidency(queue, "ollama")
+    residents = LoadedModels(queue, "ollama")
     residents.listed(["llama3:latest"], [])
     assert (
         queue.residency.price_s("ollama", residents.affinity_of(ParsedRequest("llama3", affinity="llama3")))
@@ -116,7 +116,7 @@ def test_what_the_server_lists_is_loaded_before_anybody_has_asked_for_it() -> No
     "name", ["m", "m:latest", "M:Latest", "library/m", "registry.ollama.ai/library/m", "Library/M:latest"]
 )
 def test_a_model_is_one_however_it_is_written(name: str) -> None:
-    affinity = ModelResidency(scheduler(), "ollama").affinity_of
+    affinity = LoadedModels(scheduler(), "ollama").affinity_of
     assert affinity(ParsedRequest(name, affinity=name)) == "m:latest"
     assert affinity(ParsedRequest(name, affinity=f"{name} num_ctx=9")) == "m:latest num_ctx=9"
     assert affinity(ParsedRequest("", affinity="")) == ""
@@ -125,7 +125,7 @@ def test_a_model_is_one_however_it_is_written(name: str) -> None:
 
 def test_the_price_used_longest_ago_is_forgotten_when_there_are_too_many() -> None:
     queue = scheduler()
-    residents = ModelResidency(queue, "ollama")
+    residents = LoadedModels(queue, "ollama")
     mine = asked("mine")
     cast(Any, mine).totals = replace(mine.totals, load_s=14.0)
     residents.answered(mine, 200)
@@ -152,7 +152,7 @@ def test_the_price_used_longest_ago_is_forgotten_when_there_are_too_many() -> No
 )
 async def test_a_start_counts_only_if_an_answer_began(how: str, status: int, counts: bool) -> None:
     queue = scheduler()
-    ModelResidency(queue, "ollama")
+    LoadedModels(queue, "ollama")
     queue.residency.load_s["a"] = 10.0
 
     async def released(_: Exchange) -> None:
@@ -193,7 +193,10 @@ async def test_models_that_do_not_exist_keep_nobody_waiting() -> None:
         residency = daemon.dispatcher.scheduler.residency
 
         def prices() -> list[float]:
-            return [residency.price_s("ollama", f"{name}:latest") for name in ("real", "other", "junk")]
+            return [
+                residency.price_s(daemon.pool.first.id, f"{name}:latest")
+                for name in ("real", "other", "junk")
+            ]
 
         assert (await client.ask(body("real"))).status == 200
         before = prices()
@@ -208,7 +211,7 @@ async def test_models_that_do_not_exist_keep_nobody_waiting() -> None:
 
 
 def test_options_other_than_the_context_are_remembered() -> None:
-    residents = ModelResidency(scheduler(), "ollama")
+    residents = LoadedModels(scheduler(), "ollama")
     assert residents.is_plain("a")
     for affinity, plain in (("a:latest num_ctx=8192", True), ("a:latest num_ctx=8192 num_gpu=9", False)):
         residents.answered(asked("a", affinity), 200)

@@ -11,7 +11,7 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.llamacpp import LlamaCpp
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.errors import ClairvoyantError
@@ -87,7 +87,7 @@ def leads_back(state: Snapshot) -> bool:
 async def test_a_loop_through_another_proxy_is_noticed_and_not_entered(raw: bytes) -> None:
     async with hop() as between, serving(between.base_url) as daemon, raw_client(daemon.base_url) as client:
         between.target = int(daemon.base_url.rpartition(":")[2])
-        daemon.pool.first.watch.look_now()
+        daemon.pool.first.look_now()
         await until(daemon, leads_back)
         looks = between.passed
         got = await client.ask(raw)
@@ -111,11 +111,11 @@ async def test_an_address_that_led_back_and_is_set_right_serves() -> None:
         raw_client(daemon.base_url) as client,
     ):
         between.target = int(daemon.base_url.rpartition(":")[2])
-        daemon.pool.first.watch.look_now()
+        daemon.pool.first.look_now()
         await until(daemon, leads_back)
         between.target = int(model.rpartition(":")[2])
         await between.part()
-        daemon.pool.first.watch.look_now()
+        daemon.pool.first.look_now()
         backend = daemon.pool.first
         await until(daemon, lambda state: state.backends[0].state == "up" and not backend.leads_back)
         assert (await client.ask(get("/v1/models"))).status == 200
@@ -149,10 +149,10 @@ async def test_a_server_is_looked_for_past_one_of_us(monkeypatch: pytest.MonkeyP
         ours, theirs = (int(url.rpartition(":")[2]) for url in (daemon.base_url, model))
         monkeypatch.setattr(LlamaCpp, "usual_ports", (ours, theirs))
         prober = Prober()
-        found, answering = await find_backend("llamacpp", prober, own_ports=(1,))
+        found, answering = await locate_server("llamacpp", prober, own_ports=(1,))
         later = free_port()
         monkeypatch.setattr(LlamaCpp, "usual_ports", (ours, later))
-        awaited, none = await find_backend("llamacpp", prober, own_ports=(1,))
+        awaited, none = await locate_server("llamacpp", prober, own_ports=(1,))
         await prober.close()
     assert (found.url, found.adapter, len(answering)) == (model, adapter_of("llamacpp"), 1)
     assert (awaited.url, none) == (f"http://127.0.0.1:{later}", []), "it is waited for where it can come"

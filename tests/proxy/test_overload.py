@@ -155,7 +155,7 @@ async def test_it_starts_without_its_backend_and_finds_it_later() -> None:
             assert (got.status, got.value("retry-after")) == (503, b"2")
         assert (await client.ask(get("/api/tags"))).status == 503
         async with serve_app(backend.app, port):
-            daemon.pool.first.watch.look_now()
+            daemon.pool.first.look_now()
             await until(daemon, lambda s: s.backends[0].state == "up")
             assert (await client.ask(asks("/v1/chat/completions"))).status == 200
 
@@ -181,7 +181,7 @@ async def test_a_server_killed_in_mid_answer_comes_back(tiny_model: Path) -> Non
             assert b"[DONE]" not in cut.body
             await until(daemon, lambda s: s.backends[0].state == "down" and len(s.queue) == 1)
             server.start()
-            daemon.pool.first.watch.look_now()
+            daemon.pool.first.look_now()
             answered = await waiting.response(b"POST")
             assert (answered.status, answered.whole) == (200, True)
             counts = daemon.snapshot().counters

@@ -2,6 +2,8 @@
 
 import pytest
 
+from clairvoyant_cli.backends.adapters import adapter_of
+from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import Splice
@@ -9,7 +11,8 @@ from clairvoyant_cli.proxy.queue.exchange import AttemptEnd, OutageError
 from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.proxy.requests.serving_rules import Answered, BrokenOff, CutOff, NotTaken, WaitAgain
 from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
-from clairvoyant_cli.proxy.servers.matching import given_up
+from clairvoyant_cli.proxy.servers.pool import given_up
+from clairvoyant_cli.proxy.servers.server_actions import RefusedError, ServerActions
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts
 
 
@@ -27,6 +30,18 @@ async def test_two_servers_of_a_kind_stand_side_by_side() -> None:
     assert parts.pool.server_of(first).name == parts.on(first)
 
 
+async def test_a_server_is_renamed_while_it_answers() -> None:
+    parts = daemon_parts("other")
+    (server,) = parts.pool
+    first, second = parts.queued("x"), parts.queued("y")
+    server.config, server.adapter = BackendConfig(), adapter_of("llamacpp")
+    parts.lifecycle.changed(server)
+    assert (parts.pool.named("llamacpp"), parts.on(first), parts.on(second)) == (server, "llamacpp", "")
+    parts.after(first, Answered(200))
+    assert parts.on(second) == "llamacpp"
+    assert [each.backend for each in parts.stats.recent] == ["llamacpp"]
+
+
 async def test_a_worker_that_is_down_takes_no_work() -> None:
     parts = daemon_parts("mac", "rtx")
     parts.becomes("mac", "down")
@@ -38,9 +53,9 @@ async def test_a_worker_that_is_down_takes_no_work() -> None:
 
 async def test_a_worker_that_was_never_there_takes_none_while_another_is() -> None:
     parts = daemon_parts("mac", "rtx")
-    parts.pool["rtx"].seen = False
+    parts.pool.named("rtx").status.seen = False
     parts.becomes("mac", "up")
-    parts.pool["rtx"].state = "down"
+    parts.pool.named("rtx").status.state = "down"
     parts.becomes("mac", "up")
     exchanges = [parts.queued(f"0.5 number {n}") for n in range(2)]
     assert [parts.on(each) for each in exchanges] == ["mac", ""]
@@ -53,9 +68,9 @@ async def test_slots_are_numbered_a_worker() -> None:
     parts = daemon_parts("mac", "rtx", slots=2)
     slots: dict[str, list[int]] = {}
     for number in range(4):
-        attempt = parts.queued(f"0.5 number {number}").attempt
-        assert attempt is not None
-        slots.setdefault(attempt.worker, []).append(attempt.slot)
+        exchange = parts.queued(f"0.5 number {number}")
+        assert exchange.attempt is not None
+        slots.setdefault(parts.on(exchange), []).append(exchange.attempt.slot)
     assert {name: sorted(taken) for name, taken in slots.items()} == {"mac": [0, 1], "rtx": [0, 1]}
 
 
@@ -64,22 +79,22 @@ async def test_queued_requests_fail_only_when_every_worker_is_given_up() -> None
     for name in ("mac", "rtx"):
         parts.becomes(name, "down")
     waiting = parts.queued("patient")
-    parts.pool["mac"].outage._expire()
+    parts.pool.named("mac").health._expire()
     assert not waiting.granted.done()
-    parts.pool["rtx"].outage._expire()
+    parts.pool.named("rtx").health._expire()
     with pytest.raises(OutageError):
         waiting.granted.result()
 
 
 async def test_one_that_was_never_there_keeps_nobody_waiting() -> None:
     parts = daemon_parts("mac", "rtx")
-    parts.pool["rtx"].seen = False
+    parts.pool.named("rtx").status.seen = False
     parts.becomes("mac", "down")
-    parts.pool["rtx"].state = "down"
-    parts.lifecycle.changed(parts.pool["rtx"])
+    parts.pool.named("rtx").status.state = "down"
+    parts.lifecycle.changed(parts.pool.named("rtx"))
     waiting = parts.queued("patient")
     assert parts.on(waiting) == ""
-    parts.pool["mac"].outage._expire()
+    parts.pool.named("mac").health._expire()
     with pytest.raises(OutageError):
         waiting.granted.result()
 
@@ -87,7 +102,7 @@ async def test_one_that_was_never_there_keeps_nobody_waiting() -> None:
 async def test_a_worker_that_comes_back_ends_the_outage() -> None:
     parts = daemon_parts("mac")
     parts.becomes("mac", "down")
-    parts.pool["mac"].outage._expire()
+    parts.pool.named("mac").health._expire()
     assert given_up(parts.pool)
     parts.becomes("mac", "up")
     assert not given_up(parts.pool)
@@ -98,7 +113,7 @@ async def test_one_is_sent_to_a_worker_that_says_it_is_loading_to_see() -> None:
     parts.becomes("mac", "loading")
     first, second = parts.queued("0.1 first"), parts.queued("0.2 second")
     assert (parts.on(first), parts.on(second)) == ("", "")
-    parts.lifecycle.try_one(parts.pool["mac"])
+    parts.lifecycle.try_one(parts.pool.named("mac"))
     assert (parts.on(first), parts.on(second)) == ("mac", "")
 
 
@@ -109,16 +124,16 @@ async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
     assert attempt is not None
     attempt.totals = type(attempt.totals)(tokens=100, decode_s=1.0, complete=True)
     parts.after(exchange, Answered(200))
-    speeds = {worker.name: worker.speeds.decode_tokens_per_s for worker in parts.pool}
+    speeds = {worker.id: worker.traits.speeds.decode_tokens_per_s for worker in parts.pool}
     other = next(name for name in speeds if name != attempt.worker)
     assert (speeds[attempt.worker], speeds[other]) == (100.0, None)
 
 
 def offers(parts: DaemonParts, **models: set[str]) -> None:
     for name, offered in models.items():
-        backend = parts.pool[name]
-        backend.offered = frozenset(map(backend.adapter.known_as, offered))
-        parts.lifecycle.changed(parts.pool[name])
+        backend = parts.pool.named(name)
+        backend.status.offered = frozenset(map(backend.adapter.known_as, offered))
+        parts.lifecycle.changed(parts.pool.named(name))
 
 
 async def test_a_request_goes_to_who_has_its_model_and_waits_for_it() -> None:
@@ -152,7 +167,7 @@ async def test_what_one_alone_could_serve_is_refused_when_that_is_given_up() -> 
     offers(parts, mac={"small"}, rtx={"large"})
     parts.becomes("rtx", "down")
     waits = parts.queued("0.5 a", model="large")
-    parts.pool["rtx"].outage._expire()
+    parts.pool.named("rtx").health._expire()
     with pytest.raises(OutageError):
         waits.granted.result()
     refused = parts.ask("0.5 b", model="large")
@@ -165,7 +180,7 @@ async def test_draining_server_finishes_its_own_requests() -> None:
     parts = daemon_parts("mac", "rtx")
     offers(parts, mac={"small"}, rtx={"small", "large"})
     runs, waits = parts.queued("0.5 a", model="large"), parts.queued("0.5 b", model="large")
-    parts.lifecycle.drain("rtx")
+    parts.lifecycle.withdraw(parts.pool.named("rtx"), "draining")
     refused = parts.ask("0.5 c", model="large")
     assert isinstance(refused, Refused)
     assert (refused.refusal.status, "only rtx can" in refused.refusal.message) == (503, True)
@@ -174,7 +189,7 @@ async def test_draining_server_finishes_its_own_requests() -> None:
     parts.after(waits, Answered(200))
     others = [parts.queued(f"0.5 {n}", model="small") for n in range(2)]
     assert [parts.on(each) for each in others] == ["mac", ""]
-    parts.lifecycle.bring_up("rtx")
+    parts.lifecycle.bring_up(parts.pool.named("rtx"))
     assert parts.on(others[1]) == "rtx"
 
 
@@ -183,9 +198,9 @@ async def test_what_was_cut_on_one_that_drains_goes_on_there() -> None:
     occupied, cut = parts.queued("0.1 a"), parts.queued("0.9 b")
     on = parts.on(cut)
     parts.after(cut, CutOff())
-    parts.lifecycle.remove(on)
+    parts.lifecycle.withdraw(parts.pool.named(on), "leaving")
     assert parts.on(cut) == on
-    assert parts.pool[on].standing == "leaving"
+    assert parts.pool.named(on).standing == "leaving"
     parts.after(cut, Answered(200))
     assert [worker.name for worker in parts.pool] == [parts.on(occupied)]
 
@@ -200,7 +215,7 @@ async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
     parts.becomes("rtx", "down")
     parts.after(cut, NotTaken(AttemptEnd.UNREACHABLE))
     waits = parts.queued("0.5 b", model="large")
-    parts.lifecycle.remove("rtx")
+    parts.lifecycle.withdraw(parts.pool.named("rtx"), "leaving")
     assert [worker.name for worker in parts.pool] == ["mac"]
     assert parts.on(waits) == "mac"  # which answers that it has no such model
     with pytest.raises(OutageError):
@@ -210,9 +225,10 @@ async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
 async def test_the_last_one_stays() -> None:
     parts = daemon_parts("mac", "rtx")
     parts.queued("0.5 a", model="m")
-    parts.lifecycle.remove("mac")
-    with pytest.raises(ValueError, match="rtx"):
-        parts.lifecycle.remove("rtx")
+    actions = ServerActions(parts.lifecycle)
+    assert (await actions.run({"do": "remove", "name": "mac"}))["standing"] == "leaving"
+    with pytest.raises(RefusedError, match="rtx is the only one"):
+        await actions.run({"do": "remove", "name": "rtx"})
 
 
 async def test_one_that_fails_at_once_does_not_draw_all_the_work() -> None:
@@ -225,11 +241,11 @@ async def test_one_that_fails_at_once_does_not_draw_all_the_work() -> None:
         parts.after(bad, BrokenOff("it broke", 500))
         failed += 1
     assert failed == TROUBLE_AFTER
-    assert parts.pool[other].standing == "resting"
-    parts.pool[other].health._rested()
+    assert parts.pool.named(other).standing == "resting"
+    parts.pool.named(other).health._rested()
     assert parts.on(bad) == other, "it is tried with one"
     parts.after(bad, Answered(200))
-    assert parts.pool[other].standing != "resting"
+    assert parts.pool.named(other).standing != "resting"
 
 
 async def test_one_that_is_alone_is_trusted_whatever_it_does() -> None:
@@ -250,7 +266,7 @@ async def test_one_that_comes_back_is_given_one_and_then_twice_as_many() -> None
         return sum(parts.on(each) == "rtx" for each in exchanges)
 
     assert at_work() == 1
-    parts.pool["rtx"].health.began()
+    parts.pool.named("rtx").health.began()
     assert at_work() == 2
-    parts.pool["rtx"].health.began()
+    parts.pool.named("rtx").health.began()
     assert at_work() == 4

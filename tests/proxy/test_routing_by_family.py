@@ -65,7 +65,7 @@ async def both(first: str, second: str) -> AsyncIterator[tuple[Daemon, dict[str,
         serve_app(kinds[second].app) as two,
         serving(None, backends=(BackendConfig(first, one), BackendConfig(second, two))) as daemon,
     ):
-        await until(daemon, lambda _: all(each.state == "up" for each in daemon.pool))
+        await until(daemon, lambda _: all(each.status.state == "up" for each in daemon.pool))
         yield daemon, kinds
 
 
@@ -106,13 +106,13 @@ async def test_what_llamacpp_alone_knows_goes_there(path: str) -> None:
 async def test_what_any_may_know_goes_to_the_first_that_is_there(path: str) -> None:
     async with both("vllm", "ollama") as (daemon, _):
         assert by(await ask(daemon, get(path))) == "vllm"
-        daemon.pool["vllm"].state = "down"
+        daemon.pool.named("vllm").status.state = "down"
         assert by(await ask(daemon, get(path))) == "ollama"
 
 
 async def test_a_family_whose_only_server_is_down_is_not_answered_by_another() -> None:
     async with both("vllm", "ollama") as (daemon, _):
-        daemon.pool["ollama"].state = "down"
+        daemon.pool.named("ollama").status.state = "down"
         assert by(await ask(daemon, get("/api/version"))) == "ollama", "its own refusal"
 
 
@@ -155,6 +155,6 @@ async def test_a_stored_response_is_asked_for_where_it_is_stored(stream: bool) -
 async def test_a_response_whose_server_is_away_is_not_asked_for_elsewhere() -> None:
     async with both("vllm", "llamacpp") as (daemon, kinds):
         await ask(daemon, post("/v1/responses", b'{"model":"l","input":"x"}'))
-        daemon.pool["llamacpp"].state = "down"
+        daemon.pool.named("llamacpp").status.state = "down"
         answer = await ask(daemon, get(f"/v1/responses/{kinds['llamacpp'].stored[0]}"))
         assert by(answer) == "llamacpp"

@@ -80,7 +80,7 @@ async def test_another_worker_takes_what_the_first_one_could_not() -> None:
 
 async def test_a_server_that_was_never_there_keeps_nobody() -> None:
     parts = daemon_parts()
-    parts.pool.first.seen = False
+    parts.pool.first.status.seen = False
     command = parts.after(parts.queued("x"), UNREACHABLE)
     assert isinstance(command, Finish)
     assert (command.outcome, command.status) == (Outcome.UPSTREAM_ERROR, 503)
@@ -100,7 +100,7 @@ async def test_who_comes_back_after_the_grace_is_told_that_the_server_is_away() 
     parts = daemon_parts()
     exchange = parts.queued("x")
     parts.becomes("mac", "loading", "loading its model")
-    parts.pool.first.outage._expire()
+    parts.pool.first.health._expire()
     command = parts.after(exchange, NOT_READY)
     assert isinstance(command, Finish)
     assert command.outcome is Outcome.UPSTREAM_ERROR
@@ -133,8 +133,10 @@ async def test_a_request_with_which_two_servers_went_down_is_not_sent_again() ->
 async def test_an_answer_that_streams_goes_on_where_the_same_model_is_proved_to() -> None:
     parts = daemon_parts("mac", "rtx", "pi")
     for name in ("mac", "pi"):
-        parts.pool[name].profiles = (replace(PROFILE, served=Served("ollama", "m"), continuations=(PROOF,)),)
-        parts.pool[name].settings = {"m:latest": ModelSettings("f")}
+        parts.pool.named(name).traits.profiles = (
+            replace(PROFILE, served=Served("ollama", "m"), continuations=(PROOF,)),
+        )
+        parts.pool.named(name).traits.settings = {"m:latest": ModelSettings("f")}
     parts.becomes("rtx", "down")
     parts.becomes("pi", "down")
     exchange = parts.queued("x")
@@ -199,7 +201,7 @@ async def test_an_answer_that_refuses_is_no_success_and_only_a_servers_error_cou
         exchange = parts.queued(f"x{number}")
         command = parts.after(exchange, Answered(status))
         assert command == Finish(Outcome.UPSTREAM_ERROR, status)
-    assert parts.pool["mac"].health.failures == failures
+    assert parts.pool.named("mac").health.failures == failures
     counts = parts.stats.counters()
     assert (counts.completed, counts.upstream_error) == (0, 2)
 

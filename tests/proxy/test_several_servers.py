@@ -69,7 +69,7 @@ async def test_lists_are_those_of_all() -> None:
         assert models == [("small:latest", "mac"), ("both:latest", "mac"), ("large:latest", "rtx")]
         assert len(json.loads(loaded.body)["models"]) == 2
         assert tags.value("x-clairvoyant-backend") == b"mac, rtx"
-        daemon.pool["mac"].state = "down"
+        daemon.pool.named("mac").status.state = "down"
         tags = await ask(daemon, get("/api/tags"))
         assert [each["by"] for each in json.loads(tags.body)["models"]] == ["rtx", "rtx"]
 

@@ -64,9 +64,9 @@ async def ollama(**settings: Any) -> AsyncIterator[tuple[Daemon, RawClient, Trun
         raw_client(daemon.base_url) as client,
     ):
         for _ in range(500):
-            if daemon.pool.first.models:
+            if daemon.pool.first.status.models:
                 break
-            daemon.pool.first.watch.look_now()
+            daemon.pool.first.look_now()
             await asyncio.sleep(0.01)
         yield daemon, client, fake
 

@@ -50,12 +50,12 @@ def test_a_job_is_routed_to_the_better_of_two_workers() -> None:
 
 
 def test_jobs_of_a_removed_worker_are_routed_again() -> None:
-    for goes in ({"slots": 0}, {"slots": 1, "apart": True}):
+    for goes in ({"slots": 0}, {"slots": 1, "last_resort": True}):
         scheduler = quartz(2)
         for number in range(40):
             scheduler.submit(Job(str(number), 0.0, cost_s=1.0, cost_high_s=2.0), 0.0)
         assert set(waiting_for(scheduler).values()) == {"w0", "w1"}
-        scheduler.set_slots("w0", goes["slots"], apart="apart" in goes)
+        scheduler.set_slots("w0", goes["slots"], last_resort="last_resort" in goes)
         assert set(waiting_for(scheduler).values()) == {"w1"}
         assert started(scheduler, 0.0) == {"0": "w1"}
 

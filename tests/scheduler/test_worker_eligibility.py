@@ -1,4 +1,4 @@
-"""Which workers can run which jobs, workers set apart, and weights."""
+"""Which workers can run which jobs, workers of last resort, and weights."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_able_workers_may_change_while_a_job_waits() -> None:
 
 def test_a_worker_set_apart_takes_only_jobs_that_no_other_can_run() -> None:
     scheduler = fleet(a=1, b=3)
-    scheduler.set_slots("b", 3, apart=True)
+    scheduler.set_slots("b", 3, last_resort=True)
     for number, job in enumerate(
         (
             Job("any", 0.0),

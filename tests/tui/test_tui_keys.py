@@ -146,7 +146,7 @@ async def test_the_policy_menu_says_when_the_medians_would_start() -> None:
         words = " ".join(it.text.split())
         assert "● bounded S in 3.2s L in 41s" in words
         assert "○ fcfs S in 3.2s L in 48s (+7.0s)" in words
-        assert "○ sjf S in 2.0s (−1.2s) before any cut" in words
+        assert "○ sjf S in 2.0s (−1.2s) before any preemption" in words
 
 
 @pytest.mark.parametrize(("typed", "tau_s"), [("60", 60), ("off", 0), ("2.5s", 2.5)])

@@ -300,7 +300,7 @@ def page_of(row: AnyRequest, **shown: Any) -> str:
         ),
         (QUEUED, {"ahead": 1.2}, "about 1 starts before it"),
         (QUEUED, {"cause": "down", "refused_in_s": 48.0, "ahead": None}, "refused 48s|!before it"),
-        (QUEUED, {"cuts": 2, "tokens": 311}, "suspended 311 of ~|cut 2 times for shorter requests"),
+        (QUEUED, {"cuts": 2, "tokens": 311}, "suspended 311 of ~|preempted 2 times for shorter requests"),
         (QUEUED, {"tau_s": None, "model": "", "client": ""}, "!of tau|for an unnamed client"),
         (
             QUEUED,
@@ -314,7 +314,7 @@ def page_of(row: AnyRequest, **shown: Any) -> str:
         (
             RUNS,
             {"uncut": "too short"},
-            "not cut too short",
+            "preemption no: too short",
         ),
         (RUNS, {"parts": PARTS}, "parts 1 |1m00, 500 tokens"),
         (ENDED, {"parts": PARTS[:1]}, "████ 1m00, 500 tokens"),

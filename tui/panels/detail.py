@@ -87,7 +87,9 @@ def _waiting(request: QueuedRequest, view: ViewState, state: Snapshot, width: in
     ]
     if request.cuts:
         done = f"{count(request.tokens)} of ~{count(request.predicted.expected_tokens)} tokens"
-        lines.append(_fact("suspended", done, "accent", f"cut {request.cuts} times for shorter requests"))
+        lines.append(
+            _fact("suspended", done, "accent", f"preempted {request.cuts} times for shorter requests")
+        )
     fraction = tau_fraction(request, view)
     if fraction is not None:
         line = _gauge("of tau", fraction, tau_tone(request))
@@ -121,7 +123,7 @@ def _running(request: RunningRequest, view: ViewState) -> list[Line]:
         _fact("ends in", ends(request, view, ETA_WIDE).plain),
         _fact("waited", duration(request.waited_s), "ink", f"sent by {request.dispatched_by}"),
         _fact("first token", duration(request.ttft_s)),
-        *([_fact("not cut", request.uncut, "soft")] if request.uncut else []),
+        *([_fact("preemption", f"no: {request.uncut}", "soft")] if request.uncut else []),
         *_level(request),
     ]
 

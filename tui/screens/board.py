@@ -490,7 +490,7 @@ def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tupl
         if then is not None:
             now = coming.get(snapshot.policy, then)
             starts = _median("S", then.short_s, now.short_s) + _median("L", then.long_s, now.long_s)
-            text = f"{name:<12} {starts}{' before any cut' if then.cuts and starts else ''}"
+            text = f"{name:<12} {starts}{' before any preemption' if then.cuts and starts else ''}"
         rows.append((name, f"{text.rstrip()}\n  {summary}".rstrip()))
     return rows
 

@@ -23,7 +23,7 @@ _SIGNS: tuple[tuple[str, Tone, str], ...] = (
     ("L", "long", "predicted long: 800 tokens or more"),
     ("τ", "alert", "past tau, or started because it was"),
     ("▲", "accent", "started because an operator moved it to the front"),
-    ("½", "accent", "its answer was cut, and goes on from there"),
+    ("½", "accent", "its answer was preempted, and goes on"),
     ("•", "accent", "marked"),
     ("▶", "accent", "decoding;  ◔ prefill  ◌ connecting  × releasing"),
 )

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from clairvoyant_cli.backends.speeds import decode_rate
+from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.tau_learning import Learned, Learner, ToldTau, learned_of, state_name
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
@@ -27,7 +28,6 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.starvation import TAU_PER_MU_SHORT, mean_over_slots
-from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
 from profiles.records import Comparison, Finished, Profile, place_of
@@ -68,7 +68,7 @@ class WorkerMemory:
 
     def take(self, profiles: Sequence[Profile]) -> None:
         """Change the profiles; what was learned under those that stay is kept."""
-        self.profiles = self.worker.profiles = profiles
+        self.profiles = self.worker.traits.profiles = profiles
         self.learner = Learner(profiles, self.learner.learned)
         self.followed = ()
 
@@ -129,16 +129,13 @@ class StateSaver:
         self._take_up(self._remember(worker))
 
     def _remember(self, worker: Server) -> WorkerMemory:
-        worker.profiles = profiles = self._profiles_of(worker)
+        worker.traits.profiles = profiles = self._profiles_of(worker)
         learned = learned_of(self.persistence.load(state_name(worker.adapter.name, worker.base_url)))
-        # A server that was only guessed had another name.
-        others = {name: each for name, each in self._memories.items() if each.worker is not worker}
-        memory = WorkerMemory(worker, profiles, Learner(profiles, learned))
-        self._memories = others | {worker.name: memory}
+        memory = self._memories[worker.id] = WorkerMemory(worker, profiles, Learner(profiles, learned))
         return memory
 
     def _take_up(self, memory: WorkerMemory) -> None:
-        memory.worker.speeds.frozen = self.freeze
+        memory.worker.traits.speeds.frozen = self.freeze
         self._set_cache_size(memory)
         if memory.profiles:
             self._use(memory, memory.profiles[0])
@@ -163,7 +160,7 @@ class StateSaver:
         self._told_tau = ToldTau(self.operation.tau_s)
         for worker in list(self._pool):
             profiles = await asyncio.to_thread(self._profiles_of, worker)
-            memory = self._memories[worker.name]
+            memory = self._memories[worker.id]
             if list(profiles) == list(memory.profiles):
                 continue
             memory.take(profiles)
@@ -185,7 +182,7 @@ class StateSaver:
         if self.freeze:
             return
         for memory in self._memories.values():
-            if (station := self._pool.queue.fleet.stations.get(memory.worker.name)) is not None:
+            if (station := self._pool.queue.fleet.stations.get(memory.worker.id)) is not None:
                 held, lost = station.cache.size
                 memory.learner.learned.cache_tokens = held, None if lost == inf else lost
             self.persistence.save(memory.state_name, msgspec.json.encode(memory.learner.learned))
@@ -242,7 +239,7 @@ class StateSaver:
     # -- profiles ---------------------------------------------------------------------------------------
 
     def _set_cache_size(self, memory: WorkerMemory) -> None:
-        station = self._pool.queue.fleet.stations.get(memory.worker.name)
+        station = self._pool.queue.fleet.stations.get(memory.worker.id)
         if station is not None:
             held, lost = memory.learner.learned.cache_tokens
             station.cache.size = held, inf if lost is None else lost
@@ -253,24 +250,24 @@ class StateSaver:
 
     def _use(self, memory: WorkerMemory, profile: Profile) -> None:
         backend = memory.worker
-        speeds = backend.speeds
+        speeds = backend.traits.speeds
         speeds.decode_tokens_per_s = profile.decode_tokens_per_s
         speeds.prefill_tokens_per_s = profile.prefill_tokens_per_s
         speeds.measured = (profile.decode_tokens_per_s, profile.prefill_tokens_per_s)
         # A server that reports its slots may have been restarted with other slots since.
-        if not backend.slots_fixed and not backend.adapter.REPORTS_SLOTS:
-            backend.slots = profile.slots
+        if not backend.adapter.REPORTS_SLOTS:
+            backend.status.slots = profile.slots
             self.lifecycle.share_out()
         measured_on = datetime.fromtimestamp(profile.measured_at, UTC).astimezone().date()
         self._say(memory, f"using profile {profile.name}, measured on {measured_on}")
-        if why := self.persistence.stale(profile, backend.version):
+        if why := self.persistence.stale(profile, backend.status.version):
             self._say_stale(memory, profile, why)
         self._set_tau(memory, profile.served.model)
         memory.used = profile
 
     def follow_the_loaded_models(self) -> None:
         for memory in self._memories.values():
-            loaded, used = memory.worker.models, memory.used
+            loaded, used = memory.worker.status.models, memory.used
             if used is None or loaded == memory.followed or not loaded:
                 continue
             memory.followed = loaded
@@ -286,7 +283,7 @@ class StateSaver:
                 self._say_stale(memory, profile, f"{model.name} has changed since")
 
     def _loaded_profile(self, memory: WorkerMemory) -> Profile | None:
-        found = (memory.learner.prefer(model.name) for model in memory.worker.models)
+        found = (memory.learner.prefer(model.name) for model in memory.worker.status.models)
         return next((profile for profile in found if profile is not None), None)
 
     def _say_stale(self, memory: WorkerMemory, profile: Profile, why: str) -> None:
@@ -298,7 +295,7 @@ class StateSaver:
         tau_s, source = memory.learner.tau_of(model)
         mu_short_s = memory.learner.mu_short_of(model)
         if len(self._pool) > 1:
-            learners = [(each.slots, self._memories[each.name].learner) for each in self._pool]
+            learners = [(each.slots, self._memories[each.id].learner) for each in self._pool]
             mu_short_s = mean_over_slots((slots, learner.mu_short_of(model)) for slots, learner in learners)
             tau_s = TAU_PER_MU_SHORT * mu_short_s
         if not self.operation.learn_tau(tau_s, mu_short_s, source):
@@ -321,7 +318,7 @@ class StateSaver:
             outcome=end.outcome.value,
             status=end.status,
             endpoint=asked.route.name,
-            backend=_worker_of(exchange) or self._pool.first.name,
+            backend=self._pool.server_of(exchange).name,
             model=asked.parsed.model,
             client=exchange.client,
             predicted_class=prediction.length_class.value,

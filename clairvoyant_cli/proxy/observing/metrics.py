@@ -80,8 +80,8 @@ def _of_state(s: Snapshot) -> Told:
     yield counter, "Dispatches forced by tau", "starvation_promotions", s.tau.firings_total
     swaps = sum(each.swaps_total for each in s.backends)
     yield counter, "Models that were loaded in another's place", "model_swaps", swaps
-    yield counter, "Answers that were cut for another", "cuts", s.counters.cuts
-    yield counter, "Answers that resumed after a cut", "resumes", s.counters.resumes
+    yield counter, "Answers that were preempted", "cuts", s.counters.cuts
+    yield counter, "Answers that went on after a preemption", "resumes", s.counters.resumes
     told = {"read": s.sessions.read_tokens, "cached": s.sessions.cached_tokens}
     yield counter, "Prompt tokens by whether the KV cache had them", "prompt_tokens source", told
     told = {"turn": s.sessions.turns, "parked": s.sessions.parked}
@@ -179,7 +179,7 @@ class Metrics:
         labels = asked.route.name, _known(str(end.status)), outcome
         self._requests[bounded(self._requests, REQUEST_LABELS, labels)] += 1
         if exchange.attempt is not None:
-            self._answered[exchange.attempt.worker, outcome] += 1
+            self._answered[self._pool.name_of(exchange.attempt.worker), outcome] += 1
         observe("prediction_seconds", asked.predicted_in_s)
         observe("request_queue_time_seconds", waited_s, prediction.length_class.value)
         observe("urgency_queue_time_seconds", waited_s, str(level_of(exchange.job)))

@@ -7,7 +7,6 @@ from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.servers.matching import refused_in_s
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.explain import Cause, Standing, Standings
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
@@ -47,7 +46,7 @@ class WaitingRows:
     def totals(self) -> WaitingState:
         """Return the totals of the whole queue; those stranded if a server is away."""
         entries = self.standings.jobs
-        away = any(server.outage.left_s is not None for server in self.pool)
+        away = any(server.health.given_up_in_s is not None for server in self.pool)
         ends_s = [self._refused_in_s(each) for each in self.exchanges] if away else []
         refused_s = [each for each in ends_s if each is not None]
         classes = Counter([each.prediction_state.length_class for each in self.exchanges])
@@ -63,7 +62,7 @@ class WaitingRows:
         )
 
     def _refused_in_s(self, exchange: Exchange) -> float | None:
-        return refused_in_s(self.pool, exchange, self.operation.patience_s(exchange))
+        return self.pool.refused_in_s(exchange, self.operation.patience_s(exchange))
 
     def state(self, number: int) -> tuple[QueuedRequest, ...]:
         return tuple(map(self._row, self.exchanges[:number], self.standings[:number]))
@@ -92,8 +91,8 @@ class WaitingRows:
             tokens=exchange.tokens,
             answer=exchange.answer.read() if exchange.answer is not None and exchange.has_begun else None,
             cause=standing.cause.value,
-            why=why(standing, self.operation.dispatcher.scheduler),
-            backends=(job.pinned,) if job.pinned else tuple(sorted(job.able)),
+            why=why(standing, self.operation.dispatcher.scheduler, self.pool),
+            backends=tuple(sorted(map(self.pool.name_of, [job.pinned] if job.pinned else job.able))),
             rank_fcfs=standing.rank_fcfs,
             eta_fcfs_s=standing.start_fcfs_s,
         )
@@ -104,7 +103,7 @@ def _shown(prompt: str | None, rank: int) -> str | None:
     return prompt and prompt[: None if rank <= WHOLE_PROMPTS else FIRST_CHARS]
 
 
-def why(standing: Standing, scheduler: Scheduler) -> str:
+def why(standing: Standing, scheduler: Scheduler, pool: ServerPool) -> str:
     """Explain a request's place in the queue."""
     cause, late = standing.cause, f"Past tau by {standing.overdue_s or 0.0:.0f} s"
     job = standing.job
@@ -116,10 +115,10 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
         if not job.session:
             text = "Waits for a session to rest whose conversation it would evict from the KV cache."
     elif cause is Cause.DOWN:
-        there = job.pinned or " and ".join(sorted(job.able))
+        there = " and ".join(sorted(map(pool.name_of, [job.pinned] if job.pinned else job.able)))
         text = f"Only {there} can take it, and is not up." if there else "No server is up."
-        if standing.job.cuts and job.pinned:
-            text = f"Its answer continues on {job.pinned}, which is not up."
+        if job.cuts and job.pinned:
+            text = f"Its answer continues on {there}, which is not up."
     elif cause is Cause.LIMIT:
         limit = scheduler.rules_of(job.client).max_running
         text = f"Its client has all the slots it may have ({limit})."
@@ -155,7 +154,9 @@ def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
 
 def moves(of: tuple[Move, ...], stats: RequestStats) -> tuple[MoveRecord, ...]:
     """Return the steps of a request, with wall-clock times."""
-    return tuple(MoveRecord(stats.journal.at(move.at_s), move.kind.value, move.note) for move in of)
+    return tuple(
+        MoveRecord(stats.journal.at(move.at_s), move.kind.value, stats.name_of(move.note)) for move in of
+    )
 
 
 def _before(standing: Standing) -> str:

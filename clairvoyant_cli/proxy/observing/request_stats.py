@@ -41,6 +41,7 @@ class RequestStats:
 
     journal: Journal
     model_of: Callable[[Exchange], str] = lambda exchange: exchange.asked.parsed.model
+    name_of: Callable[[str], str] = str  # a server's label, by its id
     compared: list[Callable[[Exchange, Compared], None]] = field(default_factory=list)
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     submitted: int = 0
@@ -62,7 +63,7 @@ class RequestStats:
     def repeated(self, exchange: Exchange, why: str) -> None:
         """Count an answer that broke off and is asked for again, unnoticed by its client."""
         self.repeats += 1
-        worker = "" if exchange.attempt is None else exchange.attempt.worker
+        worker = "" if exchange.attempt is None else self.name_of(exchange.attempt.worker)
         how = "goes on" if exchange.has_begun else "is asked for again"
         self.journal.event(
             logging.WARNING, f"{worker} broke off the answer to {exchange.id} ({why}): it {how}"
@@ -78,7 +79,7 @@ class RequestStats:
         self.counts[end.outcome] += 1
         if (generated := exchange.generated(now)) > 0:
             self.tokens.add(exchange.job.client, generated)
-        backend = attempt.worker if attempt else ""
+        backend = self.name_of(attempt.worker) if attempt else ""
         waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
         tokens = exchange.totals.tokens if exchange.totals.complete else None
         if exchange.dispatched_s is not None:
@@ -134,7 +135,9 @@ class RequestStats:
         for part in exchange.held_slots if exchange.cuts else ():
             ended_s = part.ended_s or exchange.ended_s
             ended_at = None if ended_s is None else at(ended_s)
-            parts.append(AnswerPart(at(part.granted_s), ended_at, part.tokens, part.worker, part.slot))
+            parts.append(
+                AnswerPart(at(part.granted_s), ended_at, part.tokens, self.name_of(part.worker), part.slot)
+            )
         return {
             "id": exchange.id,
             "endpoint": exchange.asked.route.name,

@@ -35,6 +35,8 @@ from clairvoyant_cli.state.encoding import WORDS
 from clairvoyant_cli.state.snapshot import (
     BackendState,
     ClientState,
+    EngineState,
+    LoadedModel,
     PredictorState,
     RunningRequest,
     SessionsState,
@@ -120,7 +122,7 @@ class SnapshotBuilder:
             policies=tuple(POLICIES),
             tau=self._tau(now),
             predictor=self._predictor(),
-            backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
+            backends=tuple(self._backend(worker, alone[worker.id]) for worker in self.pool),
             running=tuple(self._running(now, explains=explains)),
             queue=waiting.state(rows),
             recent=tuple(stats.recent),
@@ -148,27 +150,29 @@ class SnapshotBuilder:
             name=worker.name,
             kind=worker.adapter.name,
             url=worker.base_url,
-            state=worker.state,
+            state=worker.status.state,
             slots=worker.room,
-            busy=len(self.operation.dispatcher.attempts_on(worker.name)),
-            version=worker.version,
-            detail=worker.detail or worker.remark,
-            models=worker.models,
-            decode_tokens_per_s=worker.speeds.decode_tokens_per_s,
-            prefill_tokens_per_s=worker.speeds.prefill_tokens_per_s,
-            swaps_total=worker.swaps,
+            busy=len(self.operation.dispatcher.attempts_on(worker.id)),
+            version=worker.status.version,
+            detail=worker.status.detail or worker.traits.remark,
+            models=tuple(LoadedModel(*each[:4], digest=each.digest) for each in worker.status.models),
+            decode_tokens_per_s=worker.traits.speeds.decode_tokens_per_s,
+            prefill_tokens_per_s=worker.traits.speeds.prefill_tokens_per_s,
+            swaps_total=worker.status.swaps,
             standing=worker.standing,
             waiting=waiting,
-            offered=None if worker.offered is None else len(worker.offered),
-            weight=worker.weight,
+            offered=None if worker.status.offered is None else len(worker.status.offered),
+            weight=worker.config.weight,
             stamped=worker.stamps is not None,
-            engine=worker.engine if worker.stamps is not None else None,
+            engine=EngineState(*worker.status.engine)
+            if worker.status.engine and worker.stamps is not None
+            else None,
             heeded=self.engines.heeded(worker),
-            prompt_stop_s=worker.prompt_cuts.stop_s,
-            truncated=worker.truncated,
-            cut_to=worker.cut_to,
-            kept_for_s=worker.outage.left_s,
-            self_test=worker.self_test,
+            prompt_stop_s=worker.traits.prompt_stop_s,
+            truncated=worker.traits.truncated,
+            cut_to=worker.traits.cut_to,
+            kept_for_s=worker.health.given_up_in_s,
+            self_test=worker.traits.self_test,
         )
 
     def _tau(self, now: float) -> TauState:
@@ -211,7 +215,7 @@ class SnapshotBuilder:
         since = _earliest((each.session, each.arrival_s) for each in waiting)
         since |= _earliest((each.session, each.started_s) for each in scheduler.running.values())
 
-        speeds = [each.speeds.prefill_tokens_per_s for each in self.pool]
+        speeds = [each.traits.speeds.prefill_tokens_per_s for each in self.pool]
         # Of several servers the fastest: the cache saves at least that.
         token_s = min((1.0 / speed for speed in speeds if speed), default=None)
 
@@ -315,7 +319,7 @@ class SnapshotBuilder:
             state = Phase.DECODING.value if tokens_shown else state
         return RunningRequest(
             **self.stats.common(exchange),
-            backend=attempt.worker,
+            backend=self.pool.name_of(attempt.worker),
             state=state,
             waited_s=exchange.waited_s(now),
             elapsed_s=now - attempt.granted_s,
@@ -338,7 +342,7 @@ class SnapshotBuilder:
 
     def _unseen_tokens(self, exchange: Exchange, attempt: Attempt, now: float) -> int:
         """Estimate how far an answer is that is not streamed, by its server's speeds."""
-        speeds = self.pool.server_of(exchange).speeds
+        speeds = self.pool.server_of(exchange).traits.speeds
         prefill_s = speeds.seconds(exchange.asked.parsed.prompt_tokens, 0.0)
         whole_s = speeds.seconds(0.0, exchange.job.tokens)
         return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))

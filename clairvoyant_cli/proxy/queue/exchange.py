@@ -1,7 +1,6 @@
 """The record of a scheduled request: what was asked, the attempts to answer it, and how it ended."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import ceil
@@ -98,10 +97,8 @@ class Attempt:
     priority: int | None = None  # sent to an engine that orders its own queue
     reread_tokens: int = 0  # of the prefill that appears to have been repeated
     server_gone: bool = False  # its server went down with it
-    # Cuts it while its prompt is read; returns whether it did: not if the client would notice. None: never.
-    stop_reading: Callable[[], bool] | None = None
-    read_s: float | None = None  # how long it read until such a cut
-    follows_cut_s: float | None = None  # when such a cut ended the attempt before it
+    read_s: float | None = None  # how long its prompt was read until it was cut
+    follows_cut_s: float | None = None  # when such a cut freed its slot
 
     @property
     def worker(self) -> str:
@@ -250,8 +247,7 @@ class Exchange:
         attempt = self.attempt
         if attempt is not None:
             attempt.end, attempt.ended_s = why, now
-            attempt.connection = attempt.stop_reading = None
-            attempt.usage = None
+            attempt.connection = attempt.usage = None
             if self.splice is not None and self.has_begun:  # what came after the place of the cut is dropped
                 attempt.cut_tokens = self.splice.tokens - sum(each.cut_tokens for each in self.attempts)
             else:
@@ -268,8 +264,7 @@ class Exchange:
         self.asked = replace(self.asked, parsed=parsed, prompt=None, body=None)
         self.task = self.splice = self.answer = None
         if self.attempt is not None:
-            self.attempt.usage = None
-            self.attempt.connection = self.attempt.stop_reading = None
+            self.attempt.usage = self.attempt.connection = None
 
     # -- derived values ----------------------------------------------------------------------------------
 

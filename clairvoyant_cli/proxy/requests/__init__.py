@@ -1,1 +1,1 @@
-"""The path of a request: admission, dispatch to a server, relay of its answer, cutting and continuing."""
+"""The path of a request: admission, dispatch to a server, relay of its answer."""

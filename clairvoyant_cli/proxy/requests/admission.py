@@ -23,8 +23,7 @@ from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory, ReadBody
 from clairvoyant_cli.proxy.requests.refusals import DRAINING, IN_A_LOOP, NO_CONNECT, SHUTTING_DOWN, Refusals
-from clairvoyant_cli.proxy.servers.matching import able, given_up, speaker
-from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.pool import ServerPool, given_up
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import ClientFullError, QueueFullError
 
@@ -78,7 +77,7 @@ class Admission:
         with self.entering(verdict) as refused:
             if refused is not None:
                 return refused
-            adapter = speaker(self.pool, verdict.route.family).adapter
+            adapter = self.pool.speaker(verdict.route.family).adapter
             whole = pieces is not None
             parsed = await parse_request(
                 request.arrived if pieces is None else pieces,
@@ -100,7 +99,7 @@ class Admission:
         head, first = request.head, self.pool.first
         route = first.adapter.route_of(head.method, head.path, first.prefix)
         mark = head.get(MARK_HEADER)
-        if mark is not None and any(server.watch.came_back(mark) for server in self.pool):
+        if mark is not None and any(server.came_back(mark) for server in self.pool):
             return Refused(route, IN_A_LOOP)
         client = self.access.admit(request)
         if isinstance(client, Refusal):
@@ -135,7 +134,7 @@ class Admission:
             return PassOn(asks.route, parsed.model)
         if not parsed.model and len(self.pool) > 1:
             parsed.model = named_model(request.arrived, request.head.get(b"content-encoding"))
-        servers = able(self.pool, asks.route.speakers, parsed.model, parsed.follows)
+        servers = self.pool.able(asks.route.speakers, parsed.model, parsed.follows)
         refusal = self._objection(asks.client, parsed, servers)
         if refusal is None:
             exchange = self.factory.exchange(request, asks, parsed, servers)
@@ -157,7 +156,7 @@ class Admission:
         # If nothing is in flight, one request may find out whether a loading server serves by now.
         if given_up(able) and not (self.pool.loading and not self.operation.dispatcher.live):
             return self.refusals.away(able[0])
-        if all(server.draining for server in able):
+        if all(server.health.withdrawn for server in able):
             return self.refusals.draining_alone(able)
         return None if self.check is None else self.check(parsed, able)
 

@@ -59,7 +59,7 @@ class Annotation:
         self, parsed: ParsedRequest, route: Route, client: str, clients: Clients, *, whole: bool
     ) -> Refusal | None:
         """Return why a request cannot be stamped, or None; one that is not `whole` is stamped as it is."""
-        stamped = any(each is not None and route.shape in each.shapes for each in self.pool.stamps)
+        stamped = any(each.stamps is not None and route.shape in each.stamps.shapes for each in self.pool)
         if not stamped or clients.rules_of(client).engine_priority:
             return None
         if parsed.ranks_itself:
@@ -105,8 +105,8 @@ class Annotation:
 
 def _news(server: Server) -> str:
     """Return how requests to a server are ordered, "" if there is nothing to report."""
-    name, priority, heeding = server.name, server.adapter.PRIORITY, server.heeding
-    if server.annotate == "off" or server.state in ("unknown", "down"):
+    name, priority, heeding = server.name, server.adapter.PRIORITY, server.status.heeding
+    if server.annotate == "off" or server.status.state in ("unknown", "down"):
         return ""
     if priority is None:
         return f"{name} has no priority queue: requests wait here" if server.annotate == "on" else ""

@@ -4,6 +4,7 @@ from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UpstreamConnection
+from clairvoyant_cli.protocols.can_continue import KEPT_RUNNING
 from clairvoyant_cli.protocols.inject_field import OUTDATED, Stamp, Stamping
 from clairvoyant_cli.protocols.lenient_json import entries, fitting, is_given, scalar, text
 from clairvoyant_cli.protocols.request_bodies import BODY, nested
@@ -16,9 +17,6 @@ REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
 
 OF_CLIENTS = ("", "function", "custom", "local_shell", "apply_patch")
 """Types of tools that clients run. All others, such as `mcp`, are run by the server, maybe with effects."""
-
-KEPT_RUNNING = b"x-conversation-id"
-"""With it llama.cpp goes on with a stream whose client has left, and keeps it to be read again."""
 
 
 def forward(

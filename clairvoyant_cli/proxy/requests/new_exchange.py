@@ -19,7 +19,6 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
-from clairvoyant_cli.proxy.servers.matching import names
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import Job
 from predictor.record import UNKNOWN, Prediction, Predictor, Task
@@ -98,7 +97,7 @@ class ExchangeFactory:
             priority=self.access.priority_of(request, asks.client, parsed.priority),
             urgency=urgency,
             urgency_by=urgency_by,
-            able=names(pool, able),
+            able=pool.ids(able),
             background_levels=levels,
             not_before_s=now + ALONG_S if levels and chore is not None and chore.along else 0.0,
         )

@@ -21,7 +21,6 @@ from clairvoyant_cli.proxy.access.keys import BACKEND_HEADER, Access
 from clairvoyant_cli.proxy.requests.forwarding import forward
 from clairvoyant_cli.proxy.requests.refusals import IN_A_LOOP, Refusals
 from clairvoyant_cli.proxy.requests.relay import Relay
-from clairvoyant_cli.proxy.servers.matching import able
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 
@@ -57,7 +56,7 @@ class Passthrough:
             return
         await self._forward(request, route, server)
         if head.method not in READING:
-            server.watch.look_now()  # it may have another model by now
+            server.look_now()  # it may have another model by now
 
     async def _worker(self, request: Request, route: Route, path: str, model: str) -> Server | Refusal:
         pool, head = self.pool, request.head
@@ -73,7 +72,7 @@ class Passthrough:
             if holder is not None:
                 return holder
         model = model or await self._model_in(request, path)
-        return _one_that_is_there(able(pool, speakers_of(path) or route.speakers, model))
+        return _one_that_is_there(pool.able(speakers_of(path) or route.speakers, model))
 
     async def _model_in(self, request: Request, path: str) -> str:
         """Return the model that a request is about, which its path or its body names."""
@@ -88,8 +87,8 @@ class Passthrough:
     async def _listed(self, request: Request, path: str) -> bool:
         """Answer with the lists of all servers that give one; False if none does."""
         speak = [server for server in self.pool if LISTS[path] in server.adapter.SPEAKS]
-        up = [server for server in speak or self.pool if server.state != "down"]
-        asked = [server for server in up if not server.leaving]
+        up = [server for server in speak or self.pool if server.status.state != "down"]
+        asked = [server for server in up if server.health.withdrawn != "leaving"]
         answers = await asyncio.gather(*(self._collected(request, server) for server in asked))
         lists = []
         for server, answer in zip(asked, answers, strict=True):
@@ -132,7 +131,7 @@ class Passthrough:
                     raise  # the backend may have seen it (RFC 9110, 9.2.2)
                 await self._relay(request, server, fresh=True)
         except UpstreamError as error:
-            server.watch.look_now()
+            server.look_now()
             refusals = self.refusals
             say = refusals.unreachable if isinstance(error, UnreachableError) else refusals.broken_off
             refusals.send(request, route, say(server, str(error)))

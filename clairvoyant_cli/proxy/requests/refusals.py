@@ -13,7 +13,6 @@ from clairvoyant_cli.proxy.access.page_fields import PageFields, is_preflight, p
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.truncation import Truncations
-from clairvoyant_cli.proxy.servers.matching import speaker
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.start_forecast import start_of
@@ -67,7 +66,7 @@ class Refusals:
 
     def away(self, server: Server | None = None) -> Refusal:
         server = server or self.pool.first
-        why = server.detail or "no connection"
+        why = server.status.detail or "no connection"
         return Refusal(503, f"{_place(server)} is not reachable ({why})", AWAY_RETRY_S)
 
     def draining_alone(self, servers: Sequence[Server]) -> Refusal:
@@ -102,7 +101,7 @@ class Refusals:
         request.connection.respond(head, body, *about, *self.pages.of_refusal(request.head))
 
     def rendered(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
-        return speaker(self.pool, route.family).adapter.render(refusal, route)
+        return self.pool.speaker(route.family).adapter.render(refusal, route)
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
         """Return the headers that report a request's prediction and its wait."""

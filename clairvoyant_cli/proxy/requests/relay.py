@@ -1,4 +1,4 @@
-"""One answer on its way from the backend to the client, byte for byte."""
+"""One answer on its way from the backend to the client: byte for byte, or as one part of several."""
 
 import asyncio
 import re
@@ -9,7 +9,9 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, ResponseSink, UpstreamConnection, UpstreamError
+from clairvoyant_cli.preempt.cut import UnfitError
 from clairvoyant_cli.protocols.heartbeat import Joint
+from clairvoyant_cli.protocols.splice import PartError, Splice
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
 from clairvoyant_cli.proxy.access.page_fields import PageFields
 from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
@@ -20,6 +22,12 @@ NOT_READY = b"Loading model"
 RESPONSE_ID = re.compile(rb'"(?:response_)?id"\s*:\s*"(resp[A-Za-z0-9_-]{1,200})"')
 LONGEST_ID = 256  # bytes of a field with one
 LOCATIONS = (b"location", b"content-location")
+
+OF_THE_STREAM = frozenset(
+    b"content-type content-length transfer-encoding connection keep-alive cache-control "
+    b"x-accel-buffering".split()
+)
+"""Headers of a stream that an answer in one piece has otherwise, or not at all."""
 
 
 class CutError(Exception):
@@ -140,10 +148,13 @@ class Relay(ResponseSink):
         """Drop the answer, so that `finished` fails with `CutError`; False if its head was passed on."""
         if self.request.answered or self.finished.done():
             return False
+        self._cut()
+        return True
+
+    def _cut(self) -> None:
         self.upstream.let_go()
         self._client.fed_by(None)
         self.finished.set_exception(CutError())
-        return True
 
     def failed(self, error: UpstreamError) -> None:
         self.broken = True
@@ -197,3 +208,84 @@ class Relay(ResponseSink):
         if held is not None:
             self._begin(held[0])
             self.data(bytes(held[1]))
+
+
+@dataclass(eq=False, kw_only=True)
+class SplicedRelay(Relay):
+    """Feeds a client from one upstream connection after another; `resumes` for all but the first.
+
+    The answer to a client's own request passes unchanged if it is not an event stream. A later part, or the
+    stream behind an unstreamed answer, must be one, or `finished` fails with `UnfitError`; it fails with
+    `CutError` at a cut. A client that does not stream gets its answer at the end, as `content_type`.
+    """
+
+    splice: Splice
+    resumes: bool
+    content_type: bytes
+    _answer_head: ResponseHead | None = None
+    _spliced: bool = False
+
+    def data(self, data: bytes) -> None:
+        """Pass on what the client gets of a piece of the body, up to a cut."""
+        if not self._spliced:
+            super().data(data)
+            return
+        if self._usage is not None:
+            self._usage.feed(data)
+        try:
+            out = self.splice.feed(data)
+        except PartError as error:
+            if error.before:
+                self._send(error.before)
+            self._unfit(str(error))
+            return
+        if out:
+            self._send(out)
+        self._note_first_byte(data)
+        if self.splice.is_cut and not self.finished.done():
+            self._cut()
+
+    def end(self, trailers: list[Header]) -> None:
+        if not self._spliced:
+            super().end(trailers)
+            return
+        try:
+            last = self.splice.end()
+        except PartError as error:
+            self._unfit(str(error))
+            return
+        if self._answer_head is not None:
+            stream = self._answer_head
+            kept = [header for header in stream.headers if header[0].lower() not in OF_THE_STREAM]
+            head = ResponseHead(200, stream.reason, [(b"Content-Type", self.content_type), *kept])
+            if self.request.opened:
+                self._unsent_head = head
+                self._send(last)
+                self._client.send_end([])
+            else:
+                self._client.respond(head, last, *self.extra)
+            self._ended()
+            return
+        if last:
+            self._send(last)
+        super().end(trailers)
+
+    def _begin(self, head: ResponseHead) -> None:
+        usage = self._read_head(head)
+        self._spliced = head.status == 200 and usage is not None and usage.streaming and usage.readable
+        if not self._spliced and (self.resumes or not self.splice.asked.streamed):
+            self._unfit(f"HTTP {head.status} instead of a stream")
+        elif not self._spliced:
+            self.splice.why_not = "the answer is not a stream"
+            self._pass_on(head)
+        elif not self.splice.asked.streamed:
+            self._answer_head = head
+        elif self.resumes:
+            self._client.fed_by(self.upstream)
+        else:
+            self._pass_on(head)
+
+    def _unfit(self, why: str) -> None:
+        self._spliced = False
+        self.upstream.abort()
+        self.failed(UnfitError(why))

@@ -11,13 +11,12 @@ from functools import partial
 
 import msgspec
 
-from clairvoyant_cli.backends.continuation import ContinuationRequest
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.preempt.cut import Preemption, UnfitError
 from clairvoyant_cli.protocols.routes import Route, Shape, Work
-from clairvoyant_cli.protocols.summed_totals import summed_totals
-from clairvoyant_cli.protocols.usage import Totals, UsageReader
+from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Release
@@ -32,12 +31,11 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Outcome,
     Phase,
 )
-from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation, has_no_side_effects
 from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.relay import CutError, Relay
+from clairvoyant_cli.proxy.requests.relay import CutError, Relay, SplicedRelay
 from clairvoyant_cli.proxy.requests.serving_rules import (
     Abandon,
     Answered,
@@ -52,9 +50,9 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     ServingRules,
     WaitAgain,
 )
-from clairvoyant_cli.proxy.requests.spliced_relay import SplicedRelay, UnfitError
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.released_slots import slots_settled
 from clairvoyant_cli.proxy.servers.server import Server
 from predictor.record import Predictor
 
@@ -125,9 +123,8 @@ class Serving:
             return ClientLeft()
         server = self.pool[attempt.worker]
         relay: Relay | None = None
-        attempt.follows_cut_s = server.prompt_cuts.followed(attempt.granted_s)
         try:
-            onward = await self._onward(exchange, request, server)
+            onward = await self.preemption.request_for(exchange, attempt, request, server)
             upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True
             relay = self._relay(exchange, attempt, upstream, request, heartbeat)
@@ -149,18 +146,17 @@ class Serving:
                 forward_continuation(
                     request, upstream, relay, server, msgspec.json.encode(onward.body), onward.path, drop=drop
                 )
-            if not exchange.has_begun and self._is_resendable(request, exchange.asked.route, server):
-                attempt.stop_reading = relay.cut
-            self.stats.resumes += bool(exchange.parts) and exchange.parts[-1].read_s is not None
+            again = not exchange.has_begun and self._is_resendable(request, exchange.asked.route, server)
+            self.preemption.sent(exchange, relay.cut if again else None)
             exchange.phase = Phase.PREFILL
             await relay.finished
         except CutError:
             return await self._cut(exchange, attempt, relay)
         except UnreachableError as error:
-            server.watch.lost(str(error))
+            server.lost(str(error))
             return NotTaken(AttemptEnd.UNREACHABLE, str(error))
         except NotReadyError:
-            server.watch.not_ready()
+            server.not_ready()
             return NotTaken(AttemptEnd.NOT_READY)
         except UpstreamError as error:
             return await self._broken_off(exchange, request, attempt, relay, error)
@@ -168,24 +164,14 @@ class Serving:
             return self._left(exchange, attempt, relay)
         else:
             return self._answered(exchange, attempt, relay.status)
+        finally:
+            self.preemption.over(exchange)
 
     def _is_resendable(self, request: Request, route: Route, server: Server) -> bool:
         """Whether a request that was sent may be cut, and sent again, before any of its answer has come."""
         if server.stamps is not None or route.work is not Work.GENERATE:
             return False
         return self.preemption.enabled and request.is_kept and has_no_side_effects(request, route)
-
-    async def _onward(
-        self, exchange: Exchange, request: Request, server: Server
-    ) -> ContinuationRequest | None:
-        """Return the request to send in place of the client's; None for its own."""
-        if exchange.has_begun:
-            return await self.preemption.onward(exchange, server)
-        if exchange.splice is None:
-            if self.preemption.enabled and server.proofs and server.settings_of(exchange.job.model) is None:
-                await server.see_settings()
-            self.preemption.consider(exchange, request, server)
-        return self.preemption.first(exchange)
 
     async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
         """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
@@ -208,18 +194,20 @@ class Serving:
         if attempt.connection is not None:
             await attempt.connection.hang_up(HANG_UP_TIMEOUT_S)
         server, live = self.pool[attempt.worker], self.dispatcher.live
-        server.remark = await server.watch.slots_settled(
+        traits = server.traits
+        traits.remark = await slots_settled(
+            server,
             lambda: [
                 each.attempt.granted_s
                 for each in live.values()
-                if each is not exchange and each.attempt is not None and each.attempt.worker == server.name
+                if each is not exchange and each.attempt is not None and each.attempt.worker == server.id
                 for _ in range(each.asked.parsed.choices)  # llama.cpp gives each choice a slot
             ],
+            self.stats.journal.clock,
             streamed=attempt.usage is not None and attempt.usage.streaming,
         )
-        if server.remark and server.remark not in server.remarked:
-            server.remarked.add(server.remark)
-            self.stats.journal.event(logging.WARNING, f"{server.name}: {server.remark}")
+        if traits.remark and server.is_news(traits.remark, "told"):
+            self.stats.journal.event(logging.WARNING, f"{server.name}: {traits.remark}")
 
     async def _broken_off(
         self,
@@ -244,11 +232,11 @@ class Serving:
 
     async def _is_there(self, server: Server, why: str) -> bool:
         """Whether a server that broke off can still be reached; it counts as down if not."""
-        server.watch.look_now()
+        server.look_now()
         try:
             (await server.upstream.connect(fresh=True)).close()
         except UnreachableError:
-            server.watch.lost(why)
+            server.lost(why)
             return False
         except UpstreamError:
             pass  # it is this machine that can open no more
@@ -277,10 +265,9 @@ class Serving:
 
     def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
         if attempt.usage is not None:
-            self._take_totals(exchange, attempt, attempt.usage.totals())
-        residents = self.pool[attempt.worker].residents
-        if residents is not None:
-            residents.answered(exchange, status)
+            attempt.totals = self.preemption.totals(exchange, attempt, attempt.usage.totals())
+        if (loaded := self.pool[attempt.worker].loaded) is not None:
+            loaded.answered(exchange, status)
         return Answered(status, attempt.totals.error)
 
     def _has_heard_all(self, exchange: Exchange, attempt: Attempt) -> bool:
@@ -290,16 +277,8 @@ class Serving:
             return False
         totals = usage.totals()
         if totals.complete:
-            self._take_totals(exchange, attempt, totals)
+            attempt.totals = self.preemption.totals(exchange, attempt, totals)
         return totals.complete
-
-    def _take_totals(self, exchange: Exchange, attempt: Attempt, totals: Totals) -> None:
-        """Record an answer's totals, summed over its parts."""
-        self.preemption.read_whole(totals, exchange, attempt)
-        if exchange.splice is not None:
-            self.preemption.ran_on(totals, exchange)
-            totals = summed_totals(totals, exchange.splice.earlier)
-        attempt.totals = totals
 
     def _has_thought(self, exchange: Exchange, attempt: Attempt) -> None:
         """Expect the end of an answer by what follows its thinking."""
@@ -329,9 +308,7 @@ class Serving:
         may_wait, resumes = self._may_wait(exchange, server, request), exchange.has_begun
 
         def on_head(head: ResponseHead) -> UsageReader:
-            server.watch.answered()
-            if head.status < 500:
-                server.health.began()
+            server.began(head.status)
             attempt.usage = UsageReader(head, exchange.answer)
             # Not with the reader itself: it would keep the answer's tail until a garbage collection.
             attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
@@ -367,11 +344,11 @@ class Serving:
         return len(self.pool) > 1 and exchange.asked.route.shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
 
     def _may_wait(self, exchange: Exchange, server: Server, request: Request) -> bool:
-        if not request.complete or not server.adapter.REPORTS_LOADING or server.outage.over:
+        if not request.complete or not server.adapter.REPORTS_LOADING or server.health.given_up:
             return False
         # Others may have been served since: one model may be missing for good.
         since_s = exchange.not_ready_since_s
-        return since_s is None or self.stats.journal.clock() - since_s < server.outage.grace_s
+        return since_s is None or self.stats.journal.clock() - since_s < server.health.grace_s
 
 
 def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, release: Release) -> None:

@@ -20,7 +20,6 @@ from clairvoyant_cli.proxy.queue.exchange import (
 )
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.refusals import SHUTTING_DOWN, STOPPED, Refusals
-from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, names, waits_for
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 
 CLIENT_CLOSED = 499  # nginx's and Ollama's status for a client that left before its answer
@@ -147,7 +146,7 @@ class ServingRules:
             refusal = SHUTTING_DOWN
         elif isinstance(why, OutageError):
             outcome = Outcome.UPSTREAM_ERROR
-            refusal = self.refusals.away(next(iter(able_for(self.pool, exchange)), None))
+            refusal = self.refusals.away(next(iter(self.pool.able_for(exchange)), None))
         elif isinstance(why, OperatorCancelledError):
             outcome, refusal = Outcome.OPERATOR_CANCELLED, STOPPED
         else:
@@ -158,20 +157,20 @@ class ServingRules:
     def _broken_off(self, exchange: Exchange, event: BrokenOff) -> WaitAgain | Finish:
         gone = sum(attempt.server_gone for attempt in exchange.attempts)
         again = event.repeatable and exchange.repeats < MAX_REPEATS and gone <= MAX_SERVERS_GONE
-        lost = gone and not waits_for(self.pool, exchange)
-        if again and not lost and not self.operation.stopping and not has_given_up(self.pool, exchange):
-            return WaitAgain(AttemptEnd.BROKEN, names(self.pool, able_for(self.pool, exchange)))
+        lost = gone and not self.pool.waits_for(exchange)
+        if again and not lost and not self.operation.stopping and not self.pool.has_given_up(exchange):
+            return WaitAgain(AttemptEnd.BROKEN, self.pool.ids(self.pool.able_for(exchange)))
         refusal = self.refusals.broken_off(self.pool.server_of(exchange), event.why)
         return Finish(Outcome.UPSTREAM_ERROR, event.status or BAD_GATEWAY, refusal)
 
     def _not_taken(self, exchange: Exchange, event: NotTaken) -> WaitAgain | Finish:
         server = self.pool.server_of(exchange)
-        if event.end is AttemptEnd.UNREACHABLE and not waits_for(self.pool, exchange):
+        if event.end is AttemptEnd.UNREACHABLE and not self.pool.waits_for(exchange):
             refusal = self.refusals.unreachable(server, event.why)
             return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
         if self.operation.stopping:
             return Finish(Outcome.REJECTED, SHUTTING_DOWN.status, SHUTTING_DOWN)
-        if has_given_up(self.pool, exchange):
+        if self.pool.has_given_up(exchange):
             refusal = self.refusals.away(server)
             return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
         return WaitAgain(event.end)

@@ -68,7 +68,7 @@ class Truncations:
 
     def refusal(self, parsed: ParsedRequest, able: Sequence[Server]) -> Refusal | None:
         """Return a refusal if every server that can serve a request would truncate its prompt."""
-        contexts = [None if each.residents is None else each.residents.context_of(parsed) for each in able]
+        contexts = [None if each.loaded is None else each.loaded.context_of(parsed) for each in able]
         most = max((each or 0 for each in contexts), default=0)
         least = self.length(parsed).least
         if None in contexts or least <= most:
@@ -82,8 +82,8 @@ class Truncations:
 
     def header(self, exchange: Exchange) -> tuple[Header, ...]:
         """Return the header of an answer to a prompt that its server surely truncates."""
-        residents = None if exchange.attempt is None else self.times.pool.server_of(exchange).residents
-        context = None if residents is None else residents.context_of(exchange.asked.parsed)
+        loaded = None if exchange.attempt is None else self.times.pool.server_of(exchange).loaded
+        context = None if loaded is None else loaded.context_of(exchange.asked.parsed)
         least = 0.0 if context is None else self.length(exchange.asked.parsed).least
         if context is None or least <= context:
             return ()
@@ -95,15 +95,16 @@ class Truncations:
         if exchange.attempt is None or not totals.complete or not totals.prompt_tokens or exchange.parts:
             return
         server = self.times.pool.server_of(exchange)
-        if server.residents is None:
+        if server.loaded is None:
             return
         read, length = totals.prompt_tokens, self.length(parsed)
         model = full_name(parsed.model)
-        listed = (each.context for each in server.models if full_name(each.name) == model)
+        listed = (each.context for each in server.status.models if full_name(each.name) == model)
         context = asked_context(parsed) or next(listed, None)
         if context and is_truncated(length, read, context, counts_cached=totals.cached_tokens is not None):
             exchange.is_truncated = True
-            server.truncated, server.cut_to = server.truncated + 1, (round(length.about), context)
+            server.traits.truncated += 1
+            server.traits.cut_to = round(length.about), context
             exchange.remark = f"prompt of about {length.about:,.0f} tokens cut to the context of {context:,}"
             news = f"{server.name} read {read:,} tokens of {exchange.id}: {exchange.remark}"
             self.say(logging.WARNING, f"{news}; set {larger_context(length.about)}")

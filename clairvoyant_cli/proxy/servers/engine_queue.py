@@ -45,7 +45,7 @@ class EngineQueues:
 
     def heeded(self, server: Server) -> float | None:
         """Return the share of recent starts that followed the priorities; None if too few are known."""
-        judged = self._judged.get(server.name, ())
+        judged = self._judged.get(server.id, ())
         return sum(judged) / JUDGED if len(judged) == JUDGED else None
 
     def begun(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
@@ -69,10 +69,10 @@ class EngineQueues:
             self._judge(server, heeded)
 
     def _judge(self, server: Server, heeded: bool) -> None:
-        self._judged.setdefault(server.name, deque(maxlen=JUDGED)).append(heeded)
+        self._judged.setdefault(server.id, deque(maxlen=JUDGED)).append(heeded)
         share, priority = self.heeded(server), server.stamps
-        if share is not None and share < 0.5 and server.name not in self._warned and priority is not None:
-            self._warned.add(server.name)
+        if share is not None and share < 0.5 and server.id not in self._warned and priority is not None:
+            self._warned.add(server.id)
             news = f"{server.name} ignores priorities"
             self.say(logging.WARNING, f"{news} ({share:.0%} heeded): start it with {priority.flag}")
 
@@ -81,7 +81,7 @@ class EngineQueues:
         for job_id in self.dispatcher.scheduler.running:
             exchange = self.dispatcher.live[job_id]
             attempt = exchange.attempt
-            if attempt is None or attempt.worker != server.name:
+            if attempt is None or attempt.worker != server.id:
                 continue
             seen = attempt.first_byte_s is not None or not exchange.asked.parsed.stream
             if not waiting or (attempt.priority is not None and not seen):

@@ -73,7 +73,7 @@ class ServiceTimes:
         # Without a number of cached tokens, Ollama counts all as read.
         counts = totals.cached_tokens is not None or not cached
         prefilled = totals.prefilled_tokens if counts else None
-        server.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
+        server.traits.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
 
     def _learn_cache(self, exchange: Exchange, totals: Totals, end: RequestEnd, server: Server) -> None:
         """Have the scheduler's account of the KV cache follow what the server reports of an answer."""
@@ -110,7 +110,7 @@ def _cached_tokens(
     if totals.cached_tokens is not None:
         return totals.cached_tokens
     attempt, whole_s, read_s = exchange.attempt, server.read_s(prompt_tokens), totals.prefill_s
-    if attempt is None or server.speeds.prefill_tokens_per_s is None or whole_s < TELLING_S:
+    if attempt is None or server.traits.speeds.prefill_tokens_per_s is None or whole_s < TELLING_S:
         return None
     if read_s is None:
         read_s = end.at_s - attempt.granted_s - server.service_s(0.0, totals.tokens or 0)

@@ -5,8 +5,9 @@ import logging
 from collections.abc import Sequence
 
 from clairvoyant_cli.addresses import Address, is_loopback
+from clairvoyant_cli.backends.adapter import Status
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.backends.discovery import find_backend, split_prefix
+from clairvoyant_cli.backends.discovery import locate_server, split_prefix
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -50,7 +51,7 @@ async def find_server(
     try:
         if wanted.url is not None and "://" in wanted.url:  # asking the proxy itself would only time out
             _refuse_ourselves(Upstream(split_prefix(wanted.url)[0]), own)
-        found, all_found = await find_backend(wanted.url, prober, own_ports=[port for _, port in own])
+        found, all_found = await locate_server(wanted.url, prober, own_ports=[port for _, port in own])
         for each in all_found:
             log.info("found %s %s at %s", each.adapter.name, each.version, each.url)
         if not all_found:
@@ -64,23 +65,19 @@ async def find_server(
             wanted.name or adapter.name,
             adapter,
             upstream,
+            prober,
             found.prefix,
-            slots=wanted.slots or found.slots or 1,
-            slots_fixed=wanted.slots is not None,
-            version=found.version,
-            seen=bool(all_found),
-            guessed=not all_found and wanted.kind is None,
-            annotate=config.annotate,
-            prober=prober,
-            named_by_kind=wanted.name is None,
+            wanted,
             key=key.encode() if key else None,
-            weight=wanted.weight,
-            tests_allowed=wanted.self_test,
+            annotate=config.annotate,
+            guessed=not all_found and wanted.kind is None,
+            status=Status(seen=bool(all_found), version=found.version, slots=found.slots or 1),
         )
-        if server.seen and adapter.PRIORITY is not None:
-            server.heeding = await adapter.heeding(server.ask, server.local_port)
-        if several and server.seen:
-            await adapter.list_models(server.ask, server)
+        if all_found:
+            if adapter.PRIORITY is not None:
+                server.status.heeding = await adapter.heeding(server.ask, server.local_port)
+            if several:
+                await adapter.list_models(server.ask, server.status)
     except BaseException:
         await prober.close()
         raise

@@ -19,21 +19,41 @@ MAX_REST_S = 60.0
 
 @dataclass(slots=True)
 class Health:
-    """A server may be sent `slots` requests at once, none while it `rests`. `changed` is called when that
-    changes.
-    """
+    """How far one server is trusted."""
 
-    changed: Callable[[], None] = lambda: None
-    slots: int = MAX_SLOTS
-    failures: int = 0
+    changed: Callable[[], None] = lambda: None  # called when `slots` or `rests` changes
+    give_up: Callable[[], None] = lambda: None  # called once when an outage exceeds `grace_s`
+    # A server that restarts is back in seconds: requests that wait for it keep their places until then, as in
+    # HAProxy's queues.
+    grace_s: float = 0.0
+    # By an operator: "draining" gets only what no other can serve, "leaving" is also removed once it is idle.
+    withdrawn: str = ""
+    slots: int = MAX_SLOTS  # it may be sent so many requests at once
+    failures: int = 0  # in a row
+    given_up: bool = False  # it has been away for longer than `grace_s`
     _rest: asyncio.TimerHandle | None = None
+    _outage: asyncio.TimerHandle | None = None
 
     @property
     def rests(self) -> bool:
+        """Whether it gets nothing for a while, as it failed."""
         return self._rest is not None
 
-    def came_back(self) -> None:
-        self.slots = 1
+    @property
+    def given_up_in_s(self) -> float | None:
+        """Seconds until it is given up, 0.0 once it was; None while it is there."""
+        if self._outage is None:
+            return 0.0 if self.given_up else None
+        return max(0.0, self._outage.when() - asyncio.get_running_loop().time())
+
+    def note(self, *, away: bool) -> None:
+        """Record whether it is away."""
+        if away and self.given_up_in_s is None:
+            self._outage = asyncio.get_running_loop().call_later(self.grace_s, self._expire)
+        elif not away and self.given_up_in_s is not None:
+            if self._outage is not None:
+                self._outage.cancel()
+            self._outage, self.given_up, self.slots = None, False, 1
 
     def began(self) -> None:
         """An answer has begun that is not a server error."""
@@ -57,6 +77,7 @@ class Health:
         self.changed()
 
     def forget(self) -> None:
+        """Trust it as if it had never failed."""
         if self._rest is not None:
             self._rest.cancel()
         self._rest, self.failures, self.slots = None, 0, MAX_SLOTS
@@ -65,39 +86,6 @@ class Health:
         self._rest = None
         self.changed()
 
-
-@dataclass(slots=True)
-class Outage:
-    """How long a server has been away. `give_up` is called once, when that exceeds `grace_s`. A server that
-    restarts is back in seconds, and requests that wait for it keep their places, as in HAProxy's queues.
-    """
-
-    grace_s: float = 0.0
-    give_up: Callable[[], None] = lambda: None
-    over: bool = False
-    _ends: asyncio.TimerHandle | None = None
-
-    @property
-    def lasts(self) -> bool:
-        """Whether the server is away and requests wait for it."""
-        return self._ends is not None
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until it is given up, 0.0 once it was; None while the server is there."""
-        if self._ends is None:
-            return 0.0 if self.over else None
-        return max(0.0, self._ends.when() - asyncio.get_running_loop().time())
-
-    def note(self, *, away: bool) -> None:
-        if away and self._ends is None and not self.over:
-            self._ends = asyncio.get_running_loop().call_later(self.grace_s, self._expire)
-        elif not away:
-            if self._ends is not None:
-                self._ends.cancel()
-            self._ends, self.over = None, False
-
     def _expire(self) -> None:
-        self._ends = None
-        self.over = True
+        self._outage, self.given_up = None, True
         self.give_up()

@@ -13,21 +13,32 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from clairvoyant_cli.addresses import Address
-from clairvoyant_cli.backends.prober import Ask
+from clairvoyant_cli.backends.discovery import recognise
+from clairvoyant_cli.backends.prober import TIMED_OUT, Ask, asking_once
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.printable import plural
+from clairvoyant_cli.protocols.probes import engine_state
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Outcome, RequestEnd
 from clairvoyant_cli.proxy.servers.find_servers import find_server
-from clairvoyant_cli.proxy.servers.loaded_models import ModelResidency
-from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, names
+from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.job import Job
 
+log = logging.getLogger("clairvoyant")
+
+UP_EVERY_S = 5.0
+ENGINE_EVERY_S = 1.0  # for an engine with its own queue, while it has requests
+DOWN_EVERY_S = 1.0
+# A server that is away is asked every second, and less often the longer it is: its return is noticed within
+# a tenth of its absence.
+AWAY_SHARE = 0.1
+MAX_DOWN_EVERY_S = 15.0
+METRICS_PATH = "/metrics"
+LEADS_BACK = "its address leads back to this proxy; give --backend the LLM server itself"
 OVERFLOW = b"Context size has been exceeded"  # llama.cpp's error to all slots (server-context.cpp)
 
 
@@ -51,7 +62,7 @@ class ServerLifecycle:
     async def add(self, wanted: BackendConfig, key: str | None = None) -> Server:
         """Let a server join while the pool runs; ClairvoyantError if it cannot, or is in the pool already."""
         wanted = replace(wanted, name=wanted.name or name_for(wanted.url or ""))
-        if self.pool.get(wanted.name or "") is not None:
+        if any(each.name == wanted.name for each in self.pool):
             raise ClairvoyantError(f"a backend is called {wanted.name} already; give this one another name")
         server = await find_server(self.config, wanted, self.own, key=key, several=True)
         for each in self.pool:
@@ -63,103 +74,116 @@ class ServerLifecycle:
             listener(server)
         self.start(server)
         for each in self.pool:
-            each.watch.look_now()  # with several servers it matters which models each has
+            each.look_now()  # with several servers it matters which models each has
         self.changed(server)
         return server
 
     def adopt(self, server: Server) -> None:
         """Add a server to the pool and open its slots."""
-        server.watch = ServerWatch(
-            server,
-            server.prober,
-            partial(self.changed, server),
-            at_work=lambda: bool(self.dispatcher.attempts_on(server.name)),
-            on_trial=partial(self.try_one, server),
-            in_company=lambda: len(self.pool) > 1,
-            look_closer=partial(self.see_settings, server),
-            clock=self.journal.clock,
-        )
-        server.outage.grace_s = self.config.outage_grace
-        server.outage.give_up = partial(self.outlasted, server)
-        server.health.changed = self.share_out
-        self.pool.servers[server.name] = server
-        self._enter(server)
-
-    def _enter(self, server: Server) -> None:
-        """Make a server known to the scheduler."""
+        server.changed, server.health.changed = self.changed, self.share_out
+        server.health.grace_s = self.config.outage_grace
+        server.health.give_up = partial(self.outlasted, server)
+        self.pool.servers[server.id] = server
         scheduler = self.dispatcher.scheduler
         self._note_whether_it_swaps(server)
-        scheduler.set_slots(server.name, server.room, weight=server.weight)
-        scheduler.set_speed(server.name, server.speeds)
+        scheduler.set_slots(server.id, server.room, weight=server.config.weight)
+        scheduler.set_speed(server.id, server.traits.speeds)
 
-    def _name_by_kind(self, server: Server) -> bool:
-        """Rename the only server if its name was guessed and it is of another kind; return whether it was."""
-        scheduler, guessed = self.dispatcher.scheduler, server.name
-        if not server.named_by_kind or guessed == server.adapter.name or len(self.pool) > 1:
-            return False
-        if self.dispatcher.attempts_on(guessed):  # `see_settings` comes back to it
-            return False
-        server.name, server.residents = server.adapter.name, None
-        self.pool.servers = {server.name: server}
-        self._watching[server.name] = self._watching.pop(guessed)
-        scheduler.fleet.remove(guessed)
-        scheduler.residency.fixed.discard(guessed)
-        self._enter(server)
+    def _name_by_kind(self, server: Server) -> None:
+        """Rename the only server if its name was guessed and it is of another kind."""
+        if server.config.name is not None or server.name == server.adapter.name or len(self.pool) > 1:
+            return
+        server.name = server.adapter.name
         for listener in self.joined:  # its profiles are those of its kind
             listener(server)
-        return True
 
     def start(self, server: Server) -> None:
-        self._watching[server.name] = self.spawn(server.watch.run())
+        self._watching[server.id] = self.spawn(self._watch(server))
         server.upstream.keep_spare(self.spawn)
+
+    async def _watch(self, server: Server) -> None:
+        """Keep a server's status current."""
+        status, up_s = server.status, self.journal.clock()
+        while True:
+            await self._look_at(server)
+            server.announce()
+            if status.state == "loading":
+                self.try_one(server)
+            now = self.journal.clock()
+            pause_s = max(DOWN_EVERY_S, min(AWAY_SHARE * (now - up_s), MAX_DOWN_EVERY_S))
+            if status.state == "up":
+                up_s = now
+                works = server.stamps is not None and self.dispatcher.attempts_on(server.id)
+                pause_s = ENGINE_EVERY_S if works else UP_EVERY_S
+            await server.look_is_due(pause_s)
+
+    async def _look_at(self, server: Server) -> None:
+        status = server.status
+        was_up, server.probe_came_back = status.state == "up", False
+        if server.guessed and (found := await recognise(server.prober, server.upstream.url, server.prefix)):
+            server.is_now(found)
+            log.info("found %s %s at %s", found.adapter.name, found.version, found.url)
+        ask = asking_once(server.ask)
+        await server.adapter.refresh(ask, status, server.local_port)
+        if server.stamps is not None and status.state == "up":
+            status.note_load(engine_state((await ask(METRICS_PATH)).body, server.stamps.metrics))
+        if status.detail == TIMED_OUT and was_up and self.dispatcher.attempts_on(server.id):
+            status.state = "up"  # its only thread is busy with a request
+        server.leads_back = server.probe_came_back
+        if server.leads_back:
+            status.state, status.detail = "down", LEADS_BACK
+        if status.state == "up":
+            if len(self.pool) > 1:
+                await server.adapter.list_models(ask, status)
+            await self.see_settings(server, ask)
+        status.seen = status.seen or status.state in ("up", "loading")
 
     def expect(self) -> None:
         """Have requests wait for the servers, which are just starting, as for ones that were up before."""
         for server in self.pool:
-            server.seen = True
-            server.watch.look_now()
+            server.status.seen = True
+            server.look_now()
             self.changed(server)
 
     def changed(self, server: Server) -> None:
         """Have the queue follow a change of a server's state, slots or models."""
         self._name_by_kind(server)
-        if not server.away and (server.outage.lasts or server.outage.over):
-            server.health.came_back()
-        server.outage.note(away=server.away)
+        server.health.note(away=server.away)
         self._match_waiting()
         self._open_slots()
-        why = f" ({server.detail})" if server.detail else ""
-        rest = f", {plural(server.room, 'slot')}" if server.state == "up" else ""
-        news = f"{server.name} is {server.state}{why}{rest}"
-        if news != server.news:  # models come and go far more often, and have a panel of their own
-            server.news = news
-            if server.state != "unknown":
-                self.journal.event(logging.INFO, news)
-        if server.residents is None and server.adapter.SWAPS_MODELS:  # it has just been recognised
+        status = server.status
+        why = f" ({status.detail})" if status.detail else ""
+        rest = f", {plural(server.room, 'slot')}" if status.state == "up" else ""
+        news = f"{server.name} is {status.state}{why}{rest}"
+        # Models come and go far more often, and have a panel of their own.
+        if server.is_news("state", news) and status.state != "unknown":
+            self.journal.event(logging.INFO, news)
+        if (server.loaded is None) is server.adapter.SWAPS_MODELS:  # it has just been recognised
             self._note_whether_it_swaps(server)
-        if server.residents is not None:
-            server.residents.listed((model.name for model in server.models), self._on(server))
+        if server.loaded is not None:
+            server.loaded.listed((model.name for model in status.models), self._on(server))
         self.dispatcher.moved()
 
     def _on(self, server: Server) -> Iterator[Exchange]:
         for each in self.dispatcher.live.values():
-            if each.attempt is not None and each.attempt.worker == server.name:
+            if each.attempt is not None and each.attempt.worker == server.id:
                 yield each
 
     def _note_whether_it_swaps(self, server: Server) -> None:
         fixed = self.dispatcher.scheduler.residency.fixed
         if server.adapter.SWAPS_MODELS:
-            fixed.discard(server.name)
-            server.residents = ModelResidency(self.dispatcher.scheduler, server.name)
+            fixed.discard(server.id)
+            server.loaded = LoadedModels(self.dispatcher.scheduler, server.id)
         else:
-            fixed.add(server.name)
+            fixed.add(server.id)
+            server.loaded = None
 
     def _match_waiting(self) -> None:
         """Tell the scheduler which servers can serve each request."""
         live = self.dispatcher.live
 
         def able(job: Job) -> frozenset[str]:
-            return names(self.pool, able_for(self.pool, live[job.id]))
+            return self.pool.ids(self.pool.able_for(live[job.id]))
 
         if live:
             self.dispatcher.scheduler.set_able(able, self.journal.clock())
@@ -167,21 +191,22 @@ class ServerLifecycle:
     def _open_slots(self) -> None:
         """Set the slots of each server. Health limits a server only while others take requests too."""
         # A server that is down, but was never up, is sent requests only while no other ever was.
-        any_seen = any(server.seen for server in self.pool)
+        any_seen = any(server.status.seen for server in self.pool)
         takes_work = {
-            server.name: not server.away and (server.state != "down" or not any_seen) for server in self.pool
+            server.id: not server.away and (server.status.state != "down" or not any_seen)
+            for server in self.pool
         }
         others_can = sum(takes_work.values()) > 1
         for server in self.pool:
-            slots = server.room if takes_work[server.name] else 0
-            apart = server.draining
+            slots = server.room if takes_work[server.id] else 0
+            last_resort = bool(server.health.withdrawn)
             if others_can:
-                apart = apart or server.health.rests
+                last_resort = last_resort or server.health.rests
                 slots = min(slots, server.health.slots)
             self.dispatcher.scheduler.set_slots(
-                server.name, slots, apart=apart, weight=server.weight, at_once=server.at_once
+                server.id, slots, last_resort=last_resort, weight=server.config.weight, at_once=server.at_once
             )
-            self.dispatcher.scheduler.fleet.stations[server.name].shared_tokens = server.shared_tokens
+            self.dispatcher.scheduler.fleet.stations[server.id].shared_tokens = server.shared_tokens
 
     def share_out(self) -> None:
         """Recompute the slots of all servers, and dispatch waiting requests."""
@@ -190,17 +215,16 @@ class ServerLifecycle:
 
     async def see_settings(self, server: Server, ask: Ask | None = None) -> None:
         """Ask for a server's settings, and log once when proofs of exact continuation no longer hold."""
-        if server.residents is not None:
-            server.residents.loaded_with(server.models, self._on(server))
-        if ask is None or not server.adapter.SETTINGS_WAKE or self.dispatcher.attempts_on(server.name):
+        if server.loaded is not None:
+            server.loaded.loaded_with(server.status.models, self._on(server))
+        if ask is None or not server.adapter.SETTINGS_WAKE or self.dispatcher.attempts_on(server.id):
             await server.see_settings(ask)  # a model that sleeps is left asleep until a request comes
         unproved = "; ".join(server.changes_since_proof())
-        if unproved and unproved != server.unproved:
-            news = f"{server.name}: {unproved}, so no answer is cut; prove it again: clairvoyant calibrate"
+        if server.is_news("proof", unproved) and unproved:
+            news = (
+                f"{server.name}: {unproved}, so no answer is preempted; prove it again: clairvoyant calibrate"
+            )
             self.journal.event(logging.WARNING, news)
-        server.unproved = unproved
-        if self._name_by_kind(server):  # it was busy when it was recognised
-            self._match_waiting()
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Count a success or failure towards the health of the server that answered; learn from an overflow
@@ -211,8 +235,12 @@ class ServerLifecycle:
             refused = 400 <= end.status < 500  # the request's fault, not the server's
             failed = end.outcome is Outcome.UPSTREAM_ERROR and not refused
             overflow = failed and usage is not None and usage.holds(OVERFLOW)
-            if overflow and not server.shares_cache and len(self.dispatcher.attempts_on(server.name)) > 1:
-                server.shares_cache = True
+            if (
+                overflow
+                and not server.status.shares_cache
+                and len(self.dispatcher.attempts_on(server.id)) > 1
+            ):
+                server.status.shares_cache = True
                 self._open_slots()
                 news = f"the KV cache that its slots share overflowed ({server.shared_tokens:,.0f} tokens)"
                 news += "; requests that do not fit together run one after the other from now on"
@@ -225,48 +253,39 @@ class ServerLifecycle:
     def outlasted(self, server: Server) -> None:
         """Refuse the requests that wait for a server which is away for longer than the outage grace."""
         live = self.dispatcher.live.values()
-        lost = [each for each in live if each.attempt is None and has_given_up(self.pool, each)]
+        lost = [each for each in live if each.attempt is None and self.pool.has_given_up(each)]
         for exchange in lost:
             self.dispatcher.send_away(exchange, OutageError())
         refused = f"{plural(len(lost), 'request')} refused" if lost else "new requests are refused"
-        news = f"{server.name} is still {server.state}: {refused}"
+        news = f"{server.name} is still {server.status.state}: {refused}"
         self.journal.event(logging.WARNING, news)
 
     def try_one(self, server: Server) -> None:
         """Send one waiting request to a server that says it is loading, to see whether it serves by now."""
-        self.dispatcher.scheduler.set_slots(server.name, 1, apart=server.draining)
+        self.dispatcher.scheduler.set_slots(server.id, 1, last_resort=bool(server.health.withdrawn))
         self.dispatcher.pump()
         self._open_slots()
 
-    def drain(self, name: str) -> None:
-        """Send a server only what no other can serve; KeyError if there is none of that name."""
-        self.pool[name].draining = True
+    def withdraw(self, server: Server, how: str) -> None:
+        """Send a server only what no other can serve; if it is "leaving", remove it once it is idle."""
+        server.health.withdrawn = how
         self.share_out()
 
-    def bring_up(self, name: str) -> None:
-        """Send a server requests again, whatever it did before; KeyError if there is none of that name."""
-        server = self.pool[name]
-        server.draining = server.leaving = False
+    def bring_up(self, server: Server) -> None:
+        """Send a server requests again, whatever it did before."""
+        server.health.withdrawn = ""
         server.health.forget()
-        server.watch.look_now()
-        self.share_out()
-
-    def remove(self, name: str) -> None:
-        """Remove a server once it is idle; KeyError for an unknown name, ValueError if no other stays."""
-        server = self.pool[name]
-        if not any(each is not server and not each.leaving for each in self.pool):
-            raise ValueError(name)
-        server.draining = server.leaving = True
+        server.look_now()
         self.share_out()
 
     def remove_idle(self) -> None:
         """Remove leaving servers that have nothing left. Suspended answers of one that is away are lost."""
-        for server in [each for each in self.pool if each.leaving]:
-            if self.dispatcher.attempts_on(server.name):
+        for server in [each for each in self.pool if each.health.withdrawn == "leaving"]:
+            if self.dispatcher.attempts_on(server.id):
                 continue
             live = self.dispatcher.live.values()
-            waiting = [each for each in live if able_for(self.pool, each) == [server]]
-            if server.away or server.state == "down":
+            waiting = [each for each in live if self.pool.able_for(each) == [server]]
+            if server.away or server.status.state == "down":
                 for exchange in [each for each in waiting if each.is_suspended]:
                     self.dispatcher.send_away(exchange, OutageError())
             elif waiting:
@@ -274,14 +293,14 @@ class ServerLifecycle:
             self._forget(server)
 
     def _forget(self, server: Server) -> None:
-        del self.pool.servers[server.name]
-        self.dispatcher.scheduler.fleet.remove(server.name)
-        server.outage.note(away=False)
+        del self.pool.servers[server.id]
+        self.dispatcher.scheduler.fleet.remove(server.id)
+        server.health.note(away=False)
         server.health.forget()
         self._match_waiting()
         self._open_slots()
         self.journal.event(logging.INFO, f"{server.name} removed")
-        watching = self._watching.pop(server.name, None)
+        watching = self._watching.pop(server.id, None)
         if watching is not None:
             watching.cancel()
         self.spawn(server.close())

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable
 
 from clairvoyant_cli.backends.ollama import full_name
+from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.state.snapshot import LoadedModel
 
 ASSUMED_LOAD_S = 8.0  # until a load has been measured: a 5 GB model from an ordinary SSD
 MIN_LOAD_S = 0.5  # Ollama reports a few milliseconds of `load_duration` for a model that was there already
@@ -27,7 +27,7 @@ def asked_context(parsed: ParsedRequest) -> int | None:
     return int(asked[1]) if asked else None
 
 
-class ModelResidency:
+class LoadedModels:
     """Keeps a scheduler's residency in step with one server.
 
     Only models that the server has answered for, or lists as loaded, have a load time of their own; others
@@ -37,7 +37,7 @@ class ModelResidency:
     def __init__(self, scheduler: Scheduler, server: str) -> None:
         self._residency = scheduler.residency
         self._residency.unknown_s = ASSUMED_LOAD_S
-        self._worker = server
+        self._server = server
         self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
         self._contexts: dict[str, int] = {}  # what was asked -> the context that it was loaded with
 
@@ -60,13 +60,13 @@ class ModelResidency:
         """Learn from an answer whether its model was loaded, and how long that took; errors do not count."""
         job_id, affinity, load_s = exchange.job.id, exchange.job.affinity, exchange.totals.load_s
         if not 200 <= status < 300 or exchange.totals.error:
-            self._residency.not_loaded(self._worker, job_id)
+            self._residency.not_loaded(self._server, job_id)
             return
         if not affinity:
             return
         was_there = load_s is not None and load_s < MIN_LOAD_S
         note = self._residency.was_there if was_there else self._residency.loaded
-        note(self._worker, job_id)
+        note(self._server, job_id)
         learned = load_s is not None and MIN_LOAD_S <= load_s <= LONGEST_LOAD_S
         self._remember(affinity, load_s if learned else None)
         self._affinity_of[full_name(exchange.asked.parsed.model)] = affinity
@@ -80,7 +80,7 @@ class ModelResidency:
         for affinity in loaded:
             self._remember(affinity, None)
         if loaded:
-            self._residency.set(self._worker, loaded)
+            self._residency.set(self._server, loaded)
 
     def loaded_with(self, models: Iterable[LoadedModel], live: Iterable[Exchange]) -> None:
         """Take over the contexts that the server has just listed, unless a model may be loading. A model that

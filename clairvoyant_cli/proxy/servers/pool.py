@@ -1,9 +1,15 @@
-"""The servers behind the proxy, by name, and the queue that feeds them."""
+"""The servers behind the proxy, the queue that feeds them, and which of them can take a request.
 
-from collections.abc import Iterator
+Rule 1: a server that is away is waited for; a request is refused only when every server that could serve it
+has been away for longer than the outage grace.
+Rule 2: an answer that has begun goes on at the server that began it, and elsewhere only while that is away
+and another is proven to continue it exactly.
+"""
 
-from clairvoyant_cli.backends.priority import Priority
+from collections.abc import Iterable, Iterator
+
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.routes import Family
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -16,11 +22,11 @@ class ServerPool:
 
     def __init__(self, queue: Scheduler) -> None:
         self.queue = queue
-        self.servers: dict[str, Server] = {}  # `ServerLifecycle` adds and removes them
+        self.servers: dict[str, Server] = {}  # by id; `ServerLifecycle` adds and removes them
         self._stored: dict[str, str] = {}  # id of a response -> the server that stores it
 
-    def __getitem__(self, name: str) -> Server:
-        return self.servers[name]
+    def __getitem__(self, server_id: str) -> Server:
+        return self.servers[server_id]
 
     def __iter__(self) -> Iterator[Server]:
         return iter(self.servers.values())
@@ -28,8 +34,17 @@ class ServerPool:
     def __len__(self) -> int:
         return len(self.servers)
 
-    def get(self, name: str) -> Server | None:
-        return self.servers.get(name)
+    def get(self, server_id: str) -> Server | None:
+        return self.servers.get(server_id)
+
+    def named(self, name: str) -> Server:
+        """Return the server with this label; KeyError if there is none."""
+        return {server.name: server for server in self}[name]
+
+    def name_of(self, server_id: str) -> str:
+        """Return the label of a server; any other text, such as the id of one that has left, as it is."""
+        server = self.get(server_id)
+        return server_id if server is None else server.name
 
     @property
     def first(self) -> Server:
@@ -38,12 +53,14 @@ class ServerPool:
 
     def holds(self, response: str, server: Server) -> None:
         """Remember which server has answered with a response: only that one may have it stored."""
-        self._stored[response] = server.name
+        self._stored[response] = server.id
         if len(self._stored) > MOST_STORED:
             del self._stored[next(iter(self._stored))]
 
     def holder_of(self, response: str) -> Server | None:
         return self.servers.get(self._stored.get(response, ""))
+
+    # -- one request -----------------------------------------------------------------------------------
 
     def server_of(self, exchange: Exchange) -> Server:
         """Return the server that serves an exchange; the first if it waits, or its server has left."""
@@ -56,12 +73,67 @@ class ServerPool:
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded, spelled as a server that swaps models spells it."""
-        swaps = next((server.residents for server in self if server.residents is not None), None)
+        swaps = next((server.loaded for server in self if server.loaded is not None), None)
         return parsed.affinity if swaps is None else swaps.affinity_of(parsed)
 
-    @property
-    def described(self) -> str:
-        return " and ".join(f"{server.name} {server.upstream.url}" for server in self)
+    def speaker(self, family: Family) -> Server:
+        """Return a server that speaks a dialect; the first if none does."""
+        return next((server for server in self if family in server.adapter.SPEAKS), self.first)
+
+    def able(self, speakers: frozenset[Family], model: str, follows: str = "") -> list[Server]:
+        """Return the servers that can serve a route of these families for a model; only the one that stores
+        the response which it `follows`.
+
+        Those that list the model; if none does, those that may have it without listing it; else all that
+        speak the dialect, or all servers: then the server's own refusal is the answer.
+        """
+        holder = self.holder_of(follows)
+        if holder is not None:
+            return [holder]
+        speak = [server for server in self if speakers & server.adapter.SPEAKS] or list(self)
+        if not model or len(self) == 1:
+            return speak
+        listing = [server for server in speak if server.lists(model)]
+        return listing or [server for server in speak if server.may_have(model)] or speak
+
+    def able_for(self, exchange: Exchange) -> list[Server]:
+        """Return the servers that can serve an exchange. If its answer has begun: the server that began it
+        or, while that is away, those that are proven to continue it.
+        """
+        parsed = exchange.asked.parsed
+        found = self.able(exchange.asked.route.speakers, parsed.model, parsed.follows)
+        if not exchange.has_begun:
+            return found
+        origin = self.get((exchange.attempt or exchange.parts[-1]).worker)
+        if origin is None:
+            return []
+        if not origin.away:
+            return [origin]
+        there = [server for server in found if not server.away]
+        return [each for each in there if each.continues_as(origin, exchange.job.model)] or [origin]
+
+    def ids(self, servers: list[Server]) -> frozenset[str]:
+        """Return the ids of servers as the scheduler takes them: empty if they are all."""
+        return frozenset() if len(servers) == len(self) else frozenset(server.id for server in servers)
+
+    def has_given_up(self, exchange: Exchange) -> bool:
+        return given_up(self.able_for(exchange))
+
+    def refused_in_s(self, exchange: Exchange, patience_s: float | None = None) -> float | None:
+        """Return the seconds until a waiting exchange is refused unless a server returns; None if a server
+        that can serve it is there, or none ever was. `patience_s` is the time it may wait at most.
+        """
+        left_s = [server.health.given_up_in_s for server in self.able_for(exchange) if server.status.seen]
+        known_s = [each for each in left_s if each is not None]
+        if not known_s or len(known_s) < len(left_s):
+            return None
+        return max(known_s) if patience_s is None else max(0.0, min(max(known_s), patience_s))
+
+    def waits_for(self, exchange: Exchange) -> bool:
+        """Whether an exchange is kept until a server that can serve it is back."""
+        return any(server.waited_for for server in self.able_for(exchange))
+
+    # -- all servers -----------------------------------------------------------------------------------
 
     @property
     def stamped(self) -> list[str]:
@@ -69,15 +141,10 @@ class ServerPool:
         return [server.name for server in self if server.stamps is not None]
 
     @property
-    def stamps(self) -> list[Priority | None]:
-        """The priorities that requests to each server carry."""
-        return [server.stamps for server in self]
-
-    @property
     def at_once(self) -> int:
         """Requests that the servers which take requests now are known to answer at once."""
         room = self.queue.slots
-        return sum(min(room.get(server.name, 0), server.at_once) for server in self)
+        return sum(min(room.get(server.id, 0), server.at_once) for server in self)
 
     @property
     def slots(self) -> int:
@@ -85,9 +152,15 @@ class ServerPool:
 
     @property
     def loading(self) -> bool:
-        return any(server.state == "loading" for server in self)
+        return any(server.status.state == "loading" for server in self)
 
     @property
     def remote_models(self) -> frozenset[str]:
         """Models that run elsewhere: their requests need no slot."""
-        return frozenset().union(*(server.remote_models for server in self))
+        return frozenset().union(*(server.status.remote_models for server in self))
+
+
+def given_up(servers: Iterable[Server]) -> bool:
+    """Whether all of these servers that were ever up have been away for longer than the outage grace."""
+    seen = [server for server in servers if server.status.seen]
+    return bool(seen) and all(server.health.given_up for server in seen)

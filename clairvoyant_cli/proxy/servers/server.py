@@ -1,27 +1,42 @@
-"""One LLM server behind the proxy: what it says of itself, and what the proxy knows of it."""
+"""One LLM server behind the proxy: what it is, how it is, what it has loaded, and what was learned of it."""
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 import msgspec
 
-from clairvoyant_cli.backends.adapter import ObservedServer
+from clairvoyant_cli.addresses import is_loopback, same_host
+from clairvoyant_cli.backends.adapter import LOADING, Adapter, Found, Status
 from clairvoyant_cli.backends.continuation import Way
+from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, Priority
 from clairvoyant_cli.backends.prober import Ask, Prober
+from clairvoyant_cli.backends.speeds import Speeds
+from clairvoyant_cli.config import BackendConfig
+from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
-from clairvoyant_cli.proxy.servers.health import Health, Outage
-from clairvoyant_cli.proxy.servers.loaded_models import ModelResidency
-from clairvoyant_cli.proxy.servers.prompt_cuts import PromptCuts
-from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
+from clairvoyant_cli.proxy.servers.health import Health
+from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
 from profiles.records import Continuation, Profile
 
 MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to tell whether one is asked again
 LOOK_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last known ones are used
 CHANGED = "the server is not the one that was measured"
+
+_URL = re.compile(
+    rb"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[^/?#@:]+)(?::(?P<port>[0-9]{1,5}))?(?P<path>[/?#].*)?",
+    re.IGNORECASE,
+)
+
+
+def _is_under(prefix: bytes, target: bytes) -> bool:
+    """Whether a path is the prefix itself or below it."""
+    return target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in (b"", b"/", b"?", b"#")
 
 
 class VerifiedContinuation(NamedTuple):
@@ -32,72 +47,228 @@ class VerifiedContinuation(NamedTuple):
     settings: ModelSettings
 
 
-@dataclass(slots=True, eq=False, repr=False, kw_only=True)
-class Server(ObservedServer):
-    """One server behind the proxy, and everything the proxy keeps about it."""
+@dataclass(slots=True)
+class ServerTraits:
+    """What is known of one server besides what it says of itself."""
 
-    prober: Prober
-    watch: ServerWatch = field(init=False)
-    key: bytes | None = None  # its own API key
-    named_by_kind: bool = False  # nobody gave it a name
+    speeds: Speeds = field(default_factory=Speeds)
     profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
-    weight: float = 1.0  # its share among servers that could serve a request equally well
-    draining: bool = False  # gets no new requests
-    leaving: bool = False  # and is removed once it has nothing left to do
-    health: Health = field(default_factory=Health)
-    outage: Outage = field(default_factory=Outage)
-    prompt_cuts: PromptCuts = field(default_factory=PromptCuts)
-    residents: ModelResidency | None = None  # None unless it swaps models
-    settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model
-    tests_allowed: bool = False  # although that may cost money
-    self_test: str = ""  # how far it is
+    settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model, as it last reported them
+    prompt_stop_s: float | None = None  # how long it goes on reading a prompt after a cut; None before any
+    stream_stop_s: float = 0.0  # how long abandoned streams occupied their slots lately
+    remark: str = ""  # why it could not be seen that a slot of it fell free
     truncated: int = 0  # prompts that it cut to its context
     cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
-    # What was logged already:
-    news: str = ""
-    unproved: str = ""
-    remark: str = ""
-    remarked: set[str] = field(default_factory=set)
-    _asked_before: dict[int, None] = field(default_factory=dict)
+    self_test: str = ""  # how far the daemon's own test of it is
+    asked_before: dict[int, None] = field(default_factory=dict)  # hashes of questions, the newest last
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Server:
+    """One server behind the proxy: what it is, and the four parts that change."""
+
+    name: str  # a label
+    adapter: Adapter
+    upstream: Upstream
+    prober: Prober
+    prefix: str = ""  # of its API
+    config: BackendConfig = field(default_factory=BackendConfig)  # as the operator gave it
+    key: bytes | None = None  # its own API key
+    annotate: str = "off"  # its requests carry a priority: on, off, or auto (if it is known to order by it)
+    guessed: bool = False  # nothing has answered yet: the adapter is only the likeliest
+    leads_back: bool = False  # its address leads back to this proxy
+
+    status: Status = field(default_factory=Status)  # what it says of itself
+    health: Health = field(default_factory=Health)  # how far it is trusted
+    loaded: LoadedModels | None = None  # what it has loaded; None unless it swaps models
+    traits: ServerTraits = field(default_factory=ServerTraits)  # what was learned of it
+
+    changed: "Callable[[Server], None]" = lambda server: None  # called when state, slots or models change
+    probe_came_back: bool = False  # in the look that goes on
+    _look: asyncio.Event = field(default_factory=asyncio.Event)
+    _logged: dict[str, object] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Server {self.adapter.name} {self.upstream.url} {self.status.state}, {self.slots} slots>"
+
+    # -- what it is ------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Its address: no other server has it, and it never changes."""
+        return self.base_url
+
+    @property
+    def base_url(self) -> str:
+        """Where its API is."""
+        return self.upstream.url + self.prefix
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Host, port and prefix, which no two servers share, however they are spelled."""
+        return same_host(self.upstream.host), self.upstream.port, self.prefix
+
+    @property
+    def local_port(self) -> int | None:
+        """Where it listens on this machine; None if it is on another."""
+        return self.upstream.port if is_loopback(self.upstream.host) else None
 
     @property
     def ask(self) -> Ask:
         return self.prober.asking(self.upstream.url, self.prefix)
 
-    @property
-    def standing(self) -> str:
-        """Why it gets fewer requests than it has slots, in one word; "" if it does not."""
-        if self.leaving or self.draining:
-            return "leaving" if self.leaving else "draining"
-        if self.health.rests:
-            return "resting"
-        return "warming" if self.health.slots < self.room else ""
+    def is_now(self, found: Found) -> None:
+        """Take it for what answers at its address."""
+        self.adapter, self.status.version, self.guessed = found.adapter, found.version, False
+        self.status.slots = found.slots or self.status.slots
 
-    @property
-    def waited_for(self) -> bool:
-        """Whether requests are kept for it although it is away."""
-        return self.seen and not self.outage.over
+    def target_of(self, target: bytes) -> bytes:
+        """Return the target of a client's request at this server: under its prefix."""
+        prefix = self.prefix.encode()
+        return target if _is_under(prefix, target) or target == b"*" else prefix + target
 
-    @property
-    def only_model(self) -> str:
-        """The model it has loaded if there is exactly one; "" otherwise."""
-        return self.models[0].name if len(self.models) == 1 else ""
+    def kept_here(self, location: bytes) -> bytes:
+        """Return where a redirect of this server leads through the proxy: the path, without its prefix.
 
-    def service_s(self, prompt_tokens: float, tokens: float) -> float:
-        return self.speeds.seconds(prompt_tokens, tokens)
-
-    def read_s(self, tokens: float) -> float:
-        return self.speeds.seconds(tokens, 0.0)
+        A location at another host is returned as it is, and so is one whose path would be read as a host.
+        """
+        absolute = _URL.fullmatch(location)
+        if absolute is not None:
+            host, port = absolute["host"].decode("latin-1"), absolute["port"]
+            default = 443 if absolute["scheme"].lower() == b"https" else 80
+            if (same_host(host.strip("[]")), int(port or default)) != self.place[:2]:
+                return location
+        path = location if absolute is None else absolute["path"] or b"/"
+        prefix = self.prefix.encode()
+        if prefix and _is_under(prefix, path):
+            path = path[len(prefix) :]
+            path = path if path.startswith(b"/") else b"/" + path
+        return location if path.startswith(b"//") else path
 
     async def close(self) -> None:
         """Close all connections to it."""
         await self.upstream.close()
         await self.prober.close()
 
+    # -- how it is -------------------------------------------------------------------------------------
+
+    @property
+    def away(self) -> bool:
+        """Whether it was up and is not now, or is loading its model: queued requests are kept for it."""
+        return self.status.seen and self.status.state in ("down", "loading")
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether requests are kept for it although it is away."""
+        return self.status.seen and not self.health.given_up
+
+    @property
+    def standing(self) -> str:
+        """Why it gets fewer requests than it has slots, in one word; "" if it does not."""
+        rests = "resting" if self.health.rests else ""
+        return self.health.withdrawn or rests or ("warming" if self.health.slots < self.room else "")
+
+    @property
+    def stamps(self) -> Priority | None:
+        """The priority that its requests are stamped with; None if they wait here for a slot instead."""
+        priority = self.status.heeding.priority
+        if self.annotate == "on":
+            return priority or self.adapter.PRIORITY
+        return priority if self.annotate == "auto" else None
+
+    @property
+    def slots(self) -> int:
+        """How many it answers at once: as configured, or as it says."""
+        return self.config.slots or self.status.slots
+
+    @property
+    def room(self) -> int:
+        """How many requests it is sent at once: more than it answers, where it orders them by itself."""
+        return self.slots if self.config.slots or self.stamps is None else MAX_IN_FLIGHT
+
+    @property
+    def at_once(self) -> int:
+        """How many it answers at once, as far as that is known: the others wait inside it."""
+        return max(self.slots, self.status.most_running) if self.stamps is not None else self.slots
+
+    @property
+    def shared_tokens(self) -> float:
+        """The tokens that the contexts of all its slots may have together."""
+        shares = self.status.shares_cache and self.slots > 1 and self.status.models
+        return (shares and self.status.models[0].context) or inf
+
+    def look_now(self) -> None:
+        self._look.set()
+
+    async def look_is_due(self, pause_s: float) -> None:
+        """Wait for so long, or until somebody wants it looked at."""
+        self._look.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._look.wait()
+
+    def lost(self, why: str) -> None:
+        """No connection could be made: it is down until the next look."""
+        self.status.state, self.status.detail = "down", why
+        self.announce()
+        self.look_now()
+
+    def not_ready(self) -> None:
+        """A request was answered with "not ready": only trial requests are sent from now on."""
+        self.status.state, self.status.detail = "loading", LOADING
+        self.announce()
+
+    def began(self, status: int) -> None:
+        """An answer has begun: it is up, whatever it reports."""
+        if self.status.state == "loading":
+            self.status.state, self.status.detail = "up", ""
+            self.announce()
+        if status < 500:
+            self.health.began()
+
+    def came_back(self, mark: bytes) -> bool:
+        """Whether a received probe is this server's own: its address leads back to this proxy."""
+        ours = mark == self.prober.mark
+        if ours:
+            self.probe_came_back = self.leads_back = True
+        return ours
+
+    def announce(self) -> None:
+        status = self.status
+        if self.is_news("", (status.state, self.room, self.at_once, status.models, status.offered)):
+            self.changed(self)
+
+    def is_news(self, about: str, news: object) -> bool:
+        """Whether this differs from the last news about something; it is the last now."""
+        before, self._logged[about] = self._logged.get(about, ""), news
+        return news != before
+
+    # -- what it has -----------------------------------------------------------------------------------
+
+    @property
+    def only_model(self) -> str:
+        """The model it has loaded if there is exactly one; "" otherwise."""
+        return self.status.models[0].name if len(self.status.models) == 1 else ""
+
+    def lists(self, model: str) -> bool:
+        return self.status.offered is not None and self.adapter.known_as(model) in self.status.offered
+
+    def may_have(self, model: str) -> bool:
+        """Whether it may answer for a model that it does not list."""
+        return self.status.offered is None or self.adapter.ANSWERS_ANY_MODEL
+
+    # -- what was learned of it ------------------------------------------------------------------------
+
+    def service_s(self, prompt_tokens: float, tokens: float) -> float:
+        return self.traits.speeds.seconds(prompt_tokens, tokens)
+
+    def read_s(self, tokens: float) -> float:
+        return self.traits.speeds.seconds(tokens, 0.0)
+
     @property
     def proofs(self) -> dict[str, Continuation]:
         """Proofs that cut answers are continued as if uncut, by model, from the preferred profile of each."""
-        first = {each.served.model: each for each in reversed(self.profiles)}
+        first = {each.served.model: each for each in reversed(self.traits.profiles)}
         return {model: found for model, each in first.items() if (found := each.continuation) is not None}
 
     @property
@@ -124,13 +295,13 @@ class Server(ObservedServer):
         return ours is not None and theirs is not None and ours.proof.fingerprint == theirs.proof.fingerprint
 
     def settings_of(self, model: str) -> ModelSettings | None:
-        return self.settings.get(self._key_of(model))
+        return self.traits.settings.get(self._key_of(model))
 
     async def see_settings(self, ask: Ask | None = None) -> None:
         for model in {self._key_of(model) for model in self.proofs}:
-            found = await self.adapter.settings(ask or self.ask, model, self.version)
+            found = await self.adapter.settings(ask or self.ask, model, self.status.version)
             if found is not None:
-                self.settings[model] = found
+                self.traits.settings[model] = found
 
     def changes_since_proof(self) -> list[str]:
         """Describe each model whose proof no longer holds, and what differs."""
@@ -160,10 +331,10 @@ class Server(ObservedServer):
         """Whether this daemon has sent the question here before; it counts as sent from now on."""
         body = asked.body
         question = hash(msgspec.json.encode([body.get("model"), body.get("messages") or body.get("prompt")]))
-        again = question in self._asked_before
-        self._asked_before[question] = None
-        if len(self._asked_before) > MAX_ASKED_BEFORE:
-            del self._asked_before[next(iter(self._asked_before))]
+        again = question in self.traits.asked_before
+        self.traits.asked_before[question] = None
+        if len(self.traits.asked_before) > MAX_ASKED_BEFORE:
+            del self.traits.asked_before[next(iter(self.traits.asked_before))]
         return again
 
     def _key_of(self, model: str) -> str:

@@ -42,28 +42,32 @@ class ServerActions:
         if deed == "add":
             return await self._add({key: value for key, value in arguments.items() if key != "do"})
         lifecycle, name = self.lifecycle, arguments.get("name")
-        do = {"drain": lifecycle.drain, "up": lifecycle.bring_up, "remove": lifecycle.remove}
-        try:
-            do[deed](str(name))
-        except KeyError:
-            names = ", ".join(server.name for server in lifecycle.pool)
-            raise RefusedError(f"no backend is called {name}; there are {names}") from None
-        except ValueError:
-            raise RefusedError(f"{name} is the only one that stays; add another first") from None
-        here = lifecycle.pool.get(str(name))
-        return {"done": "backend", "name": name, "standing": "gone" if here is None else here.standing}
+        servers = {each.name: each for each in lifecycle.pool}
+        if (server := servers.get(str(name))) is None:
+            raise RefusedError(f"no backend is called {name}; there are {', '.join(servers)}")
+        stay = [each for each in lifecycle.pool if each.health.withdrawn != "leaving" and each is not server]
+        if deed == "up":
+            lifecycle.bring_up(server)
+        elif deed == "drain":
+            lifecycle.withdraw(server, server.health.withdrawn or "draining")
+        elif stay:
+            lifecycle.withdraw(server, "leaving")
+        else:
+            raise RefusedError(f"{name} is the only one that stays; add another first")
+        gone = lifecycle.pool.get(server.id) is None
+        return {"done": "backend", "name": name, "standing": "gone" if gone else server.standing}
 
     async def keep_model(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Load or unload a model on all servers that can, or on the one named by `backend`."""
         deed, model, only = (arguments.get(name) for name in ("do", "name", "backend"))
         if deed not in ("load", "unload") or not isinstance(model, str) or not model:
             raise InvalidError("do must be load or unload, and name a model")
-        able = [each for each in self.lifecycle.pool if each.adapter.UNLOADS_MODELS]
+        able = [each for each in self.lifecycle.pool if each.adapter.SWAPS_MODELS]
         able = [each for each in able if only in (None, each.name)]
         if deed == "load":
             able = [each for each in able if each.lists(model) or each.may_have(model)]
         else:
-            able = [each for each in able if any(has.name == model for has in each.models)]
+            able = [each for each in able if any(has.name == model for has in each.status.models)]
         if not able:
             raise RefusedError(f"no server here can {deed} {model} when asked")
         for server in able:
@@ -71,7 +75,7 @@ class ServerActions:
             answer = await server.ask(path, MODEL_TIMEOUT_S, body)
             if answer.status != 200:
                 raise RefusedError(f"{server.name} did not {deed} {model} (status {answer.status})")
-            server.watch.look_now()
+            server.look_now()
         return {"done": "model", "do": deed, "name": model, "backends": [server.name for server in able]}
 
     async def _add(self, table: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import httpx
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.chat_probe import Clock, client_for
-from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.demo.questions import QUESTIONS
@@ -231,7 +231,7 @@ async def set_up(
         proxied = await stack.enter_async_context(client_for(daemon.base_url))
         bench = Bench(settings, daemon, oracle, proxied, direct, asker, pools, engine)
         worker = daemon.pool.first
-        worker.profiles = stored(found) if engine is None else [await _profile(bench, engine, found)]
+        worker.traits.profiles = stored(found) if engine is None else [await _profile(bench, engine, found)]
         await worker.see_settings()
         proof = worker.continuation_of(model)
         bench.resume_s = None if proof is None else proof.proof.resume_s * settings.speedup
@@ -261,7 +261,7 @@ async def backend(wanted: str | None, key: str | None, engine: Engine | None) ->
             yield Found(REPLAYED, url, slots=engine.slots)
         return
     async with Prober(key) as prober:
-        found, answering = await find_backend(wanted, prober)
+        found, answering = await locate_server(wanted, prober)
     if not answering:
         raise ClairvoyantError(
             f"no {found.adapter.name} answers at {found.url}; start it, name another with --backend, "
@@ -285,7 +285,7 @@ async def _profile(bench: Bench, engine: Engine, found: Found) -> Profile:
     worker, model = bench.daemon.pool.first, bench.asker.model
     offered = await found.adapter.offered_models(worker.ask) or ()
     digest = next((each.digest for each in offered if each.name == model), "")
-    version = worker.version
+    version = worker.status.version
     settings = await found.adapter.settings(worker.ask, model, version)
     served = Served(found.adapter.name, model, version=version, digest=digest)
     fingerprint = "" if settings is None else settings.fingerprint

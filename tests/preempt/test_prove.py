@@ -13,20 +13,20 @@ from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.calibrate import continuation
-from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.continuation import (
+from clairvoyant_cli.backends.client import Client
+from clairvoyant_cli.calibrate.run import Outcome
+from clairvoyant_cli.preempt import prove
+from clairvoyant_cli.preempt.prove import (
     FAR_NATS,
     FULL_TOKENS,
     HOPELESS,
     LEAST_TOKENS,
     MOST_TOKENS,
+    TRIALS,
     Prover,
     _gap,
     _parting,
 )
-from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.calibrate.session import TRIALS
 from profiles.records import MIN_TRIALS, Continuation
 from tests.fakes.calibrating import SMALL, measured, replay
 from tests.fakes.replay_backend import Engine, Replay, Service, Speed
@@ -116,7 +116,7 @@ def proven(
         ):
             prover = Prover(client, 1, rate, least=least)
             await prover.look()
-            while not prover.is_complete and sum(prover.tried.questions.values()) < steps:
+            while not prover.is_complete and sum(prover.progress.questions.values()) < steps:
                 await prover.step()
             return prover
 
@@ -167,7 +167,7 @@ def test_texts_that_part_at_a_tie_differ_by_rounding(
             return {}
         return {" one": -0.5, " two": -0.5 - gap_nats, " three": -2.0 - moved_nats * read_again}
 
-    monkeypatch.setattr(continuation, "_parting", lambda *_: ("", (" one", " two")))
+    monkeypatch.setattr(prove, "_parting", lambda *_: ("", (" one", " two")))
     monkeypatch.setattr(type(adapter_of("ollama")), "likely_next", likely_next)
     prover, _ = proven(Rounds)
     found = prover.continuations[0]
@@ -194,7 +194,7 @@ def test_a_server_that_never_answers_the_same_proves_nothing() -> None:
 def test_interrupted_proof_resumes_and_drops_trials_of_other_settings() -> None:
     half, _ = proven(Engine, steps=3)
     assert not half.is_complete
-    tried = msgspec.json.decode(msgspec.json.encode(half.tried), type=type(half.tried))
+    known = msgspec.json.decode(msgspec.json.encode(half.progress), type=type(half.progress))
 
     async def go_on(fingerprint: str) -> int:
         engine = Engine(speed=SPEED, answer_tokens=hundred)
@@ -203,13 +203,13 @@ def test_interrupted_proof_resumes_and_drops_trials_of_other_settings() -> None:
             serve_app(Replay(engine).app) as url,
             Client(Found(adapter_of("ollama"), url), "replay", clock=clock) as client,
         ):
-            prover = Prover(client, 1, 40.0, replace(tried, fingerprint=fingerprint))
+            prover = Prover(client, 1, 40.0, replace(known, fingerprint=fingerprint))
             await prover.look()
             await prover.step()
             return prover.done
 
-    assert run_virtually(go_on(tried.fingerprint)) == 8
-    assert run_virtually(go_on(tried.fingerprint.replace("model:", "model:0"))) == 2
+    assert run_virtually(go_on(known.fingerprint)) == 8
+    assert run_virtually(go_on(known.fingerprint.replace("model:", "model:0"))) == 2
 
 
 def test_a_slow_server_is_asked_for_shorter_answers_and_more_of_them() -> None:
@@ -231,7 +231,7 @@ def test_answers_shorter_than_asked_are_cut_all_the_same() -> None:
 def test_answers_without_text_are_not_cut() -> None:
     prover, _ = proven(Engine, lengths=nothing)
     assert prover.continuations == ()
-    assert prover.notes == ("no answer can be cut and continued: its answers are empty",)
+    assert prover.notes == ("no answer can be preempted: its answers are empty",)
 
 
 def test_a_calibration_keeps_what_was_proven() -> None:

@@ -1,32 +1,33 @@
-"""Cuts running requests for shorter ones, and continues them later.
+"""Preempts running requests for shorter ones, and continues them later.
 
-The scheduler decides which answer is cut and when; this decides whether one may be cut, from its request and
-the server's proof of exact continuation; or, while its prompt is read, whether it can be sent again.
+The scheduler decides which request is cut and when; this decides whether its answer may be cut, by the
+request and the server's proof of exact continuation, cuts it, and asks the server to go on. `prompts` is for
+requests whose prompt is still being read.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
-from clairvoyant_cli.backends.continuation import ContinuationRequest, streamed
+from clairvoyant_cli.backends.continuation import ContinuationRequest, request_to_continue, streamed
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.protocols.can_continue import Continuable, continuable
+from clairvoyant_cli.http.upstream import UpstreamError
+from clairvoyant_cli.preempt.prompts import PromptCuts
+from clairvoyant_cli.protocols.can_continue import KEPT_RUNNING, Continuable, continuable
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.protocols.splice import Splice
-from clairvoyant_cli.protocols.summed_totals import Earlier
+from clairvoyant_cli.protocols.summed_totals import summed_totals
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.requests.cut_prompts import learn_from, prefill_of, stop_reading
-from clairvoyant_cli.proxy.requests.forwarding import KEPT_RUNNING
-from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
-from clairvoyant_cli.proxy.servers.server import Server, VerifiedContinuation
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.server_cache import CutPrice, ServerCache
 from profiles.records import Continuation, verdict_of
 
@@ -35,14 +36,17 @@ ASIDE_S = 3.0  # limit on what is asked only to go on sooner or to count better:
 MAX_PLAIN = 1000
 
 TELLING_S = 0.1  # a context that is read in less leaves no trace in when the first of an answer comes
-TEMPLATE_TOKENS = 48.0
-SHARED_CHARS_A_TOKEN = 3.0
-"""At most this many tokens come from a chat's template, and at least this many characters make a token."""
+TEMPLATE_TOKENS = 48.0  # at most this many tokens come from a chat's template
+SHARED_CHARS_A_TOKEN = 3.0  # at least this many characters make a token
+
+
+class UnfitError(UpstreamError):
+    """What the server sent is no part of the answer, and none of it was passed on."""
 
 
 @dataclass(slots=True)
 class Preemption:
-    """Cuts and continues answers."""
+    """Cuts and continues requests."""
 
     dispatcher: Dispatcher
     pool: ServerPool
@@ -51,11 +55,18 @@ class Preemption:
     spawn: Spawn
     which: str = "proven"  # the setting `preempt`
     _undecided: asyncio.Event = field(default_factory=asyncio.Event)
+    # Servers and models that stream more than text: their unstreamed answers are left unstreamed.
     _plain: set[tuple[str, str]] = field(default_factory=set)
+    # Each cuts a request whose prompt is read; false if its client would notice.
+    _stops: dict[str, Callable[[], bool]] = field(default_factory=dict)
+    _prompts: dict[Server, PromptCuts] = field(default_factory=dict)
 
     @property
     def enabled(self) -> bool:
         return self.which != "off"
+
+    def prompts_of(self, server: Server) -> PromptCuts:
+        return self._prompts.setdefault(server, PromptCuts())
 
     def report(self) -> None:
         """Log which answers may be preempted."""
@@ -70,56 +81,77 @@ class Preemption:
             news = "answers are not preempted yet: no server is proven to continue them as if uncut"
             self.stats.journal.event(logging.INFO, news)
 
-    def consider(self, exchange: Exchange, request: Request, server: Server) -> None:
-        """Decide whether an answer that is about to begin may be cut."""
+    async def request_for(
+        self, exchange: Exchange, attempt: Attempt, request: Request, server: Server
+    ) -> ContinuationRequest | None:
+        """Return the request to send in place of the client's, None for its own; decide whether its answer
+        may be cut. UnfitError if the server cannot go on with an answer that has begun.
+        """
+        attempt.follows_cut_s = self.prompts_of(server).followed(attempt.granted_s)
+        if exchange.has_begun:
+            return await self._onward(exchange, server)
+        if exchange.splice is None:
+            if self.enabled and server.proofs and server.settings_of(exchange.job.model) is None:
+                await server.see_settings()
+            asked = self._judged(exchange, request, server)
+            if isinstance(asked, str):
+                exchange.uncut_because = asked
+            else:
+                exchange.splice = Splice(asked)
+        splice = exchange.splice
+        if splice is None or splice.asked.streamed:
+            return None
+        return ContinuationRequest(streamed(splice.asked), splice.asked.shape)
+
+    def _judged(self, exchange: Exchange, request: Request, server: Server) -> Continuable | str:
+        """Return what is needed to continue an answer that is about to begin, or why it must not be cut."""
         if exchange.only_as_asked:
-            exchange.uncut_because = "the request was repeated unchanged"
-        elif not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
-            exchange.uncut_because = "the policy does not cut" if self.enabled else "--preempt off"
-        elif server.stamps is not None:
-            exchange.uncut_because = "the engine orders its own queue"
-        elif (found := server.continuation_of(exchange.job.model)) is None:
-            exchange.uncut_because = "no proof that the server continues it as if uncut"
-        else:
-            self._judge(exchange, request, server, found)
-
-    def streams_more(self, server: Server, model: str) -> None:
-        """Record that a model streams more than text: its unstreamed answers are left unstreamed."""
-        if len(self._plain) < MAX_PLAIN:
-            self._plain.add((server.name, model))
-
-    def _judge(
-        self, exchange: Exchange, request: Request, server: Server, found: VerifiedContinuation
-    ) -> None:
-        route = exchange.asked.route
-        body = request.whole(SMALL_BYTES)
-        if body is None:
-            exchange.uncut_because = "the request body is too long"
-            return
-        adapter = server.adapter
+            return "the request was repeated unchanged"
+        if not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
+            return "the policy does not preempt" if self.enabled else "--preempt off"
+        if server.stamps is not None:
+            return "the engine orders its own queue"
+        if (found := server.continuation_of(exchange.job.model)) is None:
+            return "no proof that the server continues it as if uncut"
+        if (body := request.whole(SMALL_BYTES)) is None:
+            return "the request body is too long"
+        route, adapter = exchange.asked.route, server.adapter
         defaults = adapter.defaults(found.settings, route.shape)
         asked = continuable(body, route.shape, streams=route.streams, defaults=defaults, caps=adapter.CAPS)
-        if not isinstance(asked, Continuable):
-            exchange.uncut_because = asked
-        elif not asked.streamed and adapter.json_type(route.shape) is None:
-            exchange.uncut_because = "the answer is not streamed"
-        elif not asked.streamed and (server.name, exchange.job.model) in self._plain:
-            exchange.uncut_because = "the server streams more than the answer"
-        elif request.head.get(KEPT_RUNNING) is not None:
-            exchange.uncut_because = "the server goes on without its client"
-        elif asked.is_greedy and (why := self._may_round(server, asked, found.proof)):
-            exchange.uncut_because = why
-        else:
-            exchange.splice = Splice(asked)
+        if isinstance(asked, str):
+            return asked
+        if request.head.get(KEPT_RUNNING) is not None:
+            return "the server goes on without its client"
+        return self._obstacle(server, exchange.job.model, asked, found.proof) or asked
 
-    def _may_round(self, server: Server, asked: Continuable, proof: Continuation) -> str:
-        """Return why the text of a greedy answer might change by rounding, "" if it will not or may."""
+    def _obstacle(self, server: Server, model: str, asked: Continuable, proof: Continuation) -> str:
+        """Return why a request that can be continued must not be cut here, "" if it may."""
+        if not asked.streamed and server.adapter.json_type(asked.shape) is None:
+            return "the answer is not streamed"
+        if not asked.streamed and (server.id, model) in self._plain:
+            return "the server streams more than the answer"
+        if not asked.is_greedy:
+            return ""
         again = server.is_asked_again(asked)
         if self.which == "all":
             return ""
         if not proof.is_exact:
             return "the server continues it only up to rounding, and its temperature is 0"
         return "the server has answered it before" if again and not proof.repeats_are_exact else ""
+
+    def sent(self, exchange: Exchange, stop: Callable[[], bool] | None) -> None:
+        """Note that a request was sent. While its prompt is read, `stop` cuts it; None if it must not be."""
+        self.stats.resumes += bool(exchange.parts) and exchange.parts[-1].read_s is not None
+        if stop is not None:
+            self._stops[exchange.id] = stop
+
+    def over(self, exchange: Exchange) -> None:
+        """Note that an attempt is over."""
+        self._stops.pop(exchange.id, None)
+
+    def streams_more(self, server: Server, model: str) -> None:
+        if len(self._plain) < MAX_PLAIN:
+            self._plain.add((server.id, model))
 
     async def run(self) -> None:
         while True:
@@ -130,10 +162,8 @@ class Preemption:
     def look(self) -> None:
         """Cut what the scheduler decides to preempt, at the next place where the client does not notice."""
         scheduler = self.dispatcher.scheduler
-        policy = scheduler.policy
-        interrupts = self.enabled and policy.interrupts
-        interrupts = interrupts and not self.operation.draining
-        if not interrupts or not len(scheduler):
+        interrupts = self.enabled and scheduler.policy.interrupts
+        if not interrupts or self.operation.draining or not len(scheduler):
             self._undecided.clear()
             return
         self._undecided.set()
@@ -151,12 +181,12 @@ class Preemption:
             if cutting or exchange.phase is Phase.CONNECTING:
                 continue
             if scheduler.running[preempt.job_id].stops_s is not None:
-                if not stop_reading(exchange, self.pool.server_of(exchange), now):
+                if not self._stop_reading(exchange, now):
                     self._note_progress(exchange, now)
             elif not _is_too_early(exchange):
                 attempt, splice = exchange.attempt, exchange.splice
                 if attempt is None or splice is None:
-                    self._cut(exchange)
+                    self.cut(exchange)
                 else:
                     attempt.is_cutting = True
                     self.spawn(self._cut_if_exact(exchange, attempt, splice))
@@ -166,11 +196,12 @@ class Preemption:
         scheduler, attempt = self.dispatcher.scheduler, exchange.attempt
         if attempt is None or attempt.read_s is not None:
             return  # it is being cut
-        expected_s = scheduler.running[exchange.id].expected_s
-        reading = prefill_of(exchange, self.pool.server_of(exchange), expected_s, now)
-        if reading is not None and scheduler.policy.preemptive:
-            scheduler.progress(exchange.id, 0, *reading[1], prefill=reading[0])
-            return
+        if exchange.id in self._stops and scheduler.policy.preemptive:
+            server, expected_s = self.pool.server_of(exchange), scheduler.running[exchange.id].expected_s
+            reading = self.prompts_of(server).prefill_of(exchange, attempt, server, expected_s, now)
+            if reading is not None:
+                scheduler.progress(exchange.id, 0, *reading[1], prefill=reading[0])
+                return
         scheduler.progress(exchange.id, exchange.tokens, *self._price(exchange))
         if exchange.splice is None and exchange.phase is not Phase.CONNECTING:
             scheduler.spare(exchange.id)
@@ -184,10 +215,22 @@ class Preemption:
         if exchange.splice is None or found is None:
             return CutPrice(0.0)  # it is spared
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-        price = self._cache_of(server).price_of_cut(exchange.id, tokens, resume_s, server.read_s)
+        price = self._cache_of(server.id).price_of_cut(exchange.id, tokens, resume_s, server.read_s)
         if exchange.tokens < exchange.job.prompt_tokens:
             return price._replace(resume_s=max(price.resume_s, resume_s + server.read_s(tokens)))
         return price
+
+    def _stop_reading(self, exchange: Exchange, now: float) -> bool:
+        """Cut a request whose prompt is being read; False if the client would notice."""
+        attempt, stop = exchange.attempt, self._stops.pop(exchange.id, None)
+        if attempt is None or stop is None or not stop():
+            return False
+        server = self.pool.server_of(exchange)
+        self.prompts_of(server).note_cut(exchange, attempt, server, now)
+        attempt.is_cutting = True
+        if exchange.splice is not None:
+            exchange.splice = Splice(exchange.splice.asked)
+        return True
 
     async def _cut_if_exact(self, exchange: Exchange, attempt: Attempt, splice: Splice) -> None:
         """Cut, once it is known that the continuation would be exact."""
@@ -207,9 +250,10 @@ class Preemption:
             self._spare(exchange, "the server would tokenise it differently")
         else:
             splice.asked = asked
-            self._cut(exchange)
+            self.cut(exchange)
 
-    def _cut(self, exchange: Exchange) -> None:
+    def cut(self, exchange: Exchange) -> None:
+        """Cut an answer at the next place where it can go on."""
         attempt, splice = exchange.attempt, exchange.splice
         if attempt is None or splice is None or not splice.want_cut():
             self._spare(exchange, exchange.uncut_because if splice is None else splice.why_not)
@@ -223,29 +267,28 @@ class Preemption:
     def suspended(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count a cut, and record what its server keeps of it."""
         self.stats.cuts += 1
-        if attempt.read_s is not None:
-            return  # what is kept of a prompt is learned from cuts of prompts
-        self.stats.recomputed_tokens += attempt.reread_tokens
-        self._left(exchange, attempt.worker, waits=True)
+        if attempt.read_s is None:  # what is kept of a prompt is learned from cuts of prompts
+            self.stats.recomputed_tokens += attempt.reread_tokens
+            self._leaves(exchange, attempt.worker, waits=True)
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record what an ended answer leaves in its server's cache."""
         if not self.enabled:
             return
         if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
-            self._left(exchange, exchange.attempt.worker, waits=False)
-        elif exchange.cuts and (server := self.pool.get(exchange.cuts[-1].worker)) is not None:
-            self._cache_of(server).ended(exchange.id)
+            self._leaves(exchange, exchange.attempt.worker, waits=False)
+        elif exchange.cuts and self.pool.get(worker := exchange.cuts[-1].worker) is not None:
+            self._cache_of(worker).ended(exchange.id)
 
-    def _cache_of(self, server: Server) -> ServerCache:
-        return self.dispatcher.scheduler.fleet.stations[server.name].cache
+    def _cache_of(self, server_id: str) -> ServerCache:
+        return self.dispatcher.scheduler.fleet.stations[server_id].cache
 
-    def _left(self, exchange: Exchange, server_name: str, *, waits: bool) -> None:
-        server, scheduler = self.pool.get(server_name), self.dispatcher.scheduler
+    def _leaves(self, exchange: Exchange, server_id: str, *, waits: bool) -> None:
+        server, scheduler = self.pool.get(server_id), self.dispatcher.scheduler
         if server is None:
             return
         tokens, interactive = _context_tokens(exchange), exchange.job.interactive
-        cache = self._cache_of(server)
+        cache = self._cache_of(server_id)
         for job_id in cache.left(exchange.id, tokens, waits=waits, interactive=interactive):
             other = self.dispatcher.live.get(job_id)
             found = None if other is None else server.continuation_of(other.job.model)
@@ -253,15 +296,8 @@ class Preemption:
                 owed_s = found.proof.resume_s + server.read_s(_context_tokens(other))
                 scheduler.owe(job_id, owed_s, self.stats.journal.clock())
 
-    def first(self, exchange: Exchange) -> ContinuationRequest | None:
-        """Return the request to send for an answer that begins; None if it is the client's own."""
-        splice = exchange.splice
-        if splice is None or splice.asked.streamed:
-            return None
-        return ContinuationRequest(streamed(splice.asked), splice.asked.shape)
-
-    async def onward(self, exchange: Exchange, server: Server) -> ContinuationRequest:
-        """Return the request that continues an answer; UnfitError if the server cannot."""
+    async def _onward(self, exchange: Exchange, server: Server) -> ContinuationRequest:
+        """Return the request that continues an answer."""
         splice, adapter, counted = exchange.splice, server.adapter, None
         with suppress(TimeoutError):
             async with asyncio.timeout(ASIDE_S):
@@ -274,11 +310,9 @@ class Preemption:
                 if (lookup := adapter.cache_lookup(splice.asked)) is not None:
                     await server.ask(lookup[0], ASIDE_S, lookup[1])
                 counted = await adapter.said_tokens(server.ask, splice.asked, splice.said)
-        tokens = max(splice.tokens, counted or 0)  # an event may bring a letter of several tokens
-        onward = await found.way.onward(server.ask, splice.asked, splice.said, tokens)
+        onward = await request_to_continue(found.way, server.ask, splice, counted, *_spent_s(exchange))
         if onward is None:
             raise UnfitError("it did not render the prompt: its model may be gone")
-        splice.continue_in(onward.shape, _earlier(exchange, tokens, counted))
         return onward
 
     def goes_on(self, exchange: Exchange, attempt: Attempt) -> None:
@@ -286,37 +320,37 @@ class Preemption:
         self.stats.resumes += exchange.parts[-1].end is AttemptEnd.CUT
         server = self.pool[attempt.worker]
         found = server.continuation_of(exchange.job.model)
-        was_there = None
-        if found is not None and attempt.first_byte_s is not None:
-            tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-            read_s, took_s = server.read_s(tokens), attempt.first_byte_s - attempt.granted_s
-            if read_s > max(resume_s, TELLING_S):
-                was_there = took_s < resume_s + read_s / 2.0
-            if was_there is False:
-                attempt.reread_tokens = round(tokens)
-        if was_there is None:
+        if found is None or attempt.first_byte_s is None:
             return
-        cache, before = self._cache_of(server), self._cache_of(server).room_tokens
+        tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
+        read_s, took_s = server.read_s(tokens), attempt.first_byte_s - attempt.granted_s
+        if read_s <= max(resume_s, TELLING_S):
+            return
+        was_there = took_s < resume_s + read_s / 2.0
+        attempt.reread_tokens = 0 if was_there else round(tokens)
+        cache = self._cache_of(server.id)
+        before = cache.room_tokens
         cache.continued(self.dispatcher.scheduler.running[exchange.id].expected, was_there=was_there)
         if before == inf and cache.room_tokens < inf:
-            news = f"{server.name} had to recompute a cut answer: its cache seems to hold"
+            news = f"{server.name} had to recompute a preempted answer: its cache seems to hold"
             self.stats.journal.event(logging.INFO, f"{news} {cache.room_tokens:.0f} tokens")
 
-    def read_whole(self, totals: Totals, exchange: Exchange, attempt: Attempt) -> None:
-        """Learn from the totals of an answer what cuts of prompts cost, and count what was read again."""
-        server = self.pool.get(attempt.worker)
-        if totals.complete and not exchange.has_begun and server is not None:
-            again = learn_from(exchange, attempt, totals, server, self.stats.journal.clock())
-            self.stats.recomputed_tokens += again
-
-    def ran_on(self, last: Totals, exchange: Exchange) -> None:
-        """Count the tokens recomputed for the last part of an answer, as reported or else estimated. Ollama
-        counts the whole prompt as read since June 2026; only later versions report what was cached.
+    def totals(self, exchange: Exchange, attempt: Attempt, told: Totals) -> Totals:
+        """Return the totals of an answer, summed over its parts. Learn from them what cuts of prompts cost,
+        and count what was read again, as reported or else estimated.
         """
-        if exchange.has_begun and exchange.attempt is not None:
-            tells = last.prefill_s is not None and last.prefilled_tokens != last.prompt_tokens
-            told = last.prefilled_tokens if tells else None
-            self.stats.recomputed_tokens += told or exchange.attempt.reread_tokens
+        server = self.pool.get(attempt.worker)
+        if told.complete and not exchange.has_begun and server is not None:
+            cuts, now = self.prompts_of(server), self.stats.journal.clock()
+            self.stats.recomputed_tokens += cuts.learn_from(exchange, attempt, told, server, now)
+        if exchange.splice is None:
+            return told
+        if exchange.has_begun:
+            # Ollama counts the whole prompt as read since June 2026; only later versions report what was
+            # cached.
+            tells = told.prefill_s is not None and told.prefilled_tokens != told.prompt_tokens
+            self.stats.recomputed_tokens += (tells and told.prefilled_tokens) or attempt.reread_tokens
+        return summed_totals(told, exchange.splice.earlier)
 
 
 def _context_tokens(exchange: Exchange) -> float:
@@ -336,11 +370,12 @@ def _is_too_early(exchange: Exchange) -> bool:
     return exchange.job.prompt_tokens + exchange.tokens < TEMPLATE_TOKENS + shared
 
 
-def _earlier(exchange: Exchange, tokens: int, counted: int | None) -> Earlier:
+def _spent_s(exchange: Exchange) -> tuple[float, float]:
+    """Return the seconds for which the parts so far were read and written."""
     prefill_s = decode_s = 0.0
     for part in exchange.parts:
         ended_s = part.ended_s or part.granted_s
         begun_s = part.first_byte_s or ended_s
         prefill_s += begun_s - part.granted_s
         decode_s += ended_s - begun_s
-    return Earlier(tokens, prefill_s, decode_s, tokens if counted is None else counted)
+    return prefill_s, decode_s

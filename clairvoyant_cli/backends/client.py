@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
@@ -19,16 +19,26 @@ from clairvoyant_cli.backends.chat_probe import (
     error_text,
     pieces_of,
 )
-from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import Body
+
+T = TypeVar("T")
 
 SILENCE_S = 30.0  # unless a plan sets another
 LOAD_S = 600.0
 MAX_ANSWER_BYTES = 16 << 20
 SPARE_EVENTS, EVENTS_PER_TOKEN = 200, 4
 """Bounds of what is read of an answer that is longer than it was asked to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt, the name under which its sample is kept, and the most tokens its answer may have."""
+
+    name: str
+    prompt: str
+    cap: int
 
 
 @dataclass(slots=True)
@@ -257,3 +267,13 @@ class Client:
 
     def _error(self, what: str, code: ExitCode = ExitCode.FAILURE) -> ClairvoyantError:
         return ClairvoyantError(f"{self.found.adapter.title} at {self.found.url} {what}", code)
+
+
+async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all, and return their results in order; the first failure cancels the rest and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -14,8 +14,7 @@ from starlette.routing import Route
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.calibrate.client import Client, TimedAnswer
-from clairvoyant_cli.calibrate.questions import Question
+from clairvoyant_cli.backends.client import Client, Question, TimedAnswer
 from clairvoyant_cli.calibrate.server_speeds import survey
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from tests.fakes.calibrating import replay

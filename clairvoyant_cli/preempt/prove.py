@@ -13,30 +13,29 @@ written before again as a whole when it is cut, which rounds differently and tak
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, cycle, islice
 from math import inf
+from random import randrange
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from clairvoyant_cli.backends.chat_probe import read_line
-from clairvoyant_cli.backends.continuation import ContinuationRequest, Way
+from clairvoyant_cli.backends.client import Client, Question, together
+from clairvoyant_cli.backends.continuation import Way, request_to_continue
 from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S
-from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.questions import Question, cut_question
-from clairvoyant_cli.calibrate.session import TRIALS, together
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.answer_events import EVENTS
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.splice import Splice
-from clairvoyant_cli.protocols.summed_totals import Earlier
 from profiles.records import Continuation
 
+TRIALS = 24  # answers that are cut and continued in one way
 PLACES = (0.2, 0.55)
 """Shares of an answer after which it is cut, if it is as long as the one before it; the cut itself waits for
 the end of a word. The last of them is that of answers given before: the more is read again, the worse."""
@@ -48,15 +47,22 @@ HOPELESS = 4
 """A way is not tried further if this many first texts all differ, or this many questions bring none."""
 
 MOST_QUESTIONS = 60
+FORMS = (
+    "Explain {} to a curious adult.",
+    "List ten facts about {}, each in one sentence.",
+    "Write a small Python program about {}, with comments.",
+    "Make a Markdown table about {} with four columns and six rows.",
+    "Plan a day that is all about {}: one line for each hour, each with an emoji.",
+)
+SUBJECTS = ("rivers", "a bicycle", "the moon", "tea", "a lost dog", "prime numbers")
 OTHER_TOKENS = 8
 OTHERS = ("Name three colours.", "What is twelve times twelve?", "Which month comes after May?")
 MAX_OTHERS = 16
 LOOKUP_TIMEOUT_S = 60.0
 
-
 TIE_FACTOR = 2.0  # from the largest change of a probability that was seen to the limit for ties
 LEAST_TIE_NATS, MOST_TIE_NATS = 0.01, 1.0
-FAR_NATS = 99.0
+FAR_NATS = 99.0  # the distance of a token that is not among the likely ones, which is no tie
 LIKELY_NATS = 3.0  # tokens that are less likely than the first by more than this say nothing of ties
 
 
@@ -69,21 +75,20 @@ class Trial:
     counted: bool = False  # equal in the tokens that the server reports
     warm_s: float | None = None  # to the first new token right after the cut; None if none came
     resume_s: float | None = None  # the same after others had the slot
-    gap_nats: float | None = (
-        None  # how far the less likely of the tokens where the texts part is from the best
-    )
+    # How far the less likely of the tokens where the texts part is from the best.
+    gap_nats: float | None = None
     change_nats: float = 0.0  # by how much probabilities changed there when the tokens were read again
 
 
 @dataclass(frozen=True, slots=True)
-class Continued:
-    """An answer that was cut after `said`, and continued: its whole text and the tokens that it reports."""
+class Answer:
+    """An answer as its client reads it."""
 
-    said: str
-    repeated: bool
-    warm_s: float | None
-    pieces: Sequence[str] = ()
-    tokens: int = 0
+    pieces: Sequence[str] = ()  # its text, event by event
+    tokens: int = 0  # as the server reports, 0 if it does not
+    said: str = ""  # before it was cut
+    repeated: bool = False  # its prompt had been answered before
+    warm_s: float | None = None
     resume_s: float | None = None
 
     @property
@@ -92,46 +97,48 @@ class Continued:
 
 
 @dataclass(slots=True)
-class Tried:
-    """The trials so far of each way by its name, and how many questions they took. Kept over a restart.
-    `fingerprint` is that of the model and its settings. `why_not`: why nothing can be tried, "" if it can.
+class Progress:
+    """What is known of a model on a server. Kept over a restart: the self-test goes on where `calibrate`
+    stopped.
     """
 
-    fingerprint: str = ""
-    trials: dict[str, list[Trial]] = field(default_factory=dict)
-    questions: dict[str, int] = field(default_factory=dict)
-    why_not: str = ""
-
-
-@dataclass(slots=True)
-class Progress:
-    """What is known of a model on a server: where the self-test goes on, also after `calibrate`."""
-
-    tried: Tried = field(default_factory=Tried)
+    fingerprint: str = ""  # of the model and its settings
+    trials: dict[str, list[Trial]] = field(default_factory=dict)  # so far, by the name of the way
+    questions: dict[str, int] = field(default_factory=dict)  # how many they took
+    why_not: str = ""  # why nothing can be tried, "" if it can
     decode_tokens_per_s: float = 0.0
     prefill_tokens_per_s: float | None = None
     ttft_s: float = 0.0
 
 
-def progress_name(adapter: str, base_url: str, model: str) -> str:
-    """Return the name under which the database has the progress."""
-    return f"self-test {adapter} {base_url} {model}"
+def progress_name(client: Client) -> str:
+    """Return the name under which the database has the progress with a client's server and model."""
+    adapter = client.found.adapter
+    model = "" if adapter.ANSWERS_ANY_MODEL else adapter.known_as(client.model)
+    return f"self-test {adapter.name} {client.found.base_url} {model}"
+
+
+def progress_of(state: bytes | None) -> Progress:
+    """Return the progress that was kept; none if there is none, or it cannot be read."""
+    try:
+        return msgspec.json.decode(state or b"{}", type=Progress)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return Progress()
 
 
 @dataclass(slots=True)
 class Prover:
     """Tries a server's ways to continue, question by question, until one fits or none is left.
 
-    `rate` is the server's speed in tokens per second: an answer takes about a second, but has at least
-    `shortest` tokens. `tried` changes only after a question is complete, so `step` can be cancelled.
+    `progress` changes only after a question is complete, so `step` can be cancelled.
     """
 
     client: Client
     slots: int
-    rate: float
-    tried: Tried = field(default_factory=Tried)
+    rate: float  # the server's speed in tokens per second
+    progress: Progress = field(default_factory=Progress)
     least: int = TRIALS
-    shortest: int = LEAST_TOKENS
+    shortest: int = LEAST_TOKENS  # an answer takes about a second, but has at least so many
     cutter: "Cutter" = field(init=False)
     _events: int = field(init=False)
 
@@ -156,33 +163,34 @@ class Prover:
     @property
     def done(self) -> int:
         """The trials so far of the way that is being tried."""
-        return len(self.tried.trials.get(self._way.name, ())) if self._way else self.wanted
+        return len(self.progress.trials.get(self._way.name, ())) if self._way else self.wanted
 
     @property
     def is_complete(self) -> bool:
         """Whether a way is proven to be exact up to rounding, or none is left to try."""
-        return bool(self.tried.why_not) or self._way is None
+        return bool(self.progress.why_not) or self._way is None
 
     @property
     def _way(self) -> Way | None:
         for way in self.cutter.adapter.CONTINUES:
-            trials, asked = self.tried.trials.get(way.name, []), self.tried.questions.get(way.name, 0)
+            trials = self.progress.trials.get(way.name, [])
+            asked = self.progress.questions.get(way.name, 0)
             found = _summed_up(way.name, trials, "")
             hopeless = not (found.exact or found.rounded) and max(len(trials), asked) >= HOPELESS
             if not hopeless and len(trials) < self.wanted and asked < MOST_QUESTIONS:
                 return way
-            if found.is_exact or found.is_rounded:
+            if found.fits:
                 return None
         return None
 
     async def look(self) -> None:
         """Read the server's settings; trials of other settings are dropped."""
-        client = self.client
+        client, known = self.client, self.progress
         settings = await self.cutter.adapter.settings(self.cutter.ask, client.model, client.found.version)
-        if settings is None:
-            self.tried = Tried(why_not="the server does not say which model and settings it has")
-        elif not self.tried.fingerprint or changed_parts(self.tried.fingerprint, settings.fingerprint):
-            self.tried = Tried(settings.fingerprint)
+        found = "" if settings is None else settings.fingerprint
+        known.why_not = "" if found else "the server does not say which model and settings it has"
+        if not found or not known.fingerprint or changed_parts(known.fingerprint, found):
+            known.fingerprint, known.trials, known.questions = found, {}, {}
 
     async def step(self) -> None:
         """Ask the next question, which makes two trials at most; nothing if all is known. ClairvoyantError
@@ -190,43 +198,38 @@ class Prover:
         """
         if self.is_complete or (way := self._way) is None:
             return
-        tried, cutter, number = self.tried, self.cutter, self.tried.questions.get(way.name, 0)
-        asked = cutter.asked(cut_question(number, self.tokens))
+        known, cutter, number = self.progress, self.cutter, self.progress.questions.get(way.name, 0)
+        asked = cutter.asked(number, self.tokens)
         first = await cutter.continued(way, asked, max(2, round(PLACES[number % 2] * self._events)))
         uncut, trials = await cutter.whole(asked), list[Trial]()
         if uncut is not None:
-            self._events = uncut.events
+            self._events = len(uncut.pieces)
             after = max(2, round(PLACES[1] * self._events))
             again = await cutter.continued(way, asked, after, repeated=True)
-            for each in (first, again):
-                if each is None:
-                    continue
+            for each in filter(None, (first, again)):
                 exact = each.text == uncut.text
                 comparable = exact or uncut.text.startswith(each.said)
                 if comparable and (exact or await cutter.whole(asked) == uncut):
                     counted = each.tokens == uncut.tokens
-                    apart = NO_GAP if exact else await cutter.gap(way, asked, uncut, each)
-                    trials.append(Trial(exact, each.repeated, counted, each.warm_s, each.resume_s, *apart))
-        tried.questions[way.name] = number + 1
-        tried.trials[way.name] = [*tried.trials.get(way.name, ()), *trials][: self.wanted]
+                    gap = () if exact else await cutter.gap(way, asked, uncut, each)
+                    trials.append(Trial(exact, each.repeated, counted, each.warm_s, each.resume_s, *gap))
+        known.questions[way.name] = number + 1
+        known.trials[way.name] = [*known.trials.get(way.name, ()), *trials][: self.wanted]
 
     @property
     def continuations(self) -> tuple[Continuation, ...]:
-        tried = self.tried
-        return tuple(
-            _summed_up(way, trials, tried.fingerprint) for way, trials in tried.trials.items() if trials
-        )
+        known = self.progress
+        return tuple(_summed_up(way, each, known.fingerprint) for way, each in known.trials.items() if each)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        tried, notes = self.tried, list[str]()
-        if why_not := tried.why_not or ("" if self.continuations else self.cutter.why_not):
-            notes.append(f"no answer can be cut and continued: {why_not}")
-        for way, trials in tried.trials.items():
+        known, notes = self.progress, list[str]()
+        if why_not := known.why_not or ("" if self.continuations else self.cutter.why_not):
+            notes.append(f"no answer can be preempted: {why_not}")
+        for way, trials in known.trials.items():
             if off := sum(trial.exact and not trial.counted for trial in trials):
-                notes.append(
-                    f"{off} of {len(trials)} answers continued by {way} reported a different number of tokens"
-                )
+                news = f"{off} of {len(trials)} answers continued by {way} reported"
+                notes.append(f"{news} a different number of tokens")
         return tuple(notes)
 
 
@@ -249,26 +252,6 @@ def _summed_up(way: str, trials: Sequence[Trial], fingerprint: str) -> Continuat
         rounded=sum(gap <= tie_nats for gap in gaps) if tie_nats is not None else 0,
         tie_nats=tie_nats,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """An answer as its client reads it: its text, the tokens that it reports (0 if none), its events."""
-
-    text: str
-    tokens: int
-    events: int
-    pieces: Sequence[str] = field(compare=False)
-
-
-class Gap(NamedTuple):
-    """Where two texts part: see `Trial`."""
-
-    gap_nats: float | None = None
-    change_nats: float = 0.0
-
-
-NO_GAP = Gap()
 
 
 def _parting(uncut: Sequence[str], other: Sequence[str]) -> tuple[str, tuple[str, str]]:
@@ -304,15 +287,6 @@ def _change(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     return max(moved) - min(moved) if best in other else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """An answer that was cut after this many tokens, as far as the server tells, or they can be counted."""
-
-    splice: Splice
-    tokens: int
-    earlier: Earlier
-
-
 @dataclass(slots=True)
 class Part:
     """What came of one request: what its client reads, and when it was sent, began and ended, in seconds."""
@@ -323,9 +297,17 @@ class Part:
     read: bytes = b""
 
     @property
+    def ttft_s(self) -> float | None:
+        return None if self.first_s is None else self.first_s - self.sent_s
+
+    @property
     def tokens(self) -> int:
         pieces = (read_line(line) for line in self.read.split(b"\n"))
         return max((piece.totals.tokens or 0 for piece in pieces if piece is not None), default=0)
+
+
+# The tokens of an answer so far, None if its server does not tell, and the seconds of reading and writing.
+Spent = tuple[int | None, float, float]
 
 
 class Cutter:
@@ -338,52 +320,58 @@ class Cutter:
         self._at_once = min(slots, MAX_OTHERS)
         self.why_not = ""
 
-    def asked(self, question: Question) -> Continuable:
-        body = self._client.body(question, question.cap, greedy=True)
+    def asked(self, number: int, tokens: int) -> Continuable:
+        """Return a request with a question to cut, of a random number: no earlier answer is in a cache."""
+        prompt = FORMS[number % len(FORMS)].format(SUBJECTS[number // len(FORMS) % len(SUBJECTS)])
+        prompt += f" (No. {randrange(1000, 10_000)})"  # noqa: S311 - no secret
+        body = self._client.body(Question("cut", prompt, tokens), tokens, greedy=True)
         route = self.adapter.routes[self.adapter.chat_path]
         raw = msgspec.json.encode(body | dict(self.adapter.READ_AGAIN))
         asked = continuable(raw, route.shape, streams=route.streams)
         if isinstance(asked, str):
-            raise ClairvoyantError(f"a calibration question cannot be cut: {asked}; please report this")
+            raise ClairvoyantError(f"a calibration question cannot be preempted: {asked}; please report this")
         return asked
 
-    async def whole(self, asked: Continuable) -> Whole | None:
+    async def whole(self, asked: Continuable) -> Answer | None:
         """Return the uncut answer; None if it could not be cut."""
         splice = Splice(asked)
         await self._warm_up(asked)
         part = await self._part(splice, self.adapter.chat_path, asked.body)
         splice.want_cut()
         self.why_not = splice.why_not or ("" if splice.said else "its answers are empty")
-        return None if self.why_not else Whole(splice.said, part.tokens, splice.tokens, splice.pieces)
+        return None if self.why_not else Answer(splice.pieces, part.tokens)
 
     async def continued(
         self, way: Way, asked: Continuable, after: int, *, repeated: bool = False
-    ) -> Continued | None:
+    ) -> Answer | None:
         """Cut an answer after this many events and continue it; None if it ended or the way is missing."""
         if (cut := await self._cut(asked, after)) is None:
             return None
-        said, warm_s = cut.splice.said, None
+        splice, spent = cut
+        said, warm_s = splice.said, None
         if not repeated:
-            copy = replace(cut, splice=deepcopy(cut.splice))
-            begun_s, part = await self._resume(way, copy, first_only=True)
-            warm_s = None if part is None or part.first_s is None else part.first_s - begun_s
-        # Other chats pass through all slots.
-        await together(self._client.ask(each) for each in islice(self._others, self._at_once))
-        begun_s, part = await self._resume(way, cut, look_up=True, read_again=repeated)
-        if part is None or part.first_s is None:
-            return None if part is None else Continued(said, repeated, warm_s)
-        return Continued(said, repeated, warm_s, cut.splice.pieces, part.tokens, part.first_s - begun_s)
+            part = await self._resume(way, deepcopy(splice), spent, right_after=True)
+            warm_s = None if part is None else part.ttft_s
+        await self._ask_others()
+        if (part := await self._resume(way, splice, spent, read_again=repeated)) is None:
+            return None
+        pieces = () if part.first_s is None else splice.pieces
+        return Answer(pieces, part.tokens, said, repeated, warm_s, part.ttft_s)
 
-    async def gap(self, way: Way, asked: Continuable, uncut: Whole, other: Continued) -> Gap:
-        """Look up how likely both next tokens were where two texts part; the uncut one came last."""
+    async def gap(
+        self, way: Way, asked: Continuable, uncut: Answer, other: Answer
+    ) -> tuple[float | None, float]:
+        """Look up how likely both next tokens were where two texts part, the uncut one having come last;
+        return `gap_nats` and `change_nats` of a `Trial`.
+        """
         same, rests = _parting(uncut.pieces, other.pieces)
         likely = partial(self.adapter.likely_next, self.ask, way, asked, same)
         written = await likely()  # the server still has what it wrote
         if not self.adapter.READ_AGAIN:
-            await together(self._client.ask(each) for each in islice(self._others, self._at_once))
+            await self._ask_others()
         read = await likely(read_again=True)
         gaps = [gap for each in (written, read) if (gap := _gap(each, rests)) is not None]
-        return Gap(min(gaps, default=None), _change(written, read))
+        return min(gaps, default=None), _change(written, read)
 
     async def ask(
         self, path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
@@ -395,7 +383,7 @@ class Cutter:
             refused = error.exit_code is not ExitCode.UNREACHABLE
             return ProbeAnswer(404 if refused else 0, why=str(error))
 
-    async def _cut(self, asked: Continuable, after: int) -> Cut | None:
+    async def _cut(self, asked: Continuable, after: int) -> tuple[Splice, Spent] | None:
         """Cut the answer after this many events; None if it ended, or would be read in other tokens."""
         splice = Splice(asked)
         await self._warm_up(asked)
@@ -403,37 +391,35 @@ class Cutter:
         reads_as_written = self.adapter.reads_as_written
         if not splice.is_cut or await reads_as_written(self.ask, asked, splice.pieces) is False:
             return None
-        told = await self.adapter.said_tokens(self.ask, asked, splice.said)
-        tokens = max(splice.tokens, told or 0)
         first_s = part.first_s or part.last_s
-        reread = tokens if told is None else told
-        earlier = Earlier(tokens, first_s - part.sent_s, part.last_s - first_s, reread)
-        return Cut(splice, tokens, earlier)
+        told = await self.adapter.said_tokens(self.ask, asked, splice.said)
+        return splice, (told, first_s - part.sent_s, part.last_s - first_s)
 
     async def _resume(
-        self, way: Way, cut: Cut, *, first_only: bool = False, look_up: bool = False, read_again: bool = False
-    ) -> tuple[float, Part | None]:
-        """Continue an answer; return when that began, and what came: None if the way is not available. With
-        `look_up` the server first looks for it in its cache; with `read_again` it reads all again.
+        self, way: Way, splice: Splice, spent: Spent, *, right_after: bool = False, read_again: bool = False
+    ) -> Part | None:
+        """Continue an answer; None if the way is not available. `right_after` the cut only the first token
+        counts; later the server first looks for the answer in its cache. `read_again`: it reads all again.
         """
         begun_s = self._client.clock()
-        if look_up and (lookup := self.adapter.cache_lookup(cut.splice.asked)) is not None:
+        if not right_after and (lookup := self.adapter.cache_lookup(splice.asked)) is not None:
             await self.ask(lookup[0], LOOKUP_TIMEOUT_S, lookup[1])
-        onward: ContinuationRequest | None = await way.onward(
-            self.ask, cut.splice.asked, cut.splice.said, cut.tokens
-        )
-        if onward is None:
-            return begun_s, None
-        if read_again:
-            onward = replace(onward, body=onward.body | dict(self.adapter.READ_AGAIN))
-        cut.splice.continue_in(onward.shape, cut.earlier)
+        if (onward := await request_to_continue(way, self.ask, splice, *spent)) is None:
+            return None
+        body = onward.body | (dict(self.adapter.READ_AGAIN) if read_again else {})
         path = onward.path or self.adapter.chat_path
         try:
-            return begun_s, await self._part(cut.splice, path, onward.body, first_only=first_only)
+            part = await self._part(splice, path, body, first_only=right_after)
         except ClairvoyantError as error:
             if error.exit_code is ExitCode.UNREACHABLE:
                 raise
-            return begun_s, Part(begun_s)
+            return Part(begun_s)
+        part.sent_s = begun_s
+        return part
+
+    async def _ask_others(self) -> None:
+        """Have other chats pass through all slots."""
+        await together(self._client.ask(each) for each in islice(self._others, self._at_once))
 
     async def _warm_up(self, asked: Continuable) -> None:
         """Have the prompt in the cache whenever an answer begins, where it cannot be read in one go."""

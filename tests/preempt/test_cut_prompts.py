@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from clairvoyant_cli.preempt.prompts import ASSUMED_KEPT, PromptCuts, share_found
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.servers.prompt_cuts import ASSUMED_KEPT, PromptCuts, share_found
 from clairvoyant_cli.scheduler.policy import MAX_CUTS
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
@@ -110,7 +110,7 @@ async def reading(first: bytes = b"", **settings: Any) -> AsyncIterator[tuple[Da
             serving(server.upstream.base_url, **settings) as daemon,
             raw_client(daemon.base_url) as client,
         ):
-            daemon.pool.first.speeds.prefill_tokens_per_s = 500.0
+            daemon.pool.first.traits.speeds.prefill_tokens_per_s = 500.0
             yield daemon, server, client
     finally:
         await server.stop()
@@ -171,7 +171,7 @@ async def not_cut(daemon: Daemon, server: Reading, client: RawClient) -> None:
         other.send(short())
         await until(daemon, lambda s: len(s.queue) == 1)
         daemon.preemption.look()
-        assert not any(each.is_cutting for each in daemon.dispatcher.attempts_on(daemon.pool.first.name))
+        assert not any(each.is_cutting for each in daemon.dispatcher.attempts_on(daemon.pool.first.id))
         server.read.set()
         assert (await client.response()).body.endswith(ANSWER)
         assert (await other.response()).status == 200
@@ -212,7 +212,7 @@ async def test_an_unseen_answer_may_have_begun_once_its_prompt_should_be_read(
     known: bool, more: dict[str, Any]
 ) -> None:
     async with reading() as (daemon, server, client):
-        speeds = daemon.pool.first.speeds
+        speeds = daemon.pool.first.traits.speeds
         client.send(long(**more))
         await until(daemon, reads)
         speeds.prefill_tokens_per_s = 1e6 if known else None
@@ -221,7 +221,7 @@ async def test_an_unseen_answer_may_have_begun_once_its_prompt_should_be_read(
 
 async def test_it_is_cut_a_few_times_only() -> None:
     async with reading() as (daemon, server, client):
-        daemon.pool.first.prompt_cuts.kept = 0.0
+        daemon.preemption.prompts_of(daemon.pool.first).kept = 0.0
         client.send(long(stream=True))
         for number in range(MAX_CUTS):
             await until(daemon, reads)
@@ -287,7 +287,7 @@ async def test_a_server_that_dies_while_it_is_cut_is_waited_for() -> None:
         server.read.set()
         server.free.set()
         await server.start()
-        daemon.pool.first.watch.look_now()
+        daemon.pool.first.look_now()
         assert (await client.response()).body == ANSWER
         assert (await other.response()).status == 200
         state = daemon.snapshot().counters

@@ -36,7 +36,7 @@ from clairvoyant_cli.settings import (
     setting,
     settings_of,
 )
-from clairvoyant_cli.system import words_of
+from clairvoyant_cli.system import split_command
 
 ENV_PREFIX = "CLAIRVOYANT_"
 
@@ -60,7 +60,7 @@ SLO = re.compile(r"ttft-p([5-9]\d(?:\.\d+)?)=(\d{1,6}(?:\.\d+)?)(ms|s)")
 
 def command_of(text: str) -> tuple[dict[str, str], list[str]]:
     """Return the variables before a command and its words; ValueError for a quote that does not end."""
-    words = words_of(text)
+    words = split_command(text)
     count = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
     return dict(word.split("=", 1) for word in words[:count]), words[count:]
 
@@ -354,7 +354,6 @@ class ServeConfig:
         )
 
     def servers(self) -> tuple[BackendConfig, ...]:
-        """Return the LLM servers: the `[[backends]]` tables, or those named by `backend`."""
         if self.backends:
             return self.backends
         wanted = [None] if self.backend is None else self.backend.split(",")
@@ -408,7 +407,7 @@ class TopConfig:
     keys: str | None = setting(None, "KEYS", "Key bindings, e.g. `promote=Y hold=w`.")
     price: float | None = setting(None, "NUMBER", "Price of a kWh, for the cost of an answer.", NOT_NEGATIVE)
 
-    def likes(self) -> dict[str, str]:
+    def preferences(self) -> dict[str, str]:
         """Return the settings that are set, under the dashboard's names."""
         given = {
             "theme": self.theme,
@@ -446,7 +445,6 @@ def load_serve_config(
 
 
 def default_config_file() -> Path:
-    """Return the path of the user's configuration file."""
     from platformdirs import user_config_path
 
     return user_config_path("clairvoyant", appauthor=False) / "config.toml"

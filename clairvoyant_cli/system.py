@@ -288,7 +288,7 @@ def command_line(words: Sequence[str]) -> str:
     return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
 
 
-def words_of(command: str) -> list[str]:
+def split_command(command: str) -> list[str]:
     """Split a command line as `command_line` joins it; ValueError for a quote that does not end."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters = True, ""
@@ -375,14 +375,6 @@ def claim_alone(listener: socket.socket) -> None:
 
 
 # -- files ------------------------------------------------------------------------------------------
-
-
-def open_files_limit() -> int | None:
-    """Return the hard limit of open files; None if there is none."""
-    if sys.platform != "win32":
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        return None if hard == resource.RLIM_INFINITY else hard
-    return None
 
 
 def raise_open_files() -> int:

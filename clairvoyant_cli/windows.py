@@ -46,12 +46,12 @@ def strangers(sddl: str, account: str, *, inherited: bool = True) -> frozenset[s
         return frozenset({EVERYBODY})
     own = NOT_OTHERS | {account} | ({owner["sid"]} if owner else set())
     idle = {"IO"} if inherited else {"IO", "ID"}
-    let_in = {
+    allowed = {
         ace["trustee"]
         for ace in entries
         if ace["type"] not in _DENIES_OR_REPORTS and not idle.intersection(re.findall("..", ace["flags"]))
     }
-    return frozenset(SIDS.get(each, each) for each in let_in - own)
+    return frozenset(SIDS.get(each, each) for each in allowed - own)
 
 
 def access_of(path: Path) -> str:

@@ -44,24 +44,19 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """The contents of a model directory's card.json. `kind` is "lexical", "paper", "semantic" or "urgency".
-
-    `share` is the encoder's share of the score where both it and the lexical model give one; the calibration
-    of an encoder's card holds for the two together. `sources` says of each name in `data` where
-    it is from and under which licence, where that is known.
-    """
+    """The contents of a model directory's card.json."""
 
     name: str
-    kind: str
+    kind: str  # lexical, paper, semantic, urgency
     features_version: int
-    calibration: Calibration
+    calibration: Calibration  # of an encoder: for it and the lexical model together
     data: list[str]
     licence: str
     metrics: dict[str, float]
     sha256: dict[str, str] = field(default_factory=dict)
     seed: int = 42
-    sources: dict[str, str] = field(default_factory=dict)
-    share: float = 1.0
+    sources: dict[str, str] = field(default_factory=dict)  # where each of `data` is from, and its licence
+    share: float = 1.0  # the encoder's share of the score where both it and the lexical model give one
 
 
 def read_card(directory: Path) -> Card:

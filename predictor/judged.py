@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from predictor.ranking import ranking_accuracy
-from predictor.record import Quality
+from predictor.ranking import pairs_in_order
+from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Quality
 
 WINDOW = 200  # judged answers that count: older ones say little about the present
 
@@ -12,7 +12,6 @@ class Judged:
     """The latest predictions beside their answers, and how many there were in all."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._count = 0
         self._latest: deque[tuple[float, float, bool]] = deque(maxlen=WINDOW)
 
@@ -25,7 +24,7 @@ class Judged:
         """Return how the predictor does; accuracies are None while there is nothing to count."""
         if not self._count:
             return Quality(0, None, None)
-        scores, tokens, covered = zip(*self._latest, strict=True)
-        ranking = ranking_accuracy(scores, tokens)
-        accuracy = ranking.accuracy if ranking.n_short and ranking.n_long else None
-        return Quality(self._count, accuracy, sum(covered) / len(covered))
+        short = (score for score, tokens, _ in self._latest if tokens < SHORT_BELOW_TOKENS)
+        long = (score for score, tokens, _ in self._latest if tokens >= LONG_FROM_TOKENS)
+        covered = sum(covered for _, _, covered in self._latest) / len(self._latest)
+        return Quality(self._count, pairs_in_order(short, long), covered)

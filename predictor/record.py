@@ -26,15 +26,12 @@ class LengthClass(StrEnum):
 
     @classmethod
     def of(cls, tokens: float) -> "LengthClass":
-        """Return the class of an answer of this many tokens."""
         if tokens < SHORT_BELOW_TOKENS:
             return cls.SHORT
         return cls.MEDIUM if tokens < LONG_FROM_TOKENS else cls.LONG
 
 
 class Task(StrEnum):
-    """What kind of generation a request asks for."""
-
     CHAT = "chat"
     COMPLETION = "completion"
     INFILL = "infill"
@@ -44,86 +41,64 @@ class Task(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One earlier message of a conversation; `cut` says how many characters longer than `text` it is."""
+    """One earlier message of a conversation."""
 
     role: str
     text: str
-    cut: int = 0
+    cut: int = 0  # how many characters longer it is
 
     @property
     def characters(self) -> int:
-        """How long the message is."""
         return len(self.text) + self.cut
 
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """A request that a front end sends by itself in fixed words, for instance for a title.
-
-    `tokens` is a guess of the answer's length, 0 if there is none; `waited_for` means that a user waits for
-    the answer; `along` that it is sent with a question, perhaps just before it.
-    """
+    """A request that a front end sends by itself in fixed words, for instance for a title."""
 
     name: str
-    tokens: float = 0.0
-    waited_for: bool = False
-    along: bool = False
+    tokens: float = 0.0  # a guess of the answer's length, 0 if there is none
+    interactive: bool = False  # a user waits for the answer
+    along: bool = False  # it is sent with a question, perhaps just before it
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The state of an agent's conversation; lengths are in characters.
+    """The state of an agent's conversation; lengths are in characters."""
 
-    `new_characters` came since the model's last answer: a tool's result if `is_result`, which `failed` if it
-    reads like an error, otherwise a person's words. `answers` are the lengths of the latest answers with
-    their calls, latest first, and `tools` the tool that each called, "" if none; `answered` counts all
-    answers, `read_characters` is the length of the request. `command` is the beginning of the command that
-    the latest answer runs. `harness` identifies the tools on offer.
-    """
-
-    new_characters: int = 0
+    new_characters: int = 0  # since the model's last answer: a tool's result, or a person's words
     is_result: bool = False
-    failed: bool = False
-    answers: tuple[int, ...] = ()
-    tools: tuple[str, ...] = ()
-    command: str = ""
-    answered: int = 0
-    read_characters: int = 0
-    harness: int = 0
+    failed: bool = False  # the result reads like an error
+    answers: tuple[int, ...] = ()  # the latest answers with their calls, latest first
+    tools: tuple[str, ...] = ()  # that each of these called, "" if none
+    command: str = ""  # the beginning of the command that the latest answer runs
+    answered: int = 0  # all answers
+    read_characters: int = 0  # the whole request
+    harness: int = 0  # identifies the tools on offer
 
 
 @dataclass(frozen=True, slots=True)
 class PromptView:
-    """A request as a proxy sees it before it runs; every field but `prompt` may be missing.
+    """A request as a proxy sees it before it runs; every field but `prompt` may be missing."""
 
-    `prompt` is the last user message, or the whole prompt of a completion; where its middle was left out,
-    `cut` says how many characters longer it is. `history` holds the earlier turns, oldest first, without the
-    system message; in a long conversation the middle turns are one turn without role and text, only a length.
-    `principal` is the key's owner, "" if requests need no key: its answers teach nothing about others.
-    `max_tokens` is the client's cap on the answer (None: none given). `thinking` is "off", "on" or the effort
-    asked for, None where the client did not say. `tools` and `images` are counts. `chore` is None for what a
-    person asks. `step` is None where there are neither tools nor earlier answers.
-    """
-
-    prompt: str
+    prompt: str  # the last user message, or the whole prompt of a completion
     system: str = ""
-    history: tuple[Turn, ...] = ()
+    history: tuple[Turn, ...] = ()  # the oldest first; the middle ones of many are one without role and text
     task: Task = Task.CHAT
-    max_tokens: int | None = None
+    max_tokens: int | None = None  # the client's cap on the answer
     json_mode: bool = False
     tools: int = 0
     images: int = 0
-    thinking: str | None = None
+    thinking: str | None = None  # "off", "on" or the effort asked for; None where the client did not say
     model: str = ""
     client: str = ""
-    principal: str = ""
-    cut: int = 0
-    chore: Chore | None = None
-    step: Step | None = None
+    principal: str = ""  # the key's owner, "" without keys: its answers teach nothing about others
+    cut: int = 0  # how many characters longer the prompt is, whose middle was left out
+    chore: Chore | None = None  # None for what a person asks
+    step: Step | None = None  # None where there are neither tools nor earlier answers
 
     @property
     def characters(self) -> int:
-        """How long the prompt is."""
         return len(self.prompt) + self.cut
 
     @property
@@ -135,22 +110,16 @@ class PromptView:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How long an answer is expected to be.
-
-    `p_short`, `p_medium` and `p_long` are calibrated and sum to 1. `score` orders answers: a higher score
-    is a longer answer; its scale is the model's own. `expected_tokens` is a mean and `q90_tokens` an upper
-    quantile, both already capped by the client's own limit. `source` names the model. `memo` is what the
-    model needs to learn from the real answer later; it holds no text.
-    """
+    """How long an answer is expected to be. The probabilities are calibrated and sum to 1."""
 
     p_short: float
     p_medium: float
     p_long: float
-    score: float
-    expected_tokens: float
+    score: float  # higher is longer, on the model's own scale
+    expected_tokens: float  # a mean, capped by the client's own limit, as is the next
     q90_tokens: float
-    source: str
-    memo: object = field(default=None, repr=False, compare=False)
+    source: str  # the name of the model
+    memo: object = field(default=None, repr=False, compare=False)  # what learning needs later, without text
 
     @property
     def length_class(self) -> LengthClass:
@@ -163,15 +132,11 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How well a predictor does on live traffic. `judged` counts the answers it was compared with.
+    """How well a predictor does on live traffic; None while there is nothing to count."""
 
-    `ranking_accuracy` counts (Short, Long) pairs of the recent answers, ties half; `q90_coverage` is the
-    share of them that stayed within their q90. Each is None while there is nothing to count.
-    """
-
-    judged: int
-    ranking_accuracy: float | None
-    q90_coverage: float | None
+    judged: int  # answers it was compared with
+    ranking_accuracy: float | None  # over (Short, Long) pairs of recent answers, ties count half
+    q90_coverage: float | None  # the share of recent answers within their q90
 
 
 UNKNOWN = Prediction(1 / 3, 1 / 3, 1 / 3, 0.0, 400.0, 1200.0, "unknown")
@@ -184,6 +149,7 @@ class Predictor:
     """
 
     name: str = "none"
+    frozen = False  # it counts its errors and learns nothing: `serve --freeze`
 
     def predict(self, view: PromptView, opinion: "EncoderEstimate | None" = None) -> Prediction:
         """Return the prediction for a request, with an encoder's opinion of its prompt if there is one.

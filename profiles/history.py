@@ -77,19 +77,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class SessionTotal:
-    """Totals of a session: the start of its first request and the end of its last, epoch seconds, its
-    requests, the tokens of its prompts that were read and that came from the KV cache, None if no answer
-    reported them, its mean wait, and the program that sent them.
-    """
+    """Totals of a session."""
 
     session: str
-    first_at: float
-    last_at: float
+    first_at: float  # the start of its first request, epoch seconds
+    last_at: float  # the end of its last
     turns: int
-    read_tokens: int | None
-    cached_tokens: int | None
+    read_tokens: int | None  # of its prompts; None if no answer reported these
+    cached_tokens: int | None  # of its prompts, from the KV cache
     mean_wait_s: float
-    program: str = ""
+    program: str = ""  # that sent them
 
     @property
     def waited_s(self) -> float:

@@ -117,5 +117,4 @@ class Ledger:
             log.warning("%s", error)
 
     def close(self) -> None:
-        """Write the rest."""
         self._writer.close()

@@ -93,11 +93,9 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request of a calibration. `phase` is service (one at a time) or load (queued). `counted` is False
-    for requests that only fill the queue. `p_long` is None without a prediction.
-    """
+    """One request of a calibration."""
 
-    phase: str
+    phase: str  # service (one at a time) or load (queued)
     question: str
     prompt_tokens: int
     tokens: int
@@ -107,8 +105,8 @@ class Sample:
     decode_s: float | None = None
     prefill_s: float | None = None
     capped: bool = False
-    counted: bool = True
-    p_long: float | None = None
+    counted: bool = True  # False for requests that only fill the queue
+    p_long: float | None = None  # None without a prediction
     load_s: float | None = None
 
 
@@ -184,16 +182,14 @@ with different last bits, as do two sizes of a batch."""
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The result of one calibration. `plan` names the plan. `method` is how mu_short was obtained: measured
-    in the queue, or computed from service times if a queue would take too long.
-    """
+    """The result of one calibration."""
 
     name: str
     measured_at: float
     host: Host
     served: Served
     plan: str
-    method: str = "not measured"
+    method: str = "not measured"  # how mu_short was obtained: in the queue, or from service times
     concurrency: int = 0
     mu_short_s: Estimate | None = None
     tau_s: float | None = None
@@ -220,17 +216,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One finished request.
-
-    `length_class` is that of the actual answer, "" if incomplete; `tokens` may be partial. `cuts`
-    counts preemptions, `repeats` retries after a broken answer. `urgency` is the level (0 is most urgent) and
-    `urgency_by` its source. `session` is the id of the conversation, unique over all runs, "" for none.
-    `read_tokens` of the prompt were read and `cached_tokens` came from the KV cache, None if the server does
-    not report both. `program` is the agent or SDK that sent it, "" if unknown. `remark`: what was wrong with
-    it, such as a prompt that the server truncated. `saved_s` is how much longer it would have waited in order
-    of arrival, negative if less, and `spared_tokens` how many of its prompt would have been read again; None
-    if it was not compared. `body` is what the client sent to `endpoint`, if prompts are recorded.
-    """
+    """One finished request."""
 
     finished_at: float
     request: str
@@ -245,9 +231,9 @@ class Finished:
     expected_tokens: float
     q90_tokens: float
     source: str
-    tokens: int | None
+    tokens: int | None  # may be partial
     prompt_tokens: int | None
-    length_class: str
+    length_class: str  # of the actual answer, "" if incomplete
     policy: str
     dispatched_by: str
     waited_s: float
@@ -255,18 +241,18 @@ class Finished:
     ttft_s: float | None = None
     decode_s: float | None = None
     prefill_s: float | None = None
-    cuts: int = 0
-    urgency: int | None = None
-    urgency_by: str = ""
-    repeats: int = 0
-    session: str = ""
-    read_tokens: int | None = None
-    cached_tokens: int | None = None
-    program: str = ""
-    remark: str = ""
-    saved_s: float | None = None
-    spared_tokens: float | None = None
-    body: str | None = None
+    cuts: int = 0  # preemptions
+    urgency: int | None = None  # the level, 0 is most urgent
+    urgency_by: str = ""  # its source
+    repeats: int = 0  # retries after a broken answer
+    session: str = ""  # the id of the conversation, unique over all runs
+    read_tokens: int | None = None  # of the prompt; None if the server does not report this and the next
+    cached_tokens: int | None = None  # of the prompt, from the KV cache
+    program: str = ""  # the agent or SDK that sent it, "" if unknown
+    remark: str = ""  # what was wrong with it, such as a prompt that the server truncated
+    saved_s: float | None = None  # how much longer it would have waited in order of arrival, if compared
+    spared_tokens: float | None = None  # how many of its prompt would have been read again
+    body: str | None = None  # what the client sent to `endpoint`, if prompts are recorded
 
 
 class Comparison(NamedTuple):

@@ -31,7 +31,6 @@ def log_level() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random-weight model that llama.cpp can run."""
     return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
@@ -40,3 +39,10 @@ def llama(tiny_model: Path) -> Iterator[LlamaServer]:
     """A real llama.cpp server with one slot, shared by the tests that leave it idle and alive."""
     with llama_server(tiny_model) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what daemons and commands write out of the user's home."""
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))

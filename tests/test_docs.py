@@ -23,7 +23,6 @@ REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 
 
 def command(name: str) -> click.Command:
-    """Return a command by name."""
     found = cli.get_command(click.Context(cli), name)
     assert found is not None
     return found

@@ -17,7 +17,6 @@ SNIPPET = re.compile(r"(?P<mark><!-- not run: (?P<why>.+?) -->\n)?```sh\n(?P<tex
 
 
 def snippets() -> list[tuple[str, str]]:
-    """Return the runnable snippets, by page."""
     return [
         (str(page.relative_to(DOCS)), found["text"])
         for page in WRITTEN

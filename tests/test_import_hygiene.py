@@ -21,7 +21,6 @@ HEAVY = {
 
 
 def loaded_by(code: str) -> set[str]:
-    """Return the names of the modules that `code` leaves loaded."""
     program = f"{code}\nimport sys\nprint(*sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True

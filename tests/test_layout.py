@@ -11,7 +11,6 @@ GENERIC_NAMES = {"utils", "util", "helpers", "common", "base", "manager", "misc"
 
 
 def sources() -> list[Path]:
-    """Return every source file of the product."""
     return [path for tree in TREES for path in (ROOT / tree).rglob("*.py")]
 
 

@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def manifests(folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Write the manifests of the release in a folder."""
     script = ROOT / ".github" / "release" / "manifests.py"
     arguments = [sys.executable, str(script), str(folder), "--url", "https://host/owner/clairvoyant/"]
     return subprocess.run(arguments, capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ import pytest
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.doctor import installation
-from clairvoyant_cli.system import command_line, is_alive, run, words_of
+from clairvoyant_cli.system import command_line, is_alive, run, split_command
 from clairvoyant_cli.windows import strangers
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,7 +118,6 @@ def test_only_system_module_imports_windows() -> None:
 def test_doctor_fixes_fit_the_platform(
     platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
     broken = tmp_path / "R & D.toml"
     broken.write_text("[clients.me]\nwieght = 2")
     config = ServeConfig(api_key_file=str(tmp_path / "my keys"))
@@ -139,4 +138,4 @@ def test_a_command_line_is_split_into_the_words_it_was_joined_from(
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     words = ["OLLAMA_MODELS=/a b", r"PWD=C:\Users\Ada B", r"C:\Ollama\ollama.exe", "serve", "--x=#1"]
-    assert words_of(command_line(words)) == words
+    assert split_command(command_line(words)) == words

@@ -30,7 +30,6 @@ from clairvoyant_cli.state.source import EVERY_S as FRAME_S
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from tui.alerts import Alerts
-from tui.deeds import SETTLED_S, Deed, cannot_undo, deed, said_of, standing
 from tui.formatting import duration
 from tui.hardware.reading import Hardware
 from tui.palette import THEMES, Palette
@@ -40,6 +39,7 @@ from tui.screens.board import BoardScreen
 from tui.screens.dialogs import Prompt
 from tui.screens.pages import PageScreen, help_lines
 from tui.styled_text import Tone
+from tui.undo import SETTLED_S, UndoableAction, cannot_undo, said_of, standing, undoable
 from tui.view_state import SILENT_S, ViewState
 from tui.widgets.canvas import Canvas
 
@@ -73,13 +73,13 @@ class Top(App[None]):
         badge: str = "",
         glyphs: Mapping[int, int | str] | None = None,
         memory: Path | None = None,
-        likes: Mapping[str, str] | None = None,
+        preferences: Mapping[str, str] | None = None,
         alerts: Alerts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`machine` reads this computer's sensors, in a thread, once a second. `memory` is the file of
-        preferences, which `likes` override. `badge` is shown in the header, as "demo". `glyphs` replaces
-        characters that the font lacks. `alerts` sets the terminal's title and rings.
+        """`machine` reads this computer's sensors, in a thread, once a second. `memory` is the file of the
+        last preferences, which `preferences` override. `badge` is shown in the header, as "demo". `glyphs`
+        replaces characters that the font lacks. `alerts` sets the terminal's title and rings.
         """
         self._colour = not os.environ.get("NO_COLOR")
         super().__init__(ansi_color=None if self._colour else True)
@@ -93,11 +93,11 @@ class Top(App[None]):
         self._sought: float | None = None  # the time to go back to
         self._left = threading.Event()
         self._acting = asyncio.Lock()
-        self._done: deque[tuple[Sequence[Deed], float]] = deque(maxlen=_MAX_DONE)
+        self._done: deque[tuple[Sequence[UndoableAction], float]] = deque(maxlen=_MAX_DONE)
         self._expected: dict[tuple[str, str | None], tuple[Any, float]] = {}
         self._message_until = 0.0
-        self.likes: Mapping[str, str] = (_stored(memory) if memory else {}) | dict(likes or {})
-        price = (likes or {}).get("price")  # checked with the other settings
+        self.preferences: Mapping[str, str] = (_stored(memory) if memory else {}) | dict(preferences or {})
+        price = (preferences or {}).get("price")  # checked with the other settings
         self._frozen: ViewState | None = None
         self._view = ViewState(
             source.where,
@@ -108,10 +108,10 @@ class Top(App[None]):
         )
         for theme in THEMES:
             self.register_theme(theme)
-        liked = self.likes.get("theme", "")
+        liked = self.preferences.get("theme", "")
         self.theme = liked if liked in [theme.name for theme in THEMES] else THEMES[0].name
         self.palette = Palette(self.theme, colour=self._colour)
-        words = [word.partition("=") for word in self.likes.get("keys", "").split()]
+        words = [word.partition("=") for word in self.preferences.get("keys", "").split()]
         self.set_keymap({action: key for action, _, key in words if key})
 
     def get_default_screen(self) -> Screen[Any]:
@@ -241,18 +241,18 @@ class Top(App[None]):
     def ask(self, *actions: Action) -> None:
         state = self._view.snapshot
         if state is not None:
-            self._perform([deed(action, state) for action in actions])
+            self._perform([undoable(action, state) for action in actions])
 
-    def _perform(self, deeds: Sequence[Deed], undone: str = "") -> None:
-        """Send the actions of deeds; those that the daemon confirms can be undone, unless they undo some."""
-        for each in deeds:
+    def _perform(self, actions: Sequence[UndoableAction], undone: str = "") -> None:
+        """Send actions; those that the daemon confirms can be undone, unless they undo some."""
+        for each in actions:
             self._expected[each.field, each.action.id] = each.becomes, self._clock() + SETTLED_S
 
         async def perform() -> None:
-            done: list[Deed] = []
+            done: list[UndoableAction] = []
             refusal = ""
             async with self._acting:
-                for each in deeds:
+                for each in actions:
                     refused = await self._source.act(each.action)
                     if refused:
                         self._expected.pop((each.field, each.action.id), None)
@@ -262,7 +262,7 @@ class Top(App[None]):
             if done and not undone:
                 self._done.append((done, self._clock()))
             if refusal:
-                partly = f"{len(done)} of {len(deeds)} done: " if done else ""
+                partly = f"{len(done)} of {len(actions)} done: " if done else ""
                 self.notify(f"{partly}{refusal}", severity="error")
             else:
                 can = any(each.undo for each in done) and not undone
@@ -286,7 +286,7 @@ class Top(App[None]):
             self.notify(f"{said_of(done)}: {why}", severity="warning")
             return
         back = [action for each in reversed(done) for action in each.undo]
-        self._perform([deed(action, state) for action in back], said_of(done))
+        self._perform([undoable(action, state) for action in back], said_of(done))
 
     def action_freeze(self) -> None:
         view = self.view()

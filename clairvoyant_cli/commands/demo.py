@@ -14,8 +14,7 @@ from rich.text import Text
 
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.options import json_option, option_with_default
-from clairvoyant_cli.demo.asker import Asker, Call
-from clairvoyant_cli.demo.prompts import Question
+from clairvoyant_cli.demo.questions import Call, Question
 from clairvoyant_cli.demo.race import (
     MOST_QUESTIONS,
     Lane,
@@ -71,7 +70,7 @@ async def _run(
     async with AsyncExitStack() as stack:
         lanes = []
         for policy, title in LANES.items():
-            opened = simulated_daemon(list(questions), tokens_per_s, policy=policy)
+            opened = simulated_daemon(questions, tokens_per_s, policy=policy)
             daemon = await stack.enter_async_context(opened)
             lanes.append(Lane(policy, title, daemon, [Call(each) for each in questions]))
         return lanes, await _race(lanes, tokens_per_s, as_json=as_json)
@@ -79,19 +78,19 @@ async def _run(
 
 async def _race(lanes: Sequence[Lane], tokens_per_s: float, *, as_json: bool) -> float:
     """Run the race, drawn on a terminal or printed in lines."""
-    asker, headline = Asker("replay"), f"Simulated backend: {tokens_per_s:g} tokens/s, one answer at a time"
+    headline = f"Simulated backend: {tokens_per_s:g} tokens/s, one answer at a time"
     if as_json:
-        return await race(lanes, asker, lambda lanes, elapsed_s: None)
+        return await race(lanes, lambda lanes, elapsed_s: None)
     console = PlainConsole(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal or "NO_COLOR" in os.environ:
         console.print(headline, highlight=False)
-        return await race(lanes, asker, Narrator(console))
+        return await race(lanes, Narrator(console))
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
 
         def draw_frame(lanes: Sequence[Lane], elapsed_s: float) -> None:
             live.update(frame(lanes, elapsed_s, headline, live.console.height), refresh=True)
 
-        return await race(lanes, asker, draw_frame)
+        return await race(lanes, draw_frame)
 
 
 def _result(lanes: Sequence[Lane], took_s: float) -> dict[str, Any]:

@@ -51,7 +51,6 @@ async def _examine(
     backend: str | None, url: str | None, token_file: Path | None, config_file: Path | None
 ) -> list[Finding]:
     from clairvoyant_cli.doctor import installation
-    from profiles.host import this_host
 
     findings = [installation.check_version()]
     try:
@@ -63,10 +62,7 @@ async def _examine(
             config = ServeConfig(backend=backend)
     findings += await _connections(config, url, token_file)
     findings += _predictor(config)
-    host = this_host()
-    findings += installation.check_gpu(host.gpus, host.gpu_driver)
     findings += installation.check_files(config)
-    findings += installation.check_limits()
     return findings
 
 

@@ -41,7 +41,6 @@ SHELLS = {
 
 
 def client_option(text: str) -> Option:
-    """Return the option that names clients, with its help."""
     names = click.Choice(list(CLIENTS))
     return click.option("--client", "names", type=names, multiple=True, metavar="NAME", help=text)
 
@@ -97,7 +96,6 @@ def command(
 
 
 def variables(client: str, url: str, key: str) -> dict[str, str]:
-    """Return the environment variables of a client."""
     return {name: filled(value, url, key) for name, value in CLIENTS[client].get("variables", {}).items()}
 
 

@@ -85,7 +85,6 @@ backend_option = click.option(
 
 
 def json_option(about: str) -> Option:
-    """Return the option `--json` with `about` as its help."""
     return click.option("--json", "as_json", is_flag=True, help=about)
 
 

@@ -97,7 +97,6 @@ def rm(names: tuple[str, ...], db_file: Path | None) -> None:
 
 
 def print_profile(console: PlainConsole, profile: Profile) -> None:
-    """Print one profile for people."""
     served, host = profile.served, profile.host
     what = f": {served.model} {served.quantisation} on {served.backend} {served.version}"
     console.print(Text.assemble((profile.name, "bold"), what))

@@ -25,16 +25,14 @@ EXPLAINED = (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The comparison for a span of history; `by` has the groups by class, client and model. `answers` were
-    compared, `others` were not.
-    """
+    """The comparison for a span of history."""
 
     since: float
     until: float
     verdict: str
     answers: int
-    others: int
-    by: dict[str, list[Group]]
+    others: int  # answers that were not compared
+    by: dict[str, list[Group]]  # class, client and model
 
 
 def show(connection: Connection, span: Span, *, as_json: bool) -> None:
@@ -71,7 +69,7 @@ def verdict(rows: Sequence[Finished], classes: Sequence[Group]) -> str:
             word = "lower" if each.change < 0 else "higher"
             parts.append(f"{each.name} answers {abs(each.change):.0%} {word} ({took})")
     saved_s = sum(each.saved_s for each in classes)
-    total = "no less and no more waiting"
+    total = "no change in waiting time"
     if abs(saved_s) >= NOTHING_S:
         each_s = f"({len(rows):,} answers, {time_span(abs(saved_s) / len(rows))} each)"
         total = f"{time_span(abs(saved_s))} {'less' if saved_s >= 0 else 'more'} waiting {each_s}"

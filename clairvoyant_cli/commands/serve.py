@@ -17,7 +17,12 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.log import log_of
 from clairvoyant_cli.commands.options import config_option, serve_options
 from clairvoyant_cli.commands.plain_output import say
-from clairvoyant_cli.commands.setup import kept_in, load_working_predictor, second_opinion, urgency_predictor
+from clairvoyant_cli.commands.setup import (
+    load_working_predictor,
+    opened_ledger,
+    second_opinion,
+    urgency_predictor,
+)
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.printable import plural
@@ -86,11 +91,8 @@ async def _serve(config: ServeConfig) -> None:
         policy = config.policy or ("fcfs" if config.urgency is None else None)
         config = replace(config, policy=policy, semantic="off")
     encode, urgency = second_opinion(config), urgency_predictor(config)
-    if config.freeze:
-        from predictor.frozen import FrozenPredictor
-
-        predictor = FrozenPredictor(predictor)
-    with kept_in(config) as opened:
+    predictor.frozen = config.freeze
+    with opened_ledger(config) as opened:
         opening = asyncio.wrap_future(opened)
         # A profile that was asked for is waited for.
         await asyncio.wait([opening], timeout=DATABASE_S if config.profile is None else None)

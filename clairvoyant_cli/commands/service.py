@@ -226,7 +226,6 @@ def check_serve_flags(flags: Sequence[str], *, keeps_log: bool) -> ServeConfig:
 
 
 def show_actions(actions: Sequence[Action]) -> None:
-    """Print commands."""
     for action in actions:
         click.echo(f"$ {action}")
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 @contextmanager
 def model_errors() -> Iterator[None]:
-    """Turn a ModelError into a ClairvoyantError."""
     try:
         yield
     except ModelError as error:
@@ -55,7 +54,6 @@ def load_working_predictor(config: ServeConfig) -> Predictor:
 
 
 def has_encoder(config: ServeConfig) -> bool:
-    """Return whether an encoder refines predictions."""
     return config.semantic == "on" or (config.semantic == "auto" and config.predictor is None)
 
 
@@ -108,7 +106,7 @@ def open_ledger(config: ServeConfig) -> "Ledger | None":
 
 
 @contextmanager
-def kept_in(config: ServeConfig) -> Iterator["Future[Ledger | None]"]:
+def opened_ledger(config: ServeConfig) -> Iterator["Future[Ledger | None]"]:
     """Open the daemon's database on a thread, as it may wait for a lock; close it after the block."""
     opening: Future[Ledger | None] = Future()
 
@@ -142,7 +140,6 @@ def opened_database(named: Path | None, *, write: bool = False) -> Iterator[Conn
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Turn a ProfilesError into a ClairvoyantError."""
     try:
         yield
     except ProfilesError as error:

@@ -245,7 +245,6 @@ async def _start_fault(record: Takeover, config: ServeConfig) -> str:
 
 
 def _put_back(record: Takeover, *, now: bool) -> None:
-    """Undo the steps that were done."""
     run_actions(restoring(record))
     if record.step != "settings":
         daemons = daemons_with_log(_log_file())

@@ -89,10 +89,10 @@ def command(
         raise InputError("top needs a terminal; for a script use --once or --json")
     if os.environ.get("TERM") == "dumb":
         raise InputError("TERM is dumb: this terminal cannot draw; use --once")
-    likes = load_top_config()
+    preferences = load_top_config()
     if price is not None:
-        likes = replace(likes, price=price)
-    settings = {"readonly": readonly, "badge": "demo" * demo, "likes": likes.likes()}
+        preferences = replace(preferences, price=price)
+    settings = {"readonly": readonly, "badge": "demo" * demo, "preferences": preferences.preferences()}
     asyncio.run(_watch(opened, settings, plain=plain, bell=not demo if bell is None else bell))
 
 

@@ -28,18 +28,14 @@ from clairvoyant_cli.addresses import is_loopback, joined, parse_address
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.http.asgi import serve_asgi
 from clairvoyant_cli.http.heads import ResponseHead, reason_of
-from clairvoyant_cli.http.limits import ConnectionTable
-from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.proxy.access.origins import AllowedOrigins, from_our_own_page
-from clairvoyant_cli.proxy.listening_socket import listen
-from clairvoyant_cli.proxy.tasks import Tasks
+from clairvoyant_cli.proxy.listening_socket import listen, serving
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.client import as_its_owner
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
-from clairvoyant_cli.system import start_accepting
 
 COOKIE = "clairvoyant_top"
 MAX_PAGES = 32
@@ -225,24 +221,10 @@ async def serving_pages(
     secret = secret_of(token or as_its_owner(url)[1])
     relay = Relay(DaemonSource(url, token))
     pages = Pages(relay, secret, readonly=readonly)
-    table = ConnectionTable(most=MAX_CONNECTIONS)
-    try:
-        async with Tasks() as tasks:
-            stop = await start_accepting(
-                lambda: ClientConnection(pages, tasks.spawn, table), listener, MAX_CONNECTIONS, tasks.spawn
-            )
-            tasks.spawn(table.watch())
-            tasks.spawn(relay.follow())
-            try:
-                end = "" if secret is None else f"?token={secret}"
-                yield f"http://{joined(_reached_at(host), listener.getsockname()[1])}/{end}"
-            finally:
-                stop()
-                for connection in list(table.every):
-                    connection.abort()
-                tasks.cancel()
-    finally:
-        listener.close()
+    async with serving(listener, pages, MAX_CONNECTIONS) as tasks:
+        tasks.spawn(relay.follow())
+        end = "" if secret is None else f"?token={secret}"
+        yield f"http://{joined(_reached_at(host), listener.getsockname()[1])}/{end}"
 
 
 def _reached_at(host: str) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
@@ -17,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clairvoyant_cli.backends.chat_probe import client_for
-from clairvoyant_cli.demo.asker import Asker, Call, send_at
-from clairvoyant_cli.demo.prompts import DEMO, Question, load_prompts
+from clairvoyant_cli.demo.questions import TITLED, Call, Question, ask, load_questions
 from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
@@ -38,7 +36,7 @@ FRAME_LINES = 8  # that are not rows: headline, borders, counts, and one for the
 def draw(count: int, seed: int) -> list[Question]:
     """Return questions in random order, half of them short and half long (an odd one is short)."""
     rng = Random(seed)  # noqa: S311 - a demo, not a secret
-    pools = load_prompts(DEMO)
+    pools = load_questions(TITLED)
     longs = count // 2
     burst = rng.sample(pools[LengthClass.SHORT], count - longs) + rng.sample(pools[LengthClass.LONG], longs)
     rng.shuffle(burst)
@@ -46,8 +44,6 @@ def draw(count: int, seed: int) -> list[Question]:
 
 
 class Proxy(Protocol):
-    """A proxy whose state shows prompts."""
-
     @property
     def base_url(self) -> str: ...
 
@@ -110,15 +106,18 @@ Watch = Callable[[Sequence[Lane], float], None]
 """Called with the lanes and the seconds since the start, ten times a second and once at the end."""
 
 
-async def race(lanes: Sequence[Lane], asker: Asker, watch: Watch) -> float:
+async def _send(lane: Lane) -> None:
+    async with client_for(lane.proxy.base_url) as client, asyncio.TaskGroup() as group:
+        for call in lane.calls:
+            group.create_task(ask(client, call))
+            await asyncio.sleep(GAP_S)
+
+
+async def race(lanes: Sequence[Lane], watch: Watch) -> float:
     """Send every lane its calls at the same time, wait for all answers, and return the seconds it took."""
     begun_s = time.monotonic()
-    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-        bursts = []
-        for lane in lanes:
-            client = await stack.enter_async_context(client_for(lane.proxy.base_url))
-            at_s = [i * GAP_S for i in range(len(lane.calls))]
-            bursts.append(group.create_task(send_at(client, asker, lane.calls, at_s)))
+    async with asyncio.TaskGroup() as group:
+        bursts = [group.create_task(_send(lane)) for lane in lanes]
         while not all(burst.done() for burst in bursts):
             watch(lanes, time.monotonic() - begun_s)
             await asyncio.wait(bursts, timeout=FRAME_S)

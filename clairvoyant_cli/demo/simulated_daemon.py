@@ -2,38 +2,31 @@
 
 import asyncio
 import logging
-import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from statistics import fmean
 from typing import Any
 
 import predictor
-from clairvoyant_cli.backends.adapter import Adapter
-from clairvoyant_cli.backends.adapters import OTHER, adapter_of
 from clairvoyant_cli.backends.chat_probe import client_for
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.demo.asker import Asker, Call
-from clairvoyant_cli.demo.prompts import Question, load_prompts
-from clairvoyant_cli.demo.replay import DEFAULT_MODEL, Engine, Replay, Speed, tabled
-from clairvoyant_cli.http.asgi import App, serve_asgi
-from clairvoyant_cli.http.limits import ConnectionTable
-from clairvoyant_cli.http.listener import ClientConnection
-from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.demo.questions import Call, Question, ask, load_questions
+from clairvoyant_cli.demo.simulated_server import SimulatedServer
+from clairvoyant_cli.http.asgi import serve_asgi
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.daemon import running_daemon
-from clairvoyant_cli.proxy.tasks import Tasks
+from clairvoyant_cli.proxy.listening_socket import listen, serving
 from clairvoyant_cli.state.client import ControlClient
-from clairvoyant_cli.system import start_accepting
 from predictor.record import LengthClass
 
-PREFILL_PER_DECODE = 20.0  # prefill is about twenty times as fast as decode on the target machines
 SLOTS = 4
 TOKENS_PER_S = 120.0
 STRIDE = 8  # tokens that the backend sends at a time; the screen is drawn ten times a second
 LOAD = 0.9  # of the backend's capacity
+MAX_CONNECTIONS = 1000
 BACKLOG = 20  # requests at once to begin with
 BURST, BURST_SHARE = 10, 0.1  # one time in ten, a program asks ten questions at once, as an agent does
 
@@ -45,29 +38,28 @@ class Program:
     name: str
     share: float
     long_share: float
-    adapter: Adapter
 
 
-OLLAMA = adapter_of("ollama")
 PROGRAMS = (
-    Program("editor", 0.40, 0.05, OTHER),
-    Program("chat", 0.30, 0.30, OLLAMA),
-    Program("home", 0.15, 0.0, OLLAMA),
-    Program("agent", 0.10, 0.50, OTHER),
-    Program("reports", 0.05, 1.0, OLLAMA),
+    Program("editor", 0.40, 0.05),
+    Program("chat", 0.30, 0.30),
+    Program("home", 0.15, 0.0),
+    Program("agent", 0.10, 0.50),
+    Program("reports", 0.05, 1.0),
 )
 
 
 @asynccontextmanager
 async def simulated_daemon(
-    questions: list[Question], tokens_per_s: float, slots: int = 1, stride: int = 1, **settings: Any
+    questions: Sequence[Question], tokens_per_s: float, slots: int = 1, stride: int = 1, **settings: Any
 ) -> AsyncIterator[Daemon]:
     """Run a daemon before a simulated backend that answers `questions` with their lengths."""
     logging.getLogger("clairvoyant").setLevel(logging.ERROR)  # log lines would disturb the screen
-    lengths = tabled({question.prompt: question.tokens for question in questions})
-    speed = Speed(tokens_per_s * PREFILL_PER_DECODE, tokens_per_s)
-    engine = Engine(slots, speed, stride, answer_tokens=lengths)
-    async with _serve_app(Replay(engine).app) as url:
+    lengths = {question.prompt: question.tokens for question in questions}
+    server = SimulatedServer(lengths, tokens_per_s, slots, stride)
+    listener = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with serving(listener, partial(serve_asgi, server.app), MAX_CONNECTIONS):
         config = ServeConfig(slots=slots, backend=url, listen="127.0.0.1:0", show_prompts=True, **settings)
         async with running_daemon(config, predictor.load()) as daemon:
             yield daemon
@@ -76,7 +68,7 @@ async def simulated_daemon(
 @asynccontextmanager
 async def asked_daemon(seed: int = 0) -> AsyncIterator[Daemon]:
     """Run a daemon that programs keep asking; its queue begins with a backlog."""
-    pools, rng = load_prompts(), Random(seed)  # noqa: S311 - a demo, not a secret
+    pools, rng = load_questions(), Random(seed)  # noqa: S311 - a demo, not a secret
     questions = [question for pool in pools.values() for question in pool]
     async with simulated_daemon(questions, TOKENS_PER_S, SLOTS, STRIDE) as daemon:
 
@@ -110,39 +102,13 @@ async def _keep_asking(
         for program, client in clients.items():
             client.headers["X-Clairvoyant-Client"] = program.name
 
-        def ask(count: int) -> None:
+        def ask_at_once(count: int) -> None:
             program = rng.choices(PROGRAMS, [each.share for each in PROGRAMS])[0]
             for _ in range(count):
-                asker = Asker(DEFAULT_MODEL, program.adapter)
-                group.create_task(asker.ask(clients[program], Call(draw(program))))
+                group.create_task(ask(clients[program], Call(draw(program))))
 
         for _ in range(BACKLOG):
-            ask(1)
+            ask_at_once(1)
         while True:
             await asyncio.sleep(rng.expovariate(1.0 / mean_gap_s))
-            ask(BURST if rng.random() < BURST_SHARE else 1)
-
-
-@asynccontextmanager
-async def _serve_app(app: App) -> AsyncIterator[str]:
-    """Serve the application at a free port until the block ends and yield its base URL."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    table = ConnectionTable()
-
-    async def serve(request: Request) -> None:
-        await serve_asgi(app, request)
-
-    try:
-        async with Tasks() as tasks:
-            stop = await start_accepting(
-                lambda: ClientConnection(serve, tasks.spawn, table), listener, 100, tasks.spawn
-            )
-            try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            finally:
-                stop()
-                for connection in list(table.every):
-                    connection.abort()
-                tasks.cancel()
-    finally:
-        listener.close()
+            ask_at_once(BURST if rng.random() < BURST_SHARE else 1)

@@ -37,7 +37,6 @@ class CheckedServer:
 
     @property
     def port(self) -> int:
-        """The server's port."""
         url = urlsplit(self.found.url)
         return url.port or (443 if url.scheme == "https" else 80)
 

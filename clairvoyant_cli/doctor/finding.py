@@ -25,7 +25,6 @@ class Finding:
 
 
 def exit_code_of(findings: Sequence[Finding]) -> ExitCode:
-    """Return the exit code of the doctor."""
     worst = max((finding.level for finding in findings), default=Level.OK)
     return {Level.BROKEN: ExitCode.FAILURE, Level.WARNING: ExitCode.WARNINGS}.get(worst, ExitCode.OK)
 

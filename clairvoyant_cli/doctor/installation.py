@@ -1,43 +1,30 @@
-"""Checks the installation and the machine: version, GPU, files, limits."""
+"""Checks the installation: version and files."""
 
 import os
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
+from clairvoyant_cli.doctor.finding import Finding, broken, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access.keys import read_clients, read_keys
 from clairvoyant_cli.state.client import state_dir
-from clairvoyant_cli.system import command_to_close, command_to_create, is_open_to_others, open_files_limit
+from clairvoyant_cli.system import command_to_close, command_to_create, is_open_to_others
 
 REINSTALL = "uv tool install --force .    # in the checkout"
 PYTHONS = ((3, 11), (3, 14))
 READERS = {"api_key_file": read_keys, "clients": read_clients}
-FEW_FILES = 1024  # each client needs two file descriptors: below this, a few hundred clients are too many
 
 
 def check_version() -> Finding:
-    """Check the Python version."""
     low, high = PYTHONS
     version = sys.version_info[:2]
     versions = f"clairvoyant {__version__}, Python {version[0]}.{version[1]}"
     if not low <= version <= high:
         return warning("version", f"{versions}: tested on 3.{low[1]} to 3.{high[1]}", REINSTALL)
     return ok("version", versions)
-
-
-def check_gpu(names: Sequence[str], driver: str) -> Iterator[Finding]:
-    """Check NVML, which only the dashboard needs. `driver` is the version that it reports, "" for none."""
-    if driver:
-        yield ok("gpu", ", ".join(names) or "NVML found no GPU")
-    elif shutil.which("nvidia-smi"):
-        yield warning("gpu", "the NVIDIA driver is installed but NVML does not answer", "nvidia-smi")
-    else:
-        yield note("gpu", "no NVIDIA GPU to show in the dashboard")
 
 
 def check_files(config: ServeConfig) -> Iterator[Finding]:
@@ -62,12 +49,3 @@ def check_files(config: ServeConfig) -> Iterator[Finding]:
         yield ok("files", f"state in {home}")
     else:
         yield warning("files", f"{nearest} is not writable", f"give {nearest} to this account")
-
-
-def check_limits() -> Iterator[Finding]:
-    """Check the hard limit of open files, up to which the daemon raises the soft one."""
-    hard = open_files_limit()
-    if hard is not None and hard < FEW_FILES:
-        yield warning(
-            "limits", f"at most {hard} open files", "ulimit -H -n 65536    # as root, or limits.conf"
-        )

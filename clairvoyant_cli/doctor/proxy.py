@@ -44,7 +44,6 @@ async def look_at_daemon(url: str, token: str | None) -> tuple[list[Finding], Sn
 
 
 def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
-    """Check the state of a running daemon."""
     tau = "off" if snapshot.tau.tau_s is None or not snapshot.tau.guards else f"{snapshot.tau.tau_s:.4g} s"
     yield ok(
         "daemon",

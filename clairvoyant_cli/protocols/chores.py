@@ -18,7 +18,7 @@ def _known() -> Iterator[tuple[Chore, tuple[str, ...], str]]:
     for file in files("clairvoyant_cli.protocols").joinpath("frontends").iterdir():
         for each in tomllib.loads(file.read_text("utf-8"))["chore"]:
             chore = Chore(
-                each["name"], float(each["tokens"]), each.get("waited_for", False), each.get("along", False)
+                each["name"], float(each["tokens"]), each.get("interactive", False), each.get("along", False)
             )
             yield chore, tuple(each["opens"]), each.get("session", "")
 
@@ -36,7 +36,7 @@ def chore_of(named: bytes | None, view: PromptView, session: bytes | None = None
     """
     if named is not None:
         name = printable(decoded(named).strip())
-        return BY_NAME.get(name) or (Chore(name, waited_for=True) if name else None)
+        return BY_NAME.get(name) or (Chore(name, interactive=True) if name else None)
     if view.task is not Task.CHAT:
         return None
     for opening, chore in BY_SESSION:

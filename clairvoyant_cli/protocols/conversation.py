@@ -67,16 +67,13 @@ _KEY = os.urandom(16)
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a request says about its conversation. `claimed` and `parent` are the session ids that it claims,
-    hashed, "" for none; `agentic`: it offers tools or has used them; `thinks`: its messages may
-    have thinking.
-    """
+    """What a request says about its conversation."""
 
     chain: Chain = NO_CHAIN
-    claimed: str = ""
-    parent: str = ""
-    agentic: bool = False
-    thinks: bool = False
+    claimed: str = ""  # the session id that it claims, hashed
+    parent: str = ""  # that of the session's parent
+    agentic: bool = False  # it offers tools or has used them
+    thinks: bool = False  # its messages may have thinking
 
 
 NO_CONVERSATION = Conversation()

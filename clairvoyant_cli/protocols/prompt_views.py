@@ -50,19 +50,17 @@ EFFORT_CHARS = 16  # of an effort that are kept: clients choose it
 PLAIN_MESSAGE = msgspec.json.Decoder(PlainMessage)
 
 
-def _ollama_chat(body: RequestBody, model: str, client: str) -> PromptView:
+def _ollama_chat(body: RequestBody) -> PromptView:
     return _conversation(
         _listed(body.messages),
         cap=_cap(nested(body.options).num_predict),
         json_mode=is_given(body.format),
         tools=body.tools,
         thinking=_thinking(body.think),
-        model=model,
-        client=client,
     )
 
 
-def _ollama_generate(body: RequestBody, model: str, client: str) -> PromptView:
+def _ollama_generate(body: RequestBody) -> PromptView:
     prompt, suffix = text_of(body.prompt), text_of(body.suffix)
     whole = joined((prompt, suffix), "")
     return PromptView(
@@ -74,12 +72,10 @@ def _ollama_generate(body: RequestBody, model: str, client: str) -> PromptView:
         json_mode=is_given(body.format),
         images=count(body.images),
         thinking=_switched(_thinking(body.think), whole.text),
-        model=model,
-        client=client,
     )
 
 
-def _chat(body: RequestBody, model: str, client: str) -> PromptView:
+def _chat(body: RequestBody) -> PromptView:
     template = nested(body.chat_template_kwargs)
     return _conversation(
         _listed(body.messages),
@@ -93,12 +89,10 @@ def _chat(body: RequestBody, model: str, client: str) -> PromptView:
             nested(body.reasoning).effort,
             body.think,
         ),
-        model=model,
-        client=client,
     )
 
 
-def _completion(body: RequestBody, model: str, client: str) -> PromptView:
+def _completion(body: RequestBody) -> PromptView:
     prompt, suffix = prompt_text(body.prompt, Allowance()), text_of(body.suffix)
     whole = joined((prompt, suffix), "")
     return PromptView(
@@ -107,12 +101,10 @@ def _completion(body: RequestBody, model: str, client: str) -> PromptView:
         task=Task.INFILL if suffix.text else Task.COMPLETION,
         max_tokens=_cap(body.max_tokens, body.n_predict),
         json_mode=is_given(body.json_schema) or is_given(body.grammar),
-        model=model,
-        client=client,
     )
 
 
-def _infill(body: RequestBody, model: str, client: str) -> PromptView:
+def _infill(body: RequestBody) -> PromptView:
     parts = (body.input_prefix, body.prompt, body.input_suffix)
     whole = joined([text_of(part) for part in parts], "")
     return PromptView(
@@ -120,54 +112,46 @@ def _infill(body: RequestBody, model: str, client: str) -> PromptView:
         cut=whole.cut,
         task=Task.INFILL,
         max_tokens=_cap(body.n_predict, body.max_tokens),
-        model=model,
-        client=client,
     )
 
 
-def _responses(body: RequestBody, model: str, client: str) -> PromptView:
+def _responses(body: RequestBody) -> PromptView:
     return _conversation(
         *_asked(body.instructions, body.input),
         cap=_cap(body.max_output_tokens),
         json_mode=_is_json(nested(body.text).format),
         tools=body.tools,
         thinking=_thinking(nested(body.reasoning).effort),
-        model=model,
-        client=client,
     )
 
 
-def _lmstudio_chat(body: RequestBody, model: str, client: str) -> PromptView:
+def _lmstudio_chat(body: RequestBody) -> PromptView:
     return _conversation(
         *_asked(body.system_prompt, body.input),
         cap=_cap(body.max_output_tokens),
         json_mode=False,
         tools=body.integrations,
         thinking=_thinking(body.reasoning),
-        model=model,
-        client=client,
     )
 
 
-def _messages(body: RequestBody, model: str, client: str) -> PromptView:
+def _messages(body: RequestBody) -> PromptView:
     return _conversation(
         *_asked(body.system, body.messages),
         cap=_cap(body.max_tokens),
         json_mode=False,
         tools=body.tools,
         thinking=_thinking(nested(body.thinking).type),
-        model=model,
-        client=client,
     )
 
 
-def _embedding(body: RequestBody, model: str, client: str) -> PromptView:
+def _embedding(body: RequestBody) -> PromptView:
     given = next(filter(is_given, (body.input, body.prompt, body.content)), ABSENT)
     cut = prompt_text(given, Allowance()).characters
-    return PromptView("", cut=cut, task=Task.EMBEDDING, model=model, client=client)
+    return PromptView("", cut=cut, task=Task.EMBEDDING)
 
 
-VIEWS: dict[Shape, Callable[[RequestBody, str, str], PromptView]] = {
+VIEWS: dict[Shape, Callable[[RequestBody], PromptView]] = {
     Shape.OLLAMA_CHAT: _ollama_chat,
     Shape.OLLAMA_GENERATE: _ollama_generate,
     Shape.CHAT: _chat,
@@ -204,8 +188,6 @@ def _conversation(
     json_mode: bool,
     tools: Raw,
     thinking: str | None,
-    model: str,
-    client: str,
 ) -> PromptView:
     system: list[str] = []
     turns: list[Turn] = []
@@ -243,8 +225,6 @@ def _conversation(
         tools=count(tools),
         images=images,
         thinking=_switched(thinking, asked.text, *system),
-        model=model,
-        client=client,
         step=step,
     )
 

@@ -10,7 +10,7 @@ Rule 3: what is kept of a request is bounded, except for its text, which is drop
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -70,24 +70,19 @@ class ServerTraits(Protocol):
 
 @dataclass(slots=True)
 class ParsedRequest:
-    """What is known of a request. `bypass` says why it does not wait in the queue, "" if it does.
-
-    `view` is None if the body could not be parsed. `choices` multiplies the answer's cost. `opening` counts
-    the bytes before the body's first field, 0 if unknown; `ranks_itself` is True if it sets the engine's
-    priority field, None if unknown.
-    """
+    """What is known of a request."""
 
     model: str = ""
     stream: bool = False
     stream_unclear: bool = False  # "true", 1: vLLM takes it for true, llama.cpp for false
-    view: PromptView | None = None
-    choices: int = 1
+    view: PromptView | None = None  # None if the body could not be parsed
+    choices: int = 1  # multiplies the answer's cost
     prompt_tokens: float = 0.0
     affinity: str = ""
     priority: int = 0
-    bypass: str = ""
-    opening: int = 0
-    ranks_itself: bool | None = None
+    bypass: str = ""  # why it does not wait in the queue, "" if it does
+    opening: int = 0  # bytes before the body's first field, 0 if unknown
+    ranks_itself: bool | None = None  # it sets the engine's priority field; None if unknown
     follows: str = ""  # the stored response that it goes on from
     conversation: Conversation = NO_CONVERSATION
 
@@ -176,7 +171,7 @@ def _read(raw: Piece, route: Route, traits: ServerTraits, client: str) -> Parsed
     model = short_name(body.model)
     if route.shape is Shape.CHAT and not traits.OBEYS_COMPLETION_CAP:
         body.max_completion_tokens = ABSENT
-    view = view_of(body, model, client)
+    view = replace(view_of(body), model=model, client=client)
     bypass = _bypass(body, route.shape, view, traits, model)
     if bypass and not _is_plain(raw):
         return _unknown(route, client)

@@ -84,10 +84,7 @@ COUNTING = [
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The server's totals of a finished answer; None if not reported.
-
-    `complete` is False for a stream without its closing event, or with an error: its length means nothing.
-    """
+    """The server's totals of a finished answer; None if not reported."""
 
     tokens: int | None = None
     prompt_tokens: int | None = None
@@ -97,7 +94,7 @@ class Totals:
     prefilled_tokens: int | None = None
     cached_tokens: int | None = None
     calls_tool: bool = False
-    complete: bool = False
+    complete: bool = False  # not for a stream without its closing event, or with an error
     error: bool = False
 
 

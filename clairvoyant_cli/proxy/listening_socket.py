@@ -4,11 +4,15 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from clairvoyant_cli.addresses import Address
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.http.limits import ConnectionTable
+from clairvoyant_cli.http.listener import ClientConnection
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.proxy.tasks import Tasks
 from clairvoyant_cli.system import claim_alone, start_accepting
 
 log = logging.getLogger("clairvoyant")
@@ -93,6 +97,29 @@ class Listeners:
     def close(self) -> None:
         for listener in self._sockets:
             listener.close()
+
+
+@asynccontextmanager
+async def serving(
+    listener: socket.socket, serve: Callable[[Request], Awaitable[None]], most: int
+) -> AsyncIterator[Tasks]:
+    """Serve the requests of `most` clients at once until the block ends; yield the tasks that do."""
+    table = ConnectionTable(most=most)
+    try:
+        async with Tasks() as tasks:
+            stop = await start_accepting(
+                lambda: ClientConnection(serve, tasks.spawn, table), listener, most, tasks.spawn
+            )
+            tasks.spawn(table.watch())
+            try:
+                yield tasks
+            finally:
+                stop()
+                for connection in list(table.every):
+                    connection.abort()
+                tasks.cancel()
+    finally:
+        listener.close()
 
 
 def _unavailable(host: str, port: int, why: str, flag: str) -> ClairvoyantError:

@@ -33,16 +33,13 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a verb is written and sent, and what it does. `fields` are the keys of its JSON body, in the order
-    in which their values are written; `body` describes the whole. `key` is the key of `top` in Textual's
-    notation, `hint` the word for it in the footer.
-    """
+    """How a verb is written and sent, and what it does."""
 
-    fields: tuple[str, ...]
-    body: str
+    fields: tuple[str, ...]  # the keys of its JSON body, in the order in which their values are written
+    body: str  # describes the whole
     help: str
-    key: str = ""
-    hint: str = ""
+    key: str = ""  # of `top`, in Textual's notation
+    hint: str = ""  # the word for it in the footer
 
 
 _ID = '{"id": REQUEST}'

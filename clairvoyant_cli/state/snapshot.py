@@ -15,7 +15,7 @@ MAX_RECENT, MAX_LOG = 100, 200
 
 @dataclass(frozen=True, slots=True)
 class PredictionState:
-    """What was predicted of a request. `features` are what the predictor looked at, the strongest first."""
+    """What was predicted of a request."""
 
     length_class: str
     p_short: float
@@ -24,7 +24,7 @@ class PredictionState:
     expected_tokens: float
     q90_tokens: float
     source: str = ""
-    features: tuple[tuple[str, float], ...] = ()
+    features: tuple[tuple[str, float], ...] = ()  # what the predictor looked at, the strongest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class MoveRecord:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPart:
-    """A part of an answer that was cut. `ended_at` is None while it lasts."""
+    """A part of an answer that was cut."""
 
     began_at: float
-    ended_at: float | None
+    ended_at: float | None  # None while it lasts
     tokens: int
     backend: str
     slot: int | None = None
@@ -49,27 +49,17 @@ class AnswerPart:
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A queued request. `rank` counts from 1 in scheduling order, `eta_s` is the predicted wait, None if no
-    server can take it or it is held; four of five start between `eta_low_s` and `eta_high_s`. `ahead` are
-    those that are expected to start before it, with requests that have yet to come. `refused_in_s`: it is
-    refused then unless it can start before, None while it can or if it may wait on. `tau_s`: the guard may
-    start it after this age, None if it never does. `rank_fcfs` and `eta_fcfs_s` are rank and wait under
-    first-come-first-served. One that was cut `cuts` times has `tokens` of
-    its answer in as many `parts`. `urgency` is its level, 0 (immediate) to 4, None if nobody set one;
-    `urgency_by` is who did: operator, rule, client, predictor, or share if its client has used up its share
-    of urgency. `backends` are those that can serve it, none if all can. `cause` is one word for what decides
-    its place (`scheduler.explain.Cause`), `why` explains it.
-    """
+    """A queued request."""
 
     id: str
-    rank: int
+    rank: int  # from 1, in scheduling order
     age_s: float
     endpoint: str
     model: str
     client: str
     predicted: PredictionState
     key: float
-    eta_s: float | None = None
+    eta_s: float | None = None  # the predicted wait; None if no server can take it or it is held
     held: bool = False
     promoted: bool = False
     priority: int = 0
@@ -77,37 +67,31 @@ class QueuedRequest:
     prompt_tokens: float = 0.0
     moves: tuple[MoveRecord, ...] = ()
     prompt: str | None = None
-    tokens: int = 0
+    tokens: int = 0  # of its answer, if it was cut
     cuts: int = 0
     parts: tuple[AnswerPart, ...] = ()
-    urgency: int | None = None
-    urgency_by: str = ""
-    backends: tuple[str, ...] = ()
-    cause: str = ""
-    why: str = ""
-    rank_fcfs: int | None = None
+    urgency: int | None = None  # level 0 (immediate) to 4; None if nobody set one
+    urgency_by: str = ""  # operator, rule, client, predictor, or share: its client has used up its own
+    backends: tuple[str, ...] = ()  # those that can serve it, none if all can
+    cause: str = ""  # one word for what decides its place (`scheduler.explain.Cause`)
+    why: str = ""  # explains the cause
+    rank_fcfs: int | None = None  # under first come, first served
     eta_fcfs_s: float | None = None
-    eta_low_s: float | None = None
+    eta_low_s: float | None = None  # four of five start between these two
     eta_high_s: float | None = None
-    ahead: float | None = None
-    refused_in_s: float | None = None
-    tau_s: float | None = None
+    ahead: float | None = None  # requests that are expected to start before it, with those yet to come
+    refused_in_s: float | None = None  # refused then unless it can start before; None if it may wait on
+    tau_s: float | None = None  # the guard may start it after this age; None if it never does
     answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunningRequest:
-    """A request that holds a slot. `state`: connecting, prefill, decoding, or releasing (its client has left
-    or its answer was cut, and the slot is not free yet). `tokens` are those of all `parts`; `uncut` says why
-    its answer will not be cut. `stamp` is the priority it was sent with, by which the engine orders it.
-    `estimated`: state and tokens follow from the server's speeds, as an answer that is not streamed shows
-    nothing before its end. `eta_s` is the predicted time left; four of five end between `eta_low_s` and
-    `eta_high_s`. `answer` is the end of what was streamed so far, None unless the daemon shows prompts.
-    """
+    """A request that holds a slot."""
 
     id: str
     backend: str
-    state: str
+    state: str  # connecting, prefill, decoding, or releasing (it was left or cut, the slot is not free yet)
     endpoint: str
     model: str
     client: str
@@ -115,9 +99,9 @@ class RunningRequest:
     waited_s: float
     elapsed_s: float
     ttft_s: float | None = None
-    tokens: int = 0
+    tokens: int = 0  # of all parts
     tokens_per_s: float | None = None
-    eta_s: float | None = None
+    eta_s: float | None = None  # the predicted time left
     dispatched_by: str = "policy"
     streaming: bool = False
     moves: tuple[MoveRecord, ...] = ()
@@ -125,23 +109,20 @@ class RunningRequest:
     slot: int | None = None
     cuts: int = 0
     parts: tuple[AnswerPart, ...] = ()
-    uncut: str = ""
-    stamp: int | None = None
+    uncut: str = ""  # why its answer will not be cut
+    stamp: int | None = None  # the priority it was sent with, by which the engine orders it
     urgency: int | None = None
     urgency_by: str = ""
-    estimated: bool = False
-    eta_low_s: float | None = None
+    estimated: bool = False  # state and tokens follow from speeds: an unstreamed answer shows nothing
+    eta_low_s: float | None = None  # four of five end between these two
     eta_high_s: float | None = None
-    answer: str | None = None
+    answer: str | None = None  # the end of what was streamed; None unless the daemon shows prompts
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
     """A request that has ended. `outcome`: completed, client_cancelled, operator_cancelled, upstream_error
-    (its server failed, or refused it with a status from 400), rejected, timeout. `backend` is the one it was
-    last sent to, "" if none. `real_class` is the class of the answer, "" if its length is unknown; `slot` is
-    the last it had, in which it was predicted to take `expected_s`. `remark`: what was wrong with it, such as
-    a prompt that the server truncated.
+    (its server failed, or refused it with a status from 400), rejected, timeout.
     """
 
     id: str
@@ -161,11 +142,11 @@ class FinishedRequest:
     parts: tuple[AnswerPart, ...] = ()
     urgency: int | None = None
     urgency_by: str = ""
-    backend: str = ""
-    real_class: str = ""
-    slot: int | None = None
-    expected_s: float | None = None
-    remark: str = ""
+    backend: str = ""  # the last it was sent to, "" if none
+    real_class: str = ""  # of the answer, "" if its length is unknown
+    slot: int | None = None  # the last it had
+    expected_s: float | None = None  # how long it was predicted to take there
+    remark: str = ""  # what was wrong with it, such as a prompt that the server truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +166,6 @@ class ClassStats:
     length_class: str
     wait: Percentiles
     sojourn: Percentiles
-    ttft: Percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +181,11 @@ class LevelState:
 
 @dataclass(frozen=True, slots=True)
 class UrgencyState:
-    """Urgency. `predictor` names what reads prompts for it, "" if nothing does; `target_s` is how long level
-    0 should wait at most, `late` how many waited longer. `heeded`: the policy orders by level.
-    """
-
     levels: tuple[LevelState, ...] = ()
-    predictor: str = ""
-    target_s: float | None = None
-    late: int = 0
-    heeded: bool = False
+    predictor: str = ""  # what reads prompts for it, "" if nothing does
+    target_s: float | None = None  # how long level 0 should wait at most
+    late: int = 0  # how many waited longer
+    heeded: bool = False  # the policy orders by level
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,32 +199,25 @@ class LevelMet:
 
 @dataclass(frozen=True, slots=True)
 class ServiceLevelState:
-    """The service level, as in `ttft-p95=2s`. `alert`: too many of the recent requests were late,
-    `recent_missed` is their share; `refused` were rejected because they could not be in time.
-    """
-
-    objective: str
-    alert: bool = False
-    recent_missed: float = 0.0
-    refused: int = 0
+    objective: str  # as in `ttft-p95=2s`
+    alert: bool = False  # too many of the recent requests were late
+    recent_missed: float = 0.0  # their share
+    refused: int = 0  # rejected because they could not be in time
     classes: tuple[LevelMet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TauState:
-    """The starvation guard. `recent` holds the times of the last promotions, the oldest first; `guards` says
-    whether the policy uses tau. `mu_short_s` is what tau was computed from, the mean sojourn time of short
-    requests in order of arrival, None if tau was not computed; `short_s` is what recent ones really took.
-    """
+    """The starvation guard."""
 
     tau_s: float | None = None
-    mu_short_s: float | None = None
+    mu_short_s: float | None = None  # short requests' mean sojourn time in order of arrival, if tau is of it
     source: str = "none"
     firings_total: int = 0
     firings_last_minute: int = 0
-    recent: tuple[float, ...] = ()
-    guards: bool = True
-    short_s: float | None = None
+    recent: tuple[float, ...] = ()  # the times of the last promotions, the oldest first
+    guards: bool = True  # the policy uses tau
+    short_s: float | None = None  # what recent short requests really took
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,33 +234,25 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What an engine with a queue of its own reports: requests running and waiting inside, answers preempted,
-    and the share of its KV cache in use, 0 to 1. None: not reported.
-    """
+    """What an engine with a queue of its own reports; None: not reported."""
 
     running: int | None = None
     waiting: int | None = None
     preemptions: int | None = None
-    kv_used: float | None = None
+    kv_used: float | None = None  # the share of its KV cache in use, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
-    """A server. `state`: up, loading, down. `standing` says why it gets less than its slots would take, "" if
-    it does not: draining, leaving (removed once it is idle), resting (it failed several times in a row),
-    warming (it has just come back). `waiting` counts requests that only it can serve, `offered` the models it
-    lists; None if it was not asked. `stamped`: its requests do not wait here, but carry a priority by which
-    it orders its own queue, `engine`; `heeded` is the share of recent starts there that followed the
-    priority. `prompt_stop_s` is how long it goes on reading a prompt after a cut, None before any. It cut
-    `truncated` prompts to its context; `cut_to` are the tokens of the last one and that context. While it is
-    away, requests are kept for it for `kept_for_s` more; None if it is there or never was, 0.0: not any more.
-    `self_test` says how far the daemon's own test of it is, "" if there is none; that counts nowhere else.
+    """A server. `standing` says why it gets less than its slots would take, "" if it does not: draining,
+    leaving (removed once it is idle), resting (it failed several times in a row), warming (it has just come
+    back).
     """
 
     name: str
     kind: str
     url: str
-    state: str
+    state: str  # up, loading, down
     slots: int
     busy: int
     version: str = ""
@@ -301,17 +262,17 @@ class BackendState:
     prefill_tokens_per_s: float | None = None
     swaps_total: int = 0
     standing: str = ""
-    waiting: int = 0
-    offered: int | None = None
+    waiting: int = 0  # requests that only it can serve
+    offered: int | None = None  # models that it lists; None if it was not asked
     weight: float = 1.0
-    stamped: bool = False
+    stamped: bool = False  # its requests do not wait here, but carry a priority by which it orders them
     engine: EngineState | None = None
-    heeded: float | None = None
-    prompt_stop_s: float | None = None
-    truncated: int = 0
-    cut_to: tuple[int, int] = (0, 0)
-    kept_for_s: float | None = None
-    self_test: str = ""
+    heeded: float | None = None  # the share of recent starts there that followed the priority
+    prompt_stop_s: float | None = None  # how long it goes on reading a prompt after a cut; None before any
+    truncated: int = 0  # prompts that it cut to its context
+    cut_to: tuple[int, int] = (0, 0)  # the tokens of the last one, and that context
+    kept_for_s: float | None = None  # how long requests are kept while it is away; None if it is not
+    self_test: str = ""  # how far the daemon's own test of it is; it counts nowhere else
 
     @property
     def is_there(self) -> bool:
@@ -321,44 +282,35 @@ class BackendState:
 
 @dataclass(frozen=True, slots=True)
 class PredictorState:
-    """How well the predictor does on this traffic. `ranking_accuracy` is over (Short, Long) pairs, ties count
-    half.
-    """
+    """How well the predictor does on this traffic."""
 
     name: str
     judged: int = 0
-    ranking_accuracy: float | None = None
+    ranking_accuracy: float | None = None  # over (Short, Long) pairs, ties count half
     q90_coverage: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Requests by outcome since the start; `submitted` includes those still here. `cuts` counts requests that
-    were cut, `resumes` those that went on, `recomputed_tokens` the tokens read again for it where the server
-    tells, `repeats` answers that broke off and were asked for again. `upstream_error` counts those that a
-    server refused, too.
-    """
+    """Requests by outcome since the start."""
 
-    submitted: int = 0
+    submitted: int = 0  # with those still here
     completed: int = 0
     client_cancelled: int = 0
-    upstream_error: int = 0
+    upstream_error: int = 0  # with those that a server refused
     rejected: int = 0
     timeout: int = 0
     passed_through: int = 0
-    cuts: int = 0
-    resumes: int = 0
-    recomputed_tokens: int = 0
-    repeats: int = 0
+    cuts: int = 0  # requests that were cut
+    resumes: int = 0  # those that went on
+    recomputed_tokens: int = 0  # tokens read again for it, where the server tells
+    repeats: int = 0  # answers that broke off and were asked for again
     operator_cancelled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """A client: its queued and running requests, its limits, and its answer tokens since the daemon started.
-    `ruled`: an operator set rules for it. `tau_s` None means the default. `priority` is the range it may ask
-    for, `urgency` that of levels; `late` counts first tokens later than promised.
-    """
+    """A client: its queued and running requests, its limits, and its answer tokens since the start."""
 
     name: str
     waiting: int = 0
@@ -367,11 +319,11 @@ class ClientState:
     weight: float = 1.0
     max_waiting: int | None = None
     max_running: int | None = None
-    tau_s: float | None = None
-    priority: tuple[int, int] = (0, 100)
-    ruled: bool = False
+    tau_s: float | None = None  # None: the default
+    priority: tuple[int, int] = (0, 100)  # the range it may ask for
+    ruled: bool = False  # an operator set rules for it
     urgency: tuple[int, int] = (2, 4)
-    late: int = 0
+    late: int = 0  # first tokens later than promised
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,56 +337,45 @@ class LogEvent:
 
 @dataclass(frozen=True, slots=True)
 class WaitingState:
-    """Totals of the whole queue: requests, held and suspended ones, those of each predicted class, and the
-    predicted seconds until it and all running requests are done. No server that is up can take the `stranded`
-    ones, the first of which is refused in `refused_in_s`. The queue has had waiting requests for `backlog_s`
-    and does not get shorter, None if it does.
-    """
+    """Totals of the whole queue, and of each predicted class."""
 
     total: int = 0
     held: int = 0
-    suspended: int = 0
     short: int = 0
     medium: int = 0
     long: int = 0
-    clear_s: float = 0.0
-    stranded: int = 0
-    refused_in_s: float | None = None
-    backlog_s: float | None = None
+    clear_s: float = 0.0  # until it and all running requests are done, as predicted
+    stranded: int = 0  # those that no server that is up can take
+    refused_in_s: float | None = None  # when the first of those is refused
+    backlog_s: float | None = None  # how long it has had requests without becoming shorter; None if it does
 
 
 @dataclass(frozen=True, slots=True)
 class GainState:
     """What the order of service gained over order of arrival. All figures are of pairs: the same requests,
     with both waits known. Background requests are not compared, and pauses and outages do not count.
-
-    `short_s` is the median wait of Short answers in the last hour, None without any. `minutes` holds their
-    mean waits, with scheduling and without, the newest minute last. Since midnight: the seconds that all
-    waited, and waited less, of how many answers, for how many of these a length before them was estimated,
-    and the prompt tokens that were not read again. `behind` answers are not compared yet: one before them has
-    not ended.
     """
 
-    short_s: float | None = None
-    saved_today_s: float = 0.0
-    minutes: tuple[tuple[float, float] | None, ...] = ()
+    short_s: float | None = None  # the median wait of Short answers in the last hour
+    saved_today_s: float = 0.0  # since midnight, of all together
+    minutes: tuple[tuple[float, float] | None, ...] = ()  # mean waits, with and without, the newest last
     answers_today: int = 0
-    estimated_today: int = 0
-    spared_tokens_today: float = 0.0
-    behind: int = 0
+    estimated_today: int = 0  # for how many of these a length before them was estimated
+    spared_tokens_today: float = 0.0  # of prompts, that were not read again
+    behind: int = 0  # answers that are not compared yet: one before them has not ended
     waited_today_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutlook:
     """When queued requests would start under a policy, the same ones for all policies: medians of Short and
-    Long, seconds from now, None if there are none. If the policy `cuts` answers, before any cut.
+    Long, seconds from now, None if there are none.
     """
 
     policy: str
     short_s: float | None = None
     long_s: float | None = None
-    cuts: bool = False
+    cuts: bool = False  # the policy cuts answers; the medians are before any cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,15 +388,8 @@ class StatusLine:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """A session of an agent: its client, its turns, its context and what servers read of its prompts and took
-    from their caches, in tokens.
-
-    `state` is running, waiting, parked (waits for its turn), held (has its turn while it is away) or resting,
-    for `since_s`; it is held for `hold_left_s` more, None if it is not. `reread_tokens` were read again
-    because the beginning of its prompt changed; `broken` says what changed last, "" if nothing did.
-    `program` is the agent's name, "" if unknown; its task is `age_s` old. `calls_tool`: its last answer
-    called a tool. `parent` is the id of the session whose subagent it is, "" if it is none. `saved_s` is how
-    long it would take to read what came from the caches, None while the speed is not measured.
+    """A session of an agent, with its client. `state`: running, waiting, parked (waits for its turn), held
+    (has its turn while it is away) or resting. Tokens are those of its prompts.
     """
 
     id: str
@@ -464,32 +398,29 @@ class SessionState:
     turns: int
     context_tokens: float
     read_tokens: float
-    cached_tokens: float
-    since_s: float = 0.0
-    hold_left_s: float | None = None
-    reread_tokens: float = 0.0
-    broken: str = ""
-    program: str = ""
-    age_s: float = 0.0
-    calls_tool: bool = False
-    parent: str = ""
-    saved_s: float | None = None
+    cached_tokens: float  # taken from servers' caches
+    since_s: float = 0.0  # how long it has been in this state
+    hold_left_s: float | None = None  # None if it is not held
+    reread_tokens: float = 0.0  # read again because the beginning of its prompt changed
+    broken: str = ""  # what changed last, "" if nothing did
+    program: str = ""  # the agent's name, "" if unknown
+    age_s: float = 0.0  # of its task
+    calls_tool: bool = False  # its last answer called a tool
+    parent: str = ""  # the id of the session whose subagent it is
+    saved_s: float | None = None  # how long it would take to read the cached tokens; None without a speed
 
 
 @dataclass(frozen=True, slots=True)
 class SessionsState:
-    """The sessions of agents, those with a turn first, then those parked; long resting ones are left out.
-    Subagents follow their parent.
-    `turns` and `parked` count them; `read_tokens` and `cached_tokens` sum the prompts of all requests since
-    the start, `saved_s` is how long it would take to read those from the cache. `room_tokens` is the learned
-    size of the KV caches that are too small for what they were sent, None if none was.
+    """The sessions of agents: those with a turn first, then those parked, subagents behind their parent; long
+    resting ones are left out. Tokens and `saved_s` are of all requests since the start.
     """
 
     turns: int = 0
     parked: int = 0
     read_tokens: float = 0.0
     cached_tokens: float = 0.0
-    room_tokens: float | None = None
+    room_tokens: float | None = None  # the learned size of the KV caches that are too small for what they get
     listed: tuple[SessionState, ...] = ()
     saved_s: float | None = None
 
@@ -502,19 +433,13 @@ class SessionsState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state. `mode`: serving, paused, draining. `stats_paired` and `stats_fcfs` are waits of the
-    same requests of the last hour: what they waited, and what they would have in order of arrival.
-    `utilisation` is the share of the slots' time in use over the last `utilisation_s`. `clients` are the
-    busiest. `queue` holds the first rows in scheduling order, `waiting` the totals of the whole queue.
-    `summaries` describe each of `policies`; `displaced_policy` is the one that is suspended while its upper
-    bounds do not hold, "" if none is.
-    """
+    """The whole state."""
 
     taken_at: float
     daemon_version: str
     pid: int
     listen: str
-    mode: str
+    mode: str  # serving, paused, draining
     uptime_s: float
     policy: str
     policies: tuple[str, ...]
@@ -522,22 +447,22 @@ class Snapshot:
     predictor: PredictorState
     backends: tuple[BackendState, ...]
     running: tuple[RunningRequest, ...]
-    queue: tuple[QueuedRequest, ...]
+    queue: tuple[QueuedRequest, ...]  # the first rows in scheduling order
     recent: tuple[FinishedRequest, ...]
     stats: tuple[ClassStats, ...]
     counters: Counters
     queue_capacity: int
-    utilisation: float | None = None
+    utilisation: float | None = None  # the share of the slots' time in use over the last `utilisation_s`
     log: tuple[LogEvent, ...] = ()
-    stats_fcfs: tuple[ClassStats, ...] = ()
-    stats_paired: tuple[ClassStats, ...] = ()
-    clients: tuple[ClientState, ...] = ()
+    stats_fcfs: tuple[ClassStats, ...] = ()  # of the last hour's requests: waits in order of arrival
+    stats_paired: tuple[ClassStats, ...] = ()  # and what the same ones waited
+    clients: tuple[ClientState, ...] = ()  # the busiest
     schema: int = SCHEMA_VERSION
     urgency: UrgencyState = UrgencyState()
     service_level: ServiceLevelState | None = None
     waiting: WaitingState = WaitingState()
-    summaries: tuple[str, ...] = ()
-    displaced_policy: str = ""
+    summaries: tuple[str, ...] = ()  # of each of `policies`
+    displaced_policy: str = ""  # suspended while its upper bounds do not hold, "" if none is
     verdict: StatusLine = StatusLine()
     gain: GainState = GainState()
     sessions: SessionsState = SessionsState()

@@ -20,23 +20,18 @@ from clairvoyant_cli.system import create_for_owner, lock_now, remove
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """A server of a `kind` listened at `address` (HOST:PORT) and moves to a `port` of 127.0.0.1.
-
-    The systemd unit `unit` runs it, or LM Studio, or the proxy if there is a `command`: that starts it at its
-    own address; `app` is the desktop app that did. The proxy gets `flags` and runs as the user's service if
-    `service`, whose file held `service_before` (None: there was none). `step` is what was begun last.
-    """
+    """A server that moves to another port. Its systemd unit runs it, or LM Studio, or else the proxy."""
 
     kind: str
-    address: str
-    port: int
-    flags: tuple[str, ...]
-    service: bool
-    service_before: str | None = None
+    address: str  # where it listened, HOST:PORT
+    port: int  # of 127.0.0.1, where it moves to
+    flags: tuple[str, ...]  # of the proxy
+    service: bool  # the proxy runs as the user's service
+    service_before: str | None = None  # what the file of that held; None: there was none
     unit: str = ""
-    command: str = ""
-    app: tuple[str, ...] = ()
-    step: str = ""
+    command: str = ""  # starts it at its own address, if the proxy runs it
+    app: tuple[str, ...] = ()  # the desktop app that started it
+    step: str = ""  # what was begun last
 
     @property
     def url(self) -> str:

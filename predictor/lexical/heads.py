@@ -18,7 +18,7 @@ EVERYBODY = 0
 
 MAX_HEADS = 16  # of 2 MB each; beyond them the principal with the fewest answers loses its own
 
-OWN_ANSWERS = 50  # after so many answers a principal is predicted from its own alone
+OWN_ANSWERS = 50  # from this many on, a principal is predicted from its own answers alone
 
 Exported = Mapping[str, tuple[int, Mapping[str, tuple[float, ...]]]]
 

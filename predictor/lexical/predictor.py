@@ -79,7 +79,6 @@ class LexicalPredictor(Predictor):
     """Predicts with the model in one directory and learns from the answers."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        """Load the model; ModelError if it cannot be used."""
         self.name = name
         self._model = LexicalModel(directory)
         self._calibration = self._model.card.calibration
@@ -143,18 +142,22 @@ class LexicalPredictor(Predictor):
         Such an answer counts as the median of those that are (a censored regression: Tobin, 1958).
         """
         memo = prediction.memo
-        if isinstance(memo, ChoreMemo):
+        if isinstance(memo, ChoreMemo) and not self.frozen:
             self._chores.learn(memo, tokens)
         if not isinstance(memo, Memo):
             return
+        is_capped = memo.cap is not None and tokens >= memo.cap
+        if not is_capped:  # where the client ends an answer says nothing of where the model would have
+            self._judged.judge(prediction.score, tokens_at(memo.q90), tokens)
+        if self.frozen:
+            return
         real, head = log_tokens(tokens), self._heads.to_teach(memo.principal)
-        if memo.cap is not None and tokens >= memo.cap:
+        if is_capped:
             spread = memo.spread * head.edges.of(memo.model).scale
             if real < memo.mean - EXPECTED_ABOVE * spread:
                 return
             real = median_above(memo.mean, spread, real)
-        else:  # where the client ends an answer says nothing of where the model would have
-            self._judged.judge(prediction.score, tokens_at(memo.q90), tokens)
+        else:
             taught = head.edges.to_teach(memo.model)
             taught.learn((real - memo.mean) / memo.spread, real > memo.q90)
             if memo.cap is None or memo.cap >= LONG_FROM_TOKENS:
@@ -167,7 +170,6 @@ class LexicalPredictor(Predictor):
         return self._chores.predict(replace(view, max_tokens=cap), "after thinking", USUAL_AFTER_THINKING)
 
     def quality(self) -> Quality:
-        """Return how the predictions compare with the answers."""
         return self._judged.quality()
 
     def explain(self, view: PromptView) -> list[tuple[str, float]]:

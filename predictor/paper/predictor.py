@@ -47,11 +47,9 @@ class PaperPredictor(Predictor):
         return Prediction(short, medium, long, long, expected, upper, self.name)
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
-        """Judge the prediction; the paper's model itself is fixed."""
         self._judged.judge(prediction.score, prediction.q90_tokens, tokens)
 
     def quality(self) -> Quality:
-        """Return how the predictions compare with the answers."""
         return self._judged.quality()
 
     def explain(self, view: PromptView) -> list[tuple[str, float]]:

@@ -48,14 +48,14 @@ COST = (np.abs(_OFF) > 1) + TOO_LATE * ((_OFF > 0) & (_TRUE <= URGENT)) + EACH_L
 """The cost of predicting each level for each true one, (LEVELS, LEVELS) as [true][said]."""
 
 
-def words_of(text: str) -> list[bytes]:
+def words_read(text: str) -> list[bytes]:
     """Return the words of a text that are read, digits blurred."""
     return in_english(split(window(text, HEAD, TAIL)))
 
 
 def telling_words(text: str, signs: Signs, telling: Set[int]) -> list[bytes]:
     """Return the words of a text; of one about a patient only those whose hash is among the `telling`."""
-    words = words_of(text)
+    words = words_read(text)
     return [word for word in words if crc32(word) in telling] if signs.of_patient else words
 
 
@@ -72,7 +72,6 @@ def least_cost(chances: Floats) -> npt.NDArray[np.intp]:
 
 
 def softmax(scores: Floats) -> Floats:
-    """Return chances, (n, LEVELS), of scores."""
     raised: Floats = np.exp(scores - scores.max(axis=1, keepdims=True))
     raised /= raised.sum(axis=1, keepdims=True)
     return raised

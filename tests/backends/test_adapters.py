@@ -155,7 +155,6 @@ def test_no_two_servers_have_one_name() -> None:
 
 
 def body_of(adapter: Adapter, refusal: Refusal, family: Family) -> bytes:
-    """Return what a refused client reads."""
     return adapter.render(refusal, Route(family, Work.PASS, Shape.OPAQUE))[1]
 
 
@@ -215,17 +214,14 @@ class Process:
         self._port, self._environment, self._runner = port, environment, runner
 
     def net_connections(self, kind: str) -> list[Any]:
-        """Return its one socket."""
         return [SimpleNamespace(status=psutil.CONN_LISTEN, laddr=SimpleNamespace(port=self._port))]
 
     def environ(self) -> Mapping[str, str]:
-        """Return its environment, if one may look."""
         if self._environment is None:
             raise psutil.AccessDenied
         return self._environment
 
     def children(self) -> list[Any]:
-        """Return its runner."""
         return [SimpleNamespace(cmdline=lambda: list(self._runner))]
 
 

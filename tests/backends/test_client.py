@@ -23,19 +23,15 @@ QUESTION = Question("q", "Write a long story.", 64)
 
 
 def sse(*events: object) -> bytes:
-    """Return events as a server sends them."""
     return b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n"
 
 
 def delta(text: str, reason: str | None = None) -> dict[str, object]:
-    """Return one chunk of an OpenAI stream."""
     return {"choices": [{"delta": {"content": text}, "finish_reason": reason}]}
 
 
 @asynccontextmanager
 async def server(path: str, response: Response) -> AsyncIterator[str]:
-    """Serve one canned response."""
-
     async def answer(request: Request) -> Response:
         return response
 
@@ -44,7 +40,6 @@ async def server(path: str, response: Response) -> AsyncIterator[str]:
 
 
 async def asked(url: str, backend: str = "llamacpp") -> TimedAnswer:
-    """Ask the question."""
     async with Client(Found(adapter_of(backend), url), "m") as client:
         return await client.ask(QUESTION)
 

@@ -50,7 +50,6 @@ values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.di
 
 
 def text(value: Any) -> bytes:
-    """Return a value as JSON."""
     return json.dumps(value).encode()
 
 

@@ -6,7 +6,7 @@ from clairvoyant_cli.backends.speeds import MAX_AT_ONCE, Speeds
 
 
 def learned(*answers: tuple[float, float], measured: float | None = None) -> Speeds:
-    """Return the speeds after answers of so many tokens in so many seconds."""
+    """Return the speeds learned from answers, each given by its tokens and seconds."""
     speeds = Speeds(measured=(measured, measured))
     for tokens, seconds in answers:
         speeds.learn(tokens, seconds, tokens, seconds)

@@ -25,13 +25,11 @@ PROOF = Continuation("raw", 24, 24, 0.012, 0.008, fingerprint="template:a")
 
 @pytest.fixture(scope="module")
 def backend() -> Iterator[str]:
-    """A fast simulated backend in a process of its own."""
     with child("-m", "tests.fakes.replay_process", "--decode", 20_000, "--prefill", 400_000) as url:
         yield url
 
 
 def calibrate(*arguments: object, db: Path) -> "subprocess.Popen[str]":
-    """Start the command."""
     return subprocess.Popen(
         [sys.executable, "-m", "clairvoyant_cli", "calibrate", *map(str, arguments), "--db", str(db)],
         cwd=ROOT,

@@ -36,7 +36,6 @@ def server(slots: int = 1, decode: float = 4000.0) -> AbstractAsyncContextManage
 
 
 async def run(slots: int) -> Run:
-    """Calibrate a server of so many slots."""
     async with server(slots) as (engine, url):
         outcome, told = await measured(url)
     return Run(outcome, told, engine.journal)
@@ -44,7 +43,6 @@ async def run(slots: int) -> Run:
 
 @pytest.fixture(scope="module")
 def serial() -> Run:
-    """A calibration of a server that answers one at a time."""
     return run_virtually(run(slots=1))
 
 

@@ -38,7 +38,6 @@ def test_readings_are_as_long_as_asked_and_begin_differently() -> None:
 
 
 def answer(first_s: float, last_s: float) -> TimedAnswer:
-    """An answer whose tokens came from the one time to the other."""
     return TimedAnswer(0.0, first_s, last_s, last_s, events=10)
 
 

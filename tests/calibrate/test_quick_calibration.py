@@ -28,7 +28,6 @@ NOISE = ("speed varied", "other clients")
 
 
 def answered(prompt: str, rng: Random) -> int:
-    """Answer at lengths that are far apart within each class."""
     asks_for_much = any(word in prompt for word in ("long", "detailed", "depth", "comprehensive"))
     median, least, most = (330, 205, 700) if asks_for_much else (30, 3, 190)
     return min(most, max(least, int(median * rng.lognormvariate(0.0, 0.5))))
@@ -136,7 +135,6 @@ def test_a_bounded_run_ends_though_the_queue_takes_longer_than_it_promised() -> 
 
 
 def told(tokens: int, tokens_per_s: float) -> Sample:
-    """An answer as a server tells of it."""
     return Sample("service", "q", 10, tokens, 0.0, 0.0, 1.0, decode_s=tokens / tokens_per_s)
 
 

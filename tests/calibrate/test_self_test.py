@@ -67,7 +67,6 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def simulated(*, loaded: bool = True, decode: float = 50.0) -> AsyncIterator[tuple[Engine, str]]:
-    """Run a server of one slot."""
     engine = Engine(speed=Speed(1000.0, decode), answer_tokens=lambda prompt, rng: 300)
     app = Replay(engine)
     if loaded:
@@ -112,7 +111,6 @@ def said(daemon: Daemon) -> str:
 
 
 async def asked(daemon: Daemon, prompt: str = "Hello", tokens: int = 10) -> None:
-    """Ask for a whole answer."""
     body = {"model": "replay", "messages": [{"role": "user", "content": prompt}], "stream": False}
     async with httpx.AsyncClient(base_url=daemon.base_url, timeout=LONG_S, trust_env=False) as http:
         answer = await http.post("/api/chat", json=body | {"options": {"num_predict": tokens}})

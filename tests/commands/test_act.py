@@ -6,21 +6,16 @@ from click.testing import CliRunner, Result
 
 from clairvoyant_cli.commands.act import command
 from tests.fakes.raw_http import post
-from tests.fakes.scripted_upstream import Conversation
+from tests.fakes.scripted_upstream import silent
 from tests.fakes.serving import between, until
 
 
 async def act(*arguments: str) -> Result:
-    """Run the command."""
     return await asyncio.to_thread(CliRunner().invoke, command, [*arguments])
 
 
 async def test_a_level_is_corrected_and_what_is_wrong_is_said() -> None:
-    async def script(it: Conversation) -> None:
-        await it.request()
-        await it.left()
-
-    async with between(script, policy="urgency") as (daemon, client):
+    async with between(silent, policy="urgency") as (daemon, client):
         client.send(post("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "short"}]}'))
         state = await until(daemon, lambda s: len(s.running) == 1)
         where = ("--url", daemon.base_url)

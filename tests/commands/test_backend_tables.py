@@ -27,7 +27,6 @@ url = "llamacpp"
 
 
 def read(text: str, folder: Path, flags: dict[str, object] | None = None) -> ServeConfig:
-    """Load a configuration from a file."""
     file = folder / "config.toml"
     file.write_text(text)
     return load_serve_config(flags or {}, file=file, env={})

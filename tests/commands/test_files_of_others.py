@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from clairvoyant_lab.simulator.traces import read_history
+from clairvoyant_lab.training.text_lines import LONGEST_LINE
 from click.testing import CliRunner
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -14,7 +15,6 @@ from clairvoyant_cli.files import LARGE_BYTES
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import decode
-from predictor.text_lines import LONGEST_LINE
 from tests.fakes.scripted_upstream import answer, answering
 
 CONTENTS = {
@@ -113,7 +113,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(output: str, 
 
 
 def test_a_trace_with_too_many_requests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("predictor.text_lines.MOST_LINES", 4)
+    monkeypatch.setattr("clairvoyant_lab.training.text_lines.MOST_LINES", 4)
     file = tmp_path / "trace.csv"
     file.write_text("tokens\n" + "5\n" * 4)
     assert len(read_history(file, limit=3).workload) == 3

@@ -54,11 +54,7 @@ async def test_https_before_a_plain_server_is_refused_with_the_right_address() -
             await locate_server(secure, prober)
 
 
-async def test_doctor_takes_a_second_daemon_for_what_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
+async def test_doctor_takes_a_second_daemon_for_what_it_is(tmp_path: Path) -> None:
     async with (
         serve_app(Replay().app) as url,
         serving(url, announced=True) as first,

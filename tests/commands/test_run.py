@@ -19,7 +19,7 @@ from clairvoyant_cli.commands.env import past_proxies
 from clairvoyant_cli.commands.run import _told
 from clairvoyant_cli.proxy.composition import Daemon
 from tests.fakes.replay_backend import Engine, Replay
-from tests.fakes.serving import serving
+from tests.fakes.serving import replaying
 from tests.tui.board import busy
 
 NOWHERE = "http://127.0.0.1:9"
@@ -64,7 +64,6 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 async def started(home: Path, *words: str, **more: str) -> asyncio.subprocess.Process:
-    """Start `clairvoyant run`."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", WITHOUT_DEFAULT, "run"),
         *words,
@@ -76,7 +75,6 @@ async def started(home: Path, *words: str, **more: str) -> asyncio.subprocess.Pr
 
 
 async def ran(home: Path, *words: str, stdin: bytes = b"", **more: str) -> tuple[int | None, str, str]:
-    """Return exit code, output and errors of `clairvoyant run`."""
     process = await started(home, *words, **more)
     out, err = await process.communicate(stdin)
     return process.returncode, out.decode(), err.decode()
@@ -84,7 +82,7 @@ async def ran(home: Path, *words: str, stdin: bytes = b"", **more: str) -> tuple
 
 @asynccontextmanager
 async def proxy() -> AsyncIterator[Daemon]:
-    async with serve_app(Replay(Engine(1)).app) as url, serving(url) as daemon:
+    async with replaying(Engine(1)) as daemon:
         yield daemon
 
 

@@ -11,7 +11,7 @@ from clairvoyant_cli.commands.status import command
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.state import client as state_client
 from tests.fakes.raw_http import post
-from tests.fakes.scripted_upstream import Conversation
+from tests.fakes.scripted_upstream import silent
 from tests.fakes.serving import between, until
 
 CHAT = json.dumps({"model": "[/]", "messages": [{"role": "user", "content": "short"}]}).encode()
@@ -23,11 +23,7 @@ async def printed(rules: str, tmp_path: Path) -> str:
     file.write_text(rules)
     file.chmod(0o600)
 
-    async def script(it: Conversation) -> None:
-        await it.request()
-        await it.left()
-
-    async with between(script, clients=str(file)) as (daemon, client):
+    async with between(silent, clients=str(file)) as (daemon, client):
         client.send(post("/v1/chat/completions", CHAT, "X-Api-Key: key-of-it"))
         await until(daemon, lambda s: len(s.running) == 1)
         token = tmp_path / "token"

@@ -73,8 +73,6 @@ Answer = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def server(answer: Answer, port: int = 0) -> AsyncIterator[int]:
-    """A server that answers each connection as told."""
-
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         await answer(head, writer)

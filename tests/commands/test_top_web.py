@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 from click.testing import CliRunner
 
 from clairvoyant_cli.commands import web
@@ -23,7 +22,7 @@ from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.encoding import decode
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay
-from tests.fakes.serving import asked, serving, until
+from tests.fakes.serving import asked, replaying, until
 
 TOKEN = "the-admin-token"  # noqa: S105 - of the test
 SECRET = secret_of(TOKEN) or ""
@@ -56,7 +55,6 @@ class Browser:
                     kind = "message"
 
     async def act(self, verb: str, body: Any = None, **headers: str) -> httpx.Response:
-        """Ask for an action as the page does."""
         sent = {"Content-Type": "application/json"} | KNOWN | headers
         return await self.client.post(f"/actions/{verb}", content=json.dumps(body or {}), headers=sent)
 
@@ -75,8 +73,7 @@ async def browser(
     backend = Replay(Engine())
     backend.engine.freeze()
     async with (
-        serve_app(backend.app) as url,
-        serving(url, slots=1, **settings) as daemon,
+        replaying(backend, slots=1, **settings) as daemon,
         asked(daemon, *(chat(f"{number} <img src=x onerror=alert(1)>") for number in range(waiting + 1))),
         serving_pages("127.0.0.1:0", daemon.base_url, token, readonly=readonly) as address,
         httpx.AsyncClient(base_url=address.partition("?")[0]) as client,

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.demo.asker import Call
-from clairvoyant_cli.demo.prompts import DEMO, Question, load_prompts
+from clairvoyant_cli.demo.questions import TITLED, Call, Question, load_questions
 from clairvoyant_cli.demo.race import MOST_QUESTIONS, Sojourn, by_class, change_of, draw
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 
 
 def test_demo_questions_are_distinct_and_titles_fit_their_column() -> None:
-    pools = load_prompts(DEMO)
+    pools = load_questions(TITLED)
     questions = [*pools[LengthClass.SHORT], *pools[LengthClass.LONG]]
     assert len(pools[LengthClass.SHORT]) == len(pools[LengthClass.LONG]) == MOST_QUESTIONS // 2
     assert len({q.prompt for q in questions}) == len({q.title for q in questions}) == len(questions)
@@ -40,7 +39,7 @@ def test_percentiles_are_those_of_numpy(values: list[float], fraction: float) ->
 
 
 def test_failed_calls_are_not_counted() -> None:
-    short, long = Question("a", "a", 10), Question("b", "b", 1000)
+    short, long = Question("a", 10), Question("b", 1000)
     calls = [
         Call(short, sent_s=0.0, ended_s=1.0),
         Call(short, sent_s=0.0, ended_s=3.0),

@@ -1,24 +1,16 @@
 """`clairvoyant demo` from end to end: two backends, two daemons, the shipped predictor."""
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli.commands import demo
-from clairvoyant_cli.demo.asker import Call
-from clairvoyant_cli.demo.prompts import Question
+from clairvoyant_cli.demo.questions import Call, Question
 from clairvoyant_cli.demo.race import Lane
 from clairvoyant_cli.errors import ClairvoyantError
 
 QUICK = ["--speed", "20000", "--requests", "6"]
-
-
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the daemons' word of themselves out of the user's directories."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 def test_the_result_is_json_on_stdout_and_nothing_else() -> None:
@@ -44,7 +36,7 @@ def test_without_a_terminal_it_prints_lines_and_the_table() -> None:
 
 
 def test_a_failed_request_is_a_failed_demo() -> None:
-    calls = [Call(Question(name, name, 1), sent_s=0.0, ended_s=1.0) for name in ("q", "r")]
+    calls = [Call(Question(name, 1), sent_s=0.0, ended_s=1.0) for name in ("q", "r")]
     lane = Lane("fcfs", "", None, calls)  # type: ignore[arg-type]
     demo._refuse_failures([lane])
     calls[1].error = "HTTP 503"

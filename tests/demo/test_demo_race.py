@@ -9,8 +9,7 @@ from clairvoyant_lab.asgi_server import serve_app
 from rich.console import Console
 
 from clairvoyant_cli.backends.chat_probe import client_for
-from clairvoyant_cli.demo.asker import Asker, Call
-from clairvoyant_cli.demo.prompts import Question
+from clairvoyant_cli.demo.questions import Call, Question, ask
 from clairvoyant_cli.demo.race import (
     Lane,
     Narrator,
@@ -22,6 +21,7 @@ from clairvoyant_cli.demo.race import (
     result_table,
     window,
 )
+from clairvoyant_cli.demo.simulated_server import SimulatedServer
 from clairvoyant_cli.state.snapshot import (
     Counters,
     PredictionState,
@@ -45,7 +45,6 @@ class NoProxy:
     queue: Sequence[str] = ()
 
     def snapshot(self) -> Snapshot:
-        """Return the state that the test chose."""
         return Snapshot(
             taken_at=0.0,
             daemon_version="",
@@ -75,7 +74,7 @@ class NoProxy:
 
 
 def lane_of(*names: str, proxy: NoProxy | None = None) -> Lane:
-    calls = [Call(Question(name, name, 10), sent_s=0.0) for name in names]
+    calls = [Call(Question(name, 10, name), sent_s=0.0) for name in names]
     return Lane("fcfs", "First come", proxy or NoProxy("http://127.0.0.1:9"), calls)
 
 
@@ -109,7 +108,7 @@ async def test_both_lanes_get_the_same_burst_and_answer_it() -> None:
     looks: list[float] = []
     async with serve_app(backends[0].app) as one, serve_app(backends[1].app) as two:
         lanes = [Lane("x", "X", NoProxy(url), [Call(q) for q in questions]) for url in (one, two)]
-        took_s = await race(lanes, Asker("replay"), lambda lanes, elapsed_s: looks.append(elapsed_s))
+        took_s = await race(lanes, lambda lanes, elapsed_s: looks.append(elapsed_s))
     assert [s.digest for s in backends[0].engine.journal] == [s.digest for s in backends[1].engine.journal]
     for lane in lanes:
         assert [call.tokens for call in lane.calls] == [q.tokens for q in questions]
@@ -121,14 +120,14 @@ async def test_both_lanes_get_the_same_burst_and_answer_it() -> None:
 async def test_failures_are_recorded_in_their_calls() -> None:
     engine = Engine(answer_tokens=lambda prompt, rng: 5)
     backend = Replay(engine)
-    calls = [Call(Question("q", "q", 5)) for _ in range(4)]
+    calls = [Call(Question("q", 5)) for _ in range(4)]
     async with serve_app(backend.app) as url, client_for(url) as client:
         engine.fail_next(503)
         engine.die_next(after_tokens=2)
         for call in calls[:3]:
-            await Asker("replay").ask(client, call)
+            await ask(client, call)
     async with client_for(url) as client:
-        await Asker("replay").ask(client, calls[3])
+        await ask(client, calls[3])
     assert [call.error for call in calls] == ["HTTP 503", "RemoteProtocolError", None, "ConnectError"]
     assert calls[3].sojourn_s is None
 
@@ -158,7 +157,7 @@ def test_a_frame_fits_its_terminal(width: int, height: int, count: int) -> None:
 
 @pytest.mark.parametrize("running", [0, 10, 19])
 def test_the_running_row_stays_in_view(running: int) -> None:
-    call = Call(Question("q", "q", 1))
+    call = Call(Question("q", 1))
     rows = [Row(call, Place.RUNNING if i == running else Place.WAITING, None) for i in range(20)]
     shown, above, below = window(rows, 8)
     assert Place.RUNNING in [row.place for row in shown]
@@ -201,11 +200,25 @@ async def test_a_cancelled_race_cancels_its_requests() -> None:
     backend = Replay(Engine(speed=Speed(decode_tokens_per_s=100)))
     begun = asyncio.Event()
     async with serve_app(backend.app) as url:
-        lane = Lane("x", "X", NoProxy(url), [Call(Question("q", "q", 5))])
-        running = asyncio.create_task(race([lane], Asker("replay"), lambda lanes, elapsed_s: begun.set()))
+        lane = Lane("x", "X", NoProxy(url), [Call(Question("q", 5))])
+        running = asyncio.create_task(race([lane], lambda lanes, elapsed_s: begun.set()))
         await begun.wait()
         await backend.engine.wait_until(lambda c: c.started == 1)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         await backend.engine.wait_until(lambda c: c.ended == 1)
+
+
+async def test_the_simulated_server_answers_in_order_and_forgets_a_client_that_leaves() -> None:
+    calls = [Call(Question(name, tokens)) for name, tokens in (("endless", 10**6), ("two", 2), ("three", 3))]
+    lengths = {call.question.prompt: call.question.tokens for call in calls}
+    app = SimulatedServer(lengths, tokens_per_s=1000.0, slots=1, stride=1).app
+    async with serve_app(app) as url, client_for(url) as client, asyncio.TaskGroup() as group:
+        endless, *others = [group.create_task(ask(client, call)) for call in calls]
+        while not calls[0].tokens:
+            await asyncio.wait([endless], timeout=0.01)
+        assert not any(each.done() for each in others)
+        endless.cancel()
+    assert [(call.tokens, call.error) for call in calls[1:]] == [(2, None), (3, None)]
+    assert (calls[1].ended_s or 0.0) <= (calls[2].ended_s or 0.0)

@@ -286,8 +286,7 @@ def test_keys_are_required_beyond_loopback() -> None:
         assert finding.level is Level.NOTE
 
 
-def test_readable_secrets_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+def test_readable_secrets_are_a_warning(tmp_path: Path) -> None:
     key = tmp_path / "keys"
     key.write_text("me:secret")
     key.chmod(0o644)
@@ -305,10 +304,7 @@ def test_readable_secrets_are_a_warning(tmp_path: Path, monkeypatch: pytest.Monk
         ("clients", "[clients.me]\nwieght = 2", "did you mean weight?"),
     ],
 )
-def test_invalid_key_files_are_found(
-    setting: str, text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+def test_invalid_key_files_are_found(setting: str, text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text(text)
     path.chmod(0o600)

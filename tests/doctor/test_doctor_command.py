@@ -21,9 +21,7 @@ from tests.fakes.serving import serving
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
+def no_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OLLAMA_HOST", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
@@ -48,7 +46,7 @@ async def test_a_complete_setup_is_ok(tmp_path: Path) -> None:
             code, found = await asyncio.to_thread(examine, "--config", str(file), "--url", daemon.base_url)
     assert {topic: f["level"] for topic, f in found.items() if f["level"] in ("warning", "broken")} == {}
     assert code == ExitCode.OK
-    assert {"version", "backend", "models", "daemon", "predictor", "files", "gpu"} <= found.keys()
+    assert {"version", "backend", "models", "daemon", "predictor", "files"} <= found.keys()
 
 
 async def test_servers_default_to_those_of_the_running_daemon() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.kv_cache import KvCache
 
-from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import replaying, serving, until
 from tests.fakes.watched_steps import watched_steps
 
 AGENTS = 300
@@ -19,7 +19,6 @@ TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "
 
 
 def turn(number: int) -> bytes:
-    """Return the second turn of an agent's session."""
     messages = [
         {"role": "user", "content": f"0.{number % 10} says agent {number}. " * 50},
         {"role": "assistant", "content": "call 1"},
@@ -34,8 +33,7 @@ def turn(number: int) -> bytes:
 async def test_what_is_told_of_a_long_queue_of_agents(policy: str) -> None:
     engine = Engine(answer_tokens=lambda prompt, rng: 10**6, cache=KvCache())
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, slots=4, policy=policy, max_connections=2 * AGENTS) as daemon,
+        replaying(engine, slots=4, policy=policy, max_connections=2 * AGENTS) as daemon,
         AsyncExitStack() as stack,
     ):
         engine.freeze()

@@ -9,13 +9,12 @@ import httpx
 import ollama
 import openai
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.proxy.composition import Daemon
 from predictor import load
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.serving import serving
+from tests.fakes.serving import replaying, serving
 
 ASK: Any = [{"role": "user", "content": "Tell me about the river and the stone."}]
 LENGTHS = tabled({ASK[0]["content"]: 12})
@@ -30,7 +29,7 @@ async def before_llama(llama: LlamaServer) -> AsyncIterator[Daemon]:
 @pytest.fixture
 async def replay() -> AsyncIterator[tuple[Daemon, Engine]]:
     backend = Replay(Engine(answer_tokens=LENGTHS))
-    async with serve_app(backend.app) as url, serving(url, load()) as daemon:
+    async with replaying(backend, load()) as daemon:
         yield daemon, backend.engine
 
 

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.proof import proven
+from clairvoyant_lab.replay.engine import answer_words, digest
 
 import tests.fakes.replay_dialects  # noqa: F401 - adds routes
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.demo.replay.engine import digest, words_of
 from clairvoyant_cli.proxy.composition import Daemon, Observer
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.state.client import ControlClient
@@ -88,7 +88,6 @@ class Visitor:
 
     @property
     def raw(self) -> bytes:
-        """Its request."""
         body: dict[str, Any] = {"model": "replay", "stream": self.stream}
         chat = "chat" in self.route
         body |= {"messages": [{"role": "user", "content": self.prompt}]} if chat else {"prompt": self.prompt}
@@ -100,11 +99,9 @@ class Visitor:
 
     @property
     def whole_text(self) -> str:
-        """What the server writes if nobody cuts it."""
-        return "".join(islice(words_of(f"0:{digest(self.prompt)}:words"), self.tokens))
+        return "".join(islice(answer_words(f"0:{digest(self.prompt)}:words"), self.tokens))
 
     async def visit(self, url: str) -> None:
-        """Ask, and note what came, and when."""
         self.sent_s = asyncio.get_running_loop().time()
         await self._ask(url)
         self.ended_s = asyncio.get_running_loop().time()
@@ -126,7 +123,6 @@ class Visitor:
             self.became = "left"
 
     def leave(self, now: float) -> None:
-        """Go at once."""
         if self.client is not None and not self.became and self.left_s is None:
             self.left_s = now
             self.client.leave()
@@ -162,24 +158,20 @@ class Scene(Observer, Generic[V]):
         self.ends_of[exchange.id] += 1
 
     async def comes(self, visitor: V) -> None:
-        """Let somebody ask."""
         self.visitors[visitor.prompt] = visitor
         await visitor.visit(self.daemon.base_url)
 
     async def outage(self, backend: Backend, *down_s: float) -> None:
-        """Kill a server, and start it again after a while."""
         await backend.kill()
         await asyncio.sleep(self.rng.choice(down_s))
         await backend.start()
 
     def release_all(self) -> None:
-        """Release what the operator holds."""
         for entry in list(self.daemon.dispatcher.scheduler.waiting()):
             self.daemon.dispatcher.scheduler.release(entry.id, self.now())
         self.daemon.dispatcher.moved()
 
     def now(self) -> float:
-        """Return the daemon's time."""
         return self.daemon.stats.journal.clock()
 
     def left_behind(self) -> Iterator[str]:
@@ -194,7 +186,6 @@ class Scene(Observer, Generic[V]):
 
     @property
     def told(self) -> str:
-        """Say what happened, in lines."""
         became = Counter(each.became for each in self.visitors.values())
         lines = [f"{len(self.visitors)} requests, {self.daemon.stats.cuts} cuts"]
         for what, counted in (("seen", became), ("done", self.done)):
@@ -247,7 +238,6 @@ class CutChaos(Scene[Visitor]):
         self._moved.set()
 
     async def _until(self, holds: Callable[[], object]) -> None:
-        """Return at the first change after which it holds."""
         while not holds():
             self._moved.clear()
             await self._moved.wait()
@@ -277,7 +267,6 @@ class CutChaos(Scene[Visitor]):
             await self.daemon.run_until_stopped()
 
     async def _trouble(self) -> None:
-        """Do something to somebody, again and again."""
         deeds = {
             self._somebody_leaves: 6,
             self._operator_cancels: 2,
@@ -339,14 +328,12 @@ class CutChaos(Scene[Visitor]):
             await self.outage(backend, 0.5, 3.0, 6.0, GRACE_S + 5.0)
 
     def _suspended_on(self, backend: Backend) -> int:
-        """Return how many wait to go on there."""
         suspended = (each for each in self.daemon.dispatcher.live.values() if each.is_suspended)
         return sum(
             self.backends[self.daemon.pool.name_of(each.cuts[-1].worker)] is backend for each in suspended
         )
 
     def faults(self) -> list[str]:
-        """Return what is wrong, a line each."""
         found, counts = list(self.left_behind()), self.daemon.stats
         engines = [each.engine for each in self.backends.values()]
         found += [f"{each!r} is still at work" for each in engines if each.running or each.waiting]
@@ -452,7 +439,6 @@ class PoolChaos(Scene[Visitor]):
             await self.outage(self.backends[name], 0.5, 3.0, 6.0, POOL_GRACE_S / 2)
 
     async def _operator(self) -> None:
-        """Drain one now and then, and bring it up again."""
         while not self.over:
             await asyncio.sleep(self.rng.expovariate(1 / 20.0))
             pool, lifecycle = self.daemon.pool, self.daemon.lifecycle
@@ -464,7 +450,6 @@ class PoolChaos(Scene[Visitor]):
                 lifecycle.bring_up(server)
 
     def faults(self) -> list[str]:
-        """Return what is wrong, a line each."""
         found = list(self.left_behind())
         names = {worker.name for worker in self.daemon.pool}
         if names != {"w1", "w2", "w3", "w4"}:
@@ -484,7 +469,6 @@ class PoolChaos(Scene[Visitor]):
 
 
 def unlike(number: int) -> Engine:
-    """Return an engine of its own speed."""
     speed = Speed(20_000.0, SPEEDS[number % len(SPEEDS)])
     return Engine(2, speed, answer_tokens=lambda prompt, rng: 1000)
 

@@ -26,5 +26,4 @@ class FakeCommands:
 
     @property
     def calls(self) -> Sequence[str]:
-        """What was called so far."""
         return self.log.read_text().splitlines() if self.log.exists() else []

@@ -53,12 +53,10 @@ class Case:
 
     @property
     def stream(self) -> bool:
-        """Whether the client wants a stream."""
         return bool(self.body["stream"])
 
 
 def case_of(dialect: Dialect, random: Random) -> Case:
-    """Return any case of a dialect."""
     return Case(
         said(random),
         dialect.body(random, stream=random.random() < 0.6),
@@ -86,29 +84,24 @@ class Client:
         self.table = SimpleNamespace(body_bytes=0, body_budget_bytes=1)
 
     def send_head(self, head: ResponseHead, *extra: Header) -> None:
-        """Take a head."""
         assert not self.head_sent
         self.head_sent, self.status, self.headers = True, head.status, head.headers
 
     def send_body(self, data: bytes) -> None:
-        """Take a piece."""
         assert self.head_sent
         assert not self.whole
         self.body += data
 
     def send_end(self, trailers: list[Header]) -> None:
-        """Take the end."""
         assert not self.whole
         self.whole = True
 
     def respond(self, head: ResponseHead, body: bytes, *extra: Header) -> None:
-        """Take it all."""
         self.send_head(head)
         self.send_body(body)
         self.send_end([])
 
     def cut(self) -> None:
-        """See the connection break off."""
         self.was_cut = True
 
     def nothing(self, *_: object) -> None:
@@ -128,15 +121,12 @@ class Connection:
     _body: bytearray = field(default_factory=bytearray)
 
     def begin(self, head: RequestHead, wire: bytes, sink: ResponseSink) -> None:
-        """Take a request's head."""
         self._head, self._sink = head, sink
 
     def body(self, data: bytes) -> None:
-        """Take a piece of its body."""
         self._body += data
 
     def body_end(self, trailers: list[Header]) -> None:
-        """Answer it."""
         asyncio.get_running_loop().call_soon(self._answer)
 
     def _answer(self) -> None:
@@ -163,7 +153,6 @@ class Connection:
                 sink.end([])
 
     def let_go(self) -> None:
-        """Hear no more."""
         self._sink = None
 
     abort = close = let_go
@@ -172,7 +161,6 @@ class Connection:
         """Send what is held back, which nothing is."""
 
     async def hang_up(self, patience_s: float) -> bool:
-        """Give up."""
         self._sink = None
         return True
 
@@ -200,19 +188,16 @@ class CaseRunner(Observer):
         parts.observer, self.serving = self, parts.serving
 
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
-        """Return a connection."""
         if self.down:
             raise UnreachableError("refused")
         return cast(UpstreamConnection, Connection(self))
 
     async def ask(self, path: str, timeout_s: float = 2.0, body: Json | None = None) -> ProbeAnswer:
-        """Answer what is asked aside: a rendered prompt."""
         if (body or {}).get("_debug_render_only"):
             return ProbeAnswer(200, json.dumps({"_debug_info": {"rendered_template": "<?>"}}).encode())
         return ProbeAnswer(0)
 
     def want_cut(self) -> None:
-        """Cut what runs at the next good place."""
         exchange = self.exchange
         if exchange is not None and exchange.attempt is not None:
             self.serving.preemption.cut(exchange)
@@ -232,7 +217,6 @@ class CaseRunner(Observer):
         return good, cut, None
 
     def packets(self, reply: Reply) -> Iterator[bytes]:
-        """Yield a response's body as it arrives."""
         random, case = self.random, self.case
         pieces = list(reply.pieces)
         if self.dialect.sse and b"event-stream" in str(reply.headers).encode():
@@ -288,7 +272,6 @@ class CaseRunner(Observer):
     # -- what is right ---------------------------------------------------------------------------------
 
     def fault(self, client: Client, ended: list[Outcome]) -> str:
-        """Return what is wrong with what a client was sent."""
         case, completed = self.case, ended == [Outcome.COMPLETED]
         direct = self.dialect.answer(self.dialect.path, case.body, case.it)
         if len(ended) != 1:

@@ -28,7 +28,6 @@ from tests.fakes.serving import ByFirstWord
 
 
 def asking(path: str = "/api/chat", method: bytes = b"POST", **headers: str) -> Request:
-    """Return as much of a request as is looked at before it is sent."""
     given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     head = RequestHead(method, path.encode(), Fields([(b"Host", b"127.0.0.1"), *given]))
     return cast(Request, SimpleNamespace(head=head, connection=SimpleNamespace(peer="ann"), scheduled=True))
@@ -69,7 +68,6 @@ class DaemonParts(Daemon):
         return self.admission.enqueue(asking(), ReadBody(door.route, client), parsed)
 
     def queued(self, prompt: str, **how: str) -> Exchange:
-        """Have a chat admitted that must be."""
         exchange = self.ask(prompt, **how)
         assert isinstance(exchange, Exchange)
         return exchange
@@ -81,14 +79,12 @@ class DaemonParts(Daemon):
         return command
 
     def becomes(self, name: str, state: str, detail: str = "") -> None:
-        """Let a worker's state change."""
         worker = self.pool.named(name)
         worker.status.state, worker.status.detail = state, detail
         worker.status.seen = worker.status.seen or state in ("up", "loading")
         self.lifecycle.changed(worker)
 
     def on(self, exchange: Exchange) -> str:
-        """Return the worker that has the request, "" while it waits."""
         return "" if exchange.attempt is None else self.pool.name_of(exchange.attempt.worker)
 
 

@@ -28,15 +28,12 @@ class DaemonProcess:
 
     @property
     def pid(self) -> int:
-        """The daemon's process id."""
         return self.process.pid
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
         self.process.send_signal(number)
 
     def wait(self, timeout_s: float = 30) -> int:
-        """Return its exit code once it has ended."""
         code = self.process.wait(timeout_s)
         if self._read is not None:
             self._read.join()

@@ -42,7 +42,6 @@ class Said:
 
 
 def said(random: Random) -> Said:
-    """Return any answer."""
     words = [random.choice(WORDS) for _ in range(random.randint(2, 9))]
     pieces = [
         word if random.random() < 0.2 or not number else f" {word}" for number, word in enumerate(words)
@@ -81,7 +80,6 @@ class Dialect:
 
     @property
     def chat(self) -> bool:
-        """Whether it is asked with messages."""
         return "chat" in self.path
 
     @property
@@ -90,7 +88,6 @@ class Dialect:
         return not self.path.startswith("/api/")
 
     def body(self, random: Random, *, stream: bool) -> Json:
-        """Return a request that can be cut."""
         held: Json = {"model": "m", "stream": stream}
         held |= {"messages": [{"role": "user", "content": "?"}]} if self.chat else {"prompt": "?"}
         if self.path == "/api/generate":
@@ -102,7 +99,6 @@ class Dialect:
     # -- what it says ----------------------------------------------------------------------------------
 
     def stream(self, it: Said, after: int, *, usage: bool) -> Iterator[bytes]:
-        """Yield the events of an answer, from behind so many pieces on."""
         if not self.sse:
             yield from self._lines(it, after)
             return
@@ -223,17 +219,14 @@ class Dialect:
 
     @property
     def json_type(self) -> bytes:
-        """What an unstreamed answer is said to be."""
         charset = b"" if self.kind == "ollama" and self.sse else b"; charset=utf-8"
         return b"application/json" + charset
 
     def streamed(self, *pieces: bytes, **how: Any) -> Reply:
-        """Return a stream of these pieces."""
         kind = b"text/event-stream" if self.sse else b"application/x-ndjson"
         return Reply(pieces, headers=((b"Content-Type", kind),), **how)
 
     def error(self, status: int, message: str) -> Reply:
-        """Return an error."""
         body = json.dumps({"error": {"code": status, "message": message}}).encode()
         return Reply((body,), status, ((b"Content-Type", b"application/json"),))
 

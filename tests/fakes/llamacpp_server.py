@@ -34,12 +34,10 @@ class LlamaServer:
 
     @property
     def base_url(self) -> str:
-        """Where it listens, or listened."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def log(self) -> Path:
-        """Where the process writes what it has to say."""
         return self.model.with_name(f"llama-{self.port}.log")
 
     def start(self) -> None:
@@ -80,7 +78,6 @@ class LlamaServer:
         self._reap()
 
     def restart(self) -> None:
-        """Kill it and start it again on the same port."""
         self.kill()
         self.start()
 
@@ -105,7 +102,6 @@ def llama_server(model: Path, *, slots: int = 1, batch: int = 256) -> Iterator[L
 
 
 def free_port() -> int:
-    """Return a port nobody listens on just now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port

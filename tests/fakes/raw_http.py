@@ -29,20 +29,16 @@ class Message:
 
     @property
     def status(self) -> int:
-        """The status code of a response."""
         return int(self.line.split(b" ", 2)[1])
 
     @property
     def target(self) -> bytes:
-        """The target of a request."""
         return self.line.split(b" ")[1]
 
     def values(self, name: str) -> list[bytes]:
-        """Return a header's values, in order."""
         return [value for key, value in self.headers if key.lower() == name.encode()]
 
     def value(self, name: str) -> bytes | None:
-        """Return a header's first value."""
         return next(iter(self.values(name)), None)
 
 
@@ -111,17 +107,14 @@ class RawClient:
     writer: asyncio.StreamWriter
 
     def send(self, *pieces: bytes) -> None:
-        """Put bytes on the wire."""
         for piece in pieces:
             self.writer.write(piece)
 
     async def response(self, method: bytes = b"GET") -> Message:
-        """Return the next response, to a request of this method."""
         async with asyncio.timeout(PATIENCE_S):
             return await read_message(self.reader, method=method)
 
     async def ask(self, raw: bytes) -> Message:
-        """Send a request and return its response."""
         self.send(raw)
         return await self.response(raw.split(b" ", 1)[0])
 
@@ -139,13 +132,11 @@ class RawClient:
                 return b""
 
     def leave(self) -> None:
-        """Go, as a client does that is interrupted."""
         self.writer.transport.abort()
 
 
 @asynccontextmanager
 async def raw_client(base_url: str) -> AsyncIterator[RawClient]:
-    """Connect to a server, and leave it at the end."""
     parts = urlsplit(base_url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=2**24)
     try:
@@ -155,7 +146,6 @@ async def raw_client(base_url: str) -> AsyncIterator[RawClient]:
 
 
 def post(path: str, body: bytes, *headers: str, host: str = "tests") -> bytes:
-    """Return a POST with a JSON body as bytes."""
     lines = [f"POST {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
     lines += [f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body

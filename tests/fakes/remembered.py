@@ -63,7 +63,6 @@ FINISHED = Finished(
 
 
 def traffic(count: int, *, start: float = START, every_s: float = 7.7, seed: int = 0) -> Iterator[Finished]:
-    """Yield requests of several clients, most of them answered."""
     rng = random.Random(seed)
     for number in range(count):
         tokens = int(rng.lognormvariate(5.3, 1.2)) + 1
@@ -83,7 +82,6 @@ def traffic(count: int, *, start: float = START, every_s: float = 7.7, seed: int
 
 
 def keep(path: Path, rows: Iterable[Finished] = (), *profiles: Profile) -> Path:
-    """Write profiles and rows into a database."""
     with writing(path) as connection:
         for profile in profiles:
             save(connection, profile)
@@ -93,13 +91,11 @@ def keep(path: Path, rows: Iterable[Finished] = (), *profiles: Profile) -> Path:
 
 
 def record(writer: Writer, rows: Iterable[Finished]) -> None:
-    """Write rows, and stop."""
     for row in rows:
         writer.put(row)
     writer.close()
 
 
 def recorded(path: Path) -> list[Finished]:
-    """Return what a database holds of requests, the newest first."""
     with reading(path) as connection:
         return newest(connection, Span(), 10_000)

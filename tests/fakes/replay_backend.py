@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from clairvoyant_cli.demo import replay
-from clairvoyant_cli.demo.replay import DEFAULT_MODEL, Speed, digest, heavy_tailed, tabled
-from clairvoyant_cli.demo.replay.dialects import RefusedError
+from clairvoyant_lab import replay
+from clairvoyant_lab.replay import DEFAULT_MODEL, Speed, digest, heavy_tailed, tabled
+from clairvoyant_lab.replay.dialects import RefusedError
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -65,7 +65,6 @@ class Counts:
 
     @property
     def ended(self) -> int:
-        """Requests that have ended in any way."""
         return self.completed + self.cancelled + self.failed
 
 
@@ -97,12 +96,10 @@ class Engine(replay.Engine):
 
     @property
     def running(self) -> list[Service]:
-        """The requests in a slot, in order of arrival."""
         return [s for s in self.journal if s.outcome is Outcome.RUNNING]
 
     @property
     def started(self) -> list[Service]:
-        """The requests that got a slot, in that order."""
         return sorted(
             (s for s in self.journal if s.start_order is not None), key=lambda s: s.start_order or 0
         )
@@ -121,19 +118,15 @@ class Engine(replay.Engine):
         self._flowing.clear()
 
     def thaw(self) -> None:
-        """Send tokens again."""
         self._flowing.set()
 
     def fail_next(self, status: int, message: str = "told to fail") -> None:
-        """Answer the next request with this HTTP error."""
         self.faults.append(RefusedError(status, message))
 
     def die_next(self, after_tokens: int) -> None:
-        """Break the connection of the next request after so many tokens."""
         self.faults.append(after_tokens)
 
     def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = "") -> Service:
-        """Enter a request into the journal."""
         planned = asdict(super().arrive(route, prompt, text_chars, cap, said))
         service = Service(**planned, route=route, arrived_s=asyncio.get_running_loop().time())
         service.fault = self.faults.popleft() if self.faults else None
@@ -144,7 +137,6 @@ class Engine(replay.Engine):
 
     @asynccontextmanager
     async def slot(self, service: replay.Service, text: str = "") -> AsyncIterator[None]:
-        """Record the start of a request and how it ends."""
         assert isinstance(service, Service)
         try:
             async with super().slot(service, text):

@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from string import ascii_lowercase
 from weakref import WeakKeyDictionary
 
-from starlette.types import Send
-
-from clairvoyant_cli.demo.replay import Engine, digest
-from clairvoyant_cli.demo.replay.app import Replay, send_json
-from clairvoyant_cli.demo.replay.dialects import (
+from clairvoyant_lab.replay import Engine, digest
+from clairvoyant_lab.replay.app import Replay, send_json
+from clairvoyant_lab.replay.dialects import (
     BEGIN,
     DIALECTS,
     END,
@@ -30,7 +28,8 @@ from clairvoyant_cli.demo.replay.dialects import (
     timestamp,
     wants_usage,
 )
-from clairvoyant_cli.demo.replay.engine import WORDS
+from clairvoyant_lab.replay.engine import WORDS
+from starlette.types import Send
 
 TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
 
@@ -89,7 +88,6 @@ class OpenAICompletion(OpenAIChat):
 
 
 def named_event(kind: str, fields: Json) -> bytes:
-    """Return a server-sent event whose type is also its name."""
     return sse({"type": kind} | fields, event=kind)
 
 
@@ -200,7 +198,6 @@ class AnthropicMessages(OpenAIChat):
         return named_event("content_block_delta", {"index": 0, "delta": delta})
 
     def closing(self, answer: Answer, text: str) -> bytes:
-        """Return the events that close the block and the message."""
         counts = self._counts(answer, answer.service.planned_tokens)
         delta = {"stop_reason": self._stop_reason(answer), "stop_sequence": None}
         return (

@@ -24,7 +24,6 @@ class ScriptedModel:
     """A server with one model."""
 
     async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
         try:
             while True:
                 await self._answer(await read_message(reader), writer)

@@ -24,7 +24,6 @@ class Conversation:
     first: Message | None = None
 
     async def request(self) -> Message:
-        """Return the next request, with its body."""
         if self.first is not None:
             first, self.first = self.first, None
             return first
@@ -32,19 +31,16 @@ class Conversation:
             return await read_message(self.reader)
 
     def send(self, *pieces: bytes) -> None:
-        """Put bytes on the wire."""
         for piece in pieces:
             self.writer.write(piece)
 
     async def left(self) -> None:
-        """Return when the other side has ended the connection."""
         async with asyncio.timeout(PATIENCE_S):
             with suppress(ConnectionError):
                 while await self.reader.read(65536):
                     pass
 
     def reset(self) -> None:
-        """Break the connection off."""
         self.writer.transport.abort()
 
 
@@ -64,11 +60,9 @@ class ScriptedUpstream:
 
     @property
     def base_url(self) -> str:
-        """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -86,7 +80,6 @@ class ScriptedUpstream:
             writer.close()
 
     async def stop(self) -> None:
-        """End what still plays."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -134,7 +127,6 @@ async def scripted(
 
 
 def answer(body: bytes = b"{}", *headers: str, status: str = "200 OK") -> bytes:
-    """Return a whole response with a Content-Length."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
@@ -161,3 +153,9 @@ async def answering(answers: Callable[[str], list[bytes]]) -> AsyncIterator[str]
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     finally:
         listening.close()
+
+
+async def silent(it: Conversation) -> None:
+    """Answer nothing until the other side leaves."""
+    await it.request()
+    await it.left()

@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clairvoyant_lab.asgi_server import serve_app
+
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.daemon import running_daemon
@@ -18,6 +20,7 @@ from predictor.record import Prediction, Predictor, PromptView, UrgencyPredictor
 from predictor.semantic.opinion import EncoderEstimate
 from profiles.records import Profile
 from tests.fakes.raw_http import RawClient, raw_client
+from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.scripted_upstream import Script, scripted
 
 TICK_S = 0.01
@@ -35,7 +38,6 @@ class ByFirstWord(Predictor):
     learned: list[int] = field(default_factory=list)
 
     def predict(self, view: PromptView, opinion: EncoderEstimate | None = None) -> Prediction:
-        """Return the prediction for a request."""
         self.seen.append(view)
         try:
             p_long = min(1.0, max(0.0, float(view.prompt.split(maxsplit=1)[0])))
@@ -45,7 +47,6 @@ class ByFirstWord(Predictor):
         return Prediction(1 - p_long, 0.0, p_long, p_long, tokens, 2 * tokens, self.name, memo="note")
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
-        """Take note of an answer's real length."""
         self.learned.append(tokens)
 
 
@@ -90,6 +91,16 @@ async def serving(
 
 
 @asynccontextmanager
+async def replaying(
+    backend: Replay | Engine | None = None, predictor: Predictor | None = None, **settings: Any
+) -> AsyncIterator[Daemon]:
+    """Run the proxy before a replay backend, or one with this engine."""
+    app = (backend if isinstance(backend, Replay) else Replay(backend)).app
+    async with serve_app(app) as url, serving(url, predictor, **settings) as daemon:
+        yield daemon
+
+
+@asynccontextmanager
 async def between(
     script: Script,
     predictor: Predictor | None = None,
@@ -117,7 +128,6 @@ class _internal_errors(logging.Handler):  # noqa: N801 - reads as a phrase where
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take note of an error."""
         self.found.append(self.format(record))
 
     def __enter__(self) -> list[str]:

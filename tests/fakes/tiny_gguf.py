@@ -14,8 +14,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import numpy.typing as npt
-
-from clairvoyant_cli.demo.replay.engine import WORDS
+from clairvoyant_lab.replay.engine import WORDS
 
 LAYERS, WIDTH, HEADS, HIDDEN, CONTEXT = 4, 256, 4, 704, 32768
 EOS = 2

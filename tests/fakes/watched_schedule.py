@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from heapq import heapreplace
 
-from clairvoyant_cli.demo.replay.engine import digest
+from clairvoyant_lab.replay.engine import digest
+
 from clairvoyant_cli.proxy.observing.request_stats import STATS_EVERY_S
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.state.encoding import decode, encode
@@ -226,12 +227,10 @@ class Watched(Scene[Client]):
     # -- what is known ----------------------------------------------------------------------------------
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Keep an ended exchange."""
         super().ended(exchange, end)
         self.ends[exchange.id] = exchange, end
 
     def admitted(self, exchange: Exchange) -> None:
-        """Keep the prompt of a request: it is dropped with its text."""
         view = exchange.asked.parsed.view
         self._prompts[exchange.id] = view.prompt if view is not None else ""
 
@@ -244,7 +243,6 @@ class Watched(Scene[Client]):
 
     @property
     def gain(self) -> GainState:
-        """The last published gain."""
         return self.looks[-1].gain
 
     def saved_s(self) -> float:

@@ -168,7 +168,6 @@ def watched(
 def of_workload(
     policy: str, workload: Workload, predictions: Predictions, slots: int, seed: int, look_s: float
 ) -> WatchedWaits:
-    """Return a run of a workload that is watched."""
     scheduler = Scheduler(POLICIES[policy], workers={"a": slots}, tau_s=TAU_S, capacity=len(workload))
     preemption = Preemption(fixed_s=0.1) if scheduler.policy.interrupts else None
     return WatchedWaits(scheduler, workload, predictions, look_s=look_s, seed=seed, preemption=preemption)

@@ -23,7 +23,6 @@ class Wiretap:
     connections: list[Tapped] = field(default_factory=list)
 
     def carrying(self, mark: bytes) -> Tapped:
-        """Return the connection whose client sent `mark`."""
         return next(each for each in self.connections if mark in each.sent)
 
 

@@ -145,7 +145,6 @@ def _note(reading: Reading, events: list[Event]) -> bool:
 
 
 def h11_requests(raw: bytes) -> Reading:
-    """Read the same with h11."""
     connection, reading = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 24), Reading()
     connection.receive_data(raw)
     try:
@@ -240,7 +239,6 @@ def _passing(trailers: list[Header]) -> list[Header]:
 
 
 def forwarded(head: RequestHead, message: Read) -> bytes:
-    """Return a request as it goes to the backend."""
     wire = head.encode(b"backend:1")
     if head.chunked:
         return wire + chunk(message.body) + last_chunk(message.trailers)
@@ -270,11 +268,9 @@ class Messages:
         self._mischief = mischief
 
     def request(self) -> bytes:
-        """Return one or several requests as bytes."""
         return b"".join(self._request() for _ in range(self._random.choice([1, 1, 1, 2, 3])))
 
     def response(self, method: bytes) -> bytes:
-        """Return one answer as bytes, informational ones before it."""
         informational = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * self._pick([0], [1, 2, 20])
         status = self._pick(
             [b"200", b"404", b"204", b"304", b"500"], [b"99", b"1000", b"000", b"101", b"999"]

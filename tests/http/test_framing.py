@@ -20,34 +20,29 @@ from clairvoyant_cli.http.heads import TARGET_LIMIT_BYTES, RequestHead, Response
 
 
 def request(*lines: str, target: str = "/a", method: str = "POST", version: str = "1.1") -> bytes:
-    """Return a head with a Host."""
     first = f"{method} {target} HTTP/{version}"
     return "\r\n".join([first, "Host: t", *lines]).encode("latin-1") + b"\r\n\r\n"
 
 
 def head_of(raw: bytes) -> RequestHead:
-    """Read a request that must be taken."""
     event = RequestReader().receive(raw)[0]
     assert isinstance(event, RequestHead), event
     return event
 
 
 def refused(raw: bytes) -> Malformed:
-    """Read a request that must be refused."""
     event = RequestReader().receive(raw)[-1]
     assert isinstance(event, Malformed), event
     return event
 
 
 def reader_of_answers(raw_request: bytes = request(method="GET")) -> ResponseReader:
-    """Return a reader that expects the answer to a request."""
     reader = ResponseReader()
     reader.expect(head_of(raw_request))
     return reader
 
 
 def body_of(events: list[Event]) -> bytes:
-    """Join the pieces of a body."""
     return b"".join(event for event in events if isinstance(event, bytes))
 
 

@@ -8,7 +8,7 @@ from clairvoyant_cli.http.request import BLOCK_BYTES, SHORT_BYTES, WaitingBody
 
 
 def seconds_held(pace_bytes_per_s: float, timeout_s: float = 30.0, what: str | None = "body") -> int:
-    """Return after how many seconds a client is given up that moves so many bytes a second; 1000 if never."""
+    """Return when a client at this rate of bytes per second is given up, in seconds; 1000 if never."""
     patience, moved = Patience(), 0.0
     for second in range(1000):
         if not patience.lasts(what, int(moved), timeout_s, 1.0):
@@ -65,12 +65,10 @@ class Client:
         """Do nothing."""
 
     def abort(self) -> None:
-        """Take note."""
         self.aborted.append(self)
 
 
 def client() -> Any:
-    """Return a stand-in for a client's connection."""
     return Client()
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from clairvoyant_lab.bench.agents import TASK, AgentLoad, Conversation, Run
+from clairvoyant_lab.bench.asker import Asker, Call
+from clairvoyant_lab.bench.prompts import Question
 from clairvoyant_lab.commands.bench import command
 from click.testing import CliRunner
 
-from clairvoyant_cli.demo.asker import Asker, Call
-from clairvoyant_cli.demo.prompts import Question
 from clairvoyant_cli.errors import ClairvoyantError
 from tests.fakes.daemon_process import child
 

@@ -7,6 +7,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from clairvoyant_lab.bench.asker import Call
+from clairvoyant_lab.bench.prompts import Question
 from clairvoyant_lab.bench.report import (
     Findings,
     conclusions,
@@ -20,8 +22,6 @@ from clairvoyant_lab.report import markdown, save
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.demo.asker import Call
-from clairvoyant_cli.demo.prompts import Question
 from predictor.record import LengthClass
 
 

@@ -17,11 +17,11 @@ from clairvoyant_lab.bench.plan import (
     poisson,
     without_repeats,
 )
+from clairvoyant_lab.bench.prompts import load_prompts
 from clairvoyant_lab.simulator.traces import read_history
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.demo.prompts import load_prompts
 from clairvoyant_cli.errors import ClairvoyantError
 from predictor.record import LengthClass, Prediction, Predictor, PromptView
 

@@ -20,12 +20,10 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 
 
 def three(arrival_s: list[float], service_s: list[float]) -> Workload:
-    """Return a workload of a few given requests."""
     return Workload(np.array(arrival_s), np.array(service_s), np.zeros(len(arrival_s), dtype=np.int64))
 
 
 def serve(policy: str, workload: Workload, **options: object) -> Run:
-    """Run a workload with perfect foresight on one slot."""
     scheduler = Scheduler(ALL_POLICIES[policy], workers={"a": 1}, capacity=10_000)
     return SlotSimulation(scheduler, workload, oracle(workload), **options).run()  # type: ignore[arg-type]
 

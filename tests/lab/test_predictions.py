@@ -17,7 +17,6 @@ from tests.lab.theory import covers
 
 
 def two_classes(n: int = 20_000) -> Workload:
-    """Return a large workload of two classes."""
     return poisson(np.random.default_rng(5), n, 0.1, TwoNormals())
 
 

@@ -122,8 +122,6 @@ def test_a_broken_gzip_file_is_one_clear_line(tmp_path: Path, keep: int) -> None
 
 
 def _strictly(text: str) -> list[dict[str, float | None]]:
-    """Parse JSON as its standard has it: no NaN, no Infinity."""
-
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
 

@@ -39,7 +39,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def _table(name: str, *arguments: object) -> dict[str, dict[str, Any]]:
-    """Return the study's rows by their first cell, each by column."""
     result = CliRunner().invoke(study.command, [name, *map(str, arguments), "--json"])
     assert result.exit_code == 0, result.exception
     table = json.loads(result.stdout)

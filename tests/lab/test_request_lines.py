@@ -17,7 +17,6 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
 from clairvoyant_cli.proxy.daemon import running_daemon
-from predictor.frozen import FrozenPredictor
 from predictor.record import Task
 from profiles.ledger import Ledger
 from tests.fakes.calibrating import replay
@@ -66,12 +65,12 @@ def _invoke(command: object, *arguments: object) -> Result:
 
 
 async def _record(db: Path, bodies: list[tuple[str, dict[str, Any]]]) -> None:
-    """Send requests through a proxy that records them."""
-    ledger = Ledger(db)
+    ledger, frozen = Ledger(db), predictor.load()
+    frozen.frozen = True
     async with replay() as (_, url):
         config = ServeConfig(backend=url, listen="127.0.0.1:0", record_prompts=True)
         async with (
-            running_daemon(config, FrozenPredictor(predictor.load()), persistence=ledger) as daemon,
+            running_daemon(config, frozen, persistence=ledger) as daemon,
             httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False) as http,
         ):
             for endpoint, body in bodies:

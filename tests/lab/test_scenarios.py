@@ -15,7 +15,6 @@ from tests.perf.perf_preemption_simulated import PRICE_S, REREAD_SHARE, SERVICE,
 
 
 def value(report: Report, title: str, row: str, column: str) -> float:
-    """Return one figure of a report."""
     [table] = [table for table in report.tables if table.title == title]
     [cell] = [cell for cell in table.cells if (cell.row, cell.column) == (row, column)]
     return cell.ours.mean

@@ -12,22 +12,18 @@ from clairvoyant_lab.simulator.workload import Floats, Service
 
 
 def covers(interval: Estimate, value: float) -> bool:
-    """Return whether a confidence interval contains the value."""
     return abs(interval.mean - value) <= interval.half_width
 
 
 def exponential(mean_s: float) -> Service:
-    """Return exponential service of one class, the M of M/M/1."""
     return lambda rng, n: (rng.exponential(mean_s, n), np.zeros(n, dtype=np.int64))
 
 
 def exponential_quantiles(mean_s: float, m: int = 200_000) -> Floats:
-    """Return the quantiles of an exponential distribution."""
     return -mean_s * np.log1p(-(np.arange(m) + 0.5) / m)
 
 
 def mm1_fcfs_wait_s(rate_per_s: float, mean_s: float) -> float:
-    """Return the mean wait of M/M/1 in order of arrival."""
     load = rate_per_s * mean_s
     return load * mean_s / (1.0 - load)
 

@@ -54,7 +54,6 @@ def turned(arms: Sequence[T], turn: int) -> list[T]:
 
 
 def quantiles(values: Sequence[float], *shares: float) -> list[float]:
-    """Return the values at these shares."""
     found = sorted(values)
     return [percentile(found, share) for share in shares]
 
@@ -84,7 +83,6 @@ class Answer:
 
 
 def chat_body(messages: str | list[dict[str, str]], tokens: int, model: str = "any") -> dict[str, Any]:
-    """Return a greedy, streamed chat of at most so many tokens."""
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     limits = {"max_tokens": tokens, "temperature": 0, "stream": True}
@@ -114,14 +112,12 @@ def many_connections(url: str) -> httpx.AsyncClient:
 
 
 def clairvoyant(*words: object) -> str:
-    """Run a command of ours to its end, and return what it printed."""
     command = [sys.executable, "-m", "clairvoyant_cli", *map(str, words)]
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 @contextmanager
 def serving(backend: str, *flags: str, checkout: Path | None = None) -> Iterator[DaemonProcess]:
-    """Run `clairvoyant serve` as shipped, with an empty home."""
     with (
         tempfile.TemporaryDirectory() as home,
         daemon_process(backend, *flags, home=Path(home), checkout=checkout) as daemon,
@@ -181,7 +177,6 @@ class Upstream(asyncio.Protocol):
         raise NotImplementedError
 
     def answer(self, body: bytes, kind: str = "application/json", status: str = "200 OK") -> None:
-        """Send a whole answer."""
         head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
         self.transport.write(head.encode() + body)
 

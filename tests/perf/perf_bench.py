@@ -26,8 +26,9 @@ from random import Random
 from statistics import median
 from typing import Any
 
+from clairvoyant_lab.training.text_lines import lines_of
+
 from predictor.record import LengthClass
-from predictor.text_lines import lines_of
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.tiny_gguf import write_tiny_model
 from tests.perf.harness import ROOT, options

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from clairvoyant_lab.training.text_lines import lines_of
 
-from clairvoyant_cli.demo.prompts import SHIPPED
-from predictor.text_lines import lines_of
+from clairvoyant_cli.demo.questions import QUESTIONS
 from tests.perf.harness import CHAT, clairvoyant, options, serving
 
 SHORTS = ("Say hi.", "What is 2+2?", "Name a colour.", "Hello!", "Is water wet?")
@@ -80,7 +80,6 @@ def steady(value: Any) -> Any:
 
 
 def shape(value: Any) -> Any:
-    """Return the keys of an object, and those of the objects in it."""
     if isinstance(value, dict):
         return tuple((key, shape(inner)) for key, inner in value.items())
     return tuple(shape(inner) for inner in value) if isinstance(value, list) else None
@@ -214,7 +213,7 @@ async def judge(given: argparse.Namespace, proxy: str) -> Tally:
 
 
 def main() -> None:
-    urls = {"backend": str, "reference": str, "model": str, "route": CHAT, "prompts": SHIPPED, "db": str}
+    urls = {"backend": str, "reference": str, "model": str, "route": CHAT, "prompts": QUESTIONS, "db": str}
     given = options(__doc__, **urls, answers=200, unstreamed=False, uncut=False, seed=1)
     with tempfile.TemporaryDirectory() as home:
         db = given.db or f"{home}/c.db"

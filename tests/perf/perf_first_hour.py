@@ -96,13 +96,11 @@ class Hour:
 
     @property
     def shell(self) -> dict[str, object]:
-        """What a new account's shell has."""
         path = f"{self.bin}:/usr/local/bin:/usr/bin:/bin"
         variables = {"PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8"}
         return {"cwd": self.home / "work", "env": variables, "text": True}
 
     def tell(self, verdict: str, command: str, why: str = "") -> None:
-        """Print what became of a command, and count it."""
         self.results[verdict] += 1
         first = command.strip().splitlines()[0][:90]
         print(f"  {verdict:8} {first}{'   # ' + why if why else ''}", flush=True)
@@ -148,7 +146,6 @@ class Hour:
             self.serving = None
 
     def start_llama(self, command: str) -> None:
-        """Have llama.cpp serve on its usual port."""
         if self.gguf is None:
             self.tell("skipped", command, "needs a model; give --gguf")
             return
@@ -159,7 +156,6 @@ class Hour:
         self.tell("ok", command, "xllamacpp serves the model")
 
     def follow(self, text: str) -> None:
-        """Follow one line, or some that belong together."""
         why = next((why for each, why in SKIPPED.items() if re.search(each, text, re.MULTILINE)), "")
         if "--backend llamacpp" in text and "--dry-run" not in text and self.llama is None:
             why = why or "needs a model; give --gguf"
@@ -212,7 +208,6 @@ def lines_of(block: str) -> Iterator[str]:
 
 
 def inside(given: argparse.Namespace, pages: list[str]) -> int:
-    """Walk the pages in a network that is ours alone."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     for address in OTHER_MACHINES:
         subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
@@ -230,7 +225,6 @@ def inside(given: argparse.Namespace, pages: list[str]) -> int:
 
 
 def main() -> int:
-    """Build, install, and walk."""
     given = options(__doc__, page=list[str](), environment=Path, gguf=Path, inside=False)
     if given.inside:
         pages = [page for page in PAGES if not given.page or page.endswith(tuple(given.page))]

@@ -42,14 +42,12 @@ def of_trace(policy: str, path: str, rho: float, slots: int, seed: int, requests
 
 
 def judge(case: Case, seed: int, requests: int) -> tuple[Judged, Judged]:
-    """Return how the forecasts of one run came true."""
     policy, load, rho, slots = *case[:3], int(case[3][0])
     run = (watched if load in LOADS else of_trace)(policy, load, rho, slots, seed, requests)
     return run.judged()
 
 
 def lines(found: dict[Case, Judged]) -> Iterator[str]:
-    """Yield a table: the mean over the runs of each group."""
     yield "| runs | covered | of requests | least, most | below, above | high/low | within 30 % | before |"
     yield "|---|---|---|---|---|---|---|---|"
     for name in ("all", *dict.fromkeys(chain.from_iterable(zip(*found, strict=True)))):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from clairvoyant_lab.commands.study import table_text
+from clairvoyant_lab.ranking import pair_ranking, ranking_accuracy
 from clairvoyant_lab.studies.evaluation import calibration_error
 from clairvoyant_lab.studies.study_table import Cell, Progress, StudyTable
 from clairvoyant_lab.studies.unseen import SEED, Corpus
@@ -26,7 +27,6 @@ from clairvoyant_lab.training.material import Numbers
 from predictor.card import Card
 from predictor.errors import ModelError
 from predictor.loading import load_encoder, load_model
-from predictor.ranking import pair_ranking, ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Predictor, PromptView
 from predictor.semantic.model import Encoder
 from tests.perf.harness import options
@@ -51,7 +51,6 @@ class Served(NamedTuple):
 
     @property
     def late(self) -> slice:
-        """The requests of a stream that has settled."""
         return slice(min(SETTLED, len(self.tokens) // 2), None)
 
     def accuracies(self, some: slice, ranking: Callable[..., Any] = ranking_accuracy) -> list[float]:

@@ -42,12 +42,10 @@ VITAL_SIGNS = (
 
 
 def prompt_of(size: int) -> str:
-    """Return a prompt of that many characters."""
     return (SENTENCE * (size // len(SENTENCE) + 1))[:size]
 
 
 def took_us(call: Callable[[], object], clock: Callable[[], int] = perf_counter_ns) -> float:
-    """Return the microseconds of a call."""
     start_ns = clock()
     call()
     return (clock() - start_ns) / 1000
@@ -59,7 +57,6 @@ def show(name: str, times_us: Sequence[float]) -> None:
 
 
 def in_turn(title: str, calls: dict[str, Callable[[], object]], rounds: int) -> None:
-    """Time calls in turn."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
@@ -69,7 +66,6 @@ def in_turn(title: str, calls: dict[str, Callable[[], object]], rounds: int) -> 
 
 
 def questions(size: int, rounds: int) -> None:
-    """Time a prompt of so many characters."""
     ours, paper = predictor.load(), predictor.load("paper")
     assert isinstance(ours, LexicalPredictor)
     assert isinstance(paper, PaperPredictor)
@@ -109,7 +105,6 @@ def agent_body(shape: Shape, steps: int, size: int) -> bytes:
 
 
 def agents(rounds: int, size: int = 100_000) -> None:
-    """Time reading a body and predicting its answer, by dialect."""
     ours = predictor.load()
     calls: dict[str, Callable[[], object]] = {}
     for shape in (Shape.CHAT, Shape.MESSAGES, Shape.RESPONSES):
@@ -121,11 +116,10 @@ def agents(rounds: int, size: int = 100_000) -> None:
 
 
 def _read(shape: Shape, body: bytes) -> PromptView:
-    return VIEWS[shape](BODY.decode(body), "m", "eve")
+    return VIEWS[shape](BODY.decode(body))
 
 
 def learning(answers: int) -> None:
-    """Time learning an answer, and exporting what was learned."""
     ours, rng = predictor.load(), random.Random(7)
     words = [f"word{number}" for number in range(3000)]
     learned, exported = [], []

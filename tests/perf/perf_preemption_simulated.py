@@ -103,7 +103,6 @@ def run(
     preemption: Preemption = CHEAP,
     service: Service = SERVICE,
 ) -> Samples:
-    """Run the variants on each seed's workload."""
     rate_per_s = load / SERVICE.mean_s
     return compare(
         variants,

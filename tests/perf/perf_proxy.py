@@ -194,7 +194,6 @@ async def crowd(url: str, pid: int, clients: int) -> None:
 
 @contextmanager
 def nginx(target: str, home: Path) -> Iterator[tuple[str, int]]:
-    """A plain reverse proxy, one worker, buffering off."""
     url = f"http://127.0.0.1:{free_port()}"
     (home / "nginx.conf").write_text(
         f"""daemon off; master_process off; pid {home}/nginx.pid; error_log {home}/error.log;
@@ -210,7 +209,6 @@ def nginx(target: str, home: Path) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def litellm(target: str, home: Path, command: str) -> Iterator[tuple[str, int]]:
-    """LiteLLM's proxy with one model that points at the upstream."""
     port = free_port()
     (home / "litellm.yaml").write_text(
         f"model_list:\n  - model_name: tiny\n    litellm_params:\n      model: openai/tiny\n"

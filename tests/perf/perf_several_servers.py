@@ -30,9 +30,9 @@ from statistics import fmean
 
 import httpx
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.training.text_lines import lines_of
 
-from clairvoyant_cli.demo.prompts import SHIPPED
-from predictor.text_lines import lines_of
+from clairvoyant_cli.demo.questions import QUESTIONS
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.perf.harness import Answer, ask, at_times, chat_body, many_connections, options, quantiles, turned
 
@@ -49,7 +49,6 @@ class Turn:
 
 
 def traffic(questions: Sequence[Question], count: int, rate: float, seed: int) -> dict[float, Question]:
-    """Draw questions, none twice, with their arrivals."""
     rng = random.Random(seed)
     at_s, arrivals = 0.0, {}
     for question in rng.sample(questions, count):
@@ -59,7 +58,6 @@ def traffic(questions: Sequence[Question], count: int, rate: float, seed: int) -
 
 
 async def turn(url: str, given: argparse.Namespace, arrivals: dict[float, Question]) -> Turn:
-    """Let all questions come to one way at their times."""
     questions = list(arrivals.values())
     async with many_connections(url) as client:
 
@@ -86,7 +84,6 @@ def told(name: str, turns: Sequence[Turn]) -> str:
 
 
 async def reached(ways: dict[str, str]) -> bool:
-    """Whether every way leads to a server by now."""
     try:
         async with httpx.AsyncClient(trust_env=False) as client:
             answers = [await client.get(f"{url}/v1/models") for url in ways.values()]
@@ -120,8 +117,8 @@ async def compare(ways: dict[str, str], given: argparse.Namespace) -> None:
 
 def main() -> None:
     given = options(
-        __doc__, "ways+", prompts=SHIPPED, simulated=list[str](), requests=200, rounds=1, rate=1.0, most=400,
-        warm=20, model="any", seed=1,
+        __doc__, "ways+", prompts=QUESTIONS, simulated=list[str](), requests=200, rounds=1, rate=1.0,
+        most=400, warm=20, model="any", seed=1,
     )  # fmt: skip
     asyncio.run(compare(dict(each.split("=", 1) for each in given.ways), given))
 

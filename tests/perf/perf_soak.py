@@ -50,7 +50,7 @@ FRAGMENTS = [
 
 
 def cuts(times: int, seed: int, minutes: float = 0.0) -> int:
-    """Run so many cases of each dialect; return how many went wrong."""
+    """Run `times` cases of each dialect; return how many failed."""
     wrong = 0
     for dialect in DIALECTS:
         found = asyncio.run(faults(dialect, range(seed, seed + times)))
@@ -60,7 +60,7 @@ def cuts(times: int, seed: int, minutes: float = 0.0) -> int:
 
 
 def schedules(times: int, seed: int, minutes: float = 0.0) -> int:
-    """Run so many random schedules; return how many differ."""
+    """Run `times` random schedules; return how many differ."""
     logging.getLogger("clairvoyant").setLevel(logging.CRITICAL)
     calm = [(check_calm, kind) for kind in WITHOUT_TROUBLE]
     kinds = [*calm, *((check_trouble, kind) for kind in WITH_TROUBLE)]
@@ -109,12 +109,12 @@ def messages(times: int, seed: int, minutes: float = 0.0) -> int:
 
 
 def kills(times: int, seed: int, minutes: float = 0.0) -> int:
-    """Kill so many times; return how many left something missing or damaged."""
+    """Kill it `times` times; return how many left something missing or damaged."""
     return asyncio.run(killed(times, seed))
 
 
 async def killed(times: int, seed: int) -> int:
-    """Kill so many times, each some time after the first answer; return how many went wrong."""
+    """Kill it `times` times, each after the first answer; return how many failed."""
     rng, wrong, checked = random.Random(seed), 0, 0
     with tempfile.TemporaryDirectory() as home:
         async with replay(slots=4, decode=3000.0) as (_, backend):

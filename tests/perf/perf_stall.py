@@ -30,7 +30,7 @@ OLLAMA, GENERATE, CHAT, COMPLETION = "/api/chat", "/api/generate", "/v1/chat/com
 JSON, NDJSON, SSE = "application/json", "application/x-ndjson", "text/event-stream"
 
 Made = tuple[str, Callable[[float], bytes]]
-"""Where it is sent, or its type, and a body of so many megabytes."""
+"""The route or content type, and the size of the body in megabytes."""
 
 
 def fill(before: bytes, unit: bytes, after: bytes, megabytes: float) -> bytes:
@@ -193,7 +193,6 @@ class Waiting:
             self.process = subprocess.Popen(command, stdin=theirs.fileno())
 
     def longest_s(self) -> float:
-        """Return the longest wait since this was last asked."""
         self._ours.sendall(b"?")
         return float(self._ours.makefile().readline())
 
@@ -211,14 +210,12 @@ class Waiting:
 
 
 def post(url: str, target: str, body: bytes) -> None:
-    """Send a body and read what comes back."""
     with connection(url) as to:
         head = f"POST {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
         exchange(to, head.encode() + body)
 
 
 def asked(url: str, name: str, body: bytes) -> None:
-    """Ask for an answer by its name."""
     post(url, f"{OLLAMA}?answer={quote(name)}", SMALL)
 
 

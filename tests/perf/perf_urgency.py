@@ -20,7 +20,7 @@ from statistics import fmean
 from clairvoyant_lab.training.dataset import LEVELS, Case, read_cases
 from clairvoyant_lab.training.urgency_cases.writing import write_cases
 
-from clairvoyant_cli.commands.setup import kept_in, load_predictor, second_opinion, urgency_predictor
+from clairvoyant_cli.commands.setup import load_predictor, opened_ledger, second_opinion, urgency_predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
@@ -79,7 +79,6 @@ def trace(cases: list[Case], requests: int, gap_s: float, seed: int) -> list[Ask
 
 
 async def service_s(url: str, cases: list[Case]) -> float:
-    """Return the mean seconds that a request of the mix takes alone."""
     rng = Random(SEED)
     async with many_connections(url) as client:
         begun_s = time.monotonic()
@@ -89,8 +88,7 @@ async def service_s(url: str, cases: list[Case]) -> float:
 
 
 async def serve(config: ServeConfig, asks: list[Ask], found: Found) -> None:
-    """Serve the trace, and add what became of it."""
-    with kept_in(config) as opening:
+    with opened_ledger(config) as opening:
         daemon_of = running_daemon(
             config,
             load_predictor(None),
@@ -115,7 +113,6 @@ async def serve(config: ServeConfig, asks: list[Ask], found: Found) -> None:
 
 
 def cell(waits_s: Sequence[float]) -> str:
-    """Return the mean and the 90th percentile, in seconds."""
     return f"{fmean(waits_s):.1f} ({quantiles(waits_s, 0.9)[0]:.1f})" if waits_s else "-"
 
 

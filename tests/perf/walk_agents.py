@@ -109,7 +109,6 @@ def settings(name: str, url: str, home: Path) -> tuple[dict[str, str], list[list
 
 
 async def work(name: str, url: str, place: Path) -> Outcome:
-    """Let an agent do the task with a home of its own."""
     home, folder = place / "home", place / "project"
     folder.mkdir(parents=True)
     home.mkdir()

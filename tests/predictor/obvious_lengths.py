@@ -47,7 +47,6 @@ class Request:
 
 
 def read_requests() -> list[Request]:
-    """Return the requests of the text file, in its order."""
     requests, style = [], ""
     text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
     for line in text.splitlines():

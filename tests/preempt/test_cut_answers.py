@@ -15,7 +15,7 @@ from clairvoyant_lab.virtual_time import run_virtually
 from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.proxy.composition import Daemon
-from clairvoyant_cli.proxy.requests import keep_alive
+from clairvoyant_cli.proxy.requests import heartbeat
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Continuation, Served
 from tests.fakes.raw_http import RawClient, post, raw_client
@@ -61,13 +61,11 @@ class Server:
     _running: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def start(self, model: str = DEFAULT_MODEL) -> None:
-        """Listen, at the same place if it has listened before."""
         app = Replay(self.engine, (model,)).app
         port = int(self.url.rpartition(":")[2] or 0)
         self.url = await self._running.enter_async_context(serve_app(app, port))
 
     async def stop(self) -> None:
-        """Cut off what runs and stop listening."""
         await self._running.aclose()
 
 
@@ -76,8 +74,6 @@ def thousand(prompt: str, rng: object) -> int:
 
 
 def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in virtual time."""
-
     @wraps(test)
     def in_virtual_time(**arguments: Any) -> None:
         run_virtually(test(**arguments))
@@ -146,7 +142,7 @@ async def test_an_answer_in_two_parts_is_one_in_all_that_is_told_of_it() -> None
 async def test_a_stream_that_waits_to_go_on_brings_empty_events(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keep_alive, "SUSPENDED_EVERY_S", 0.001)
+    monkeypatch.setattr(heartbeat, "SUSPENDED_EVERY_S", 0.001)
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         uncut = objects((await client.ask(body(path, LONG, stream=True))).body)
         cut = objects(await cut_once(daemon, client, path, stream=True))

@@ -66,19 +66,16 @@ class Reading:
         self.free.set()
 
     async def start(self) -> None:
-        """Listen, at the same place if it has listened before."""
         port = self.upstream.port
         self._server = await asyncio.start_server(self.upstream.play, "127.0.0.1", port, limit=2**24)
         self.upstream.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Break off what runs and stop listening."""
         assert self._server is not None
         self._server.close()
         await self.upstream.stop()
 
     async def play(self, conversation: Conversation) -> None:
-        """Serve one connection."""
         while True:
             request = await conversation.request()
             if SHORT.encode() in request.body:
@@ -128,7 +125,6 @@ def is_cut(state: Snapshot) -> bool:
 
 
 async def ask_short(daemon: Daemon) -> None:
-    """Have a short question answered."""
     async with raw_client(daemon.base_url) as other:
         assert (await other.ask(short())).status == 200
 
@@ -171,7 +167,6 @@ async def test_it_is_not_cut(request_: bytes, settings: dict[str, Any]) -> None:
 
 
 async def not_cut(daemon: Daemon, server: Reading, client: RawClient) -> None:
-    """A short question waits for the end of the long answer."""
     async with raw_client(daemon.base_url) as other:
         other.send(short())
         await until(daemon, lambda s: len(s.queue) == 1)
@@ -244,7 +239,6 @@ async def test_it_is_cut_a_few_times_only() -> None:
 
 @asynccontextmanager
 async def put_off() -> AsyncIterator[tuple[Daemon, Reading, RawClient, RawClient]]:
-    """Have a request cut for a short one that holds the slot."""
     async with reading() as (daemon, server, client), raw_client(daemon.base_url) as other:
         server.free.clear()
         client.send(long(stream=True))

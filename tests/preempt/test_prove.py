@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
+from clairvoyant_lab import replay as simulated
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.engine import AnswerTokens
 from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.client import Client
 from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.demo import replay as simulated
-from clairvoyant_cli.demo.replay.engine import AnswerTokens
 from clairvoyant_cli.preempt import prove
 from clairvoyant_cli.preempt.prove import (
     FAR_NATS,

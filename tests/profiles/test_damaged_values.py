@@ -78,7 +78,6 @@ def warnings(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with some of everything."""
     from profiles.database import writing
     from profiles.records import Sample
     from profiles.store import save

@@ -45,7 +45,6 @@ def save_much(path: Path) -> None:
 
 
 def save_and_stumble(path: Path) -> None:
-    """Fail after something was written."""
     with writing(path) as connection:
         save(connection, PROFILE)
         remove(connection, "another")

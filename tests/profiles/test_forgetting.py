@@ -39,7 +39,6 @@ def states(path: Path) -> dict[str, bytes]:
 
 
 def requests(path: Path) -> list[str]:
-    """Return the requests in the history."""
     return [row.request for row in recorded(path)]
 
 
@@ -118,7 +117,6 @@ def test_each_erasure_has_its_own_generation(tmp_path: Path) -> None:
 
 
 async def ask(daemon: DaemonProcess, *prompts: str) -> None:
-    """Ask all at once."""
     async with httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False) as http:
         body = {"model": MODEL, "stream": False, "options": {"num_predict": 400}}
         answers = await asyncio.gather(
@@ -135,7 +133,6 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def erase(path: Path) -> None:
-    """Run `clairvoyant history --forget --all`."""
     command = [
         sys.executable,
         "-m",

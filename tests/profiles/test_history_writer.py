@@ -21,7 +21,7 @@ ALL = Span()
 
 
 def until(reached: object, path: Path) -> None:
-    """Look until the database holds so many rows; TimeoutError if it never does."""
+    """Wait until the database has this number of rows; TimeoutError if it never has."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         with reading(path) as connection:

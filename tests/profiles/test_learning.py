@@ -13,7 +13,6 @@ MEASURED = replace(PROFILE, queued_decode_tokens_per_s=20.0)
 
 
 def learner(*profiles: object, learned: Learned | None = None) -> Learner:
-    """A learner with the paper's default of 120 s."""
     return Learner([p for p in profiles if p], learned or Learned())  # type: ignore[misc]
 
 

@@ -18,12 +18,10 @@ from tests.fakes.remembered import FINISHED, PROFILE, START, keep, record, recor
 
 @pytest.fixture
 def db(tmp_path: Path) -> Path:
-    """A database with a profile and some history."""
     return keep(tmp_path / "c.db", traffic(300), PROFILE)
 
 
 def run(*arguments: object) -> Result:
-    """Run a command that must succeed."""
     result = CliRunner().invoke(cli, [str(each) for each in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result

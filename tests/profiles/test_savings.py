@@ -63,7 +63,7 @@ def test_report_begins_with_the_verdict(tmp_path: Path) -> None:
 def test_report_rounds_tiny_savings_to_zero(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", [ran(0, 0.01, 10, -0.01)])
     text = " ".join(said(path).split())
-    assert "In total no less and no more waiting." in text
+    assert "In total no change in waiting time." in text
     assert "-0.0" not in text
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import httpx
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.kv_cache import KvCache
 
 import predictor
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.daemon import running_daemon
-from predictor.frozen import FrozenPredictor
+from predictor import load
 from predictor.record import Prediction, Predictor, PromptView
 from profiles.database import reading, writing
 from profiles.history import Span, each
@@ -58,21 +58,17 @@ class Learning(Predictor):
         self.learned = 0
 
     def predict(self, view: PromptView, opinion: object = None) -> Prediction:
-        """Tell long stories from the rest."""
         p_long = 0.9 if "long" in view.prompt else 0.1
         tokens = 900.0 if "long" in view.prompt else 50.0
         return Prediction(1 - p_long, 0.0, p_long, p_long, tokens, tokens, self.name, memo=1)
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
-        """Count."""
         self.learned += 1
 
     def export_state(self) -> bytes:
-        """Write the count."""
         return str(self.learned).encode()
 
     def import_state(self, state: bytes) -> None:
-        """Read the count."""
         self.learned = int(state)
 
 
@@ -80,7 +76,6 @@ class Learning(Predictor):
 async def daemon_on(
     path: Path, url: str, *, predicts: object = None, profile: str | None = None, **settings: object
 ) -> AsyncIterator[Daemon]:
-    """Run a daemon that remembers in `path`."""
     settings = {"policy": "sjf"} | settings
     config = ServeConfig(backend=url, listen="127.0.0.1:0", **settings)  # type: ignore[arg-type]
     ledger = Ledger(path, profile=profile)
@@ -92,19 +87,16 @@ async def daemon_on(
 
 
 def contents(path: Path) -> bytes:
-    """Return all that lies on the disk of a database."""
     return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
 
 
 async def ask(http: httpx.AsyncClient, prompt: str, tokens: int = 30) -> None:
-    """Ask for a whole answer."""
     body = {"model": "replay", "messages": [{"role": "user", "content": prompt}]}
     answer = await http.post("/api/chat", json=body | {"options": {"num_predict": tokens}})
     assert answer.status_code == 200
 
 
 async def ask_all(daemon: Daemon, *prompts: str, tokens: int = 30) -> None:
-    """Ask all at once."""
     http = httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False)
     async with http, asyncio.TaskGroup() as group:
         for prompt in prompts:
@@ -227,12 +219,14 @@ async def test_the_learned_size_of_a_cache_outlives_the_daemon(tmp_path: Path) -
 async def test_a_frozen_daemon_records_and_learns_nothing(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     keep(path, (), HERE)
-    counting = Learning()
-    frozen = FrozenPredictor(counting)
+    frozen = load()
+    frozen.frozen = True
+    state = frozen.export_state()
     async with replay(decode=500.0) as (_, url), daemon_on(path, url, predicts=frozen, freeze=True) as daemon:
         await ask_all(daemon, *(f"Name colour {number}." for number in range(30)))
         snapshot = daemon.snapshot()
-    assert counting.learned == 0
+    assert frozen.export_state() == state
+    assert frozen.quality().judged > 0  # those that no limit ended
     assert snapshot.tau.tau_s == pytest.approx(TAU_S)
     assert snapshot.backends[0].decode_tokens_per_s == 1000.0
     assert len(recorded(path)) == 30

@@ -29,7 +29,7 @@ ITEMS = [
 
 
 def view_of(shape: Shape, **body: Any) -> PromptView:
-    return VIEWS[shape](BODY.decode(json.dumps(body).encode()), "m", "eve")
+    return VIEWS[shape](BODY.decode(json.dumps(body).encode()))
 
 
 def step_of(shape: Shape, **body: Any) -> Step:

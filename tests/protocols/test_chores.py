@@ -47,7 +47,7 @@ def test_a_chore_is_known_by_the_session_that_it_claims() -> None:
 
 
 def test_only_background_chores_give_way() -> None:
-    behind = {name for name, chore in BY_NAME.items() if not chore.waited_for}
+    behind = {name for name, chore in BY_NAME.items() if not chore.interactive}
     assert behind == {
         "title_generation",
         "tags_generation",
@@ -60,4 +60,4 @@ def test_only_background_chores_give_way() -> None:
     }
     unheard_of = chore_of(b"weekly digest", PromptView("Digest the week"))
     assert unheard_of is not None
-    assert unheard_of.waited_for
+    assert unheard_of.interactive

@@ -32,25 +32,21 @@ RESULT = {"role": "tool", "tool_call_id": "1", "content": "here"}
 
 
 def read(body: Any, model: str = "m") -> Conversation:
-    """Read a body, in pieces of 1,000 bytes."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     pieces = [raw[at : at + 1000] for at in range(0, len(raw), 1000)]
     return asyncio.run(read_conversation(pieces, model))
 
 
 def chat(*messages: Any, **more: Any) -> Chain:
-    """Return the chain of a chat."""
     return read({"model": "m", "messages": messages, **more}).chain
 
 
 def begins(longer: Chain, shorter: Chain) -> bool:
-    """Return whether a prompt begins with all of another."""
     count = len(shorter.hashes)
     return 0 < count < len(longer.hashes) and longer.hashes[:count] == shorter.hashes
 
 
 def shared(one: Chain, other: Chain) -> int:
-    """Return the number of pieces that two prompts share."""
     return sum(a == b for a, b in zip(one.hashes, other.hashes, strict=False))
 
 
@@ -191,7 +187,6 @@ def test_who_uses_tools(body: Any, agentic: bool) -> None:
 
 
 def claims(headers: dict[str, str], body: Any) -> tuple[str, str]:
-    """Return what a request with these headers and this body claims."""
     fields = Fields(
         [(b"host", b"here"), *((name.encode(), value.encode()) for name, value in headers.items())]
     )

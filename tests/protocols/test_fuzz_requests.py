@@ -21,7 +21,6 @@ PREDICTOR: Predictor = load()
 
 
 def keys() -> st.SearchStrategy[str]:
-    """Names that mean something somewhere, and names that do not."""
     known = (
         "model messages prompt input system stream max_tokens n best_of n_predict options num_predict tools "
         "role content text type image_url images format think keep_alive service_tier instructions thinking "

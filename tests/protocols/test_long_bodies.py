@@ -50,13 +50,11 @@ async def read(path: str, body: Any, *cuts: float) -> ParsedRequest:
 
 
 def view_of(parsed: ParsedRequest) -> PromptView:
-    """Return what was understood of a request."""
     assert parsed.view is not None
     return parsed.view
 
 
 def chat(content: Any, **more: Any) -> dict[str, Any]:
-    """Return the body of a chat request with one message."""
     return {"model": "m", "messages": [{"role": "user", "content": content}], **more}
 
 

@@ -118,7 +118,6 @@ def test_a_very_long_answer_is_no_longer_kept() -> None:
 
 
 def cut_once(then: Shape = Shape.CHAT) -> Splice:
-    """Return an answer that was cut behind two words, and goes on."""
     splice = chat()
     fed(splice, chunk("One"), chunk(" two"))
     assert splice.want_cut()

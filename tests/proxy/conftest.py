@@ -1,18 +1,9 @@
-"""What the proxy tests share."""
+"""The loop of the proxy's tests."""
 
 import asyncio
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-import pytest
 import uvloop
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the daemons' word of themselves out of the user's home."""
-    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -28,7 +28,6 @@ class Clocked:
         return ids
 
     def go(self, ids: list[str]) -> None:
-        """Let these leave."""
         for each in ids:
             self.scheduler.cancel(each, self.now)
         self.backlog.look()

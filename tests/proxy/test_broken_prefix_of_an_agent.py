@@ -4,9 +4,9 @@ import asyncio
 import json
 
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.kv_cache import KvCache
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from clairvoyant_cli.doctor.finding import Level
 from clairvoyant_cli.doctor.proxy import check_daemon
 from clairvoyant_cli.state.encoding import decode, encode
@@ -21,7 +21,6 @@ CHANGED = "its system text changed between characters 1 and 256"
 
 
 def body(number: int) -> bytes:
-    """Return turn `number` of an agent that begins with the time."""
     system = {"role": "system", "content": f"It is 12:{number:02}. {'Obey the rules. ' * 100}"}
     messages = [system, {"role": "user", "content": f"{PRIVATE} " * 100}]
     for n in range(number):

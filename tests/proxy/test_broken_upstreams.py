@@ -16,8 +16,6 @@ PLAIN = get("/anything")
 
 
 def says(*pieces: bytes, reset: bool = False) -> Script:
-    """Answer every request with these bytes and end the connection."""
-
     async def script(it: Conversation) -> None:
         await it.request()
         it.send(*pieces)
@@ -243,11 +241,9 @@ async def test_a_predictor_that_raises_costs_neither_answer_nor_slot() -> None:
         def learn(self, prediction: object, tokens: int) -> None:
             raise RuntimeError("never")
 
-    async with (
-        scripted(says(answer(b'{"usage": {"completion_tokens": 3}}'))) as upstream,
-        serving(upstream.base_url, Broken(), faults_expected=True) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(
+        says(answer(b'{"usage": {"completion_tokens": 3}}')), Broken(), faults_expected=True
+    ) as (daemon, client):
         for _ in range(2):
             assert (await client.ask(CHAT)).status == 200
         assert daemon.snapshot().counters.completed == 2

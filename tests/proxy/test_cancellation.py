@@ -10,7 +10,6 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.http.listener import ClientConnection
@@ -23,7 +22,7 @@ from tests.fakes.llamacpp_server import LlamaServer, llama_server
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.replay_backend import Engine, Outcome, Replay, tabled
 from tests.fakes.scripted_upstream import Conversation, answer, answering, scripted
-from tests.fakes.serving import ByFirstWord, serving, until
+from tests.fakes.serving import ByFirstWord, replaying, serving, until
 
 # -- on a real llama.cpp server ----------------------------------------------------------------------
 
@@ -157,12 +156,10 @@ class Bench:
         return client
 
     async def act(self, action: str, **arguments: object) -> None:
-        """Have an operator act."""
         async with ControlClient(self.daemon.base_url) as control:
             await control.act(action, arguments)
 
     async def state(self, holds: Callable[[Snapshot], bool]) -> Snapshot:
-        """Return the first state in which `holds`."""
         return await until(self.daemon, holds)
 
 
@@ -171,11 +168,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     slots = request.param
     backend = Replay(Engine(slots=slots, answer_tokens=LENGTHS))
     backend.engine.freeze()
-    async with (
-        serve_app(backend.app) as url,
-        serving(url, slots=slots) as daemon,
-        AsyncExitStack() as stack,
-    ):
+    async with replaying(backend, slots=slots) as daemon, AsyncExitStack() as stack:
         yield Bench(daemon, backend.engine, stack)
         backend.engine.thaw()
         await until(daemon, lambda s: not s.running and not s.queue)

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.serving import asked, serving, until
+from tests.fakes.replay_backend import Engine, tabled
+from tests.fakes.serving import asked, replaying, until
 
 TITLE = "### Task:\nGenerate a concise title summarizing the chat history.\n<chat_history>..."
 
@@ -27,8 +26,7 @@ async def test_a_title_stands_behind_a_longer_question(tmp_path: Path, rule: str
     engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000, "###": 3}))
     engine.freeze()
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, clients=str(file), policy="sjf") as daemon,
+        replaying(engine, clients=str(file), policy="sjf") as daemon,
         raw_client(daemon.base_url) as holder,
         raw_client(daemon.base_url) as front_end,
         raw_client(daemon.base_url) as person,
@@ -49,8 +47,7 @@ async def test_a_policy_is_not_judged_by_background_requests() -> None:
     engine = Engine(answer_tokens=tabled({"endless": 100_000, "###": 3}))
     engine.freeze()
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url) as daemon,
+        replaying(engine) as daemon,
         asked(
             daemon,
             chat("0.5 endless"),
@@ -67,8 +64,7 @@ async def test_a_policy_is_not_judged_by_background_requests() -> None:
 async def test_a_background_request_is_not_in_the_statistics_of_its_class() -> None:
     engine = Engine(answer_tokens=tabled({"short": 3, "###": 3}))
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, policy="sjf") as daemon,
+        replaying(engine, policy="sjf") as daemon,
         raw_client(daemon.base_url) as front_end,
         raw_client(daemon.base_url) as person,
     ):

@@ -25,7 +25,7 @@ from tests.fakes.daemon_process import daemon_process
 from tests.fakes.raw_http import Message, RawClient, get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.scripted_upstream import Conversation, answer
-from tests.fakes.serving import ByFirstWord, between, serving, until
+from tests.fakes.serving import ByFirstWord, between, replaying, serving, until
 
 EVIL = "Origin: https://evil.example"
 ANN, BEN = "key-of-ann", "key-of-ben"
@@ -79,11 +79,7 @@ async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
     lengths = tabled({"endless": 100_000, "short": 3})
     engine = Engine(answer_tokens=lengths, speed=Speed(decode_tokens_per_s=1e6, prefill_tokens_per_s=1e6))
     engine.freeze()
-    async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, **settings) as daemon,
-        raw_client(daemon.base_url) as holder,
-    ):
+    async with replaying(engine, **settings) as daemon, raw_client(daemon.base_url) as holder:
         holder.send(chat("X-Clairvoyant-Client: holder", "X-Api-Key: key-of-holder", content="endless"))
         await engine.wait_until(lambda c: c.started == 1)
         yield daemon, engine
@@ -199,7 +195,6 @@ async def test_a_name_is_shown_as_it_is_and_forges_nothing(
 
 
 async def waiting_priority(daemon: Daemon, *headers: str, **more: Any) -> int:
-    """Ask for something, and return the priority it waits with."""
     async with raw_client(daemon.base_url) as client:
         client.send(chat(*headers, **more))
         state = await until(daemon, lambda s: len(s.queue) == 1)
@@ -299,11 +294,7 @@ async def test_all_loopback_addresses_are_one_client(tmp_path: Path) -> None:
 
 async def test_an_answer_that_was_given_up_counts_as_far_as_it_came(tmp_path: Path) -> None:
     engine = Engine(answer_tokens=tabled({"endless": 100_000}), speed=Speed(decode_tokens_per_s=1000))
-    async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with replaying(engine) as daemon, raw_client(daemon.base_url) as client:
         client.send(chat("X-Clairvoyant-Client: ann", content="endless", stream=True))
         await until(daemon, lambda s: bool(s.running) and s.running[0].tokens >= 20)
         client.leave()
@@ -327,8 +318,6 @@ LONG_LAST = b'data: {"type":"response.completed","response":{"output":"' + b"w" 
 
 
 async def tokens_counted(body: bytes, *headers: str, status: str = "200 OK") -> int:
-    """Return the tokens that one answer counts for."""
-
     async def script(it: Conversation) -> None:
         await it.request()
         it.send(answer(body, *headers, status=status))

@@ -16,7 +16,6 @@ LONG = "a-secret-of-some-length"
 
 
 def complaint(parse: object, text: str) -> str:
-    """Return what is said of a file that must be refused."""
     with pytest.raises(ClairvoyantError) as wrong:
         parse(text, "FILE")  # type: ignore[operator]
     message = str(wrong.value)

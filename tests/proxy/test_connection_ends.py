@@ -14,7 +14,7 @@ from clairvoyant_cli.proxy.composition import Daemon
 from predictor.record import Prediction, PromptView
 from predictor.semantic.opinion import EncoderEstimate
 from tests.fakes.raw_http import RawClient, get, post, raw_client
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.scripted_upstream import Conversation, answer, scripted, silent
 from tests.fakes.serving import ByFirstWord, between, serving, until
 
 CHAT = "/v1/chat/completions"
@@ -35,13 +35,7 @@ async def answering(it: Conversation) -> None:
         it.send(answer())
 
 
-async def silent(it: Conversation) -> None:
-    await it.request()
-    await it.left()
-
-
 def reset(client: RawClient) -> None:
-    """End a connection as a machine does that goes away."""
     client.writer.get_extra_info("socket").setsockopt(
         socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
     )
@@ -49,12 +43,10 @@ def reset(client: RawClient) -> None:
 
 
 def half_closed(connection: object) -> bool:
-    """Whether the daemon knows that the client has ended its side."""
     return bool(getattr(connection, "_half_closed", False))
 
 
 async def emptied(daemon: Daemon) -> None:
-    """Return when no client is left, nor anything of one."""
     table = daemon.connections
     await until(daemon, lambda _: not table.every and table.body_bytes == 0)
 
@@ -151,12 +143,8 @@ async def test_of_a_crowd_that_no_queue_holds_the_rest_is_not_even_predicted(
     monkeypatch.setattr(limits, "perf_counter", lambda: next(clock) * limits.TURN_S)
     predicting = ByFirstWord()
 
-    async def script(it: Conversation) -> None:
-        await it.request()
-        await it.left()
-
     async with (
-        scripted(script) as upstream,
+        scripted(silent) as upstream,
         serving(upstream.base_url, predicting, slots=1, queue_capacity=3) as daemon,
         AsyncExitStack() as stack,
     ):
@@ -363,11 +351,7 @@ async def test_who_is_refused_for_lack_of_room_is_not_kept() -> None:
             await client.writer.drain()
             await asyncio.sleep(0)
 
-    async with (
-        scripted(silent) as upstream,
-        serving(upstream.base_url, max_connections=1) as daemon,
-        raw_client(daemon.base_url) as busy,
-    ):
+    async with between(silent, max_connections=1) as (daemon, busy):
         busy.send(get("/long"))
         await until(daemon, lambda s: s.counters.passed_through == 1)
         async with raw_client(daemon.base_url) as refused:

@@ -11,7 +11,6 @@ import httpx
 import msgspec
 import prometheus_client
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import VirtualLoop, run_virtually
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -34,7 +33,7 @@ from clairvoyant_cli.state.encoding import decode
 from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import DEFAULT_MODEL, Engine, Replay, tabled
-from tests.fakes.serving import asked, serving, until
+from tests.fakes.serving import asked, replaying, serving, until
 
 LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
 
@@ -46,12 +45,10 @@ def chat(prompt: str) -> bytes:
 
 @pytest.fixture
 async def daemon() -> AsyncIterator[Daemon]:
-    """A daemon with one request running, for good, and two waiting."""
     backend = Replay(Engine(answer_tokens=LENGTHS))
     backend.engine.freeze()
     async with (
-        serve_app(backend.app) as url,
-        serving(url) as daemon,
+        replaying(backend) as daemon,
         asked(daemon, chat("0.9 endless"), chat("0.1 short"), chat("0.9 endless")),
     ):
         yield daemon
@@ -191,7 +188,6 @@ async def test_the_policies_are_compared_over_the_same_requests(
 ) -> None:
 
     def lopsided(scheduler: Scheduler, policy: Policy, now: float) -> list[tuple[str, float]]:
-        """One policy starts one request less."""
         return list(starts(scheduler, policy, now))[: 1 if policy.name == "sjf" else None]
 
     monkeypatch.setattr(snapshots, "starts", lopsided)
@@ -201,11 +197,7 @@ async def test_the_policies_are_compared_over_the_same_requests(
 
 
 async def test_a_model_is_loaded_and_unloaded() -> None:
-    async with (
-        serve_app(Replay(Engine(answer_tokens=LENGTHS)).app) as url,
-        serving(url) as daemon,
-        ControlClient(daemon.base_url) as control,
-    ):
+    async with replaying(Engine(answer_tokens=LENGTHS)) as daemon, ControlClient(daemon.base_url) as control:
         for deed in ("load", "unload"):
             done = await control.act("model", {"do": deed, "name": DEFAULT_MODEL})
             assert done["backends"] == ["ollama"]
@@ -322,9 +314,8 @@ async def test_keys_and_tokens(tmp_path: Path) -> None:
         path.chmod(0o600)
     backend = Replay(Engine(answer_tokens=LENGTHS))
     async with (
-        serve_app(backend.app) as url,
-        serving(
-            url, api_key_file=str(keys), admin_token_file=str(token), backend_key_file=str(backend_key)
+        replaying(
+            backend, api_key_file=str(keys), admin_token_file=str(token), backend_key_file=str(backend_key)
         ) as daemon,
         httpx.AsyncClient(base_url=daemon.base_url) as client,
     ):
@@ -379,8 +370,7 @@ async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool)
     backend = Replay(Engine(answer_tokens=LENGTHS))
     backend.engine.freeze()
     async with (
-        serve_app(backend.app) as url,
-        serving(url, predictor.load(), show_prompts=shown) as daemon,
+        replaying(backend, predictor.load(), show_prompts=shown) as daemon,
         raw_client(daemon.base_url) as one,
     ):
         one.send(chat("Tell me a joke about cats"))

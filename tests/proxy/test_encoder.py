@@ -27,7 +27,6 @@ class Believer(ByFirstWord):
     """Predicts by the prompt's first word, and by an opinion's score where there is one."""
 
     def predict(self, view: PromptView, opinion: EncoderEstimate | None = None) -> Prediction:
-        """Return the prediction."""
         first = super().predict(view)
         if opinion is None:
             return first
@@ -43,7 +42,6 @@ class Reader:
     threads: set[str] = field(default_factory=set)
 
     def __call__(self, text: str, cut: int) -> EncoderEstimate:
-        """Read a prompt."""
         assert self.let.wait(10.0)
         self.read.append(text)
         self.threads.add(threading.current_thread().name)
@@ -55,7 +53,6 @@ class Reader:
 async def reading(
     reader: Reader, urgency: UrgencyPredictor | None = None
 ) -> AsyncIterator[tuple[Daemon, Engine]]:
-    """Run the proxy before one slot that is frozen, with an encoder."""
     engine = Engine()
     async with serve_app(Replay(engine).app) as url:
         named = None if urgency is None else "shipped"
@@ -114,7 +111,6 @@ class ByOpinion:
     name = "by-opinion"
 
     def level(self, view: PromptView, opinion: EncoderEstimate | None = None) -> int:
-        """Return the level of a prompt."""
         return 3 if opinion is None else 0
 
 

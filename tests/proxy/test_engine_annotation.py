@@ -54,7 +54,6 @@ class Engine:
             conversation.send(answer(b"{}"))
 
     async def has_been_asked(self, times: int) -> list[int]:
-        """Return the priorities of the requests, once so many have come."""
         async with asyncio.timeout(30.0), self.come:
             await self.come.wait_for(lambda: len(self.asked) >= times)
         return [json.loads(each.body)["priority"] for each in self.asked]
@@ -62,7 +61,6 @@ class Engine:
 
 @asynccontextmanager
 async def before_an_engine(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
-    """Run the proxy before what it is told is a vLLM."""
     engine = Engine()
     async with scripted(engine.script) as upstream:
         server = BackendConfig("engine", upstream.base_url, "vllm", settings.pop("slots", None))

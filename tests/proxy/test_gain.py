@@ -11,7 +11,7 @@ from clairvoyant_lab.virtual_time import run_virtually
 from clairvoyant_cli.proxy.observing.gain import midnight_after, midnight_before
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
-from tests.fakes.serving import asked, serving, until
+from tests.fakes.serving import asked, replaying, serving, until
 from tests.proxy.test_two_servers import chat
 
 HOUR_S = 3600.0
@@ -33,10 +33,7 @@ def assert_books_agree(state: Snapshot) -> None:
 def test_a_pause_in_a_burst_of_seven_is_nobodys_gain_or_loss(policy: str) -> None:
     async def scene() -> float:
         clock = asyncio.get_running_loop().time
-        async with (
-            serve_app(Replay(engine()).app) as url,
-            serving(url, slots=1, policy=policy, tau=0.0, clock=clock) as daemon,
-        ):
+        async with replaying(engine(), slots=1, policy=policy, tau=0.0, clock=clock) as daemon:
             daemon.dispatcher.scheduler.pause()
             daemon.dispatcher.moved()
             async with asked(daemon, *BURST):

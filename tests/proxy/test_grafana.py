@@ -4,12 +4,11 @@ import json
 import re
 from pathlib import Path
 
-from clairvoyant_lab.asgi_server import serve_app
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fakes.raw_http import get, post, raw_client
-from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.serving import serving
+from tests.fakes.replay_backend import Engine, tabled
+from tests.fakes.serving import replaying
 
 BOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
 OF_PROMETHEUS = {"instance", "le"}
@@ -18,8 +17,7 @@ OF_PROMETHEUS = {"instance", "le"}
 async def test_every_panel_asks_for_metrics_and_labels_that_the_daemon_exports() -> None:
     body = json.dumps({"model": "replay", "messages": [{"role": "user", "content": "short"}]}).encode()
     async with (
-        serve_app(Replay(Engine(answer_tokens=tabled({"short": 3}))).app) as url,
-        serving(url) as daemon,
+        replaying(Engine(answer_tokens=tabled({"short": 3}))) as daemon,
         raw_client(daemon.base_url) as client,
     ):
         assert (await client.ask(post("/v1/chat/completions", body))).status == 200

@@ -22,7 +22,6 @@ class SharedCache:
         self.overflowed = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             return
         while (await receive()).get("more_body"):

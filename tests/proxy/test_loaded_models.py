@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any, cast
 
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.ollama import full_name
@@ -24,7 +23,7 @@ from predictor.record import UNKNOWN
 from tests.fakes.daemon_parts import daemon_parts
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.serving import serving
+from tests.fakes.serving import replaying
 
 
 class Record:
@@ -191,11 +190,7 @@ async def test_models_that_do_not_exist_keep_nobody_waiting() -> None:
         asks = {"model": model, "messages": [{"role": "user", "content": "short"}], "stream": False}
         return post("/api/chat", json.dumps(asks).encode())
 
-    async with (
-        serve_app(backend.app) as url,
-        serving(url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with replaying(backend) as daemon, raw_client(daemon.base_url) as client:
         residency = daemon.dispatcher.scheduler.residency
 
         def prices() -> list[float]:

@@ -34,7 +34,6 @@ class Hop:
     _playing: dict["asyncio.Task[Any]", list[asyncio.StreamWriter]] = field(default_factory=dict)
 
     async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
         task = asyncio.current_task()
         assert task is not None
         ends = self._playing[task] = [writer]

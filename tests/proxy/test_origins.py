@@ -12,7 +12,6 @@ WALLS = AllowedOrigins(
 
 
 def head(*headers: Header, method: bytes = b"POST", host: bytes | None = b"localhost:8080") -> RequestHead:
-    """Return the head of a request."""
     fields = Fields([*headers, *([] if host is None else [(b"Host", host)])])
     return RequestHead(method, b"/api/chat", fields, http10=host is None)
 

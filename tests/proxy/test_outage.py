@@ -43,11 +43,9 @@ class Server:
 
     @property
     def base_url(self) -> str:
-        """Where it listens, when it does."""
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Listen."""
         self._running = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
     async def stop(self) -> None:
@@ -85,7 +83,6 @@ class Server:
 
 @asynccontextmanager
 async def before_a_server(**settings: Any) -> AsyncIterator[tuple[Server, Daemon]]:
-    """A daemon before a server that is up."""
     server = Server()
     await server.start()
     try:
@@ -223,7 +220,6 @@ class Loading:
         self.asked = 0
 
     async def script(self, it: Conversation) -> None:
-        """Play one connection."""
         while True:
             await it.request()
             self.asked += 1

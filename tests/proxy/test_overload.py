@@ -21,7 +21,7 @@ from tests.fakes.llamacpp_server import free_port, llama_server
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.scripted_upstream import Conversation, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import replaying, serving, until
 
 LENGTHS = tabled({"endless": 100_000, "short": 3})
 ASK = [{"role": "user", "content": "short"}]
@@ -43,7 +43,6 @@ def asks(path: str, content: str = "short", *, key: str = "key-of-ann") -> bytes
 
 
 def message_of(path: str, body: bytes) -> str:
-    """Take an error apart as the route's clients do, shape and all."""
     data = json.loads(body)
     if path.startswith("/api/"):
         assert list(data) == ["error"]
@@ -61,11 +60,7 @@ async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
     """A daemon whose one slot is taken by an answer that does not move."""
     backend = Replay(Engine(answer_tokens=LENGTHS))
     backend.engine.freeze()
-    async with (
-        serve_app(backend.app) as url,
-        serving(url, **settings) as daemon,
-        raw_client(daemon.base_url) as holder,
-    ):
+    async with replaying(backend, **settings) as daemon, raw_client(daemon.base_url) as holder:
         holder.send(asks("/api/chat", "endless"))
         await backend.engine.wait_until(lambda c: c.started == 1)
         yield daemon, backend.engine

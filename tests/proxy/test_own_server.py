@@ -46,7 +46,6 @@ def children(word: str) -> list[psutil.Process]:
 
 
 def restarted(port: int, child: psutil.Process, state: Snapshot) -> bool:
-    """Return whether another process runs in the place of a child."""
     return any(each != child for each in children(str(port)))
 
 
@@ -121,7 +120,6 @@ def test_what_a_server_prints_is_bounded_and_its_end_is_kept(
 
 
 def await_text(path: Path, holds: Callable[[str], bool], child: psutil.Process) -> None:
-    """Return once a file of a running process holds a text."""
     while not holds(path.read_text()):
         assert child.is_running()
         os.sched_yield()

@@ -9,10 +9,10 @@ import pytest
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.proxy.access.page_fields import MOST_ORIGINS, PageFields
-from clairvoyant_cli.proxy.requests import keep_alive
+from clairvoyant_cli.proxy.requests import heartbeat
 from tests.fakes.raw_http import Message, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving
+from tests.fakes.serving import between, serving
 
 PAGE = "Origin: http://localhost:3000"
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}]}).encode()
@@ -61,17 +61,13 @@ def test_origins_are_bounded() -> None:
 
 
 async def test_a_page_can_read_an_early_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keep_alive, "EVERY_S", 0.02)
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.02)
 
     async def slow(talk: Conversation) -> None:
         await talk.request()
         await talk.left()
 
-    async with (
-        scripted(slow) as up,
-        serving(up.base_url, keep_alive="0.01") as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(slow, keep_alive="0.01") as (_, client):
         client.send(post("/v1/chat/completions", CHAT, PAGE))
         early = await client.receive(b"\r\n\r\n")
     assert b"\r\nAccess-Control-Allow-Origin: http://localhost:3000\r\nVary: Origin\r\n" in early
@@ -86,7 +82,7 @@ async def served(talk: Conversation) -> None:
 
 async def test_a_page_reads_its_refusal_and_the_log_names_the_flag(caplog: pytest.LogCaptureFixture) -> None:
     evil = "Origin: http://evil.example"
-    async with scripted(served) as up, serving(up.base_url) as daemon, raw_client(daemon.base_url) as client:
+    async with between(served) as (_, client):
         with caplog.at_level(logging.WARNING, "clairvoyant"):
             preflight = await client.ask(get("/v1/chat/completions", evil, *PREFLIGHT, method="OPTIONS"))
             refused = [await client.ask(post("/v1/chat/completions", CHAT, evil)) for _ in range(2)]
@@ -112,11 +108,7 @@ async def test_a_preflight_needs_no_key_and_is_given_none_of_ours(tmp_path: Path
             talk.send(OK)
 
     page = "Origin: https://chat.example"
-    async with (
-        scripted(note) as up,
-        serving(up.base_url, api_key_file=str(keys), backend_key_file=str(own)) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(note, api_key_file=str(keys), backend_key_file=str(own)) as (_, client):
         preflight = await client.ask(get("/v1/models", page, *PREFLIGHT, method="OPTIONS"))
         other = await client.ask(get("/v1/models", page, method="OPTIONS"))
         refused = await client.ask(post("/v1/chat/completions", CHAT, page))

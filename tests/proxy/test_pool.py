@@ -130,7 +130,6 @@ async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
 
 
 def offers(parts: DaemonParts, **models: set[str]) -> None:
-    """Let workers say which models they have."""
     for name, offered in models.items():
         backend = parts.pool.named(name)
         backend.status.offered = frozenset(map(backend.adapter.known_as, offered))

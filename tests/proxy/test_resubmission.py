@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.journal import Journal
@@ -19,7 +18,7 @@ from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
 from clairvoyant_cli.scheduler.chain import Chain
 from tests.fakes.raw_http import RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import replaying, until
 
 LENGTHS = tabled({"endless": 100_000})
 
@@ -35,8 +34,7 @@ async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, RawClient]]:
     backend = Replay(Engine(answer_tokens=LENGTHS))
     backend.engine.freeze()
     async with (
-        serve_app(backend.app) as url,
-        serving(url, policy="fcfs", **settings) as daemon,
+        replaying(backend, policy="fcfs", **settings) as daemon,
         raw_client(daemon.base_url) as holder,
         raw_client(daemon.base_url) as other,
     ):
@@ -104,8 +102,7 @@ async def test_another_principal_does_not_get_it(tmp_path: Path) -> None:
     backend = Replay(Engine(answer_tokens=LENGTHS))
     backend.engine.freeze()
     async with (
-        serve_app(backend.app) as url,
-        serving(url, api_key_file=str(keys)) as daemon,
+        replaying(backend, api_key_file=str(keys)) as daemon,
         raw_client(daemon.base_url) as holder,
         raw_client(daemon.base_url) as ben,
     ):
@@ -121,7 +118,6 @@ async def test_another_principal_does_not_get_it(tmp_path: Path) -> None:
 
 
 def left(kept: Resubmissions, client: str, prompt: int, arrival_s: float, left_s: float) -> None:
-    """Have a client give up a request."""
     exchange: Any = SimpleNamespace(
         id=f"id-{prompt}",
         first_byte_s=None,

@@ -37,7 +37,6 @@ def secret(path: Path, text: str) -> str:
 
 @asynccontextmanager
 async def keyed(tmp_path: Path, **settings: Any) -> AsyncIterator[Daemon]:
-    """A daemon with a client that has a key, of which word is left."""
     keys = secret(tmp_path / "keys", f"ann:{KEY}\n")
     async with serving(NOWHERE, announced=True, api_key_file=keys, **settings) as daemon:
         yield daemon
@@ -158,14 +157,12 @@ async def test_a_home_that_cannot_be_written_is_said_where_it_costs_the_control_
 
 
 def left(url: str, **word: object) -> None:
-    """Leave word of a daemon."""
     state_dir().mkdir(parents=True, exist_ok=True)
     path = state_dir() / f"daemon-{url.rpartition(':')[2]}.json"
     path.write_text(json.dumps({"url": url, **word}))
 
 
 def asked(url: str, token: str | None = None) -> tuple[str, str | None]:
-    """Return where a client would ask, and with which token."""
     client = ControlClient(url, token)
     return client.url, client.token
 

@@ -6,17 +6,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.kv_cache import KvCache
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.observing.snapshots import RESTED_S
 from clairvoyant_cli.scheduler.sessions import MAX_HOLD_S
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import RawClient, post, raw_client
-from tests.fakes.replay_backend import Engine, Replay, Speed
-from tests.fakes.serving import serving, until
+from tests.fakes.replay_backend import Engine, Speed
+from tests.fakes.serving import replaying, until
 
 READ_TOKENS_PER_S = 100.0
 TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}
@@ -34,7 +33,6 @@ def messages(name: str, turns: int) -> list[dict[str, str]]:
 
 
 def turn(name: str, number: int, tokens: int = 4, *headers: str) -> bytes:
-    """Return the request of a session's turn, counted from 1."""
     asked = {"messages": messages(name, number), "tools": [TOOL], "max_tokens": tokens}
     body = json.dumps({"model": "replay", **asked}).encode()
     return post("/v1/chat/completions", body, f"X-Clairvoyant-Client: {name}", *headers)
@@ -47,8 +45,7 @@ async def small_cache() -> AsyncIterator[tuple[Daemon, RawClient, RawClient]]:
     engine = Engine(speed=speed, answer_tokens=lambda prompt, rng: 10**6, cache=KvCache())
     clock = asyncio.get_running_loop().time
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, slots=1, clock=clock, policy="boost") as daemon,
+        replaying(engine, slots=1, clock=clock, policy="boost") as daemon,
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as other,
     ):

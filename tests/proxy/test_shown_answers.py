@@ -3,13 +3,12 @@
 import json
 
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.proxy.observing.queue_rows import FIRST_CHARS, WHOLE_PROMPTS
 from clairvoyant_cli.state.encoding import encode, without_prompts
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay
-from tests.fakes.serving import asked, serving, until
+from tests.fakes.serving import asked, replaying, until
 from tests.preempt.test_cut_answers import LONG, ROUTES, SHORT, body, preempting, virtually
 
 
@@ -57,10 +56,7 @@ async def test_only_the_first_rows_of_a_long_queue_have_their_whole_prompt() -> 
     backend = Replay(Engine())
     backend.engine.freeze()
     prompts = [post("/api/chat", json.dumps(asking(number)).encode()) for number in range(WHOLE_PROMPTS + 2)]
-    async with (
-        serve_app(backend.app) as url,
-        serving(url, slots=1, show_prompts=True) as daemon,
-    ):
+    async with replaying(backend, slots=1, show_prompts=True) as daemon:
         daemon.dispatcher.scheduler.pause()
         async with asked(daemon, *prompts):
             state = daemon.snapshot()

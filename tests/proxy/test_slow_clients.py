@@ -14,7 +14,7 @@ from clairvoyant_cli.http import limits as patience_module
 from clairvoyant_cli.http import listener as listener_module
 from clairvoyant_cli.proxy.composition import Daemon
 from tests.fakes.raw_http import RawClient, get, post, raw_client
-from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted
+from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted, silent
 from tests.fakes.serving import serving, until
 
 DONE = b'{"usage": {"completion_tokens": 3}}'
@@ -64,7 +64,6 @@ async def deaf_client(daemon: Daemon, raw: bytes) -> AsyncIterator[None]:
 
 
 def nobody_left(daemon: Daemon) -> bool:
-    """Whether every connection of a client has ended."""
     return not daemon.connections.every
 
 
@@ -114,7 +113,6 @@ async def test_a_stalled_body_does_not_keep_the_slot_from_others() -> None:
 
 
 async def gone_down(daemon: Daemon) -> None:
-    """Drain, and return once the daemon says that it is done."""
     daemon.drain()
     async with asyncio.timeout(10):
         await daemon.run_until_stopped()
@@ -123,11 +121,7 @@ async def gone_down(daemon: Daemon) -> None:
 async def test_a_drain_is_over_when_the_time_that_the_system_gives_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def script(it: Conversation) -> None:
-        await it.request()
-        await it.left()
-
-    async with before(script) as daemon, raw_client(daemon.base_url) as client:
+    async with before(silent) as daemon, raw_client(daemon.base_url) as client:
         client.send(CHAT)
         await until(daemon, lambda s: len(s.running) == 1)
         daemon.drain(0.0)
@@ -154,11 +148,7 @@ async def test_a_dashboard_that_has_stopped_reading_does_not_hold_up_a_drain() -
 
 
 async def test_a_drain_has_a_deadline() -> None:
-    async def endless(it: Conversation) -> None:
-        await it.request()
-        await it.left()
-
-    async with before(endless, drain_timeout=0.05) as daemon, raw_client(daemon.base_url) as client:
+    async with before(silent, drain_timeout=0.05) as daemon, raw_client(daemon.base_url) as client:
         client.send(CHAT)
         await until(daemon, lambda s: len(s.running) == 1)
         await gone_down(daemon)
@@ -177,13 +167,7 @@ BEHIND = {
 
 @asynccontextmanager
 async def occupied() -> AsyncIterator[Daemon]:
-    """A daemon whose one slot is taken."""
-
-    async def holding(it: Conversation) -> None:
-        await it.request()
-        await it.left()
-
-    async with before(holding, client_timeout=60.0) as daemon, raw_client(daemon.base_url) as holder:
+    async with before(silent, client_timeout=60.0) as daemon, raw_client(daemon.base_url) as holder:
         holder.send(CHAT)
         await until(daemon, lambda s: len(s.running) == 1)
         yield daemon
@@ -272,12 +256,8 @@ async def test_a_crowd_of_silent_connections_leaves_room_for_who_asks() -> None:
 
 
 async def test_where_all_are_served_one_more_is_told_so() -> None:
-    async def holding(it: Conversation) -> None:
-        await it.request()
-        await it.left()
-
     async with (
-        before(holding, max_connections=1, client_timeout=60.0) as daemon,
+        before(silent, max_connections=1, client_timeout=60.0) as daemon,
         raw_client(daemon.base_url) as served,
     ):
         served.send(CHAT)

@@ -40,7 +40,6 @@ class Server:
             writer.close()
 
     async def until(self, met: Callable[[], bool]) -> None:
-        """Return when a count has come to what is waited for."""
         async with asyncio.timeout(PATIENCE_S), self.changed:
             await self.changed.wait_for(met)
 

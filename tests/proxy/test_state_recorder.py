@@ -19,7 +19,6 @@ class Failing:
         self.left = 2
 
     def snapshot(self, rows: int, *, explains: bool) -> Snapshot:
-        """Return a state, or fail."""
         if self.left:
             self.left -= 1
             raise KeyError("gone meanwhile")

@@ -23,7 +23,6 @@ class Thinks(ByFirstWord):
     thought: list[int] = field(default_factory=list)
 
     def after_thinking(self, view: PromptView, thought_tokens: int) -> Prediction:
-        """Return the same prediction for all answers."""
         self.thought.append(thought_tokens)
         return Prediction(1.0, 0.0, 0.0, 0.0, 20.0, 30.0, self.name, memo="answer")
 
@@ -32,7 +31,6 @@ class Fails(ByFirstWord):
     """Has a bug."""
 
     def after_thinking(self, view: PromptView, thought_tokens: int) -> Prediction:
-        """Raise an error."""
         raise RuntimeError("a bug")
 
 
@@ -48,7 +46,6 @@ async def begun(upstream: Conversation) -> None:
 
 
 async def short(upstream: Conversation) -> None:
-    """Answer with a thought and a word."""
     await begun(upstream)
     upstream.send(piece("content"), LAST)
 

@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
-from tests.fakes.serving import serving, until
+from tests.fakes.replay_backend import Engine, Speed, tabled
+from tests.fakes.serving import replaying, until
 
 SPEED = Speed(decode_tokens_per_s=1000.0)
 
@@ -23,11 +22,7 @@ SPEED = Speed(decode_tokens_per_s=1000.0)
 )
 async def test_the_tokens_are_those_of_the_server(path: str, options: dict[str, Any]) -> None:
     engine = Engine(speed=SPEED)
-    async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, slots=2) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with replaying(engine, slots=2) as daemon, raw_client(daemon.base_url) as client:
         for number in range(5):
             messages = [{"role": "user", "content": f"0.{number} hello"}]
             body = {"model": "replay", "stream": True, "messages": messages} | options
@@ -42,11 +37,7 @@ async def test_the_tokens_are_those_of_the_server(path: str, options: dict[str, 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
 async def test_the_tokens_so_far_are_those_that_were_sent(path: str) -> None:
     engine = Engine(speed=SPEED, answer_tokens=tabled({"0.9 endless": 100_000}))
-    async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, slots=1) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with replaying(engine, slots=1) as daemon, raw_client(daemon.base_url) as client:
         body = {"model": "replay", "stream": True, "messages": [{"role": "user", "content": "0.9 endless"}]}
         client.send(post(path, json.dumps(body).encode()))
         await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 20)

@@ -27,7 +27,6 @@ class TruncatingOllama:
         self.asked: list[str] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             return
         body, more = b"", True

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access.clients import parse_clients
@@ -14,8 +13,8 @@ from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.client import ControlClient
 from predictor.record import PromptView
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.serving import asked, serving, until
+from tests.fakes.replay_backend import Engine, tabled
+from tests.fakes.serving import asked, replaying, until
 
 CLIENTS = """
 [defaults]
@@ -52,7 +51,6 @@ class ByWord:
     name = "by-word"
 
     def level(self, view: PromptView, opinion: object = None) -> int:
-        """Return the level of a prompt."""
         return 0 if "URGENT" in view.prompt else 3
 
 
@@ -98,8 +96,7 @@ async def behind_another(
     engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000}))
     engine.freeze()
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, clients=str(file), policy="urgency", urgency_predictor=urgency) as daemon,
+        replaying(engine, clients=str(file), policy="urgency", urgency_predictor=urgency) as daemon,
         raw_client(daemon.base_url) as holder,
     ):
         holder.send(chat(DESK, content="endless"))
@@ -137,8 +134,7 @@ async def test_one_of_level_0_that_waits_too_long_is_told_of(tmp_path: Path) -> 
     engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000}))
     engine.freeze()
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, clients=str(file), policy="urgency", urgency_target=0.02) as daemon,
+        replaying(engine, clients=str(file), policy="urgency", urgency_target=0.02) as daemon,
         raw_client(daemon.base_url) as holder,
         raw_client(daemon.base_url) as waiter,
         raw_client(daemon.base_url) as patient,
@@ -156,8 +152,7 @@ async def test_one_that_is_called_level_0_again_and_again_is_late_once() -> None
     engine = Engine()
     engine.freeze()
     async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, policy="urgency", urgency_target=0.2) as daemon,
+        replaying(engine, policy="urgency", urgency_target=0.2) as daemon,
         asked(daemon, *(chat() for _ in range(3))),
         ControlClient(daemon.base_url) as control,
     ):

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.fields import Fields
@@ -12,8 +11,8 @@ from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.printable import NAME_CHARS
 from clairvoyant_cli.proxy.access.clients import parse_clients, user_name
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.serving import serving, until
+from tests.fakes.replay_backend import Engine, tabled
+from tests.fakes.serving import replaying, until
 
 FILE = """
 [clients.webui]
@@ -41,7 +40,7 @@ async def test_only_the_key_that_may_names_users_and_each_has_its_own_places(tmp
     file.chmod(0o600)
     engine = Engine(answer_tokens=tabled({"endless": 100_000}))
     engine.freeze()
-    async with serve_app(Replay(engine).app) as url, serving(url, clients=str(file)) as daemon:
+    async with replaying(engine, clients=str(file)) as daemon:
 
         async def client_of(key: str, *headers: str) -> str:
             async with raw_client(daemon.base_url) as asker:

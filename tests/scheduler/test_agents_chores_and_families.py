@@ -9,7 +9,6 @@ from tests.scheduler.test_sessions import answer, queue, serve, started, turn
 
 
 def title(now: float) -> Job:
-    """Return a title request that claims the session of agent a."""
     chain = turn("title", 0).prefix
     return Job("title", now, cost_s=1.0, tokens=9.0, prefix=chain, claimed="a", background_levels=10)
 

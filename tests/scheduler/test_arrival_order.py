@@ -122,7 +122,6 @@ def job(number: int, arrival_s: float, cost_s: float = 1.0, **more: object) -> J
 
 
 def loaded(server: Server, requests: int, rho: float = 0.9, *, sessions: int = 0) -> Server:
-    """Add a random load, with answers of very different lengths."""
     random, now = server.random, 0.0
     for number in range(requests):
         service_s = random.choice((0.5, 1.0, 2.0, 30.0)) * random.uniform(0.8, 1.2)

@@ -21,7 +21,6 @@ TOOLS = [{"type": "function", "function": {"name": f"tool{n}", "description": "x
 
 
 def chain_of(body: Body) -> Chain:
-    """Return the chain of a request."""
     return asyncio.run(read_conversation([json.dumps(body).encode()], body.get("model", "m"))).chain
 
 
@@ -57,7 +56,6 @@ class Desk:
     def serve(
         self, chain: Chain, client: str = "ann", claimed: str = "", cached: Callable[[float], Any] = float
     ) -> Session:
-        """Serve a prompt."""
         self._number += 1
         self.now += 30.0
         tokens = chain.length / 4.0
@@ -80,11 +78,9 @@ class Desk:
 
     @property
     def sessions(self) -> list[Session]:
-        """Return all sessions."""
         return list(self.scheduler.sessions.known.values())
 
     def reports_nothing(self) -> bool:
-        """Return whether no session's prefix broke."""
         return not self.news and not any(each.broken or each.reread_tokens for each in self.sessions)
 
 
@@ -105,7 +101,6 @@ def stamped(number: int, time: str, name: str = "a", **more: Any) -> Body:
 
 
 def plain(number: int, name: str = "a", system: str = "You help. " * 300) -> Body:
-    """Return a turn of an agent that keeps its prefix."""
     return {"tools": TOOLS, "messages": [{"role": "system", "content": system}, *turns(number, name)]}
 
 

@@ -24,12 +24,10 @@ def waiting(
 
 
 def standing(scheduler: Scheduler, now: float, running_s: float = 0.0) -> dict[str, Standing]:
-    """Return where each stands, by its id."""
     return {each.job.id: each for each in Standings(scheduler, now, running_s, 1)}
 
 
 def start(standing: Standing) -> float:
-    """Return the median of a predicted wait."""
     assert standing.start is not None
     return standing.start.mid_s
 

@@ -25,7 +25,6 @@ class Waits:
         return self.ranges.of_wait(self.scheduler.waiting()[0], WAIT)
 
     def start(self, after_s: float) -> None:
-        """Start it, and end it a second later."""
         self.now += after_s
         assert self.scheduler.next(self.now) is not None
         self.ranges.look(self.scheduler, self.now)

@@ -19,7 +19,6 @@ def full_of(*jobs: Job, policy: str = "boost", tau_s: float | None = None, **ten
 
 
 def job(name: str, cost_s: float = 1.0, *, at: float = 0.0, priority: int = 0) -> Job:
-    """Return a job of the client whose name is the first letter."""
     return Job(name, at, cost_s=cost_s, client=name[0], priority=priority)
 
 

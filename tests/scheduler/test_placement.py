@@ -60,7 +60,6 @@ class Times:
 
 
 def unequal(policy: str = "boost", *, slowness: float = 4.0, tau_s: float | None = None) -> Scheduler:
-    """Return a scheduler of a fast and a slow worker of a slot each."""
     scheduler = Scheduler(POLICIES[policy], workers={"slow": 1, "fast": 1}, tau_s=tau_s)
     for worker, times in (("fast", 1.0), ("slow", slowness)):
         scheduler.set_speed(worker, Times(times))
@@ -68,7 +67,6 @@ def unequal(policy: str = "boost", *, slowness: float = 4.0, tau_s: float | None
 
 
 def long_for(cost_s: float, name: str = "x", *, at: float = 0.0) -> Job:
-    """Return a job that takes so long on the fast worker."""
     return Job(name, at, cost_s=cost_s, tokens=10.0 * cost_s)
 
 
@@ -149,7 +147,6 @@ def test_a_job_waits_for_the_worker_that_has_its_model_if_loading_takes_longer()
 
 
 def chain(*turns: str) -> Chain:
-    """Return what tells a conversation, of 1000 tokens a turn."""
     count = len(turns)
     return Chain(
         tuple(hash(turns[: n + 1]) for n in range(count)), tuple(4000 * (n + 1) for n in range(count))
@@ -157,7 +154,6 @@ def chain(*turns: str) -> Chain:
 
 
 def talking(prefix: Chain, name: str) -> Job:
-    """Return a job that goes on with a conversation."""
     return Job(
         name,
         0.0,

@@ -8,7 +8,6 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 
 
 def one_slot(name: str, **options: float) -> Scheduler:
-    """Return a scheduler for one slot under the named policy."""
     return Scheduler(POLICIES[name], workers={"a": 1}, **options)  # type: ignore[arg-type]
 
 

@@ -20,7 +20,6 @@ SRPT = POLICIES["boost"]
 
 
 def job(name: str, cost_s: float, at: float = 0.0, **more: object) -> Job:
-    """Return a job that is predicted to answer ten tokens a second."""
     return Job(name, at, cost_s=cost_s, tokens=10.0 * cost_s, **more)  # type: ignore[arg-type]
 
 
@@ -309,13 +308,11 @@ class Watched(Scheduler):
         return preempts
 
     def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
-        """Count the end."""
         super().finish(job_id, now, served=served)
         self.ended[job_id] += 1
 
 
 def watched(seed: int, count: int, price_s: float, tau_s: float | None) -> tuple[Watched, Run]:
-    """Run a busy hour of predictions that mean little, and watch."""
     rng = np.random.default_rng(seed)
     service_s = rng.lognormal(1.0, 1.2, count)
     workload = Workload(np.cumsum(rng.exponential(4.0, count)), service_s, np.zeros(count, dtype=np.int64))

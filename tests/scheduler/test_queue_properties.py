@@ -65,7 +65,6 @@ class Story:
     trace: list[Dispatch] = field(default_factory=list)
 
     def submit(self, cost_s: float, p_long: float, affinity: str, client: str, priority: int) -> None:
-        """Submit a new job."""
         job_id = str(self.submitted)
         self.submitted += 1
         job = Job(
@@ -101,16 +100,13 @@ class Story:
             assert not any(crowds[before[each].client] == max(crowds.values()) for each in newer)
 
     def may_go(self, entry: Job) -> bool:
-        """Return whether a job may give way to a new one."""
         return not (entry.held or entry.promoted or entry.id in self.cut_at)
 
     def weigh(self, client: str, weight: float) -> None:
-        """Give a client another weight in mid-flight."""
         self.tenants[client] = replace(self.tenants.get(client, Tenant()), weight=weight)
         self.scheduler.set_tenants(self.tenants, self.now)
 
     def next(self) -> None:
-        """Start what the scheduler wants started."""
         dispatch = self.scheduler.next(self.now)
         if dispatch is None:
             return
@@ -122,7 +118,6 @@ class Story:
         self.trace.append(dispatch)
 
     def finish(self, number: int, served: bool = True) -> None:
-        """Finish a job if it runs."""
         job_id = str(number)
         if job_id in self.running:
             self.scheduler.finish(job_id, self.now, served=served)
@@ -130,7 +125,6 @@ class Story:
             self.gone.add(job_id)
 
     def cancel(self, number: int) -> None:
-        """Cancel a job, which works exactly when it waits."""
         job_id = str(number)
         assert self.scheduler.cancel(job_id, self.now) == (job_id in self.waiting)
         if job_id in self.waiting:
@@ -138,7 +132,6 @@ class Story:
             self.gone.add(job_id)
 
     def preempt(self) -> None:
-        """Carry out the preemption the scheduler asks for, if any."""
         for preempt in self.scheduler.preemptions(self.now):
             assert preempt.job_id in self.running - self.spared
             assert self.scheduler.running[preempt.job_id].reason is Reason.POLICY
@@ -151,7 +144,6 @@ class Story:
             self.next()
 
     def give_back(self, number: int, served: bool) -> None:
-        """Let a job that no worker took up wait again."""
         job_id = str(number)
         if job_id in self.running:
             self.scheduler.requeue(job_id, self.now, served=served)
@@ -159,13 +151,11 @@ class Story:
             self.waiting.add(job_id)
 
     def spare(self, number: int) -> None:
-        """Spare a job if it runs."""
         if str(number) in self.running:
             self.scheduler.spare(str(number))
             self.spared.add(str(number))
 
     def reestimate(self, number: int, cost_s: float, p_long: float) -> None:
-        """Predict a job again, which works exactly while it is queued."""
         done = self.scheduler.reestimate(
             str(number),
             self.now,
@@ -178,7 +168,6 @@ class Story:
         assert done == (str(number) in self.waiting)
 
     def promote(self, number: int) -> None:
-        """Promote a job, which works exactly when it waits."""
         assert self.scheduler.promote(str(number), self.now) == (str(number) in self.waiting)
 
     def reprioritise(self, number: int, priority: int) -> None:
@@ -187,24 +176,19 @@ class Story:
         assert done == (str(number) in self.waiting)
 
     def hold(self, number: int) -> None:
-        """Hold a job if it waits."""
         self.scheduler.hold(str(number), self.now)
 
     def release(self, number: int) -> None:
-        """Release a job if it is held."""
         self.scheduler.release(str(number), self.now)
 
     def progress(self, number: int, tokens: float) -> None:
-        """Report progress of a job if it runs."""
         if str(number) in self.running:
             self.scheduler.progress(str(number), tokens, 0.01)
 
     def policy(self, name: str) -> None:
-        """Change the policy in mid-flight."""
         self.scheduler.set_policy(POLICIES[name], self.now)
 
     def sleep(self, time_s: float) -> None:
-        """Let time pass."""
         self.now += time_s
 
     def act(self, action: tuple[Any, ...]) -> None:

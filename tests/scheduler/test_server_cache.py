@@ -12,7 +12,6 @@ from clairvoyant_cli.scheduler.server_cache import MAX_CONTEXTS, CutPrice, Serve
 
 
 def chain(*pieces: str) -> Chain:
-    """Return a chain of pieces with 400 characters each."""
     count = range(1, len(pieces) + 1)
     return Chain(tuple(hash(pieces[:n]) for n in count), tuple(400 * n for n in count))
 

@@ -20,12 +20,10 @@ class Speed:
     """100 tokens of a prompt and 50 of an answer a second."""
 
     def seconds(self, prompt_tokens: float, tokens: float) -> float:
-        """Return the time of a request."""
         return prompt_tokens / 100.0 + tokens / 50.0
 
 
 def turn(name: str, number: int, now: float = 0.0, **more: Any) -> Job:
-    """Return turn `number` of a session with 1000 new tokens a turn."""
     count = range(1, number + 2)
     prompt_tokens = TURN_TOKENS * (number + 1)
     prefix = Chain(tuple(hash((name, n)) for n in count), tuple(4000 * n for n in count))
@@ -53,13 +51,11 @@ def started(scheduler: Scheduler, now: float) -> list[str]:
 
 
 def answer(scheduler: Scheduler, job: Job, now: float, cached: float | None = None) -> None:
-    """End a running job."""
     scheduler.answered(job.id, job.prompt_tokens, 50.0, cached, calls_tool=True, now=now)
     scheduler.finish(job.id, now)
 
 
 def serve(scheduler: Scheduler, job: Job, now: float) -> None:
-    """Submit a job, start it, and end it a second later."""
     scheduler.submit(job, now)
     assert started(scheduler, now) == [job.id]
     answer(scheduler, job, now + 1.0)

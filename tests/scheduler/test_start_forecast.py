@@ -11,12 +11,10 @@ from tests.fakes.watched_waits import watched
 
 
 def job(name: str, cost_s: float, at_s: float = 0.0, **more: object) -> Job:
-    """Return a job of a well predicted length."""
     return Job(name, at_s, cost_s=cost_s, tokens=cost_s * 40.0, tokens_q90=cost_s * 44.0, **more)  # type: ignore[arg-type]
 
 
 def busy(*running: Job, policy: str = "boost", slots: int = 1, **options: object) -> Scheduler:
-    """Return a scheduler of one worker that runs these jobs."""
     scheduler = Scheduler(POLICIES[policy], workers={"a": slots}, **options)  # type: ignore[arg-type]
     for each in running:
         scheduler.submit(each, each.arrival_s)
@@ -29,7 +27,6 @@ def standings(scheduler: Scheduler, now: float) -> dict[str, Standing]:
 
 
 def start_s(scheduler: Scheduler, job_id: str, now: float) -> float:
-    """Return the median of a predicted wait."""
     start = standings(scheduler, now)[job_id].start
     assert start is not None
     assert start.low_s < start.mid_s < start.high_s

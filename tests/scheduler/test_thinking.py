@@ -50,7 +50,6 @@ class Slow:
     """A server that takes five times as long as the fastest one."""
 
     def seconds(self, prompt_tokens: float, tokens: float) -> float:
-        """Return the time of a request."""
         return tokens / 2.0
 
 

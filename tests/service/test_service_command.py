@@ -15,7 +15,6 @@ from tests.fakes.commands import FakeCommands
 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCommands:
-    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     commands = FakeCommands(tmp_path / "bin", monkeypatch)

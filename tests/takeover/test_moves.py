@@ -32,19 +32,15 @@ class Process:
         self.words, self.variables = words, environment
 
     def cmdline(self) -> list[str]:
-        """Return its words."""
         return list(self.words)
 
     def exe(self) -> str:
-        """Return its program."""
         return f"/opt/{self.words[0]}"
 
     def cwd(self) -> str:
-        """Return its folder."""
         return "/srv/my models"
 
     def environ(self) -> dict[str, str]:
-        """Return its variables."""
         return self.variables
 
     def parent(self) -> None:
@@ -159,10 +155,7 @@ def test_a_server_in_a_container_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         servers._unit("ollama", psutil.Process(1))
 
 
-def test_the_journal_is_replaced_at_once_and_is_private(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_the_journal_is_replaced_at_once_and_is_private() -> None:
     assert read() is None
     for step in ("proxy", "server"):
         write(SYSTEMD, step)
@@ -230,8 +223,7 @@ def test_the_socket_that_the_address_reaches_is_the_servers(
     assert (found and found.laddr.ip) == reached
 
 
-def test_one_takeover_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_one_takeover_at_a_time() -> None:
     with held():
         done = CliRunner().invoke(takeover, ["--undo", "--yes"])
         assert "another takeover or undo is running" in str(done.exception)

@@ -44,7 +44,6 @@ class Ollama:
         self.process.stdout.readline()
 
     def take_over(self, *options: str, answer: str = "") -> Result:
-        """Run the command for it."""
         words = ["ollama", "--backend", self.url, *options, "--", "--listen", self.own]
         return CliRunner().invoke(takeover.command, words, input=answer)
 
@@ -54,7 +53,6 @@ class Ollama:
         return httpx.post(f"{self.url}/api/chat", json=body, timeout=30).status_code
 
     def is_taken_over(self) -> bool:
-        """Whether the proxy answers at its address."""
         return httpx.get(f"{self.url}/_clairvoyant/health").is_success
 
 
@@ -67,9 +65,7 @@ def interrupt(*_: object) -> None:
 
 
 @pytest.fixture
-def ollama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ollama]:
-    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
+def ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ollama]:
     monkeypatch.setattr(takeover, "service_manager_runs", lambda: False)
     started: list[subprocess.Popen[bytes]] = []
 

@@ -39,36 +39,29 @@ class Script(DaemonSource):
     refusal: str = ""
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
-        """Yield the script."""
         for news in self.news:
             yield news
 
     def pace(self, every_s: float) -> None:
-        """Write the interval down."""
         self.paces.append(every_s)
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
-        """Say what was scripted."""
         return self.coming
 
     async def past(self, before: float) -> bytes:
-        """Return the page before."""
         return self.kept.page_before(before)
 
     async def act(self, action: Action) -> str:
-        """Write the action down."""
         self.asked.append(action)
         return self.refusal
 
 
 def stage(scenario: str = "busy", play_s: float = 105.0) -> Stage:
-    """A daemon's states, from some way into its play on."""
     return Stage(scene(scenario), WARM_S + play_s)
 
 
 @cache
 def busy() -> Snapshot:
-    """The state of a busy daemon."""
     return stage().snapshot()
 
 
@@ -96,12 +89,10 @@ def view(scenario: str = "busy", *, gpus: int = 1, **fields: Any) -> ViewState:
 
 
 def still(source: Script) -> Top:
-    """Return an app whose clock stands."""
     return Top(source, clock=lambda: 0.0)
 
 
 def remember(app: Top, history: History, hardware: Hardware | None) -> None:
-    """Let an app start from what another screen has seen."""
     app._view = replace(app._view, history=history, hardware=hardware)
 
 
@@ -134,13 +125,11 @@ class Bench:
     snapshot: Snapshot
 
     async def press(self, *keys: str) -> None:
-        """Press keys, and let what they start come to its end."""
         await self.pilot.press(*keys)
         await self.app.workers.wait_for_complete([w for w in self.app.workers if w.group == "actions"])
         await settled(self.app, self.pilot)
 
     async def take(self, **fields: Any) -> Snapshot:
-        """Let the daemon show another state."""
         state = replace(self.snapshot, **fields)
         self.app._view = replace(self.app._view, message="")
         self.app.take(state)
@@ -148,7 +137,6 @@ class Bench:
         return state
 
     def quiet(self) -> None:
-        """Take the last message off."""
         self.app._view = replace(self.app._view, message="")
         self.app.draw()
 
@@ -158,7 +146,6 @@ class Bench:
 
     @property
     def table(self) -> Table:
-        """The queue."""
         return self.app.query_one("#queue", Table)
 
     @property

@@ -26,7 +26,6 @@ RECORDED = (  # frames, and the keys pressed before them
 
 
 async def draw(size: tuple[int, int], gpus: int) -> None:
-    """Draw the busy scene."""
     name = f"busy-{size[0]}x{size[1]}"
     async with bench(*played("busy", gpus), size=size) as it:
         picture = it.app.export_screenshot(simplify=True)

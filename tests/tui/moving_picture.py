@@ -30,7 +30,6 @@ class MovingPicture:
     _styles: dict[str, str] = field(default_factory=dict)
 
     def take(self, lines: Iterable[Iterable[Segment]]) -> None:
-        """Take the next screen."""
         for y, line in enumerate(lines):
             drawn = self._line(y, line)
             if drawn:
@@ -38,7 +37,6 @@ class MovingPicture:
         self._frames += 1
 
     def svg(self) -> str:
-        """Return the picture."""
         rules: dict[str, str] = {}
         parts = []
         for (_, drawn), frames in self._seen.items():
@@ -96,7 +94,6 @@ class MovingPicture:
 
 
 def _runs(frames: Sequence[int]) -> list[int]:
-    """Return where the runs begin and end."""
     shown = set(frames)
     return [at for at in range(min(frames), max(frames) + 2) if (at in shown) != (at - 1 in shown)]
 

@@ -91,7 +91,6 @@ def by_size(asked: Asked) -> float:
 
 
 def serve(asked: list[Asked], key: Callable[[Asked], float]) -> Iterator[tuple[Asked, float, int]]:
-    """Yield the requests as they start, with their times and slots."""
     free, coming, waiting = [(0.0, slot) for slot in range(SLOTS)], asked[::-1], list[Asked]()
     heapify(free)
     while coming or waiting:
@@ -107,7 +106,7 @@ def serve(asked: list[Asked], key: Callable[[Asked], float]) -> Iterator[tuple[A
 
 
 class Scene:
-    """What comes of a scenario; `snapshot` says how it stands after so many seconds."""
+    """A scenario that is played; `snapshot(t)` is its state `t` seconds after the start."""
 
     def __init__(self, load: float) -> None:
         self.asked = list(_asked(load, Random(92)))
@@ -128,7 +127,6 @@ class Scene:
             )
 
     def snapshot(self, t: float) -> Snapshot:
-        """Return the state `t` seconds after the start."""
         started = [each for each in self.asked if each.start_s <= t]
         done = sorted((each for each in started if each.end_s <= t), key=lambda each: each.end_s)
         runs = sorted((each for each in started if each.end_s > t), key=lambda each: each.row.slot or 0)
@@ -217,7 +215,6 @@ class Scene:
         )
 
     def outlook(self, t: float) -> tuple[PolicyOutlook, ...]:
-        """Return when queued requests would start under each policy."""
         runs = [each for each in self.asked if each.start_s <= t < each.end_s]
         waits = [each for each in self.asked if each.at_s <= t < each.start_s]
         kinds = {each.row.id: each.row.predicted.length_class for each in waits}
@@ -234,7 +231,6 @@ class Scene:
 
 @cache
 def scene(scenario: str) -> Scene:
-    """Return a scenario played to its end."""
     return Scene(SCENARIOS[scenario])
 
 
@@ -246,16 +242,13 @@ class Stage:
     at_s: float
 
     def advance(self, seconds: float) -> None:
-        """Watch on."""
         self.at_s += seconds
 
     def snapshot(self) -> Snapshot:
-        """Return the state now."""
         return self.scene.snapshot(self.at_s)
 
 
 def judged(state: Snapshot) -> Snapshot:
-    """Return a state with the daemon's verdict on it."""
     return replace(state, verdict=verdict(state))
 
 
@@ -263,7 +256,6 @@ def judged(state: Snapshot) -> Snapshot:
 
 
 def moved(snapshot: Snapshot, ident: str, kind: str) -> Snapshot:
-    """Return the state once a waiting request was promoted or held."""
     (chosen,) = (row for row in snapshot.queue if row.id == ident)
     move, first = MoveRecord(snapshot.taken_at, kind, "by the operator"), kind == "promoted"
     chosen = replace(chosen, promoted=first, held=not first, moves=(*chosen.moves, move))
@@ -276,7 +268,6 @@ def moved(snapshot: Snapshot, ident: str, kind: str) -> Snapshot:
 
 
 def _asked(load: float, rng: Random) -> Iterator[Asked]:
-    """Yield seeded requests: half of them alone, half in bursts."""
     per_s = load * SLOTS * TOKENS_PER_S / MEAN_TOKENS
     peak = per_s * (0.5 + 0.5 * BURST_EVERY_S / BURST_SPAN_S)
     at_s = 0.0
@@ -384,7 +375,6 @@ def _stats(done: list[Asked], wait_s: Callable[[Asked], float]) -> tuple[ClassSt
             name,
             _percentiles(wait_s(each) for each in mine),
             _percentiles(each.row.sojourn_s for each in mine),
-            _percentiles(each.row.ttft_s or 0.0 for each in mine),
         )
         for name, mine in of.items()
     )

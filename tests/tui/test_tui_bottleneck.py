@@ -16,7 +16,6 @@ FULL_MODEL = (LoadedModel("m", 8 << 30, 8 << 30),)
 
 
 def watched(state: Snapshot, gpu: Gpu | None, seconds: int = 12, **link: Any) -> ViewState:
-    """What a screen has that has seen one state for some time."""
     history = History()
     readings = () if gpu is None else (gpu,)
     hardware = Hardware(Host(), readings)

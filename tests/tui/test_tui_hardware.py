@@ -246,7 +246,7 @@ def test_the_energy_of_an_answer_has_a_price_if_one_was_set() -> None:
     assert f"{wh * 0.3:.3f} per 1,000" in said(replace(view(), price_kwh=0.3))
     assert "Wh" not in said(replace(view(), local=False))
     for text, price in (("0.3", 0.3), ("", None)):
-        assert Top(Script(), likes={"price": text}).view().price_kwh == price
+        assert Top(Script(), preferences={"price": text}).view().price_kwh == price
 
 
 async def test_a_driver_that_hangs_holds_up_neither_the_screen_nor_the_way_out() -> None:

@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.encoding import without_prompts
 from clairvoyant_cli.state.snapshot import ClientState, Snapshot
 from clairvoyant_cli.state.state_history import EVERY_S, PAGE, SPAN_S, StateHistory
 from tests.fakes.replay_backend import Engine, Replay
-from tests.fakes.serving import ByFirstWord, asked, serving
+from tests.fakes.serving import ByFirstWord, asked, replaying
 from tests.tui.board import Script, busy, settled, stage, still
 from tests.tui.test_tui_living import LENGTHS, chat, watching
 from tui.hardware.reading import Gpu, Hardware, Host
@@ -151,10 +150,7 @@ def test_a_past_is_bounded_in_time_and_in_bytes() -> None:
 async def test_a_screen_goes_back_to_before_it_was_opened() -> None:
     backend = Replay(Engine(4, answer_tokens=LENGTHS))
     backend.engine.freeze()
-    async with (
-        serve_app(backend.app) as url,
-        serving(url, ByFirstWord(), slots=4, announced=True) as daemon,
-    ):
+    async with replaying(backend, ByFirstWord(), slots=4, announced=True) as daemon:
         await daemon.recorder.kept.wait()
         async with asked(daemon, *[chat("0.9 endless")] * 6), watching(daemon.base_url) as screen:
             await screen.shows("before_scrubbing", "slots ■■■■ 4/4", "waiting 2")

@@ -551,8 +551,8 @@ async def test_a_sorted_column_is_marked_however_narrow() -> None:
 async def test_the_configuration_comes_before_what_was_left_and_gives_keys(tmp_path: Path) -> None:
     memory = tmp_path / "top.json"
     memory.write_text('{"theme": "day", "queue.sort": "age"}')
-    likes = {"theme": "contrast", "queue.sort": "-age", "deck": "stats", "keys": "promote=Y nothing=X"}
-    async with bench(size=(80, 24), memory=memory, likes=likes) as it:
+    preferences = {"theme": "contrast", "queue.sort": "-age", "deck": "stats", "keys": "promote=Y nothing=X"}
+    async with bench(size=(80, 24), memory=memory, preferences=preferences) as it:
         assert it.app.theme == "contrast"
         assert "age↓" in it.text
         assert "by arrival" in it.text

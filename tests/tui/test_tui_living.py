@@ -20,7 +20,7 @@ from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.source import DaemonSource
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.serving import ByFirstWord, asked, serving, until
+from tests.fakes.serving import ByFirstWord, asked, replaying, serving, until
 from tests.preempt.test_cut_answers import LONG, SHORT, body, preempting
 from tests.tui.board import SIZES, screen_text
 from tui.app import Top
@@ -141,8 +141,7 @@ async def test_screen_warns_of_a_late_urgent_request() -> None:
     backend = Replay(Engine(4, answer_tokens=LENGTHS))
     backend.engine.freeze()
     async with (
-        serve_app(backend.app) as url,
-        serving(url, ByFirstWord(), slots=4, urgency_target=0.05) as daemon,
+        replaying(backend, ByFirstWord(), slots=4, urgency_target=0.05) as daemon,
         ControlClient(daemon.base_url, daemon.access.run_token) as control,
         watching(daemon.base_url) as screen,
         asked(daemon, *[chat("0.9 endless")] * 6),

@@ -60,7 +60,6 @@ APART = 15.0
 
 
 def lab(colour: Color, eye: str) -> tuple[float, float, float]:
-    """CIE L*a*b* of a colour as an eye sees it."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.normalized]
     seen = [min(1.0, max(0.0, _dot(row, linear))) for row in DICHROMATS[eye]]
     to_xyz = ((0.4339, 0.3762, 0.1899), (0.2126, 0.7152, 0.0722), (0.0177, 0.1095, 0.8728))

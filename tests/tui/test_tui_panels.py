@@ -369,8 +369,7 @@ def of_tau(**fields: Any) -> dict[str, Any]:
 
 
 QUICK = tuple(
-    ClassStats(each.length_class, Percentiles(9, 0.5, 1.0, 1.0), Percentiles(), Percentiles())
-    for each in busy().stats
+    ClassStats(each.length_class, Percentiles(9, 0.5, 1.0, 1.0), Percentiles()) for each in busy().stats
 )
 MANY = tuple(replace(each, wait=replace(each.wait, n=1070)) for each in busy().stats_paired)
 GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, spared_tokens_today=1049.0)
@@ -402,7 +401,7 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
         (tau.log, {"log": ()}, (40, 5), "nothing to report"),
         (header.header, {"gain": GainState()}, (200, 3), "S 1.8s this hour"),
         (header.header, {"gain": GainState(), "stats_paired": ()}, (80, 3), "No answer yet to compare"),
-        (header.header, {"gain": replace(GAIN, saved_today_s=0.0)}, (80, 3), "as much waiting as by arrival"),
+        (header.header, {"gain": replace(GAIN, saved_today_s=0.0)}, (80, 3), "no change in waiting time"),
         (header.header, {"gain": replace(GAIN, saved_today_s=-99.0)}, (80, 3), "1m39 more waiting today"),
         (header.header, {"gain": GAIN}, (80, 3), "1h19 less waiting today (100 answers, 47s each, 58|!fewer"),
         (header.header, {"gain": GAIN}, (120, 3), "estimated)   about 1,049 fewer tokens read"),

@@ -41,7 +41,6 @@ class Sent(HeadlessDriver):
     sent = ""
 
     def write(self, data: str) -> None:
-        """Keep it."""
         self.sent += data
 
 

@@ -113,7 +113,6 @@ SENT = 1_024
 
 
 def long_queue(state: Snapshot) -> Snapshot:
-    """Five thousand wait, of which the first are sent."""
     rows = (
         replace(
             state.queue[rank % len(state.queue)],
@@ -129,13 +128,11 @@ def long_queue(state: Snapshot) -> Snapshot:
 
 
 def more_slots(state: Snapshot) -> Snapshot:
-    """The server has got more slots, all of them at work."""
     running = (replace(state.running[n % 4], id=f"{n}-{state.running[n % 4].id}", slot=n) for n in range(8))
     return replace(state, backends=(replace(state.backends[0], slots=8, busy=8),), running=tuple(running))
 
 
 def loading(state: Snapshot) -> Snapshot:
-    """The only server loads its model."""
     return replace(state, running=(), backends=(replace(state.backends[0], state="loading", busy=0),))
 
 
@@ -160,7 +157,6 @@ def promise_broken(state: Snapshot) -> Snapshot:
 
 
 def in_turns(state: Snapshot) -> Snapshot:
-    """Five sessions take turns, as the cache holds two of them."""
     listed = (
         SessionState("s12", "cursor", "running", 41, 31_400.0, 38_200.0, 592_000.0, 6.2),
         SessionState("s14", "10.0.0.17", "held", 7, 9_800.0, 11_050.0, 40_400.0, 1.4, 0.21, calls_tool=True),

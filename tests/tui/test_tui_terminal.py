@@ -53,20 +53,17 @@ class Terminal:
         return bool(data)
 
     def until(self, *words: bytes) -> None:
-        """Return once it has written them."""
         deadline = time.monotonic() + PATIENCE_S
         while not all(word in self.output for word in words):
             assert time.monotonic() < deadline
             assert self.read()
 
     def drained(self) -> None:
-        """Take what is there."""
         while select.select([self.fd], [], [], 0.0)[0] and self.read():
             pass
 
     @property
     def modes(self) -> set[int]:
-        """The private modes that are on."""
         on = set(USUALLY_ON)
         for numbers, switch in re.findall(rb"\x1b\[\?([\d;]+)([hl])", self.output):
             each = {int(number) for number in numbers.split(b";")} - {2026}
@@ -75,7 +72,6 @@ class Terminal:
         return on | ({-1} if keyboard else set())
 
     def ended(self) -> int:
-        """Return how it ended, as `os.waitpid` says."""
         while self.read():
             pass
         return os.waitpid(self.pid, 0)[1]

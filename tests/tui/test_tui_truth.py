@@ -23,8 +23,6 @@ WITH_TROUBLE = (("fcfs", 1, 1), ("fcfs", 1, 2), ("sjf", 2, 1), ("boost", 1, 2))
 
 
 def seen(policy: str, seed: int, **how: object) -> Watched:
-    """Run a schedule to its end."""
-
     async def run() -> Watched:
         async with watched(policy, seed, **how) as schedule:  # type: ignore[arg-type]
             await schedule.run(REQUESTS, RHO)

@@ -167,7 +167,7 @@ def today(gain: GainState) -> list[Line]:
     saved_s, answers = gain.saved_today_s, gain.answers_today
     plural = "answer" if answers == 1 else "answers"
     if abs(saved_s) / answers < _SAME_S:
-        return [Line(f"as much waiting as by arrival today ({count(answers)} {plural})", "soft")]
+        return [Line(f"no change in waiting time today ({count(answers)} {plural})", "soft")]
     tone: Tone = "warn" if saved_s / answers < _BEHIND else "good"
     line = Line(duration(abs(saved_s)), tone if gain.behind < answers else "soft")  # most is to come
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")

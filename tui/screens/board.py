@@ -45,7 +45,7 @@ _QUEUE_STEP, _MOST_ROWS = 4, 100
 class Host(Protocol):
     """What the screen needs of `tui.app.Top`."""
 
-    likes: Mapping[str, str]
+    preferences: Mapping[str, str]
 
     def view(self) -> ViewState: ...
     def draw(self) -> None: ...
@@ -237,7 +237,7 @@ class BoardScreen(Screen[None]):
         self.host.remember(**{f"{table.panel}.sort": table.sort, f"{table.panel}.hidden": hidden})
 
     def _recall(self) -> None:
-        liked = self.host.likes
+        liked = self.host.preferences
         for table in self.query(Table):
             table.sort = liked.get(f"{table.panel}.sort", "")
             table.hidden = set(liked.get(f"{table.panel}.hidden", "").split())

@@ -94,7 +94,7 @@ class Access:
             priority = int(request.head.get(PRIORITY_HEADER) or default)
         return self.clients.rules_of(client).clamped(priority)
 
-    def stands_back(self, client: str) -> int:
+    def background_levels(self, client: str) -> int:
         return self.clients.rules_of(client).background
 
     def admin_objection(self, head: RequestHead) -> str | None:

@@ -42,7 +42,7 @@ class AllowedOrigins:
             if not self._trusts(origin, host):
                 shown = printable(origin)
                 return f"web pages of {shown} are refused; allow them with --allow-origin {shown}"
-        if not pages and _sent_by_page(head, ("cross-site",)) and not self._let_in(""):
+        if not pages and _sent_by_page(head, ("cross-site",)) and not self._is_allowed(""):
             return "web pages of other sites are refused; allow an origin with --allow-origin"
         return None
 
@@ -68,9 +68,9 @@ class AllowedOrigins:
             is_local = address is not None and (address.is_loopback or name == "0.0.0.0")  # noqa: S104 - compared
             if authority == host or _is_localhost(name) or is_local:
                 return True
-        return origin.startswith(APP_SCHEMES) or self._let_in(origin)
+        return origin.startswith(APP_SCHEMES) or self._is_allowed(origin)
 
-    def _let_in(self, origin: str) -> bool:
+    def _is_allowed(self, origin: str) -> bool:
         return any(pattern.fullmatch(origin) for pattern in self.origins)
 
 

@@ -114,7 +114,7 @@ class Gain:
 
     def _waits(self, of: Callable[[Waits], float]) -> tuple[ClassStats, ...]:
         return tuple(
-            ClassStats(kind.value, percentiles([*map(of, pairs)]), Percentiles(), Percentiles())
+            ClassStats(kind.value, percentiles([*map(of, pairs)]), Percentiles())
             for kind, pairs in self._by_class.items()
         )
 

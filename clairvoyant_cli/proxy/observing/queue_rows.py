@@ -98,7 +98,6 @@ class WaitingRows:
         return WaitingState(
             total=len(entries),
             held=sum([each.held for each in entries]),
-            suspended=sum([each.cuts > 0 for each in entries]),
             short=classes["short"],
             medium=classes["medium"],
             long=classes["long"],
@@ -207,7 +206,7 @@ def moves(of: tuple[Move, ...], stats: RequestStats) -> tuple[MoveRecord, ...]:
 
 def _before(standing: Standing) -> str:
     here, ahead = standing.rank - 1, round(standing.ahead or 0.0)
-    to_come = f"{'about' if here else 'About'} {ahead - here} that have yet to come"
+    newer = f"; about {plural(ahead - here, 'newer request')} may overtake" if ahead > here else ""
     if here:
-        return f"Ahead of it: {here}, and {to_come}." if ahead > here else f"Ahead of it: {here}."
-    return f"First in the queue{f'. {to_come} go first' if ahead else ': takes the next free slot'}."
+        return f"{here} ahead{newer}."
+    return f"First in the queue{newer or ': takes the next free slot'}."

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,11 +33,10 @@ STATS_EVERY_S = 1.0
 
 
 class Times(NamedTuple):
-    """Wait, sojourn time and time to first token of a request."""
+    """Wait and sojourn time of a request."""
 
     wait_s: float
     sojourn_s: float
-    ttft_s: float | None
 
 
 @dataclass(slots=True)
@@ -104,7 +103,7 @@ class RequestStats:
             self.busy.extend((each.granted_s, each.ended_s or now) for each in exchange.held_slots)
         counts = _counts(exchange)
         if counts:
-            self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s, ttft_s))
+            self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s))
         self.books.ended(exchange.id, exchange if counts else None, exchange.resumed_s)
         self.recent.append(
             FinishedRequest(
@@ -229,7 +228,10 @@ class RequestStats:
         """Return percentiles by class of the answer, at most 1 s old."""
         now = self.journal.clock()
         if self._stats is None or now - self._stats[0] > STATS_EVERY_S:
-            stats = tuple(ClassStats(each.value, *_percentiles(of)) for each, of in self.times.items())
+            stats = tuple(
+                ClassStats(each.value, *map(percentiles, zip(*of, strict=True) if of else ((), ())))
+                for each, of in self.times.items()
+            )
             self._stats = now, stats
         return self._stats[1]
 
@@ -265,11 +267,6 @@ def _prediction_state(prediction: Prediction, reasons: Reasons) -> PredictionSta
     )
 
 
-def _percentiles(times: Iterable[Times]) -> list[Percentiles]:
-    columns = [*zip(*times, strict=True)] or [(), (), ()]
-    return [percentiles([value for value in column if value is not None]) for column in columns]
-
-
 def _counts(exchange: Exchange) -> bool:
     """Return whether a request counts: answered whole, of known length, and not in the background."""
     return (
@@ -281,7 +278,7 @@ def _counts(exchange: Exchange) -> bool:
     )
 
 
-def percentiles(values: list[float]) -> Percentiles:
+def percentiles(values: Sequence[float]) -> Percentiles:
     """Return P50, P95 and P99."""
     if not values:
         return Percentiles()

@@ -107,7 +107,7 @@ def _impaired(state: Snapshot) -> Iterator[StatusLine]:
         rest = needed if number else "other servers take what they can"
         yield StatusLine("warn", f"{away[0].name} is {how}{others}: {rest}")
     if state.displaced_policy:
-        text = "Upper bounds on lengths do not hold: first come, first served until they do"
+        text = "Predictions unreliable: first come, first served until they recover"
         yield StatusLine("warn", text)
 
 

@@ -136,7 +136,7 @@ class ExchangeFactory:
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self._predict(parsed)
         predicted_in_s = self.journal.clock() - now
-        levels = 0 if chore is None or chore.waited_for else self.access.stands_back(asks.client)
+        levels = 0 if chore is None or chore.interactive else self.access.background_levels(asks.client)
         pool = self.times.pool
         claimed, parent = claims_of(request.head, parsed.conversation)
         job_id, age_s = self._id_and_age(asks.client, claimed, parsed, now)

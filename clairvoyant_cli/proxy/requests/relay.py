@@ -12,12 +12,12 @@ from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, ResponseSink, UpstreamConnection, UpstreamError
 from clairvoyant_cli.preempt.cut import UnfitError
+from clairvoyant_cli.protocols.heartbeat import Joint
 from clairvoyant_cli.protocols.inject_field import OUTDATED, Stamp, Stamping
-from clairvoyant_cli.protocols.keep_alive import Joint
 from clairvoyant_cli.protocols.splice import PartError, Splice
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
 from clairvoyant_cli.proxy.access.page_fields import PageFields, is_preflight
-from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
+from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
 from clairvoyant_cli.proxy.servers.server import Server
 
 REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
@@ -127,7 +127,7 @@ class Relay(ResponseSink):
     `whole` and `broken` say how it ended even if `finished` was cancelled by a client that left at that
     moment. With `may_wait`, a "loading" answer is kept from the client and `finished` fails with
     `NotReadyError`. With `holds_head` the head is sent with the first of the body: until then the request can
-    be repeated. `keep_alive` keeps the client waiting until then. `extra` are headers of the proxy's own.
+    be repeated. `heartbeat` keeps the client waiting until then. `extra` are headers of the proxy's own.
     """
 
     request: Request
@@ -139,7 +139,7 @@ class Relay(ResponseSink):
     on_first_byte: Callable[[], None] | None = None
     may_wait: bool = False
     holds_head: bool = False
-    keep_alive: KeepAlive | None = None
+    heartbeat: Heartbeat | None = None
     on_id: Callable[[str], None] | None = None
     finished: "asyncio.Future[None]" = field(default_factory=_future)
     status: int = 0
@@ -260,10 +260,10 @@ class Relay(ResponseSink):
 
     def _send_head(self) -> None:
         head, self._unsent_head = self._unsent_head, None
-        if self.keep_alive is not None:
-            self.keep_alive.stop()
-            self._joint = None if head is None else self.keep_alive.join(head)
-            self.keep_alive = None
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
+            self._joint = None if head is None else self.heartbeat.join(head)
+            self.heartbeat = None
         if head is None:
             return
         self.request.sent()

@@ -33,7 +33,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Phase,
 )
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
+from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import CutError, Relay, SplicedRelay, forward, forward_continuation
 from clairvoyant_cli.proxy.requests.serving_rules import (
@@ -80,25 +80,25 @@ class Serving:
         """Serve an exchange to its end, in as many attempts as that takes."""
         dispatcher = self.dispatcher
         command: Command | None = None
-        keep_alive = KeepAlive(exchange, request, self.refusals, self.silent_s)
+        heartbeat = Heartbeat(exchange, request, self.refusals, self.silent_s)
         try:
             while command is None or isinstance(command, WaitAgain):
-                event = await self._wait(exchange) or await self._attempt(exchange, request, keep_alive)
+                event = await self._wait(exchange) or await self._attempt(exchange, request, heartbeat)
                 command = self.rules.after(exchange, event)
                 if isinstance(event, BrokenOff) and isinstance(command, WaitAgain):
                     self.stats.repeated(exchange, event.why)
                 if isinstance(command, WaitAgain) and request.answered and exchange.splice is not None:
-                    keep_alive.suspend(exchange.splice.blank)
+                    heartbeat.suspend(exchange.splice.blank)
                 carry_out(command, exchange, dispatcher, self._released)
         except Exception:
             dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
             raise
         finally:
-            keep_alive.stop()
+            heartbeat.stop()
         if isinstance(event, ClientLeft) and (command.refusal is None or request.answered):
             raise asyncio.CancelledError
         if command.refusal is not None and request.opened:
-            keep_alive.fail(command.refusal)
+            heartbeat.fail(command.refusal)
         elif command.refusal is not None:
             self.refusals.send(request, exchange.asked.route, command.refusal, exchange)
 
@@ -115,7 +115,7 @@ class Serving:
             return ClientLeft()
         return None
 
-    async def _attempt(self, exchange: Exchange, request: Request, keep_alive: KeepAlive) -> ServingEvent:
+    async def _attempt(self, exchange: Exchange, request: Request, heartbeat: Heartbeat) -> ServingEvent:
         """Have a granted exchange answered; return how that ended."""
         attempt = exchange.attempt
         assert attempt is not None  # noqa: S101 - what has been granted is an attempt
@@ -127,7 +127,7 @@ class Serving:
             onward = await self.preemption.request_for(exchange, attempt, request, server)
             upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True
-            relay = self._relay(exchange, attempt, upstream, request, keep_alive)
+            relay = self._relay(exchange, attempt, upstream, request, heartbeat)
             drop = self.access.consumed_headers
             if onward is None:
                 stamp = self.annotation.stamp(exchange, attempt, server)
@@ -140,7 +140,7 @@ class Serving:
                     drop=drop,
                     keep=keep,
                     stamp=stamp,
-                    uncompressed=keep_alive.may_open or self._stores(exchange),
+                    uncompressed=heartbeat.may_open or self._stores(exchange),
                 )
             else:
                 forward_continuation(
@@ -302,7 +302,7 @@ class Serving:
         attempt: Attempt,
         upstream: UpstreamConnection,
         request: Request,
-        keep_alive: KeepAlive,
+        heartbeat: Heartbeat,
     ) -> Relay:
         server = self.pool[attempt.worker]
         may_wait, resumes = self._may_wait(exchange, server, request), exchange.has_begun
@@ -335,7 +335,7 @@ class Serving:
             on_first_byte=on_first_byte,
             may_wait=may_wait,
             holds_head=request.complete,
-            keep_alive=keep_alive,
+            heartbeat=heartbeat,
             on_id=partial(self.pool.holds, server=server) if self._stores(exchange) else None,
         )
 

@@ -14,16 +14,13 @@ import msgspec
 from clairvoyant_cli.backends.adapters import OTHER
 from clairvoyant_cli.backends.chat_probe import client_for
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.demo.asker import Asker, Call, ask_alone
-from clairvoyant_cli.demo.prompts import Question
-from clairvoyant_cli.demo.replay import Engine, Speed
-from clairvoyant_cli.demo.replay.engine import WORDS
-from clairvoyant_cli.demo.replay.kv_cache import CHARS_PER_TOKEN, KvCache
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.requests.encoder import Encode
 from clairvoyant_lab.bench.arms import CLAIRVOYANT, DIRECT, SERIAL
+from clairvoyant_lab.bench.asker import Asker, Call, ask_alone
+from clairvoyant_lab.bench.prompts import Question
 from clairvoyant_lab.bench.report import Findings
 from clairvoyant_lab.bench.setup import (
     REPLAY,
@@ -34,6 +31,9 @@ from clairvoyant_lab.bench.setup import (
     unlimited,
 )
 from clairvoyant_lab.bench.summary import Key, Summary, compare
+from clairvoyant_lab.replay import Engine, Speed
+from clairvoyant_lab.replay.engine import WORDS
+from clairvoyant_lab.replay.kv_cache import CHARS_PER_TOKEN, KvCache
 from clairvoyant_lab.report import Cell as Figure
 from clairvoyant_lab.report import Report, Table, figures
 from predictor.record import Predictor

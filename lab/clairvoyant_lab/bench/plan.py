@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from clairvoyant_cli.demo.prompts import Question
+from clairvoyant_lab.bench.prompts import Question
 from clairvoyant_lab.simulator.workload import MIN_SERVICE_S, TwoNormals
 from predictor.record import LengthClass
 

@@ -23,9 +23,7 @@ from clairvoyant_cli.backends.chat_probe import Clock, client_for
 from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.demo.asker import REPLAYED, Asker, Call, ask_alone, send_at
-from clairvoyant_cli.demo.prompts import SHIPPED, Question, load_prompts
-from clairvoyant_cli.demo.replay import Engine, Replay, Speed
+from clairvoyant_cli.demo.questions import QUESTIONS
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.proxy.composition import Daemon, Observer
@@ -35,6 +33,7 @@ from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.baselines import ALL_POLICIES
 from clairvoyant_lab.bench.arms import Arm, Knowledge, OraclePredictor
+from clairvoyant_lab.bench.asker import REPLAYED, Asker, Call, ask_alone, send_at
 from clairvoyant_lab.bench.plan import (
     Draw,
     Load,
@@ -45,8 +44,10 @@ from clairvoyant_lab.bench.plan import (
     poisson,
     without_repeats,
 )
+from clairvoyant_lab.bench.prompts import Question, load_prompts
 from clairvoyant_lab.bench.summary import Cell
 from clairvoyant_lab.proof import proven
+from clairvoyant_lab.replay import Engine, Replay, Speed
 from predictor.record import LengthClass, Predictor
 from profiles.records import Profile, Served
 
@@ -188,7 +189,7 @@ async def set_up(
     settings: Settings, predictor: Predictor, stored: StoredProfiles, backend_key_file: Path | None = None
 ) -> AsyncIterator[Bench]:
     """Start the backend, if it is simulated, and the daemon, and stop them when the block ends."""
-    pools = load_prompts(Path(settings.prompts) if settings.prompts else SHIPPED)
+    pools = load_prompts(Path(settings.prompts) if settings.prompts else QUESTIONS)
     key = read_backend_key(backend_key_file)
     engine: Engine | None = None
     if settings.backend == REPLAY:

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import numpy as np
 
-from clairvoyant_cli.demo.asker import Call
+from clairvoyant_lab.bench.asker import Call
 from clairvoyant_lab.confidence import Estimate, jain, mean_of
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass

@@ -16,9 +16,9 @@ from clairvoyant_cli.protocols.long_bodies import LongBody
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, parse_body
 from clairvoyant_cli.protocols.routes import ROUTES, Work, plainly_spelled
 from clairvoyant_lab.training.dataset import Dataset, read_dataset
+from clairvoyant_lab.training.text_lines import MOST_CHARACTERS
 from predictor.errors import ModelError
 from predictor.record import PromptView
-from predictor.text_lines import MOST_CHARACTERS
 from profiles.history import recorded_requests
 
 ENDPOINTS: tuple[tuple[str, str, frozenset[str]], ...] = (

@@ -16,9 +16,9 @@ import numpy as np
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import LARGE_BYTES, opened
 from clairvoyant_lab.simulator.workload import LONG, MEDIUM, SHORT, Predictions, Workload
+from clairvoyant_lab.training.text_lines import lines_of
 from predictor.errors import ModelError
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
-from predictor.text_lines import lines_of
 
 ARRIVAL = ("arrival_s", "at", "timestamp_ms", "timestamp", "TIMESTAMP")
 TOKENS = ("output_tokens", "tokens", "completion_tokens", "output_length", "GeneratedTokens")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from clairvoyant_lab.ranking import DELTA, kendall_tau_b, pair_ranking, ranking_accuracy
 from clairvoyant_lab.studies.study_table import Cell, StudyTable
 from clairvoyant_lab.training.dataset import Dataset, is_read_by_words
 from predictor.card import Calibration
 from predictor.lexical.context import consider
 from predictor.lexical.cues import NAMES, read
 from predictor.lognormal import prediction_of
-from predictor.ranking import DELTA, kendall_tau_b, pair_ranking, ranking_accuracy
 from predictor.record import LengthClass, Prediction, Predictor, PromptView
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clairvoyant_lab.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
 from clairvoyant_lab.studies.study_table import Cell, Progress, StudyTable
 from clairvoyant_lab.training import paper
 from clairvoyant_lab.training.dataset import Dataset
@@ -27,7 +28,6 @@ from clairvoyant_lab.training.material import (
 )
 from predictor.card import Calibration
 from predictor.errors import ModelError
-from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
 
 if TYPE_CHECKING:
     import xgboost

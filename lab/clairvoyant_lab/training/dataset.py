@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from clairvoyant_lab.training.text_lines import lines_of
 from predictor.errors import ModelError
 from predictor.lexical.context import step_context
 from predictor.record import PromptView
-from predictor.text_lines import lines_of
 
 CHARACTERS_A_TOKEN = 4  # the papers' run-time approximation, for data that counts characters only
 

@@ -37,7 +37,7 @@ from predictor.urgency.model import (
     least_cost,
     softmax,
     telling_words,
-    words_of,
+    words_read,
 )
 from predictor.urgency.vitals import cues, read_signs
 
@@ -92,10 +92,10 @@ def find_telling(cases: list[Case]) -> frozenset[int]:
     sources: dict[bytes, set[str]] = defaultdict(set)
     patients = [case for case in cases if read_signs(case.text).of_patient]
     for case in patients:
-        for word in words_of(case.text):
+        for word in words_read(case.text):
             sources[word].add(case.source)
     text = (Path(__file__).parent / "record_words.txt").read_text(encoding="utf-8")
-    put = {word for line in text.splitlines() if not line.startswith("#") for word in words_of(line)}
+    put = {word for line in text.splitlines() if not line.startswith("#") for word in words_read(line)}
     most = MAX_SPREAD * len({case.source for case in patients})
     return frozenset(crc32(word) for word, them in sources.items() if len(them) <= most and word not in put)
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.app import VERSION
 
-from clairvoyant_cli.demo.replay.app import VERSION
 from tests.fakes.replay_backend import Engine, Outcome, Replay, Speed, digest, tabled
 
 LENGTHS = tabled({"one": 3, "two": 5, "endless": 100_000})
@@ -178,7 +178,7 @@ async def test_wait_until_times_out_with_the_state() -> None:
 def test_the_routes_of_demo_and_bench_are_there_without_those_of_the_tests() -> None:
     code = (
         "from clairvoyant_cli.backends.adapters import OTHER, adapter_of\n"
-        "from clairvoyant_cli.demo.replay.dialects import DIALECTS\n"
+        "from clairvoyant_lab.replay.dialects import DIALECTS\n"
         "assert {OTHER.chat_path, adapter_of('ollama').chat_path} == {*DIALECTS}"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import msgspec
 
+from clairvoyant_cli.demo.questions import QUESTIONS
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import LARGE_BYTES, read_file
 from predictor.record import LengthClass
 
-SHIPPED = Path(__file__).with_name("prompts.jsonl")  # no model was trained on them; lengths are estimates
-DEMO = Path(__file__).with_name("demo_prompts.jsonl")  # with titles that fit into a narrow column
 FORMAT = (
     'want {"prompt": text, "output_tokens": number}, and "class": "short" or "long", "max_tokens": number, '
     "if any"
@@ -45,7 +44,7 @@ class _Line(msgspec.Struct):
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
+def load_prompts(path: Path = QUESTIONS) -> dict[LengthClass, list[Question]]:
     """Read prompts by length class: JSONL, one {"prompt": text, "output_tokens": answer length} a line.
 
     `tokens` is another name for `output_tokens`. "class" overrides the class of the length; "max_tokens" is

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.demo.replay.engine import Service
+from clairvoyant_lab.replay.engine import Service
 
 Json = dict[str, Any]
 

@@ -11,9 +11,9 @@ import httpx
 from clairvoyant_cli.backends.adapter import Adapter
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.chat_probe import Clock, pieces_of
-from clairvoyant_cli.demo.prompts import Question
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.can_continue import Body
+from clairvoyant_lab.bench.prompts import Question
 
 REPLAYED: Adapter = adapter_of("ollama")
 """The simulated backend speaks as Ollama does; the limit of a request sets the answer's length."""

@@ -16,7 +16,7 @@ from itertools import islice
 from math import ceil, inf
 from random import Random
 
-from clairvoyant_cli.demo.replay.kv_cache import CHARS_PER_TOKEN, KvCache
+from clairvoyant_lab.replay.kv_cache import CHARS_PER_TOKEN, KvCache
 
 AnswerTokens = Callable[[str, Random], int]
 """How long the answer to a prompt is, in tokens; `Random` is seeded by the engine's seed and the prompt."""
@@ -34,7 +34,7 @@ def digest(prompt: str) -> str:
     return sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def words_of(seed: str) -> Iterator[str]:
+def answer_words(seed: str) -> Iterator[str]:
     """Yield an answer without end, token by token: words, each but the first with the space before it."""
     rng = Random(seed)  # noqa: S311 - replays, keeps no secret
     yield rng.choice(WORDS)
@@ -111,7 +111,7 @@ class Engine:
         name, said_tokens = digest(prompt), len(said.split())
         rng = Random(f"{self.seed}:{name}")  # noqa: S311 - replays, keeps no secret
         wanted = max(0, self.answer_tokens(prompt, rng) - said_tokens)
-        begun = "".join(islice(words_of(f"{self.seed}:{name}:words"), said_tokens))
+        begun = "".join(islice(answer_words(f"{self.seed}:{name}:words"), said_tokens))
         return Service(
             digest=name,
             prompt_tokens=max(1, ceil(text_chars / 4)) + said_tokens,
@@ -173,4 +173,4 @@ class Engine:
         service.tokens += tokens
 
     def _answer(self, service: Service) -> Iterator[str]:
-        return islice(words_of(f"{self.seed}:{service.words}:words"), service.said_tokens, None)
+        return islice(answer_words(f"{self.seed}:{service.words}:words"), service.said_tokens, None)

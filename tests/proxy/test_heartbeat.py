@@ -12,15 +12,14 @@ import anthropic
 import ollama
 import openai
 import pytest
-from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.proxy.composition import Daemon
-from clairvoyant_cli.proxy.requests import keep_alive
+from clairvoyant_cli.proxy.requests import heartbeat
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.scripted_upstream import answer
-from tests.fakes.serving import between, serving, until
+from tests.fakes.serving import between, replaying, until
 
 LENGTHS = tabled({"endless": 100_000, "short": 3})
 ASK: Any = [{"role": "user", "content": "short"}]
@@ -37,8 +36,8 @@ PATIENCE = 60.0
 
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keep_alive, "EVERY_S", 0.02)
-    monkeypatch.setattr(keep_alive, "SUSPENDED_EVERY_S", 0.02)
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.02)
+    monkeypatch.setattr(heartbeat, "SUSPENDED_EVERY_S", 0.02)
 
 
 def asks(path: str, *headers: str, stream: bool) -> bytes:
@@ -47,11 +46,9 @@ def asks(path: str, *headers: str, stream: bool) -> bytes:
 
 @asynccontextmanager
 async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine, RawClient]]:
-    """A daemon whose one slot is taken, and who has it."""
     backend = Replay(Engine(answer_tokens=LENGTHS))
     async with (
-        serve_app(backend.app) as url,
-        serving(url, **({"keep_alive": "0.01"} | settings)) as daemon,
+        replaying(backend, **({"keep_alive": "0.01"} | settings)) as daemon,
         raw_client(daemon.base_url) as holder,
     ):
         backend.engine.freeze()
@@ -66,7 +63,6 @@ def events(body: bytes) -> list[dict[str, Any]]:
 
 
 def text_of(path: str, body: bytes) -> str:
-    """Return the text in a stream's events."""
     said = []
     for event in events(body):
         if path == "/api/chat":
@@ -127,7 +123,6 @@ async def from_the_server(daemon: Daemon, request: bytes) -> Message:
 
 
 async def chunked_rest(client: RawClient) -> bytes:
-    """Return the body of an answer whose head was read."""
     body = bytearray()
     async with asyncio.timeout(PATIENCE):
         while size := int(await client.reader.readuntil(b"\r\n"), 16):

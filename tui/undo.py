@@ -15,7 +15,7 @@ _MODES = {Verb.PAUSE: "paused", Verb.RESUME: "serving", Verb.DRAIN: "draining"} 
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class UndoableAction:
     """A sent action. `field`, which it changes, is `becomes` after it; `undo` changes it back."""
 
     action: Action
@@ -37,13 +37,13 @@ def _row(ident: str | None, snapshot: Snapshot) -> QueuedRequest | RunningReques
     return found or next((each for each in snapshot.backends if each.name == ident), None)
 
 
-def deed(action: Action, snapshot: Snapshot) -> Deed:
+def undoable(action: Action, snapshot: Snapshot) -> UndoableAction:
     row = _row(action.id, snapshot)
     on_request = "id" in COMMANDS[action.verb].fields
     return _on_request(action, row) if on_request else _on_daemon(action, row, snapshot)
 
 
-def _on_request(action: Action, row: object) -> Deed:
+def _on_request(action: Action, row: object) -> UndoableAction:
     verb, ident, value = action.verb, action.id, action.value
     waits = row if isinstance(row, QueuedRequest) else None
     back = () if waits is None else (Action(Verb.PRIORITY, ident, min(waits.priority, _MAX_PRIORITY)),)
@@ -51,25 +51,25 @@ def _on_request(action: Action, row: object) -> Deed:
         case Verb.PROMOTE:
             if waits is not None:
                 back = () if waits.promoted else (*back, *[Action(Verb.HOLD, ident)] * waits.held)
-            return Deed(action, f"promoted {ident}", "promoted", True, back)
+            return UndoableAction(action, f"promoted {ident}", "promoted", True, back)
         case Verb.HOLD:
-            return Deed(action, f"held {ident}", "held", True, (Action(Verb.RELEASE, ident),))
+            return UndoableAction(action, f"held {ident}", "held", True, (Action(Verb.RELEASE, ident),))
         case Verb.RELEASE:
-            return Deed(action, f"released {ident}", "held", False, (Action(Verb.HOLD, ident),))
+            return UndoableAction(action, f"released {ident}", "held", False, (Action(Verb.HOLD, ident),))
         case Verb.PRIORITY:
             if waits is not None and waits.promoted:
                 back = (Action(Verb.PROMOTE, ident),)
             was = f"{waits.priority} " if waits is not None else ""
-            return Deed(action, f"priority of {ident} {was}→ {value}", "priority", value, back)
+            return UndoableAction(action, f"priority of {ident} {was}→ {value}", "priority", value, back)
         case Verb.URGENCY:
             level = getattr(row, "urgency", None)
             back = () if row is None else (Action(verb, ident, _UNSAID_LEVEL if level is None else level),)
             was = "none" if level is None else level
-            return Deed(action, f"urgency of {ident} {was} → {value}", "urgency", value, back)
-    return Deed(action, f"cancelled {ident}")
+            return UndoableAction(action, f"urgency of {ident} {was} → {value}", "urgency", value, back)
+    return UndoableAction(action, f"cancelled {ident}")
 
 
-def _on_daemon(action: Action, row: object, snapshot: Snapshot) -> Deed:
+def _on_daemon(action: Action, row: object, snapshot: Snapshot) -> UndoableAction:
     verb, ident, value = action.verb, action.id, action.value
     back: tuple[Action, ...] = ()
     match verb:
@@ -77,41 +77,41 @@ def _on_daemon(action: Action, row: object, snapshot: Snapshot) -> Deed:
             before, after = snapshot.mode, _MODES[verb]
             if before != after and "serving" in (before, after):
                 back = tuple(Action(each) for each, mode in _MODES.items() if mode == before)
-            return Deed(action, "resumed" if verb is Verb.RESUME else after, "mode", after, back)
+            return UndoableAction(action, "resumed" if verb is Verb.RESUME else after, "mode", after, back)
         case Verb.POLICY:
             back = (Action(verb, value=snapshot.policy),)
-            return Deed(action, f"policy {snapshot.policy} → {value}", "policy", value, back)
+            return UndoableAction(action, f"policy {snapshot.policy} → {value}", "policy", value, back)
         case Verb.TAU:
             tau = snapshot.tau
             back = (Action(verb, value=tau.tau_s or 0.0 if tau.source == "operator" else AUTO),)
             becomes_s = None if value == AUTO else value
-            return Deed(action, f"tau {_tau(tau.tau_s)} → {_tau(value)}", "tau_s", becomes_s, back)
+            return UndoableAction(action, f"tau {_tau(tau.tau_s)} → {_tau(value)}", "tau_s", becomes_s, back)
         case Verb.BACKEND if value in ("drain", "up"):
             now = getattr(row, "standing", None)
             if (value, now) in (("drain", ""), ("up", "draining")):
                 back = (Action(verb, ident, "up" if value == "drain" else "drain"),)
             said = f"draining {ident}" if value == "drain" else f"{ident} is up"
-            return Deed(action, said, "standing", "draining" if value == "drain" else None, back)
-    return Deed(action, " ".join(str(each) for each in (verb, value, ident) if each) + ": done")
+            return UndoableAction(action, said, "standing", "draining" if value == "drain" else None, back)
+    return UndoableAction(action, " ".join(str(each) for each in (verb, value, ident) if each) + ": done")
 
 
 def _tau(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:g} s" if value else "off"
 
 
-def said_of(deeds: Sequence[Deed]) -> str:
-    """Return what deeds did together: `promoted abc-7`, or `promoted 3 requests`."""
-    if len(deeds) == 1:
-        return deeds[0].said
-    kinds = Counter(each.said.partition(" ")[0] for each in deeds)
+def said_of(actions: Sequence[UndoableAction]) -> str:
+    """Return what actions did together: `promoted abc-7`, or `promoted 3 requests`."""
+    if len(actions) == 1:
+        return actions[0].said
+    kinds = Counter(each.said.partition(" ")[0] for each in actions)
     return ", ".join(f"{word} {number}" for word, number in kinds.items()) + " requests"
 
 
-def cannot_undo(deeds: Sequence[Deed], state: Snapshot, *, settled: bool) -> str:
-    """Say why deeds cannot be undone, or nothing. Once `settled`, all must stand as they left it."""
-    if not any(each.undo for each in deeds):
+def cannot_undo(actions: Sequence[UndoableAction], state: Snapshot, *, settled: bool) -> str:
+    """Say why actions cannot be undone, or nothing. Once `settled`, all must stand as they left it."""
+    if not any(each.undo for each in actions):
         return "cannot be undone"
-    for each in deeds if settled else ():
+    for each in actions if settled else ():
         now = standing(each.field, each.action.id, state)
         if each.action.id and each.action.verb is not Verb.BACKEND and now is None:
             return "it has started or ended since: nothing was undone"

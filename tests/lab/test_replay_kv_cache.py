@@ -6,12 +6,12 @@ from typing import Any
 import httpx
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.replay.kv_cache import KvCache, shared_chars
 from clairvoyant_lab.virtual_time import run_virtually
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.backends.chat_probe import client_for
-from clairvoyant_cli.demo.replay.kv_cache import KvCache, shared_chars
 from tests.fakes.replay_backend import DEFAULT_MODEL, Engine, Replay, Speed
 
 A, B, C = "a" * 400, "b" * 400, "c" * 400

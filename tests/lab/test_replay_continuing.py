@@ -24,18 +24,15 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 
 def chat(said: str) -> Json:
-    """Return a chat, its answer begun or not."""
     begun = [{"role": "assistant", "content": said}] if said else []
     return {"messages": [{"role": "user", "content": QUESTION}, *begun]}
 
 
 def prompt(said: str) -> Json:
-    """Return a prompt with what was said behind it."""
     return {"prompt": QUESTION + said}
 
 
 def rendered(said: str) -> Json:
-    """Return the prompt as the template renders it."""
     turn = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
     return {"prompt": turn + said, "raw": True}
 

@@ -12,7 +12,7 @@ import re
 from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.keep_alive import Joint, error_event, filler_of, joint_of
+from clairvoyant_cli.protocols.heartbeat import Joint, error_event, filler_of, joint_of
 from clairvoyant_cli.protocols.request_bodies import has_no_side_effects
 from clairvoyant_cli.protocols.routes import Shape, Work
 from clairvoyant_cli.proxy.queue.exchange import Exchange
@@ -30,7 +30,7 @@ SHORTEST_S = 1.0
 BINARY = re.compile(rb'"encoding_format"\s*:\s*"(?!float"|base64")')  # an answer that is no JSON
 
 
-class KeepAlive:
+class Heartbeat:
     """Keeps the client of one request, which starts now.
 
     `silent_s` is how long the client gets nothing; None: no events before its answer. `request.opened` tells

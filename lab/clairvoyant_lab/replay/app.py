@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from clairvoyant_cli.demo.replay.dialects import (
+from clairvoyant_lab.replay.dialects import (
     DIALECTS,
     Answer,
     Ask,
@@ -25,7 +25,7 @@ from clairvoyant_cli.demo.replay.dialects import (
     template,
     timestamp,
 )
-from clairvoyant_cli.demo.replay.engine import Engine, Service
+from clairvoyant_lab.replay.engine import Engine, Service
 
 DEFAULT_MODEL = "replay:latest"
 

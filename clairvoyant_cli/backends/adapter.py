@@ -44,7 +44,7 @@ _URL = re.compile(
 )
 
 
-def _is_under(prefix: bytes, target: bytes) -> bool:
+def is_under(prefix: bytes, target: bytes) -> bool:
     """Whether a path is the prefix itself or below it."""
     return target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in (b"", b"/", b"?", b"#")
 
@@ -110,7 +110,7 @@ class ObservedServer:
     def target_of(self, target: bytes) -> bytes:
         """Return the target of a client's request at this server: under its prefix."""
         prefix = self.prefix.encode()
-        return target if _is_under(prefix, target) or target == b"*" else prefix + target
+        return target if is_under(prefix, target) or target == b"*" else prefix + target
 
     def kept_here(self, location: bytes) -> bytes:
         """Return where a redirect of this server leads through the proxy: the path, without its prefix.
@@ -125,7 +125,7 @@ class ObservedServer:
                 return location
         path = location if absolute is None else absolute["path"] or b"/"
         prefix = self.prefix.encode()
-        if prefix and _is_under(prefix, path):
+        if prefix and is_under(prefix, path):
             path = path[len(prefix) :]
             path = path if path.startswith(b"/") else b"/" + path
         return location if path.startswith(b"//") else path
@@ -277,9 +277,9 @@ class Adapter:
         """Return the number of parallel answers of the process at a local port; None if not visible."""
         return None
 
-    def route_of(self, method: bytes, path: str, prefix: str = "") -> Route:
-        """Return what a request is. `prefix` is the backend's API prefix (llama.cpp's `--api-prefix`)."""
-        path = unescaped(path, prefix)
+    def route_of(self, method: bytes, path: str) -> Route:
+        """Return what a request is."""
+        path = unescaped(path)
         route = self.routes.get(plainly_spelled(path)) if method == b"POST" else None
         return route or Route(self.family_of(path), Work.PASS, Shape.OPAQUE)
 

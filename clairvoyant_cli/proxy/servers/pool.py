@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from clairvoyant_cli.backends.adapter import is_under
 from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.routes import is_known
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -30,6 +32,14 @@ class ServerPool:
 
     def get(self, name: str) -> Server | None:
         return self.servers.get(name)
+
+    def without_prefix(self, target: bytes) -> bytes:
+        """Return the target of a request, which may begin with the path in a server's URL, without it."""
+        under = [prefix for each in self if (prefix := each.prefix.encode()) and is_under(prefix, target)]
+        if not under or is_known(target.partition(b"?")[0].decode()):
+            return target
+        rest = target[len(max(under, key=len)) :]
+        return rest if rest.startswith(b"/") else b"/" + rest
 
     @property
     def first(self) -> Server:

@@ -14,7 +14,7 @@ from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import serving, until
 from tests.fakes.watched_steps import watched_steps
 
-AGENTS = 300
+AGENTS = 1000
 TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}
 
 
@@ -30,7 +30,7 @@ def turn(number: int) -> bytes:
     return post("/v1/chat/completions", body, f"X-Clairvoyant-Client: agent-{number}")
 
 
-@pytest.mark.parametrize("policy", ["bounded", "srpt"])
+@pytest.mark.parametrize("policy", ["boost", "bounded", "srpt"])
 async def test_what_is_told_of_a_long_queue_of_agents(policy: str) -> None:
     engine = Engine(answer_tokens=lambda prompt, rng: 10**6, cache=KvCache())
     async with (
@@ -69,10 +69,10 @@ async def test_a_large_file_of_clients_that_is_read_again(tmp_path: Path) -> Non
     async with serving("http://127.0.0.1:9", clients=str(path)) as daemon:
         with path.open("a") as file:
             file.writelines(
-                f'[clients.c{n}]\nkey = "key-number-{n}-{n * 7}"\nweight = 2\n' for n in range(5000)
+                f'[clients.c{n}]\nkey = "key-number-{n}-{n * 7}"\nweight = 2\n' for n in range(10_000)
             )
         with watched_steps():
             await asyncio.gather(daemon.reload(), daemon.reload())
             shown = daemon.snapshot().clients
-        assert len(daemon.access.clients.keys) == 5001
+        assert len(daemon.access.clients.keys) == 10_001
         assert [each.name for each in shown[:3]] == ["ann", "c0", "c1"]

@@ -17,7 +17,15 @@ from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, read_conversation
 from clairvoyant_cli.protocols.inject_field import opening_of
-from clairvoyant_cli.protocols.lenient_json import ABSENT, OBJECT, is_given, scalar, text, whole_number
+from clairvoyant_cli.protocols.lenient_json import (
+    ABSENT,
+    OBJECT,
+    entries,
+    is_given,
+    scalar,
+    text,
+    whole_number,
+)
 from clairvoyant_cli.protocols.long_bodies import LongBody
 from clairvoyant_cli.protocols.named_model import outer_members
 from clairvoyant_cli.protocols.prompt_text import short_name
@@ -36,6 +44,10 @@ LONGEST_ID = 256
 MAX_CHOICES = 1024  # answers to one request that are believed; OpenAI allows 128
 DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_debug_render_only"})
 """Fields that decide whether a request waits."""
+
+MOST_TOOLS = 1024  # of which each is looked at
+OF_CLIENTS = ("", "function", "custom", "local_shell", "apply_patch")
+"""Types of tools that clients run. All others, such as `mcp`, are run by the server, maybe with effects."""
 
 SERVICE_TIERS = {"priority": -1, "flex": 1}
 
@@ -70,6 +82,7 @@ class ParsedRequest:
     opening: int = 0
     ranks_itself: bool | None = None
     follows: str = ""  # the stored response that it goes on from
+    only_answers: bool = False  # what a server does for it has no other effects than its answer
     conversation: Conversation = NO_CONVERSATION
 
 
@@ -176,7 +189,18 @@ def _read(raw: Piece, route: Route, traits: ServerTraits, client: str) -> Parsed
         bypass=bypass,
         ranks_itself=body.priority is not ABSENT,
         follows=text(body.previous_response_id)[:LONGEST_ID],
+        only_answers=_only_answers(body, route.shape),
     )
+
+
+def _only_answers(body: RequestBody, shape: Shape) -> bool:
+    """Whether a server neither stores the answer, nor generates without its client, nor runs tools itself."""
+    if any(map(is_given, (body.background, body.integrations, body.mcp_servers, body.web_search))):
+        return False
+    if shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT) and scalar(body.store) is not False:
+        return False
+    tools = entries(body.tools) or ()
+    return len(tools) <= MOST_TOOLS and all(text(nested(tool).type) in OF_CLIENTS for tool in tools)
 
 
 def _bypass(body: RequestBody, shape: Shape, view: PromptView, traits: ServerTraits, model: str) -> str:

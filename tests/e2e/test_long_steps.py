@@ -11,7 +11,8 @@ from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_cli.demo.replay.kv_cache import KvCache
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay
-from tests.fakes.serving import serving, until
+from tests.fakes.scripted_upstream import Conversation, answer
+from tests.fakes.serving import between, serving, until
 from tests.fakes.watched_steps import watched_steps
 
 AGENTS = 1000
@@ -48,6 +49,18 @@ async def test_what_is_told_of_a_long_queue_of_agents(policy: str) -> None:
             for path in ("outlook", "state", "metrics", "past"):
                 answer = await operator.ask(get(f"/_clairvoyant/{path}", host="localhost"))
                 assert answer.status == 200, path
+
+
+async def test_a_body_of_a_million_tools() -> None:
+    body = b'{"model":"m","tools":[' + b"{}," * 10**6 + b'{}],"messages":[{"role":"user","content":"x"}]}'
+
+    async def serve(talk: Conversation) -> None:
+        await talk.request()
+        talk.send(answer())
+
+    async with between(serve) as (_, client):
+        with watched_steps():
+            assert (await client.ask(post("/v1/chat/completions", body))).status == 200
 
 
 async def test_a_scrape_after_labels_without_end() -> None:

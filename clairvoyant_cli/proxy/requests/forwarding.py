@@ -5,17 +5,12 @@ from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UpstreamConnection
 from clairvoyant_cli.protocols.inject_field import OUTDATED, Stamp, Stamping
-from clairvoyant_cli.protocols.lenient_json import entries, fitting, is_given, scalar, text
-from clairvoyant_cli.protocols.request_bodies import BODY, nested
-from clairvoyant_cli.protocols.routes import Route, Shape, Work
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.page_fields import is_preflight
 from clairvoyant_cli.proxy.servers.server import Server
 
 REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
 """Headers of a client's request that are replaced in a request made in its name."""
-
-OF_CLIENTS = ("", "function", "custom", "local_shell", "apply_patch")
-"""Types of tools that clients run. All others, such as `mcp`, are run by the server, maybe with effects."""
 
 KEPT_RUNNING = b"x-conversation-id"
 """With it llama.cpp goes on with a stream whose client has left, and keeps it to be read again."""
@@ -86,16 +81,6 @@ def forward_continuation(
     upstream.body_end([])
 
 
-def has_no_side_effects(request: Request, route: Route) -> bool:
-    """Whether a request may be repeated that a server has seen: not if the server stores the answer
-    (`store`), keeps generating without its client (llama.cpp, `background`), or runs tools itself.
-    """
-    if route.work not in (Work.GENERATE, Work.EMBED) or request.head.get(KEPT_RUNNING) is not None:
-        return False
-    body = fitting(BODY, b"".join(request.arrived))
-    if body is None or any(
-        map(is_given, (body.background, body.integrations, body.mcp_servers, body.web_search))
-    ):
-        return False
-    stores = route.shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT) and scalar(body.store) is not False
-    return not stores and all(text(nested(tool).type) in OF_CLIENTS for tool in entries(body.tools) or ())
+def has_no_side_effects(request: Request, parsed: ParsedRequest) -> bool:
+    """Whether a request may be repeated that a server has seen."""
+    return parsed.only_answers and request.head.get(KEPT_RUNNING) is None

@@ -56,7 +56,7 @@ class KeepAlive:
 
     def _begin(self) -> None:
         asked = self._exchange.asked
-        if asked.route.shape is Shape.RESPONSES and not has_no_side_effects(self._request, asked.route):
+        if asked.route.shape is Shape.RESPONSES and not has_no_side_effects(self._request, asked.parsed):
             return  # a server that stores the answer does so under its own id
         if asked.route.work is Work.EMBED and BINARY.search(b"".join(self._request.arrived)) is not None:
             return

@@ -15,7 +15,7 @@ from clairvoyant_cli.backends.continuation import ContinuationRequest
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
-from clairvoyant_cli.protocols.routes import Route, Shape, Work
+from clairvoyant_cli.protocols.routes import Shape, Work
 from clairvoyant_cli.protocols.summed_totals import summed_totals
 from clairvoyant_cli.protocols.usage import Totals, UsageReader
 from clairvoyant_cli.proxy.access.keys import Access
@@ -149,7 +149,7 @@ class Serving:
                 forward_continuation(
                     request, upstream, relay, server, msgspec.json.encode(onward.body), onward.path, drop=drop
                 )
-            if not exchange.has_begun and self._is_resendable(request, exchange.asked.route, server):
+            if not exchange.has_begun and self._is_resendable(exchange, request, server):
                 attempt.stop_reading = relay.cut
             self.stats.resumes += bool(exchange.parts) and exchange.parts[-1].read_s is not None
             exchange.phase = Phase.PREFILL
@@ -169,11 +169,12 @@ class Serving:
         else:
             return self._answered(exchange, attempt, relay.status)
 
-    def _is_resendable(self, request: Request, route: Route, server: Server) -> bool:
+    def _is_resendable(self, exchange: Exchange, request: Request, server: Server) -> bool:
         """Whether a request that was sent may be cut, and sent again, before any of its answer has come."""
-        if server.stamps is not None or route.work is not Work.GENERATE:
+        if server.stamps is not None or exchange.asked.route.work is not Work.GENERATE:
             return False
-        return self.preemption.enabled and request.is_kept and has_no_side_effects(request, route)
+        parsed = exchange.asked.parsed
+        return self.preemption.enabled and request.is_kept and has_no_side_effects(request, parsed)
 
     async def _onward(
         self, exchange: Exchange, request: Request, server: Server
@@ -264,7 +265,7 @@ class Serving:
             if splice.holds_more:
                 self.preemption.streams_more(self.pool.server_of(exchange), exchange.job.model)
         exchange.splice = None
-        return request.complete and has_no_side_effects(request, exchange.asked.route)
+        return request.complete and has_no_side_effects(request, exchange.asked.parsed)
 
     def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
         if relay is not None and relay.whole:

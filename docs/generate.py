@@ -170,7 +170,7 @@ def listed(record: type, what: str) -> str:
 
 def policies() -> list[str]:
     """List the policies."""
-    found = [(name, policy.POLICIES[name]) for name in policy.SERVABLE]
+    found = list(policy.POLICIES.items())
     rows = [(f"`{name}`", each.summary, "yes" if each.guarded else "no") for name, each in found]
     return [f"The default is `{policy.DEFAULT_POLICY}`.", table(("policy", "order", "tau"), rows)]
 

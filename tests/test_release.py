@@ -74,7 +74,7 @@ def test_the_proxy_of_compose_tells_users_apart_and_keeps_its_key(tmp_path: Path
     serve = cli.get_command(click.Context(cli), "serve")
     assert serve is not None
     params = serve.make_context("serve", flags).params
-    assert params["policy"] == "fair-srpt"
+    assert params["listen"] == "0.0.0.0:7117"
     (server,) = load_serve_config({}, file=params["config_file"]).backends
     assert (server.url, server.self_test) == ("http://ollama:11434", True)
 

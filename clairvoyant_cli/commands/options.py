@@ -48,9 +48,9 @@ def _completed(begun: str, known: Iterable[tuple[str, str]]) -> "list[Completion
 
 
 def _policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
-    from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+    from clairvoyant_cli.scheduler.policy import POLICIES
 
-    return _completed(begun, ((name, POLICIES[name].summary) for name in SERVABLE))
+    return _completed(begun, ((name, policy.summary) for name, policy in POLICIES.items()))
 
 
 def _backends(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":

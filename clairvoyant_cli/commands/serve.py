@@ -21,7 +21,7 @@ from clairvoyant_cli.commands.setup import kept_in, load_working_predictor, seco
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.printable import plural
-from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.system import heed_signals, run
 from predictor.record import Predictor
 from profiles.database import default_path
@@ -34,7 +34,7 @@ WHILE_LEASED = "CLAIRVOYANT_WHILE_LEASED"
 
 DATABASE_S = 0.5  # how long a start waits for the database; longer ones come while it serves
 LEASES_EVERY_S = 0.5
-_ORDERS = "\n\n".join(f"{name}: {POLICIES[name].summary}" for name in SERVABLE)
+_ORDERS = "\n\n".join(f"{name}: {policy.summary}" for name, policy in POLICIES.items())
 POLICY_HELP = f"Order of queued requests.  [default: {DEFAULT_POLICY}]\n\n{_ORDERS}"
 
 

@@ -72,7 +72,7 @@ def command(
 
     No client has to be changed: apps with a fixed port go through the queue, too. Shows what it
     will do and asks before it does it. Put flags of `clairvoyant serve` after a double dash:
-    takeover ollama -- --policy srpt
+    takeover ollama -- --policy sjf
     """
     with nullcontext() if dry_run else journal.held():
         _carry_out(kind, backend, serve_flags, undo=undo, dry_run=dry_run, yes=yes, now=now)

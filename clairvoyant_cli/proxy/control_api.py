@@ -28,7 +28,7 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.server_actions import SECRETS, InvalidError, RefusedError, ServerActions
-from clairvoyant_cli.scheduler.policy import SERVABLE
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_cli.scheduler.urgency import LEVELS, Said
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, Verb
@@ -173,10 +173,10 @@ class Actions:
             case Verb.DRAIN:
                 operation.draining = True
             case Verb.POLICY:
-                name = str(arguments.get("policy"))
-                if name not in SERVABLE:
-                    raise InvalidError(f"policy must be one of {', '.join(SERVABLE)}")
-                operation.choose_policy(name)
+                try:
+                    operation.choose_policy(str(arguments.get("policy")))
+                except KeyError:
+                    raise InvalidError(f"policy must be one of {', '.join(POLICIES)}") from None
             case Verb.TAU if arguments.get("tau_s") == AUTO:
                 operation.release_tau()
             case Verb.TAU:

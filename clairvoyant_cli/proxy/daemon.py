@@ -56,12 +56,13 @@ from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_actions import ServerActions
 from clairvoyant_cli.proxy.tasks import Tasks
 from clairvoyant_cli.scheduler.policy import (
+    ALIASES,
     DEFAULT_POLICY,
     POLICIES,
-    SERVABLE,
     URGENCY_POLICY,
     Policy,
     in_turns_of,
+    policy_named,
 )
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.starvation import tau_from_setting
@@ -248,10 +249,11 @@ async def running_daemon(
 
 def _policy(config: ServeConfig) -> Policy:
     name = config.policy or (DEFAULT_POLICY if config.urgency is None else URGENCY_POLICY)
-    if name not in SERVABLE:
-        known = f"there are {', '.join(SERVABLE)}{did_you_mean(name, SERVABLE)}"
-        raise ClairvoyantError(f"no policy {name!r}; {known}", ExitCode.USAGE)
-    return in_turns_of(POLICIES[name], config.quantum)
+    try:
+        return in_turns_of(policy_named(name), config.quantum)
+    except KeyError:
+        known = f"there are {', '.join(POLICIES)}{did_you_mean(name, POLICIES)}"
+        raise ClairvoyantError(f"no policy {name!r}; {known}", ExitCode.USAGE) from None
 
 
 def _compose(
@@ -284,6 +286,8 @@ def _compose(
         tenants=access.clients.tenants,
         everybody=access.clients.defaults.tenant,
     )
+    if config.policy in ALIASES:
+        say(logging.INFO, f"policy {config.policy} is {scheduler.policy.name} in this version")
     scheduler.books = stats.books
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
     pool = ServerPool(scheduler)

@@ -176,7 +176,7 @@ class ArrivalOrder:
     def arrived(self, job: Job, *, at_grant: bool) -> None:
         """Add a job that joins the queue; `at_grant`: it joins the replay when it starts."""
         able = job.able or frozenset(self._workers)
-        worker = job.worker or (next(iter(able)) if len(able) == 1 else "")
+        worker = job.pinned or (next(iter(able)) if len(able) == 1 else "")
         run = _Run(job.id, job.arrival_s, (job.arrival_s, self._seq), job.cost_s, worker, able)
         run.chain, run.session, run.prompt_tokens = job.prefix, job.session, job.prompt_tokens
         self._seq += 1

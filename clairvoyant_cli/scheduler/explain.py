@@ -12,10 +12,9 @@ from itertools import accumulate
 from typing import overload
 
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
-from clairvoyant_cli.scheduler.job import Reason
+from clairvoyant_cli.scheduler.job import Job, Reason
 from clairvoyant_cli.scheduler.policy import arrival, joined, joined_then_short
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.start_forecast import StartForecast
 
 
@@ -31,7 +30,7 @@ class Cause(StrEnum):
     CHORE = "chore"  # a background job
     SWAP = "swap"  # each server that can take it has to load its model in place of another
     URGENT = "urgent"  # a level of urgency, or a priority
-    SHARE = "share"  # the policy is fair between clients
+    SHARE = "share"  # its client had more service than others
     ARRIVAL = "arrival"  # the policy goes by arrival
     SIZE = "size"  # the order of the policy is by predicted size
 
@@ -40,7 +39,7 @@ class Cause(StrEnum):
 class Standing:
     """The place of a waiting job."""
 
-    entry: QueuedJob
+    job: Job
     cause: Cause
     rank: int  # from 1
     by_guard: bool  # the guard starts it next
@@ -57,7 +56,7 @@ class Standings(Sequence[Standing]):
     """The standings of the waiting jobs, the next to start first; held ones last. Each is computed on access:
     a screen shows few of thousands.
 
-    `entries` are the jobs in this order; `work_s` is the predicted work of waiting and running jobs in
+    `jobs` are the jobs in this order; `work_s` is the predicted work of waiting and running jobs in
     seconds. Later changes of the queue are not reflected.
     """
 
@@ -70,27 +69,28 @@ class Standings(Sequence[Standing]):
         ranges: ForecastRanges | None = None,
     ) -> None:
         """`running_s` is the predicted work left of running jobs, over `slots`. O(n log n), 2 us a job."""
-        self.entries = scheduler.waiting()
+        self.jobs = scheduler.waiting()
         self._scheduler = scheduler
         self._now = now
         self._slots = slots
+        self._excess_s = scheduler.excess_s(now)
         # What would start now is not always the first by key: its model may not be loaded, or the guard acts.
         if (choice := scheduler.next_up(now)) is not None:
-            self.entries.remove(choice.entry)
-            self.entries.insert(0, choice.entry)
-        self._by_guard = choice.entry if choice and choice.reason is Reason.TAU else None
-        left_s = [entry.remaining_s for entry in self.entries]
+            self.jobs.remove(choice.job)
+            self.jobs.insert(0, choice.job)
+        self._by_guard = choice.job if choice and choice.reason is Reason.TAU else None
+        left_s = [job.remaining_s for job in self.jobs]
         self._before_s = list(accumulate(left_s, initial=running_s))
         self._latest: list[float] | None = None
-        orders = [(entry.job.arrival_s, entry.seq) for entry in self.entries]
+        orders = [(job.arrival_s, job.seq) for job in self.jobs]
         by_arrival = sorted(range(len(orders)), key=orders.__getitem__)
         self._before_fcfs_s = list(accumulate(map(left_s.__getitem__, by_arrival), initial=running_s))
         self._place_fcfs = [0] * len(orders)
         for place_fcfs, place in enumerate(by_arrival):
             self._place_fcfs[place] = place_fcfs
-        oldest = (self.entries[place] for place in by_arrival)
-        guarded = (entry for entry in oldest if not entry.job.stands_back and entry.ready)
-        self._starts = StartForecast(scheduler, self.entries, guarded, now)
+        oldest = (self.jobs[place] for place in by_arrival)
+        guarded = (job for job in oldest if not job.background_levels and job.ready)
+        self._starts = StartForecast(scheduler, self.jobs, guarded, now)
         self._ranges = ranges or ForecastRanges()
         self._ranges.look(scheduler, now)
 
@@ -100,7 +100,7 @@ class Standings(Sequence[Standing]):
         return self._before_s[-1]
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.jobs)
 
     @overload
     def __getitem__(self, at: int) -> Standing: ...
@@ -109,21 +109,21 @@ class Standings(Sequence[Standing]):
     def __getitem__(self, at: int | slice) -> "Standing | list[Standing]":
         if isinstance(at, slice):
             return [self[place] for place in range(*at.indices(len(self)))]
-        entry = self.entries[at]
-        place = at % len(self.entries)
-        tau_s = self._tau_s(entry)
-        late_s = None if tau_s is None else self._now - entry.job.arrival_s - tau_s
-        wait = None if self._scheduler.paused else self._starts.of(entry)
-        start = None if wait is None else self._ranges.of_wait(entry, wait)
+        job = self.jobs[at]
+        place = at % len(self.jobs)
+        tau_s = self._tau_s(job)
+        late_s = None if tau_s is None else self._now - job.arrival_s - tau_s
+        wait = None if self._scheduler.paused else self._starts.of(job)
+        start = None if wait is None else self._ranges.of_wait(job, wait)
         start_fcfs_s = self._before_fcfs_s[self._place_fcfs[place]] / self._slots
         if wait is not None and start is not None and wait.mid_s and self._before_s[place]:
             alone_s = start.mid_s * wait.alone_s / wait.mid_s
             start_fcfs_s *= self._slots * alone_s / self._before_s[place]
         return Standing(
-            entry,
-            self._cause(entry, late_s if place else None),
+            job,
+            self._cause(job, late_s if place else None),
             place + 1,
-            entry is self._by_guard,
+            job is self._by_guard,
             start,
             None if wait is None else wait.ahead,
             self._place_fcfs[place] + 1,
@@ -133,36 +133,36 @@ class Standings(Sequence[Standing]):
             0 if late_s is None or late_s <= 0.0 else self._later_than(late_s),
         )
 
-    def _tau_s(self, entry: QueuedJob) -> float | None:
+    def _tau_s(self, job: Job) -> float | None:
         """Return after how long the guard starts a job, None if it never does."""
-        if entry.held or entry.job.stands_back or not self._scheduler.policy.guarded:
+        if job.held or job.background_levels or not self._scheduler.policy.guarded:
             return None
-        return self._scheduler.tau_of(entry.job.client)
+        return self._scheduler.tau_of(job.client)
 
     def _later_than(self, late_s: float) -> int:
         if self._latest is None:
-            found = ((entry, self._tau_s(entry)) for entry in self.entries)
-            late = (self._now - entry.job.arrival_s - tau_s for entry, tau_s in found if tau_s is not None)
+            found = ((job, self._tau_s(job)) for job in self.jobs)
+            late = (self._now - job.arrival_s - tau_s for job, tau_s in found if tau_s is not None)
             self._latest = sorted(each for each in late if each > 0.0)
         return len(self._latest) - bisect_right(self._latest, late_s)
 
-    def _cause(self, entry: QueuedJob, late_s: float | None) -> Cause:
-        scheduler, policy, job = self._scheduler, self._scheduler.policy, entry.job
-        if entry.held or entry.parked:
-            return Cause.HELD if entry.held else Cause.SESSION
-        takers = scheduler.takers(entry)
+    def _cause(self, job: Job, late_s: float | None) -> Cause:
+        scheduler, policy = self._scheduler, self._scheduler.policy
+        if job.held or job.parked:
+            return Cause.HELD if job.held else Cause.SESSION
+        takers = scheduler.takers(job)
         if not takers or scheduler.is_limited(job.client):
             return Cause.LIMIT if takers else Cause.DOWN
-        if entry.promoted:
+        if job.promoted:
             return Cause.PROMOTED
-        if self._by_guard is not None and (entry is self._by_guard or (late_s or 0.0) > 0.0):
+        if self._by_guard is not None and (job is self._by_guard or (late_s or 0.0) > 0.0):
             return Cause.GUARD  # where the guard starts none, a job past tau has its place by the policy
-        if job.stands_back:
+        if job.background_levels:
             return Cause.CHORE
         if all(scheduler.residency.replaces(taker.name, job.affinity) for taker in takers):
             return Cause.SWAP
-        if entry.rank or (policy.by_level and job.urgency is not None):
+        if job.rank or (policy.by_level and job.urgency is not None):
             return Cause.URGENT
-        if policy.by_share:
+        if self._excess_s.get((job.client, job.interactive)):
             return Cause.SHARE
         return Cause.ARRIVAL if policy.key in (arrival, joined, joined_then_short) else Cause.SIZE

@@ -1,8 +1,7 @@
 """Accounts of the service that each client received, and the limits of clients.
 
-Rule 1: a job is charged its predicted cost when it is submitted, corrected when it ends. So a client that
-sends a hundred requests at once pays for the queued ones too (QUARTZ charges at the first token, which makes
-bursts free).
+Rule 1: a job is charged its predicted cost when it starts, and what it received when it leaves its slot, so
+that a client's order among its own jobs does not depend on how many it has queued.
 Rule 2: a refund has decayed as its charge has. Otherwise refunding a large charge later would cancel what the
 client owes for other jobs.
 Rule 3: charges decay exponentially and vanish (QUARTZ, section 4.3): old debt never starves a client, and
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import TypeVar
 
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
+from clairvoyant_cli.scheduler.job import Job
 
 Rules = TypeVar("Rules")
 
@@ -34,7 +33,7 @@ class Tenant:
     """The limits of one client; unset fields follow the rules of all clients (Clairvoyant, section 7)."""
 
     tau_s: float | None = None  # its own starvation timeout, infinite for no guard
-    weight: float = 1.0  # its share under `fair`, and of claims of urgency
+    weight: float = 1.0  # its share of the slots, and of claims of urgency
     max_running: int | None = None
     max_waiting: int | None = None
 
@@ -91,25 +90,22 @@ class ServiceCounters:
 
 
 class Accounts:
-    """The charges of clients, for interactive and background jobs apart. Unnamed clients have none."""
+    """The service of clients, for interactive and background jobs apart. Unnamed clients have none."""
 
     def __init__(self) -> None:
         self._of = {True: ServiceCounters(), False: ServiceCounters()}  # whether a person waits
 
-    def used_s(self, client: str, now: float, *, waited_for: bool = True) -> float:
-        return self._of[waited_for].used_s(client, now)
+    def used_s(self, client: str, now: float, *, interactive: bool = True) -> float:
+        return self._of[interactive].used_s(client, now)
 
-    def charge(self, entry: QueuedJob, now: float) -> None:
-        entry.charged_s = now
-        if entry.job.client:
-            self._of[entry.waited_for].charge(entry.job.client, entry.job.cost_s, now)
+    def started(self, job: Job, now: float) -> None:
+        """Charge a job that starts its predicted cost."""
+        if job.client:
+            self._of[job.interactive].charge(job.client, job.cost_s, now)
 
-    def give_back(self, entry: QueuedJob, now: float) -> None:
-        if entry.job.client:
-            self._of[entry.waited_for].give_back(entry.job.client, entry.job.cost_s, entry.charged_s, now)
-
-    def settle(self, entry: QueuedJob, now: float) -> None:
-        """Replace the predicted cost of a job by the service it received."""
-        self.give_back(entry, now)
-        if entry.job.client:
-            self._of[entry.waited_for].charge(entry.job.client, entry.served_s, now)
+    def stopped(self, job: Job, now: float) -> None:
+        """Replace the predicted cost of a job by the service that it received in this run."""
+        if job.client:
+            of = self._of[job.interactive]
+            of.give_back(job.client, job.cost_s, job.started_s, now)
+            of.charge(job.client, now - job.started_s, now)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from math import exp, log
 from typing import NamedTuple
 
+from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.residual_life import Z90, residual_quantile
 from clairvoyant_cli.scheduler.start_forecast import Wait
 
@@ -59,7 +59,7 @@ class _Quantiles:
 
 
 class _Sample(NamedTuple):
-    entry: QueuedJob
+    job: Job
     at_s: float
     forecast_s: float
     quantiles: _Quantiles
@@ -86,45 +86,45 @@ class ForecastRanges:
             self._pending.clear()
         self._pending = [each for each in self._pending if not self._is_judged(each, scheduler)]
 
-    def of_wait(self, entry: QueuedJob, wait: Wait) -> Range:
+    def of_wait(self, job: Job, wait: Wait) -> Range:
         """Return when a waiting job will start, in seconds from the last look."""
-        return self._range(entry, wait.mid_s, wait.sigma, None)
+        return self._range(job, wait.mid_s, wait.sigma, None)
 
-    def of_run(self, entry: QueuedJob, inside_s: float | None = None) -> Range:
+    def of_run(self, job: Job, inside_s: float | None = None) -> Range:
         """Return when a running job will end, in seconds from the last look. `inside_s` is the expected time
         left if it shares its server with others by its server's own order.
         """
-        age_s, takes_s, upper_s = self._now - entry.began_s, entry.expected_s, entry.upper_s
+        age_s, takes_s, upper_s = self._now - job.began_s, job.expected_s, job.upper_s
         low_s, mid_s, high_s = (residual_quantile(age_s, takes_s, upper_s, p) for p in (0.1, 0.5, 0.9))
         sigma = log(max(high_s, SOON_S) / max(low_s, SOON_S)) / (2.0 * Z90)
-        return self._range(entry, mid_s if inside_s is None else inside_s, sigma, entry.served_s)
+        return self._range(job, mid_s if inside_s is None else inside_s, sigma, job.served_s)
 
-    def _range(self, entry: QueuedJob, forecast_s: float, sigma: float, served_s: float | None) -> Range:
+    def _range(self, job: Job, forecast_s: float, sigma: float, served_s: float | None) -> Range:
         kind = served_s is not None, bisect(SPREADS, sigma)
         quantiles = self._quantiles.get(kind)
         if quantiles is None:
             quantiles = self._quantiles[kind] = _Quantiles([-Z90 * sigma, 0.0, Z90 * sigma])
         forecast_s = max(forecast_s, SOON_S)
-        since_s = entry.job.arrival_s if served_s is None else entry.started_s
+        since_s = job.arrival_s if served_s is None else job.started_s
         share = SAMPLES_PER_AGE * self._since_s / max(self._now - since_s, SOON_S)
         self._due = min(self._due + min(share, 1.0), 2.0)
         if self._due >= 1.0 and len(self._pending) < MAX_PENDING:
             self._due -= 1.0
-            self._pending.append(_Sample(entry, self._now, forecast_s, quantiles, served_s))
+            self._pending.append(_Sample(job, self._now, forecast_s, quantiles, served_s))
         return Range(*[forecast_s * exp(at) for at in quantiles.at])
 
     def _is_judged(self, sample: _Sample, scheduler: Scheduler) -> bool:
         """Learn from a sample if its outcome is known; return whether it is done with."""
-        entry, served_s = sample.entry, sample.served_s
-        running, waiting = entry.job.id in scheduler.running, entry.job.id in scheduler
+        job, served_s = sample.job, sample.served_s
+        running, waiting = job.id in scheduler.running, job.id in scheduler
         real_s = self._now - sample.at_s
         if served_s is None:
-            known = entry.started_s >= sample.at_s and bool(entry.worker)
-            real_s = entry.started_s - sample.at_s if known else real_s
-            lost = not known and (entry.held or not waiting)
+            known = job.started_s >= sample.at_s and bool(job.worker)
+            real_s = job.started_s - sample.at_s if known else real_s
+            lost = not known and (job.held or not waiting)
         else:
             known = not running and not waiting
-            real_s = entry.started_s + entry.served_s - served_s - sample.at_s if known else real_s
+            real_s = job.started_s + job.served_s - served_s - sample.at_s if known else real_s
             lost = waiting and not running  # it was cut
         error = log(max(real_s, SOON_S) / sample.forecast_s)
         if lost or not (known or error > sample.quantiles.at[-1]):

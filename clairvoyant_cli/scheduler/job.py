@@ -1,61 +1,14 @@
-"""A request as the scheduler sees it: numbers and names, no text, no sockets."""
+"""A job: a request as the scheduler orders it, from its arrival to its end. Numbers and names, no text."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
+from clairvoyant_cli.scheduler.residual_life import mean_residual
+from clairvoyant_cli.scheduler.server_cache import NOTHING, Expected
 
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A request as it joins the queue. Times are seconds on the caller's clock."""
-
-    id: str
-    arrival_s: float
-    p_long: float = 0.5  # the paper's key (Clairvoyant, section 3.4)
-    cost_s: float = 0.0  # the predicted service time
-    cost_high_s: float = 0.0  # its upper quantile
-    tokens: float = 0.0  # the expected answer length
-    prompt_tokens: float = 0.0
-    client: str = ""
-    model: str = ""
-    affinity: str = ""  # what must be loaded to run it: model and runner options
-    worker: str = ""  # the one that it is pinned to, "" for any
-    priority: int = 0  # set by the client, lower is sooner
-    urgency: int | None = None  # a level, 0 the most urgent
-    tokens_q90: float = 0.0  # the upper quantile of `tokens`, 0 if the spread is unknown
-    able: frozenset[str] = frozenset()  # the workers that can run it, empty for all
-    urgency_by: str = ""  # the source of its level: `urgency.Said`
-    prefix: Chain = NO_CHAIN  # its conversation
-    session: str = ""
-    claimed: str = ""  # the session id that its client claims, as a hash
-    parent: str = ""  # the parent session that its client claims, likewise
-    agentic: bool = False  # it uses tools
-    program: str = ""  # its client's program
-    saved_s: float = 0.0  # the prefill that a KV cache saves, not included in its costs
-    stands_back: int = 0  # priority levels that a background job waits behind others, until past tau
-    not_before_s: float = 0.0  # its earliest start, unless it is promoted
-
-    @property
-    def rank(self) -> float:
-        """The order before any policy: the lowest goes first."""
-        return float(self.priority + self.stands_back)
-
-    def run_by(self, able: frozenset[str]) -> "Job":
-        """Return the job as one that these workers can run, all if empty; a pin to another is dropped."""
-        pinned = self.worker if not able or self.worker in able else ""
-        return replace(self, able=able, worker=pinned)
-
-
-class Estimates(TypedDict):
-    """The predicted fields of a job; see `Job`."""
-
-    p_long: float
-    cost_s: float
-    cost_high_s: float
-    tokens: float
-    tokens_q90: float
+FIRST = float("-inf")  # the rank of a promoted job: before every priority that a client can set
 
 
 class Reason(StrEnum):
@@ -64,24 +17,6 @@ class Reason(StrEnum):
     POLICY = "policy"
     TAU = "tau"
     PROMOTED = "promoted"
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """A decision: run this job on this worker now. `waited_s` counts from when it last joined the queue."""
-
-    job: Job
-    worker: str
-    reason: Reason
-    waited_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Preempt:
-    """A decision: stop this job on this worker, then `requeue` it."""
-
-    job_id: str
-    worker: str
 
 
 class MoveKind(StrEnum):
@@ -103,6 +38,203 @@ class Move:
     at_s: float
     kind: MoveKind
     note: str = ""
+
+
+class Prefill(NamedTuple):
+    """Of a prompt that is being read: the seconds read, and those until the slot is free after a cut."""
+
+    read_s: float
+    stops_s: float
+
+
+class Thought(NamedTuple):
+    """The thinking of a job, once it is over: its tokens, the tokens expected of the answer after it, and
+    their upper quantile.
+    """
+
+    tokens: float
+    answer_tokens: float
+    answer_q90: float
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Job:
+    """A request in the queue, in a slot, or over. The scheduler sets all that is not known at its arrival.
+
+    Times are seconds on the caller's clock. Seconds of a preemption are named after what they are spent on.
+    """
+
+    # What was asked.
+    id: str
+    arrival_s: float
+    p_long: float = 0.5  # the paper's key (Clairvoyant, section 3.4)
+    cost_s: float = 0.0  # the predicted service time, less the prefill that a KV cache saves
+    cost_high_s: float = 0.0  # its upper quantile
+    tokens: float = 0.0  # the expected answer length
+    prompt_tokens: float = 0.0
+    client: str = ""
+    model: str = ""
+    affinity: str = ""  # what must be loaded to run it: model and runner options
+    pinned: str = ""  # the only worker that may run it, "" for any
+    priority: int = 0  # set by the client, lower is sooner
+    urgency: int | None = None  # a level, 0 the most urgent
+    tokens_q90: float = 0.0  # the upper quantile of `tokens`, 0 if the spread is unknown
+    able: frozenset[str] = frozenset()  # the workers that can run it, empty for all
+    urgency_by: str = ""  # the source of its level: `urgency.Said`
+    prefix: Chain = NO_CHAIN  # its conversation
+    session: str = ""
+    claimed: str = ""  # the session id that its client claims, as a hash
+    parent: str = ""  # the parent session that its client claims, likewise
+    agentic: bool = False  # it uses tools
+    program: str = ""  # its client's program
+    saved_s: float = 0.0  # the prefill that a KV cache saves
+    background_levels: int = 0  # priority levels that it waits behind interactive jobs, until past tau
+    not_before_s: float = 0.0  # its earliest start, unless it is promoted
+
+    # Its place in the queue.
+    seq: int = 0
+    rank: float = 0.0  # the client's priority behind the levels, or FIRST once promoted
+    key: float = 0.0  # orders equal ranks
+    share_key: float = 0.0  # orders it among the first jobs of other clients, where a policy is fair
+    queued_s: float = 0.0  # when it last joined the queue; its age counts from its arrival
+    usage_s: float = 0.0  # its client's decayed service per weight when it was submitted
+    levels_at_arrival: int = 0  # of the background
+    by_operator: bool = False  # the operator set its rank
+    held: bool = False
+    parked: bool = False  # its session waits for its turn
+    routed: str = ""  # the worker that a routing policy chose
+
+    # Its runs.
+    worker: str = ""
+    reason: Reason = Reason.POLICY
+    started_s: float = 0.0
+    began_s: float = 0.0  # from here on this run, or its answer after its thinking, should take `expected_s`
+    expected_s: float = 0.0
+    upper_s: float = 0.0  # the upper quantile of `expected_s`, 0 if unknown
+    pace: float = 1.0  # its worker takes this many times as long as its cost says
+    served_s: float = 0.0  # slot time of earlier runs
+    done_tokens: float = 0.0
+    slice_start_tokens: float = 0.0  # `done_tokens` when this run started
+    resume_s: float = 0.0  # to resume it after a cut now
+    evicts_s: float = 0.0  # for jobs whose contexts a cut now would evict
+    owed_s: float = 0.0  # still due since the last cut
+    read_s: float = 0.0  # of its prompt, which is still being read
+    stops_s: float | None = None  # until its slot is free; None unless it may be cut while its prompt is read
+    cuts: int = 0
+    spared: bool = False  # this run is not cut
+    expected: Expected = NOTHING  # what its server should have of its prompt
+    thought: Thought | None = None
+    moves: list[Move] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether it could start if it waits: it is neither held nor parked."""
+        return not (self.held or self.parked)
+
+    @property
+    def pinned_to(self) -> str:
+        """The only worker that can run it, "" if there are several."""
+        return self.pinned or self.routed or (next(iter(self.able)) if len(self.able) == 1 else "")
+
+    @property
+    def promoted(self) -> bool:
+        return self.rank == FIRST
+
+    @property
+    def interactive(self) -> bool:
+        """Whether a person waits for it: it is not, and never was, a background job."""
+        return not self.levels_at_arrival
+
+    @property
+    def own_rank(self) -> int:
+        """Its rank before any policy, tau or operator: the lowest goes first."""
+        return self.priority + self.background_levels
+
+    @property
+    def kept_tokens(self) -> float:
+        """Tokens that survive a cut now: of its answer, or else of its prompt."""
+        if self.done_tokens or not self.cost_s:
+            return self.done_tokens
+        return self.prompt_tokens * min(max(self.read_s - self.resume_s, 0.0) / self.cost_s, 1.0)
+
+    @property
+    def size_s(self) -> float:
+        """Predicted seconds of service in total, at least those already received."""
+        return self.cost_s * max(self.done_tokens / self.tokens, 1.0) if self.tokens > 0.0 else self.cost_s
+
+    @property
+    def remaining_s(self) -> float:
+        """Predicted seconds of service still due, including `owed_s`.
+
+        They grow again for an answer that outlives its prediction (mean residual life).
+        """
+        if self.done_tokens <= 0.0 or self.tokens <= 0.0:
+            return mean_residual(self.read_s, self.cost_s, 0.0) + self.owed_s
+        thought, tokens, q90 = self.lengths
+        left = mean_residual(self.done_tokens - thought, tokens, q90)
+        return self.cost_s * left / self.tokens + self.owed_s
+
+    @property
+    def lengths(self) -> tuple[float, float, float]:
+        """The tokens of its thinking that are over, those expected after it, and their upper quantile."""
+        return self.thought or (0.0, self.tokens, self.tokens_q90)
+
+    def expect(self, expected_s: float, now: float) -> None:
+        """Expect what a running job does from now on to take `expected_s`."""
+        _, tokens, q90 = self.lengths
+        self.began_s, self.expected_s = now, expected_s
+        self.upper_s = expected_s * q90 / tokens if tokens > 0.0 else 0.0
+
+    def left_s(self, now: float | None = None) -> float:
+        """Return the expected seconds until a running job ends on its worker: by its age at `now`, or without
+        by the tokens last reported.
+        """
+        if now is None:
+            return self.pace * self.remaining_s
+        return mean_residual(now - self.began_s, self.expected_s, self.upper_s)
+
+    def saves(self, more_s: float) -> None:
+        """Leave more prefill out of its costs, or less if negative."""
+        self.saved_s += more_s
+        self.cost_s = max(self.cost_s - more_s, 0.0)
+        self.cost_high_s = max(self.cost_high_s - more_s, 0.0)
+
+    def run_by(self, able: frozenset[str]) -> None:
+        """Let these workers run it, all if empty; a pin to another is dropped."""
+        self.able = able
+        if able and self.pinned not in able:
+            self.pinned = ""
+
+
+class Estimates(TypedDict):
+    """The predicted fields of a job; see `Job`."""
+
+    p_long: float
+    cost_s: float
+    cost_high_s: float
+    tokens: float
+    tokens_q90: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A decision: run this job on this worker now. `waited_s` counts from when it last joined the queue."""
+
+    job: Job
+    worker: str
+    reason: Reason
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """A decision: stop this job on this worker, then `requeue` it."""
+
+    job_id: str
+    worker: str
 
 
 class QueueFullError(Exception):

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import Policy
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.residual_life import MIN_SIGMA, sigma_of
 
 WINDOW_S = 300.0  # arrivals of the last five minutes count
 LEAST_S = 60.0  # in the first minute, the rest of it counts as silence
 MOST = 128
+SAMPLED = (1.0 / 6.0, 0.5, 5.0 / 6.0)  # of a time, where it is computed who goes before
 
 
 class Flow(NamedTuple):
@@ -31,18 +31,16 @@ class Newcomers:
     def __init__(self) -> None:
         self._came: deque[tuple[float, float, float, float, float]] = deque(maxlen=MOST)
 
-    def came(self, entry: QueuedJob) -> None:
-        self._came.append(
-            (entry.rank, entry.key, entry.job.arrival_s, entry.job.cost_s, square_of(entry, entry.job.cost_s))
-        )
+    def came(self, job: Job) -> None:
+        self._came.append((job.rank, job.key, job.arrival_s, job.cost_s, square_of(job, job.cost_s)))
 
     def forget(self) -> None:
         """Forget all: from now on another policy orders them."""
         self._came.clear()
 
-    def expected(self, policy: Policy, now: float) -> Callable[[QueuedJob, float], Flow]:
+    def expected(self, policy: Policy, now: float) -> Callable[[Job, float], Flow]:
         """Return what tells the jobs that are expected within a time and would start before a waiting one."""
-        zero, one = (policy.key(QueuedJob(Job("", at_s), 0, 0.0, at_s)) for at_s in (0.0, 1.0))
+        zero, one = (policy.key(Job("", at_s, queued_s=at_s)) for at_s in (0.0, 1.0))
         aging, first_s = one - zero, self._came[0][2] if self._came else now
         over_s = min(WINDOW_S, max(now - first_s, LEAST_S if len(self._came) < MOST else 1e-3))
         rows = [
@@ -55,15 +53,19 @@ class Newcomers:
         work_s = [0.0, *accumulate([row[2] for row in rows])]
         squares = [0.0, *accumulate([row[3] for row in rows])]
 
-        def before(entry: QueuedJob, in_s: float) -> Flow:
-            at = bisect_left(orders, (entry.rank, entry.key - aging * (now + in_s)))
-            return Flow(at / over_s, work_s[at], squares[at])
+        def before(job: Job, within_s: float) -> Flow:
+            keys = (job.key - aging * (now + share * within_s) for share in SAMPLED)
+            places = [bisect_left(orders, (job.rank, key)) for key in keys]
+            return Flow(
+                sum(places) / len(places) / over_s,
+                sum(work_s[at] for at in places) / len(places),
+                sum(squares[at] for at in places) / len(places),
+            )
 
         return before
 
 
-def square_of(entry: QueuedJob, work_s: float) -> float:
+def square_of(job: Job, work_s: float) -> float:
     """Return the mean square of a job's real work, of which `work_s` is predicted."""
-    job = entry.job
     sigma = sigma_of(job.tokens, job.tokens_q90) if job.tokens > 0.0 and job.tokens_q90 > 0.0 else 0.0
     return work_s * work_s * exp(max(sigma, MIN_SIGMA) ** 2)

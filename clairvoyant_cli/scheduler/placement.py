@@ -12,8 +12,7 @@ from heapq import heapify, heapreplace
 from math import inf
 from typing import NamedTuple, Protocol
 
-from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.queued_job import QueuedJob, Thought
+from clairvoyant_cli.scheduler.job import Job, Thought
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.server_cache import ServerCache
 
@@ -44,14 +43,13 @@ class Station:
     cache: ServerCache = field(default_factory=ServerCache)
     apart: bool = False  # it starts only jobs pinned to it, or that no other available worker can run
     weight: float = 1.0  # its share among equally good workers
-    running: dict[str, QueuedJob] = field(default_factory=dict)
+    running: dict[str, Job] = field(default_factory=dict)
     shared_tokens: float = inf  # KV cache of all slots together: an overflow aborts all their answers
 
     def has_room(self, job: Job) -> bool:
         """Return whether a job's context fits beside those of the running jobs; one alone always does."""
         most = sum(
-            max(_most_tokens(each.job), each.job.prompt_tokens + each.done_tokens)
-            for each in self.running.values()
+            max(_most_tokens(each), each.prompt_tokens + each.done_tokens) for each in self.running.values()
         )
         return not self.running or most + _most_tokens(job) <= self.shared_tokens
 
@@ -69,11 +67,11 @@ class Station:
 
     def next_free_s(self, now: float) -> float:
         """Return the expected seconds until one of its slots is free, where all are taken."""
-        return min((entry.left_s(now) for entry in self.running.values()), default=0.0)
+        return min((job.left_s(now) for job in self.running.values()), default=0.0)
 
     def left_s(self, now: float) -> float:
         """Return the expected seconds of work left in its slots."""
-        return sum(entry.left_s(now) for entry in self.running.values())
+        return sum(job.left_s(now) for job in self.running.values())
 
 
 class Placement(NamedTuple):
@@ -115,9 +113,9 @@ class Fleet:
             raise ValueError(f"{worker} still runs {len(station.running)}")
         self.stations.pop(worker, None)
 
-    def may_take(self, worker: str, entry: QueuedJob) -> bool:
+    def may_take(self, worker: str, job: Job) -> bool:
         """Return whether a worker may serve a job, were it up."""
-        able, pinned_to = entry.job.able, entry.job.worker or entry.routed
+        able, pinned_to = job.able, job.pinned or job.routed
         if pinned_to or (able and worker not in able):
             return pinned_to == worker
         station = self.stations.get(worker)
@@ -126,40 +124,39 @@ class Fleet:
             for each in self.stations.values()
         )
 
-    def started(self, entry: QueuedJob, worker: str, now: float) -> None:
+    def started(self, job: Job, worker: str, now: float) -> None:
         station = self.stations[worker]
-        entry.worker = worker
-        entry.started_s = now
-        entry.expect(self.own_s(entry, station), now)
-        if station.speed is not None and entry.remaining_s:
-            load_s = self.residency.price_s(worker, entry.job.affinity)
-            entry.pace = (entry.expected_s - load_s) / entry.remaining_s
-        station.running[entry.job.id] = entry
+        job.worker = worker
+        job.started_s = now
+        job.expect(self.own_s(job, station), now)
+        if station.speed is not None and job.remaining_s:
+            load_s = self.residency.price_s(worker, job.affinity)
+            job.pace = (job.expected_s - load_s) / job.remaining_s
+        station.running[job.id] = job
         if self.residency.prices:
-            self.residency.dispatched(worker, entry.job.id, entry.job.affinity, now)
-        entry.expected = station.cache.expected(entry.job.prefix)
-        job = entry.job
+            self.residency.dispatched(worker, job.id, job.affinity, now)
+        job.expected = station.cache.expected(job.prefix)
         station.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
 
-    def thought(self, entry: QueuedJob, thought: Thought, now: float) -> None:
+    def thought(self, job: Job, thought: Thought, now: float) -> None:
         """Expect the end of a running job from now on by its answer, as it has stopped thinking."""
-        station, job = self.stations[entry.worker], entry.job
+        station = self.stations[job.worker]
         due_s = job.cost_s * thought.answer_tokens / job.tokens if job.tokens else 0.0
         if not due_s:
             return
         if station.speed is not None:
-            entry.pace = station.speed.seconds(0.0, thought.answer_tokens) / due_s
-        entry.expect(entry.pace * due_s, now)
+            job.pace = station.speed.seconds(0.0, thought.answer_tokens) / due_s
+        job.expect(job.pace * due_s, now)
 
-    def ended(self, entry: QueuedJob, *, served: bool) -> None:
+    def ended(self, job: Job, *, served: bool) -> None:
         """Record that a job has left its slot; `served` means that it ran."""
-        station = self.stations[entry.worker]
-        del station.running[entry.job.id]
+        station = self.stations[job.worker]
+        del station.running[job.id]
         if served:
-            self.residency.loaded(entry.worker, entry.job.id)
+            self.residency.loaded(job.worker, job.id)
         else:
-            station.cache.dropped(entry.job.id)
-            self.residency.not_loaded(entry.worker, entry.job.id)
+            station.cache.dropped(job.id)
+            self.residency.not_loaded(job.worker, job.id)
 
     def free(self) -> list[Station]:
         """Return the stations with a free slot, the least loaded per weight first."""
@@ -173,75 +170,65 @@ class Fleet:
         stations = self.stations.values() if job.prefix else ()
         return {each.name: tokens for each in stations if (tokens := each.cache.cached_tokens(job.prefix))}
 
-    def priced(self, job: Job) -> Job:
-        """Return a job whose costs leave out the prefill that the best KV cache saves it now."""
+    def price(self, job: Job) -> None:
+        """Leave the prefill that the best KV cache saves now out of a job's costs."""
         cached = self.cached(job)
         if not cached and not job.saved_s:
-            return job
+            return
         able = [s for s in self.stations.values() if s.speed and (not job.able or s.name in job.able)]
         full_s = min((_seconds(s, job, 0.0) for s in able), default=0.0)
         saved_s = full_s - min((_seconds(s, job, cached.get(s.name, 0.0)) for s in able), default=0.0)
-        more_s = job.saved_s - saved_s
-        cost_s, cost_high_s = job.cost_s + more_s, job.cost_high_s + more_s
-        return replace(job, cost_s=max(cost_s, 0.0), cost_high_s=max(cost_high_s, 0.0), saved_s=saved_s)
+        job.saves(saved_s - job.saved_s)
 
-    def priced_on(self, worker: str, job: Job) -> Job:
-        """Return a job whose costs are those on a worker, if its KV cache makes them lower now."""
+    def saves_s(self, worker: str, job: Job) -> float:
+        """Return how much less than its cost a job takes on a worker whose KV cache has more of it now."""
         station = self.stations[worker]
         if station.speed is None or (job.able and worker not in job.able):
-            return job
-        less_s = job.cost_s - _seconds(station, job, station.cache.cached_tokens(job.prefix))
-        if less_s <= 0.0:
-            return job
-        high_s = max(job.cost_high_s - less_s, 0.0)
-        return replace(job, cost_s=job.cost_s - less_s, cost_high_s=high_s, saved_s=job.saved_s + less_s)
+            return 0.0
+        return max(job.cost_s - _seconds(station, job, station.cache.cached_tokens(job.prefix)), 0.0)
 
-    def own_s(self, entry: QueuedJob, station: Station, cached: Mapping[str, float] | None = None) -> float:
+    def own_s(self, job: Job, station: Station, cached: Mapping[str, float] | None = None) -> float:
         """Return the predicted seconds of a job on a station: loading, uncached prefill, remaining decode."""
-        job = entry.job
         price_s = self.residency.price_s(station.name, job.affinity)
         if station.speed is None:
-            return price_s + entry.remaining_s
+            return price_s + job.remaining_s
         cached = self.cached(job) if cached is None else cached
         prompt_tokens = job.prompt_tokens - cached.get(station.name, 0.0) if cached else job.prompt_tokens
         own_s = station.speed.seconds(max(prompt_tokens, 0.0), job.tokens)
-        if (entry.done_tokens or entry.read_s) and job.cost_s:
-            own_s *= entry.remaining_s / job.cost_s
+        if (job.done_tokens or job.read_s) and job.cost_s:
+            own_s *= job.remaining_s / job.cost_s
         return price_s + own_s
 
-    def best(
-        self, entry: QueuedJob, now: float, free: Sequence[Station], ahead_s: Mapping[str, float]
-    ) -> Placement:
+    def best(self, job: Job, now: float, free: Sequence[Station], ahead_s: Mapping[str, float]) -> Placement:
         """Return where a job is predicted to end first. `free` are the stations that it could start on now,
         in order of preference; `ahead_s` is the work before it on each other station, in seconds.
         """
         if len(self.stations) == 1:
             return Placement(free[0], None, 0.0, 0.0)
-        job = entry.job
         cached = self.cached(job)
         best, best_s = free[0], inf
         for station in free:
-            own_s = self.own_s(entry, station, cached)
+            own_s = self.own_s(job, station, cached)
             if station.at_once < station.slots:
                 own_s += station.inside_s(own_s, now)
             if own_s < best_s:
                 best, best_s = station, own_s
         sooner_s, waits_for, takes_s = best_s * (1.0 - WAIT_MARGIN), None, 0.0
-        for station in () if job.worker or entry.routed else self.stations.values():
+        for station in () if job.pinned or job.routed else self.stations.values():
             full = 0 < station.slots <= len(station.running)
-            if not full or not self.takes(station.name, job.able) or not self.open_to(entry, station, now):
+            if not full or not self.takes(station.name, job.able) or not self.open_to(job, station, now):
                 continue
-            own_s = self.own_s(entry, station, cached)
+            own_s = self.own_s(job, station, cached)
             end_s = station.next_free_s(now) + ahead_s.get(station.name, 0.0) / station.slots + own_s
             if end_s < sooner_s:
                 sooner_s, waits_for, takes_s = end_s, station, own_s / station.slots
         return Placement(best, waits_for, best_s - sooner_s, takes_s)
 
-    def forecast(self, entry: QueuedJob, before: Sequence[QueuedJob], now: float) -> tuple[float, float]:
+    def forecast(self, job: Job, before: Sequence[Job], now: float) -> tuple[float, float]:
         """Return the seconds until a job's start behind those before it (inf: never), and of its prefill."""
         slots: list[tuple[float, int, Station]] = []
         for station in self.stations.values():
-            if self.takes(station.name, entry.job.able):
+            if self.takes(station.name, job.able):
                 ends_s = [0.0] * station.at_once
                 for each in station.running.values():
                     heapreplace(ends_s, ends_s[0] + each.left_s(now))
@@ -253,29 +240,28 @@ class Fleet:
             free_s, number, station = slots[0]
             heapreplace(slots, (free_s + self.own_s(other, station), number, station))
         free_s, _, station = slots[0]
-        cached = station.cache.cached_tokens(entry.job.prefix)
-        read_s = self.residency.price_s(station.name, entry.job.affinity)
+        cached = station.cache.cached_tokens(job.prefix)
+        read_s = self.residency.price_s(station.name, job.affinity)
         if station.speed is not None:
-            read_s += station.speed.seconds(max(entry.job.prompt_tokens - cached, 0.0), 0.0)
+            read_s += station.speed.seconds(max(job.prompt_tokens - cached, 0.0), 0.0)
         return free_s, read_s
 
-    def open_to(self, entry: QueuedJob, station: Station, now: float) -> bool:
+    def open_to(self, job: Job, station: Station, now: float) -> bool:
         """Return whether a station may load the model of a job, if it is not loaded."""
         name, residency = station.name, self.residency
-        return not residency.must_stay(name, now) or not residency.price_s(name, entry.job.affinity)
+        return not residency.must_stay(name, now) or not residency.price_s(name, job.affinity)
 
     def takes(self, worker: str, able: frozenset[str]) -> bool:
         """Return whether a worker is available for a job that `able` can run."""
         station = self.stations.get(worker)
         return bool(station and station.slots and not station.apart and (not able or worker in able))
 
-    def route(self, entry: QueuedJob, among: int, now: float, waiting_s: Mapping[str, float]) -> str:
+    def route(self, job: Job, among: int, now: float, waiting_s: Mapping[str, float]) -> str:
         """Return the worker that a job should wait for: of `among` workers drawn by its number, the one with
         the soonest cautious completion (QUARTZ, Algorithm 1); "" if none can run it.
 
         `waiting_s` has the seconds of work that wait for each worker.
         """
-        job = entry.job
         able = [s for s in self.stations.values() if s.slots and (not job.able or s.name in job.able)]
         able = [s for s in able if not s.apart] or able
         cached, cautious = self.cached(job), job.cost_high_s / job.cost_s if job.cost_s else 1.0
@@ -284,9 +270,9 @@ class Fleet:
             # Means add, so only the job's own time is a quantile (QUARTZ, Eq. 4).
             backlog_s = (waiting_s.get(station.name, 0.0) + station.left_s(now)) / station.at_once
             price_s = self.residency.price_s(station.name, job.affinity)
-            return backlog_s + (self.own_s(entry, station, cached) - price_s) * cautious + price_s
+            return backlog_s + (self.own_s(job, station, cached) - price_s) * cautious + price_s
 
-        best = min(_drawn(able, among, entry.seq), key=ends_s, default=None)
+        best = min(_drawn(able, among, job.seq), key=ends_s, default=None)
         return "" if best is None else best.name
 
 

@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 from math import expm1, log, sqrt
 
 from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
+from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.starvation import Guard
 from clairvoyant_cli.scheduler.tail_rate import USUAL_RATE
 from clairvoyant_cli.scheduler.urgency import level_of
 
 GENTLE_AGING_RATE = 0.02
 """The aging coefficient of QUARTZ (Table 3): a job 1 s shorter may come up to 50 s later and pass."""
-
-FAIR_WEIGHT = 1.0
-"""Seconds of disadvantage per second of the client's recent service (beta of QUARTZ Eq. 8)."""
 
 QUARTZ_FAIRNESS = 0.10
 """Seconds of disadvantage per second of the client's service rate (beta: QUARTZ, Table 3)."""
@@ -47,23 +44,29 @@ class Policy:
     """A named ordering. Where servers can stop and resume jobs, it may also say which are stopped."""
 
     name: str
-    key: Callable[[QueuedJob], float]  # the lowest first
+    key: Callable[..., float]  # of a job, the lowest first
     summary: str = ""
     guard: Guard | None = None  # how tau may overrule the key
     in_seconds: bool = False  # the key is in seconds: the cost of loading a model is added
     by_level: bool = False  # urgent jobs first, and clients' claims are limited to their share
-    by_share: bool = False  # fair between clients, whatever the lengths
+    by_share: bool = (
+        False  # where there are several clients, `size_key` and their service order their first jobs
+    )
     # A job waits for one worker from its arrival, the best of this many drawn (QUARTZ, Algorithm 1). None: it
     # waits for the worker where it is predicted to end first when a slot falls free.
     candidates: int | None = None
     preemptive: bool = False  # a waiting job takes a running one's slot if that gains (see `preemption`)
     margin: float = 0.0  # what a cut must gain beyond its cost, as a share of the waiting job's time
     max_cuts: int | None = MAX_CUTS  # per job
-    # What a cut gains, in seconds, where the key does not tell. Without `preemptive` it cuts only prompts.
-    cut_key: Callable[[QueuedJob], float] | None = None
-    boosts: bool = False  # the key depends on the load: see `tuned`
+    # The seconds that a job is still to take, where the key does not tell: what a cut gains is in these.
+    size_key: Callable[[Job], float] | None = None
+    boosts: bool = False  # the key depends on the load, and takes the seconds to load a model: see `boosted`
     quantum_tokens: float | None = None  # a running job yields to any waiting one after this many
-    yields: Callable[[QueuedJob], float] | None = None  # the highest yields first
+    yields: Callable[[Job], float] | None = None  # the highest yields first
+
+    def seconds(self, job: Job) -> float:
+        """Return the seconds that a job is still to take, by which jobs of several clients are compared."""
+        return (self.size_key or self.key)(job)
 
     @property
     def guarded(self) -> bool:
@@ -74,53 +77,32 @@ class Policy:
         """Whether it stops jobs that are being answered."""
         return self.preemptive or self.quantum_tokens is not None
 
-    @property
-    def stops_reading(self) -> bool:
-        """Whether it stops jobs whose prompt is still being read."""
-        return self.preemptive or self.cut_key is not None
 
-
-def arrival(entry: QueuedJob) -> float:
+def arrival(job: Job) -> float:
     """Order by arrival, as local LLM servers do."""
-    return entry.job.arrival_s
+    return job.arrival_s
 
 
-def probability_long(entry: QueuedJob) -> float:
+def probability_long(job: Job) -> float:
     """Order by ascending P(Long) (Clairvoyant, section 3.4)."""
-    return entry.job.p_long
+    return job.p_long
 
 
-def cost(entry: QueuedJob) -> float:
-    return entry.job.cost_s
-
-
-def gently_aged_cost(entry: QueuedJob) -> float:
-    """Order by predicted service time, slightly aged: equals keep their order of arrival."""
-    return entry.job.cost_s + GENTLE_AGING_RATE * entry.job.arrival_s
-
-
-def fair_share(entry: QueuedJob) -> float:
-    """Order by gently aged cost plus the client's recent service (QUARTZ, Eq. 8)."""
-    return gently_aged_cost(entry) + FAIR_WEIGHT * entry.usage_s
-
-
-def quartz_key(
-    aging: float = GENTLE_AGING_RATE, fairness: float = QUARTZ_FAIRNESS
-) -> Callable[[QueuedJob], float]:
+def quartz_key(aging: float = GENTLE_AGING_RATE, fairness: float = QUARTZ_FAIRNESS) -> Callable[[Job], float]:
     """Return the order of QUARTZ, by default with the coefficients of its Table 3 (Eq. 6 to 8): the upper
     quantile of the service time, arrival-adjusted, plus a share of the rate at which the client was served.
 
     The service is that of the whole answer: a slot is not free after the first token.
     """
 
-    def key(entry: QueuedJob) -> float:
-        served = entry.usage_s / SERVICE_MEMORY_S
-        return entry.job.cost_high_s + aging * entry.job.arrival_s + fairness * served
+    def key(job: Job) -> float:
+        served = job.usage_s / SERVICE_MEMORY_S
+        return job.cost_high_s + aging * job.arrival_s + fairness * served
 
     return key
 
 
-def remaining_of_size(entry: QueuedJob) -> float:
+def remaining_of_size(job: Job) -> float:
     """Order by predicted seconds still due, weighed by how long the whole answer is: sqrt(remaining x size).
 
     The geometric mean of the two is in seconds and orders as their product does: the policy RS of the class
@@ -128,26 +110,22 @@ def remaining_of_size(entry: QueuedJob) -> float:
     Osogami, SIGMETRICS 2005). By remaining time alone a long answer keeps its slot as soon as it has less
     left than a short one needs in total. Equals keep their order of arrival.
     """
-    aged_s = GENTLE_AGING_RATE * entry.job.arrival_s
-    return sqrt(max(entry.remaining_s * entry.size_s, 0.0)) + aged_s
+    aged_s = GENTLE_AGING_RATE * job.arrival_s
+    return sqrt(max(job.remaining_s * job.size_s, 0.0)) + aged_s
 
 
-def fair_remaining(entry: QueuedJob) -> float:
-    """Order as `remaining_of_size`, plus the client's recent service as in `fair_share`."""
-    return remaining_of_size(entry) + FAIR_WEIGHT * entry.usage_s
-
-
-def boosted(rate: float = USUAL_RATE, slots: int = 1) -> Callable[[QueuedJob], float]:
+def boosted(rate: float = USUAL_RATE, slots: int = 1) -> Callable[..., float]:
     """Return the order by arrival less a boost, -ln(1 - exp(-rate s)) / rate, for s seconds still due.
 
     It is arrival order among long answers and shortest first among short ones, and a waiting job ages by
-    itself. If `rate` is that of the tail of waiting times (`tail_rate`), it minimises that tail for known
-    lengths (Boost: Yu and Scully, SIGMETRICS 2024). Several slots count as one that is faster.
+    itself. Loading its model counts as service. If `rate` is that of the tail of waiting times (`tail_rate`),
+    it minimises that tail for known lengths (Boost: Yu and Scully, SIGMETRICS 2024). Several slots count as
+    one that is faster.
     """
 
-    def key(entry: QueuedJob) -> float:
-        due_s = max(entry.remaining_s, LEAST_DUE_S) / slots
-        return entry.job.arrival_s + log(-expm1(-rate * due_s)) / rate
+    def key(job: Job, load_s: float = 0.0) -> float:
+        due_s = (max(job.remaining_s, LEAST_DUE_S) + load_s) / slots
+        return job.arrival_s + log(-expm1(-rate * due_s)) / rate
 
     return key
 
@@ -157,29 +135,29 @@ def tuned(policy: Policy, rate: float, slots: int) -> Policy:
     return replace(policy, key=boosted(rate, slots)) if policy.boosts else policy
 
 
-def urgency_then_remaining(entry: QueuedJob) -> float:
+def urgency_then_remaining(job: Job) -> float:
     """Order by urgency level, then by remaining time (semantic scheduling, section 3.3)."""
-    return level_of(entry.job) * URGENCY_STEP_S + entry.remaining_s
+    return level_of(job) * URGENCY_STEP_S + job.remaining_s
 
 
-def joined(entry: QueuedJob) -> float:
+def joined(job: Job) -> float:
     """Order by when the job last joined the queue: round robin."""
-    return entry.queued_s
+    return job.queued_s
 
 
-def joined_then_short(entry: QueuedJob) -> float:
+def joined_then_short(job: Job) -> float:
     """Order by waiting time, predicted length breaking ties (RR-SJF, Algorithm 1)."""
-    return entry.queued_s + TIE_S_PER_TOKEN * entry.job.tokens
+    return job.queued_s + TIE_S_PER_TOKEN * job.tokens
 
 
-def started_first(entry: QueuedJob) -> float:
+def started_first(job: Job) -> float:
     """Make the job that has held its slot longest yield first."""
-    return -entry.started_s
+    return -job.started_s
 
 
-def longest(entry: QueuedJob) -> float:
+def longest(job: Job) -> float:
     """Make the job with the longest predicted answer yield first (RR-SJF, Algorithm 1)."""
-    return entry.job.tokens
+    return job.tokens
 
 
 def in_turns_of(policy: Policy, tokens: float) -> Policy:
@@ -196,24 +174,16 @@ POLICIES = {
         Policy(
             "boost",
             boosted(),
-            "Arrival order, with a longer head start for shorter predicted answers. Preempts a running "
-            "request where that gains more than it costs. At most one start in ten goes to one past tau.",
+            "Arrival order, with a longer head start for shorter predicted answers. Fair between clients. "
+            "Preempts a running request where that gains more than it costs. At most one start in ten goes "
+            "to one past tau.",
             Guard(every=9, stretch=2.0),
             in_seconds=True,
+            by_share=True,
             preemptive=True,
             margin=CUT_MARGIN,
-            cut_key=remaining_of_size,
+            size_key=remaining_of_size,
             boosts=True,
-        ),
-        Policy(
-            "bounded",
-            gently_aged_cost,
-            "Shortest predicted service time first. A request that has waited longer than tau, and five "
-            "times as long as the one it would displace, goes before it.",
-            Guard(stretch=5.0),
-            in_seconds=True,
-            margin=CUT_MARGIN,
-            cut_key=remaining_of_size,
         ),
         Policy(
             "sjf",
@@ -221,15 +191,6 @@ POLICIES = {
             "Lowest P(Long) first, as in the Clairvoyant paper. Once a request has waited longer than tau, "
             "the longest-waiting one goes first.",
             Guard(),
-        ),
-        Policy(
-            "fair",
-            fair_share,
-            "Shortest predicted service time first, plus the recent service of its client. At most one start "
-            "in three goes to a request past tau, and one per client and tau while others wait.",
-            Guard(every=2),
-            in_seconds=True,
-            by_share=True,
         ),
         Policy(
             "urgency",
@@ -241,27 +202,6 @@ POLICIES = {
             preemptive=True,
             margin=CUT_MARGIN,
             by_level=True,
-        ),
-        Policy(
-            "srpt",
-            remaining_of_size,
-            "Shortest predicted remaining time first, weighted by the total. Interrupts a running request "
-            "where that gains more than it costs. At most one start in three goes to a request past tau.",
-            Guard(every=2),
-            in_seconds=True,
-            preemptive=True,
-            margin=CUT_MARGIN,
-        ),
-        Policy(
-            "fair-srpt",
-            fair_remaining,
-            "Like `srpt`, plus the recent service of its client. Tau starts one request per client and tau "
-            "while others wait.",
-            Guard(every=2),
-            in_seconds=True,
-            by_share=True,
-            preemptive=True,
-            margin=CUT_MARGIN,
         ),
         Policy(
             "quartz",
@@ -290,12 +230,16 @@ POLICIES = {
             quantum_tokens=QUANTUM_TOKENS,
             yields=longest,
         ),
-        Policy("oracle", cost, "Shortest real service time first, for simulations.", in_seconds=True),
         Policy("fcfs", arrival, "Arrival order, as the servers themselves do.", in_seconds=True),
     )
 }
 
 URGENCY_POLICY = "urgency"  # the default with an urgency predictor
 
-SERVABLE = tuple(name for name in POLICIES if name != "oracle")
-"""The policies of a proxy, which does not know real lengths."""
+ALIASES = dict.fromkeys(("bounded", "srpt", "fair", "fair-srpt"), DEFAULT_POLICY)
+"""Names of earlier versions: what they did is in one policy now."""
+
+
+def policy_named(name: str) -> Policy:
+    """Return a policy by its name or an earlier one; KeyError if there is none."""
+    return POLICIES[ALIASES.get(name, name)]

@@ -6,32 +6,31 @@ cut is made if the gain exceeds a margin. If the prompt of v is still being read
 end of a batch: w waits for that, and what v has to read again is part of the cost.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from clairvoyant_cli.scheduler.job import Preempt, Reason
+from clairvoyant_cli.scheduler.job import Job, Preempt, Reason
 from clairvoyant_cli.scheduler.policy import Policy
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.urgency import level_of
 
 TOKENS_A_CUT = 500.0
 """One more cut is allowed for each this many tokens of an answer, or of a prompt that was read."""
 
 
-def may_be_cut(entry: QueuedJob, policy: Policy) -> bool:
+def may_be_cut(job: Job, policy: Policy) -> bool:
     """Return whether a running job may be cut at all.
 
     Not if it is spared, was started by tau or the operator, or was cut as often as allowed. Background jobs
     that answer may always be cut, unless the operator started them. Under a policy that does not interrupt
     answers, only while its prompt is read.
     """
-    reads = entry.stops_s is not None
-    if entry.spared or entry.reason is Reason.PROMOTED or not (reads or policy.interrupts):
+    reads = job.stops_s is not None
+    if job.spared or job.reason is Reason.PROMOTED or not (reads or policy.interrupts):
         return False
-    if not entry.waited_for and not reads:
+    if not job.interactive and not reads:
         return True
-    if entry.reason is Reason.TAU and entry.waited_for:
+    if job.reason is Reason.TAU and job.interactive:
         return False
-    return policy.max_cuts is None or entry.cuts < most_cuts(policy.max_cuts, entry.kept_tokens)
+    return policy.max_cuts is None or job.cuts < most_cuts(policy.max_cuts, job.kept_tokens)
 
 
 def most_cuts(max_cuts: int, done_tokens: float) -> int:
@@ -41,52 +40,60 @@ def most_cuts(max_cuts: int, done_tokens: float) -> int:
     return max_cuts + int(done_tokens / TOKENS_A_CUT)
 
 
-def gain_s(victim: QueuedJob, waiting: QueuedJob, policy: Policy, waiters: float) -> float:
+def gain_s(victim: Job, waiting: Job, policy: Policy, waiters: float, excess_s: float = 0.0) -> float:
     """Return the seconds that a cut gains, minus its cost and margin; worth it above 0.
 
     `waiters` is the number of waiting jobs per slot, the one that would start included. Between different
     priorities the keys do not count: the cut is worth it unless the victim ends as soon anyway. For a more
     urgent job the other waiting jobs do not count. Resuming a background victim costs nothing; one promoted
-    from the background is protected only up to its predicted length.
+    from the background is protected only up to its predicted length. `excess_s` is how much more service the
+    victim's client had than that of the waiting job.
     """
     stops_s = victim.stops_s or 0.0
-    once_s = victim.evicts_s + (victim.resume_s if victim.waited_for else 0.0)
+    once_s = victim.evicts_s + (victim.resume_s if victim.interactive else 0.0)
     price_s = once_s * waiters
-    if not victim.waited_for and waiting.waited_for and victim.done_tokens > victim.job.tokens_q90 > 0.0:
+    if not victim.interactive and waiting.interactive and victim.done_tokens > victim.tokens_q90 > 0.0:
         return victim.left_s() - stops_s - price_s
     if waiting.rank != victim.rank:
         return victim.left_s() - stops_s - price_s if waiting.rank < victim.rank else -1.0
-    urgent = policy.by_level and level_of(waiting.job) < level_of(victim.job)
+    urgent = policy.by_level and level_of(waiting) < level_of(victim)
     if urgent:
         price_s = once_s
     if (urgent or victim.stops_s is not None) and victim.left_s() <= stops_s + price_s:
         return -1.0
-    if policy.key(victim) <= policy.key(waiting):
+    if waiting.client == victim.client and policy.key(victim) <= policy.key(waiting):
         return -1.0  # the victim would start again at once
-    key = policy.cut_key or policy.key
-    gains_s = key(victim) - key(waiting) - policy.margin * waiting.remaining_s
+    gains_s = (
+        policy.seconds(victim) - policy.seconds(waiting) + excess_s - policy.margin * waiting.remaining_s
+    )
     return victim.pace * gains_s - stops_s - price_s
 
 
 def worthwhile(
-    able: Iterable[tuple[QueuedJob, Sequence[QueuedJob]]], policy: Policy, waiters: float
+    able: Iterable[tuple[Job, Sequence[Job]]],
+    policy: Policy,
+    waiters: float,
+    had_s: Mapping[tuple[str, bool], float],
 ) -> list[Preempt]:
     """Return the cuts that are worth it, the best first, at most one per waiting job.
 
-    `able` has for each worker the job it would start next and the running jobs that may be cut for it.
+    `able` has for each worker the job it would start next and the running jobs that may be cut for it;
+    `had_s` is the service that clients had before others.
     """
     best: dict[str, tuple[float, Preempt]] = {}
     for waiting, victims in able:
         for victim in victims:
-            gained_s = gain_s(victim, waiting, policy, waiters)
-            if gained_s > best.get(waiting.job.id, (0.0,))[0]:
-                best[waiting.job.id] = gained_s, Preempt(victim.job.id, victim.worker)
+            more_s = had_s.get((victim.client, victim.interactive), 0.0)
+            more_s -= min(victim.remaining_s, more_s) + had_s.get((waiting.client, waiting.interactive), 0.0)
+            gained_s = gain_s(victim, waiting, policy, waiters, more_s)
+            if gained_s > best.get(waiting.id, (0.0,))[0]:
+                best[waiting.id] = gained_s, Preempt(victim.id, victim.worker)
     return [preempt for _, preempt in sorted(best.values(), key=lambda each: -each[0])]
 
 
-def spent(running: Iterable[QueuedJob], policy: Policy, quantum_tokens: float) -> list[Preempt]:
+def spent(running: Iterable[Job], policy: Policy, quantum_tokens: float) -> list[Preempt]:
     """Return the cuts of jobs that have used their quantum, ordered by the policy's `yields`."""
     yields = policy.yields or policy.key
     done = [e for e in running if e.done_tokens - e.slice_start_tokens >= quantum_tokens]
     done.sort(key=lambda e: (e.rank, yields(e), e.seq), reverse=True)
-    return [Preempt(e.job.id, e.worker) for e in done]
+    return [Preempt(e.id, e.worker) for e in done]

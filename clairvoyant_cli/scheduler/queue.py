@@ -16,12 +16,13 @@ Rule 7: a job of a session that does not have its turn is parked: it does not st
 Exceptions: promoted jobs, the most urgent ones, and policies without a guard.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from functools import cache, partial
-from itertools import count, islice
+from heapq import heapify, heappop, heapreplace
+from itertools import count, islice, takewhile
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple, Unpack
@@ -29,6 +30,7 @@ from typing import NamedTuple, Unpack
 from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant, rules_for
 from clairvoyant_cli.scheduler.job import (
+    FIRST,
     ClientFullError,
     Dispatch,
     Estimates,
@@ -36,14 +38,15 @@ from clairvoyant_cli.scheduler.job import (
     Move,
     MoveKind,
     Preempt,
+    Prefill,
     QueueFullError,
     Reason,
+    Thought,
 )
 from clairvoyant_cli.scheduler.newcomers import Newcomers
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, Station, WorkerSpeed
 from clairvoyant_cli.scheduler.policy import Policy, tuned
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
-from clairvoyant_cli.scheduler.queued_job import FIRST, Prefill, QueuedJob, Thought
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
 from clairvoyant_cli.scheduler.tail_rate import TailRate
@@ -54,14 +57,15 @@ MAX_REPRICED = 8  # at most this many waiting jobs are priced again when a promp
 REPRICE_SHARE = 0.05  # a change of less than this share of a job's cost does not move it
 FORWARD_EVERY = 4  # at most one start in this many goes to a background job that has waited for tau
 
-_PLACE = attrgetter("rank", "key", "seq")
+Excess = dict[tuple[str, bool], float]
+"""Seconds of service beyond another client's, by client and whether the jobs are interactive."""
 
 
 class Choice(NamedTuple):
     """A job that a worker would start, and its order among the choices of others: rank, key, sequence."""
 
     order: tuple[float, float, int]
-    entry: QueuedJob
+    job: Job
     reason: Reason
 
 
@@ -104,12 +108,12 @@ class Scheduler:
         self.newcomers = Newcomers()
         self.tail = TailRate()
         self.sessions = Sessions(self.fleet)
-        self.running: dict[str, QueuedJob] = {}  # in the order of their starts
-        self.waited_for = 0  # waiting jobs that are not in the background
+        self.running: dict[str, Job] = {}  # in the order of their starts
+        self.interactive = 0  # waiting jobs that are not in the background
         self._now = 0.0  # the time of the last operation
         self._seq = count()
         self._promotions = count(1)
-        self._waiting: dict[str, QueuedJob] = {}  # in the order in which they joined
+        self._waiting: dict[str, Job] = {}  # in the order in which they joined
         self._by_client = Counter[str]()  # waiting jobs of each client
         self._clients_running: dict[str, int] = {}
         self._turn_s: dict[str, float] = {}  # when a client that still waits had its last start by tau
@@ -140,22 +144,25 @@ class Scheduler:
         if rules.max_waiting is not None and self._by_client[client] >= rules.max_waiting:
             raise ClientFullError
         self._now = now
-        job = self.fleet.priced(job)
-        entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s, behind=job.stands_back)
-        entry.usage_s = self.accounts.used_s(client, now, waited_for=entry.waited_for) / rules.weight
-        entry.key = self.policy.key(entry)
+        self._admit(job)
+        self.fleet.price(job)
+        job.usage_s = self.accounts.used_s(client, now, interactive=job.interactive) / rules.weight
+        job.key = self.policy.key(job)
         displaced = None
         if len(self._waiting) >= self.capacity:
             displaced = self._one_too_many(client)
             self.cancel(displaced.id, now)
-        entry.job = job = replace(job, session=self.sessions.arrived(job, now))
-        self.accounts.charge(entry, now)
-        entry.moves.append(Move(now, MoveKind.SUBMITTED))
-        self._wait(entry)
-        self.newcomers.came(entry)
+        job.session = self.sessions.arrived(job, now)
+        job.moves.append(Move(now, MoveKind.SUBMITTED))
+        self._wait(job)
+        self.newcomers.came(job)
         self.tail.arrived(now)
         self.books.arrived(job, at_grant=rules.max_running is not None)
         return displaced
+
+    def _admit(self, job: Job) -> None:
+        job.seq, job.rank, job.queued_s = next(self._seq), float(job.own_rank), job.arrival_s
+        job.levels_at_arrival = job.background_levels
 
     def _one_too_many(self, client: str) -> Job:
         """Return the waiting job to drop for a new one of a client; QueueFullError if that is the new one."""
@@ -163,14 +170,13 @@ class Scheduler:
         if most > self._by_client[client] + 1:
             # A partial answer is never dropped, nor what the operator has promoted or holds.
             crowd = (
-                entry
-                for entry in self._waiting.values()
-                if self._by_client[entry.job.client] == most
-                and not (entry.cuts or entry.promoted or entry.held)
+                job
+                for job in self._waiting.values()
+                if self._by_client[job.client] == most and not (job.cuts or job.promoted or job.held)
             )
-            newest = max(crowd, key=lambda entry: (entry.job.arrival_s, entry.seq), default=None)
+            newest = max(crowd, key=lambda job: (job.arrival_s, job.seq), default=None)
             if newest is not None:
-                return newest.job
+                return newest
         raise QueueFullError
 
     def next(self, now: float) -> Dispatch | None:
@@ -184,48 +190,47 @@ class Scheduler:
         if self._parked:
             self._give_turns(now)
         choice = self.choose(now)
-        while choice is not None and choice[0].job.stands_back and self._must_park(choice[0]):
+        while choice is not None and choice[0].background_levels and self._must_park(choice[0]):
             self._place(choice[0])  # it came before the session that it would evict
             choice = self.choose(now)
         if choice is None:
             self.deferring = self.deferring or self._parked > 0
             return None
-        entry, worker, reason = choice
+        job, worker, reason = choice
         if reason is Reason.TAU:
-            self._turn_s[entry.job.client] = now
-        self._leave(entry)
+            self._turn_s[job.client] = now
+        self._leave(job)
         self._since_forward += 1
-        job = entry.job
-        entry.reason = reason
-        entry.slice_start_tokens = entry.done_tokens
-        entry.moves.append(Move(now, MoveKind.DISPATCHED, reason))
-        self.running[job.id] = entry
-        self.fleet.started(entry, worker, now)
-        self.books.granted(job.id, self.fleet.stations[worker], now, entry.expected.tokens)
+        job.reason = reason
+        job.slice_start_tokens = job.done_tokens
+        job.moves.append(Move(now, MoveKind.DISPATCHED, reason))
+        self.running[job.id] = job
+        self.fleet.started(job, worker, now)
+        self.books.granted(job.id, self.fleet.stations[worker], now, job.expected.tokens)
         if self.sessions.started(job, worker, now):  # what a turn costs has changed
             for each in self._waiting.values():
                 if each.ready and self._is_in_order(each):
                     self._place(each)
         self._clients_running[job.client] = self._clients_running.get(job.client, 0) + 1
         self.claims.started(job, now)
+        self.accounts.started(job, now)
         self._reprice(job, worker, now)
         if reason is Reason.TAU:
             self.tau_firings += 1
             self.since_promotion = 0
         else:
             self.since_promotion += 1
-        return Dispatch(job, worker, reason, now - entry.queued_s)
+        return Dispatch(job, worker, reason, now - job.queued_s)
 
     def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
         """Free the slot of a running job.
 
         `served` means that the worker ran it, so that its model is loaded there.
         """
-        entry = self._stop(job_id, now, served=served)
+        job = self._stop(job_id, now, served=served)
         self.books.freed(job_id, now, over=True, served=served)
-        self.sessions.left_slot(entry.job, now, waits=False)
-        self.accounts.settle(entry, now)
-        if served and self.tail.served(entry.served_s, max(1, sum(self.slots.values())), now):
+        self.sessions.left_slot(job, now, waits=False)
+        if served and self.tail.served(job.served_s, max(1, sum(self.slots.values())), now):
             self.policy = tuned(self.policy, self.tail.rate, self.tail.slots)
             if self.policy.boosts:
                 self._place_all()
@@ -245,17 +250,17 @@ class Scheduler:
         `cached_tokens` of its prompt came from the KV cache, None if unknown. Return a line for the log if it
         read much again because the beginning of the prompt changed, else "".
         """
-        entry = self.running[job_id]
-        cache = self.fleet.stations[entry.worker].cache
+        job = self.running[job_id]
+        cache = self.fleet.stations[job.worker].cache
         cache.answered(job_id, prompt_tokens, tokens)
         self.books.answered(job_id, prompt_tokens, tokens)
-        session, news = self.sessions.of(entry.job), ""
+        session, news = self.sessions.of(job), ""
         if cached_tokens is not None:
-            cache.told(entry.expected, cached_tokens)
-            news = self.sessions.read_again(entry.job, prompt_tokens, cached_tokens, now)
+            cache.told(job.expected, cached_tokens)
+            news = self.sessions.read_again(job, prompt_tokens, cached_tokens, now)
         else:
-            cached_tokens = min(entry.expected.tokens, prompt_tokens)
-        self.sessions.answered(entry.job, prompt_tokens, cached_tokens, tokens, calls_tool=calls_tool)
+            cached_tokens = min(job.expected.tokens, prompt_tokens)
+        self.sessions.answered(job, prompt_tokens, cached_tokens, tokens, calls_tool=calls_tool)
         if session is None or not session.agent:
             cache.note_other(prompt_tokens + tokens, now)
         return news
@@ -268,23 +273,23 @@ class Scheduler:
         evicts_s: float = 0.0,
         prefill: Prefill | None = None,
     ) -> None:
-        """Record the tokens of a running job, and what cutting it now would cost in seconds; see `QueuedJob`.
+        """Record the tokens of a running job, and what cutting it now would cost in seconds; see `Job`.
 
         `prefill` is given if it may be cut because its prompt is still being read.
         """
-        entry = self.running[job_id]
-        entry.done_tokens, entry.resume_s, entry.evicts_s = tokens_done, resume_s, evicts_s
-        entry.read_s, entry.stops_s = (0.0, None) if prefill is None else prefill
-        if tokens_done > entry.slice_start_tokens or prefill is not None:
-            entry.owed_s = 0.0
+        job = self.running[job_id]
+        job.done_tokens, job.resume_s, job.evicts_s = tokens_done, resume_s, evicts_s
+        job.read_s, job.stops_s = (0.0, None) if prefill is None else prefill
+        if tokens_done > job.slice_start_tokens or prefill is not None:
+            job.owed_s = 0.0
 
     def thought(
         self, job_id: str, tokens: float, answer_tokens: float, answer_q90: float, now: float
     ) -> None:
         """Record that a job has stopped thinking after `tokens`, and how long its answer should be."""
-        entry = self.running[job_id]
-        entry.thought = Thought(tokens, answer_tokens, answer_q90)
-        self.fleet.thought(entry, entry.thought, now)
+        job = self.running[job_id]
+        job.thought = Thought(tokens, answer_tokens, answer_q90)
+        self.fleet.thought(job, job.thought, now)
 
     def began(self, job_id: str, now: float) -> None:
         """Record that a running job begins after a wait inside its worker."""
@@ -292,10 +297,10 @@ class Scheduler:
 
     def owe(self, job_id: str, owed_s: float, now: float) -> None:
         """Set the cost of resuming a waiting job, in seconds."""
-        entry = self._waiting[job_id]
-        entry.owed_s = owed_s
+        job = self._waiting[job_id]
+        job.owed_s = owed_s
         self._now = now
-        self._place(entry)
+        self._place(job)
 
     def spare(self, job_id: str) -> None:
         """Exempt a running job from preemption until it is requeued."""
@@ -316,49 +321,52 @@ class Scheduler:
         was not taken up or broke off; `able` names the workers that can run it from now on, None leaves them
         as they were. `served` as in `finish`.
         """
-        entry = self._stop(job_id, now, served=served)
+        job = self._stop(job_id, now, served=served)
         self.books.freed(job_id, now, over=False, served=served, returned=not worker)
-        self.sessions.left_slot(entry.job, now, waits=True)
-        entry.queued_s, entry.spared = now, False
-        if not entry.done_tokens:
-            self.fleet.stations[entry.worker].cache.dropped(job_id)
+        self.sessions.left_slot(job, now, waits=True)
+        job.queued_s, job.spared = now, False
+        if not job.done_tokens:
+            self.fleet.stations[job.worker].cache.dropped(job_id)
         if able is not None:
-            entry.job = entry.job.run_by(able)
+            job.run_by(able)
         if worker:
-            entry.cuts += 1
-            entry.owed_s, entry.resume_s = entry.resume_s, 0.0
-            if entry.stops_s is None:  # it had begun to answer
-                entry.job = replace(entry.job, worker=worker)
-            entry.stops_s = None
+            job.cuts += 1
+            job.owed_s, job.resume_s = job.resume_s, 0.0
+            if job.stops_s is None:  # it had begun to answer
+                job.pinned = worker
+            job.stops_s = None
             # If it was promoted from the background, it has had its turn.
-            self._stand_back(entry, entry.behind)
+            self._set_background(job, job.levels_at_arrival)
         else:
-            entry.read_s, entry.stops_s, entry.thought = 0.0, None, None
-        entry.moves.append(Move(now, MoveKind.PREEMPTED if worker else MoveKind.RETURNED, worker))
-        self._wait(entry)
+            job.read_s, job.stops_s, job.thought = 0.0, None, None
+        job.moves.append(Move(now, MoveKind.PREEMPTED if worker else MoveKind.RETURNED, worker))
+        self._wait(job)
 
     def reestimate(self, job_id: str, now: float, **estimates: Unpack[Estimates]) -> bool:
         """Replace the predictions of a waiting job, its place and its client's charge; see `Job`.
 
         False if it is not waiting.
         """
-        entry = self._waiting.get(job_id)
-        if entry is None:
+        job = self._waiting.get(job_id)
+        if job is None:
             return False
         self._now = now
-        self._exchange(entry, self.fleet.priced(replace(entry.job, saved_s=0.0, **estimates)), now)
-        entry.moves.append(Move(now, MoveKind.REESTIMATED))
+        job.saved_s = 0.0
+        for name, value in estimates.items():
+            setattr(job, name, value)
+        self.fleet.price(job)
+        self._place(job)
+        job.moves.append(Move(now, MoveKind.REESTIMATED))
         return True
 
     def cancel(self, job_id: str, now: float) -> bool:
         """Remove a waiting or held job; False if it is not in the queue."""
-        entry = self._waiting.get(job_id)
-        if entry is None:
+        job = self._waiting.get(job_id)
+        if job is None:
             return False
-        self._leave(entry)
+        self._leave(job)
         self.books.left(job_id, now)
-        self.sessions.left_queue(entry.job)
-        self.accounts.settle(entry, now)
+        self.sessions.left_queue(job)
         return True
 
     def promote(self, job_id: str, now: float) -> bool:
@@ -370,37 +378,37 @@ class Scheduler:
         return self._set_rank(job_id, float(priority), Move(now, MoveKind.REPRIORITISED, str(priority)))
 
     def _set_rank(self, job_id: str, rank: float, move: Move) -> bool:
-        entry = self._waiting.get(job_id)
-        if entry is None:
+        job = self._waiting.get(job_id)
+        if job is None:
             return False
         if rank == FIRST:
-            entry.held, entry.key = False, float(next(self._promotions))
+            job.held, job.key = False, float(next(self._promotions))
         else:
-            entry.by_operator = True
-        entry.rank = rank
-        entry.moves.append(move)
-        self._place(entry)
+            job.by_operator = True
+        job.rank = rank
+        job.moves.append(move)
+        self._place(job)
         return True
 
     def hold(self, job_id: str, now: float) -> bool:
         """Keep a waiting job from running until it is released; False if it is not waiting."""
-        entry = self._waiting.get(job_id)
-        if entry is None or entry.held:
+        job = self._waiting.get(job_id)
+        if job is None or job.held:
             return False
-        entry.held = True
+        job.held = True
         self.books.held(job_id, now)
-        entry.moves.append(Move(now, MoveKind.HELD))
+        job.moves.append(Move(now, MoveKind.HELD))
         return True
 
     def release(self, job_id: str, now: float) -> bool:
         """Return a held job to its place in the queue; False if it is not held."""
-        entry = self._waiting.get(job_id)
-        if entry is None or not entry.held:
+        job = self._waiting.get(job_id)
+        if job is None or not job.held:
             return False
-        entry.held = False
+        job.held = False
         self.books.released(job_id, now)
-        entry.moves.append(Move(now, MoveKind.RELEASED))
-        self._place(entry)
+        job.moves.append(Move(now, MoveKind.RELEASED))
+        self._place(job)
         return True
 
     def preemptions(self, now: float) -> list[Preempt]:
@@ -413,9 +421,9 @@ class Scheduler:
         for a job that the guard would start after it.
         """
         policy = self.policy
-        if self.paused or not self._waiting or not (policy.interrupts or policy.stops_reading):
+        if self.paused or not self._waiting or not policy.interrupts:
             return []
-        victims = dict[Station, list[QueuedJob]]()
+        victims = dict[Station, list[Job]]()
         for station in self.fleet.stations.values():
             running = [each for each in station.running.values() if may_be_cut(each, policy)]
             if running and len(station.running) == station.slots:
@@ -427,24 +435,29 @@ class Scheduler:
                 preempts += spent(running, policy, policy.quantum_tokens)[:room]
             return preempts
         able = [
-            (choice.entry, [each for each in victims[station] if self._may_pass(choice.entry, each, now)])
+            (choice.job, [each for each in victims[station] if self._may_pass(choice.job, each, now)])
             for station, choice in self._choices(victims, now)
-            if now >= choice.entry.job.not_before_s
+            if now >= choice.job.not_before_s
         ]
-        return worthwhile(able, policy, max(1, self.waited_for) / sum(self.slots.values())) if able else []
+        if not able:
+            return []
+        waiters = max(1, self.interactive) / sum(self.slots.values())
+        return worthwhile(able, policy, waiters, self.excess_s(now))
 
-    def _may_pass(self, waiting: QueuedJob, running: QueuedJob, now: float) -> bool:
+    def _may_pass(self, waiting: Job, running: Job, now: float) -> bool:
         """Return whether the guard would start `waiting` before `running`, were both waiting.
 
-        Under `by_share` policies a flooding client's running jobs can always be passed.
+        Under `by_share` policies another client's running jobs can always be passed.
         """
-        loads = self.residency.swaps(running.worker, running.job.id, waiting.job.affinity)
+        loads = self.residency.swaps(running.worker, running.id, waiting.affinity)
         if running.stops_s is not None and (loads or self._is_in_order(waiting)):
             return False
-        tau_s = self.tau_of(running.job.client)
-        if tau_s is None or self.policy.by_share or waiting.promoted or not running.waited_for:
+        tau_s = self.tau_of(running.client)
+        if tau_s is None or waiting.promoted or not running.interactive:
             return True
-        return now - running.job.arrival_s <= tau_s or not self._guard_allows(running, waiting, now)
+        if self.policy.by_share and waiting.client != running.client:
+            return True
+        return now - running.arrival_s <= tau_s or not self._guard_allows(running, waiting, now)
 
     # -- views --------------------------------------------------------------------------------------
 
@@ -470,15 +483,41 @@ class Scheduler:
         O(n log n) in the waiting jobs.
         """
         self._now = now
-        entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s)
-        entry.key = self.policy.key(entry)
-        others = (e for e in self._waiting.values() if not e.held and e.job.id != job.id)
-        before = sorted((e for e in others if _PLACE(e) < _PLACE(entry)), key=_PLACE)
-        return self.fleet.forecast(entry, before, now)
+        job = copy(job)  # it may be in the queue
+        self._admit(job)
+        job.key = self.policy.key(job)
+        others = (each for each in self._waiting.values() if not each.held and each.id != job.id)
+        before = takewhile(lambda each: each is not job, self._in_order([*others, job]))
+        return self.fleet.forecast(job, list(before), now)
 
-    def waiting(self) -> list[QueuedJob]:
+    def waiting(self) -> list[Job]:
         """Return the waiting jobs in the order of their starts, were none to age; held ones last."""
-        return sorted(self._waiting.values(), key=attrgetter("held", "parked", "rank", "key", "seq"))
+        return list(self._in_order(self._waiting.values()))
+
+    def _in_order(self, jobs: Iterable[Job]) -> Iterable[Job]:
+        """Return jobs in the order of their starts. Where clients share, each start counts for its client."""
+        ordered = sorted(jobs, key=attrgetter("held", "parked", "rank", "key", "seq"))
+        excess_s = self.excess_s(self._now)
+        return _in_turns(ordered, excess_s, self.weight_of) if excess_s else ordered
+
+    def excess_s(self, now: float) -> "Excess":
+        """Return how much more service each client had than the one that had least, in seconds per weight.
+
+        Nothing where there is one client, or the policy does not share.
+        """
+        names = self._by_client.keys() | self._clients_running.keys()
+        if not self.policy.by_share or len(names) < 2:
+            return {}
+        found: Excess = {}
+        for interactive in (True, False) if self.interactive < len(self._waiting) else (True,):
+            used_s = {name: self.accounts.used_s(name, now, interactive=interactive) for name in names}
+            used_s = {name: used / self.weight_of(name) for name, used in used_s.items()}
+            least_s = min(used_s.values())
+            found |= {(name, interactive): used - least_s for name, used in used_s.items()}
+        return found
+
+    def weight_of(self, client: str) -> float:
+        return self.rules_of(client).weight
 
     def rules_of(self, client: str) -> Tenant:
         return rules_for(client, self.tenants, self.everybody) if client else EVERYBODY
@@ -487,26 +526,26 @@ class Scheduler:
         own = self.rules_of(client).tau_s if client else None
         return self.tau_s if own is None else own
 
-    def is_overdue(self, entry: QueuedJob) -> bool:
+    def is_overdue(self, job: Job) -> bool:
         """Return whether a waiting job is past its tau; background jobs never are."""
-        if not self.policy.guarded or entry.job.stands_back:
+        if not self.policy.guarded or job.background_levels:
             return False
-        tau_s = self.tau_of(entry.job.client)
-        return tau_s is not None and self._now - entry.job.arrival_s > tau_s
+        tau_s = self.tau_of(job.client)
+        return tau_s is not None and self._now - job.arrival_s > tau_s
 
     def is_limited(self, client: str) -> bool:
         """Return whether a client has all the slots that it may have."""
         limit = self.rules_of(client).max_running
         return limit is not None and self._clients_running.get(client, 0) >= limit
 
-    def takers(self, entry: QueuedJob) -> list[Station]:
+    def takers(self, job: Job) -> list[Station]:
         """Return the available workers that may serve a waiting job; none if it is held or parked."""
-        stations = self.fleet.stations.values() if entry.ready else ()
-        return [each for each in stations if each.slots and self.fleet.may_take(each.name, entry)]
+        stations = self.fleet.stations.values() if job.ready else ()
+        return [each for each in stations if each.slots and self.fleet.may_take(each.name, job)]
 
     # -- choosing -----------------------------------------------------------------------------------
 
-    def choose(self, now: float) -> tuple[QueuedJob, str, Reason] | None:
+    def choose(self, now: float) -> tuple[Job, str, Reason] | None:
         """Return the job to start now, its worker and the reason; None if nothing can start.
 
         Takes the first job in order and finds the worker where it is predicted to end first; a job that
@@ -516,31 +555,31 @@ class Scheduler:
         free = self.fleet.free()
         if not free:
             return None
-        passed, ahead_s = dict[str, tuple[QueuedJob, Placement]](), self._pinned_s()
+        passed, ahead_s = dict[str, tuple[Job, Placement]](), self._pinned_s()
         while (first := self._first(free, now, passed)) is not None:
-            station, (_, entry, reason) = first
+            station, (_, job, reason) = first
             able = [
                 each
                 for each in free
                 if each is station
-                or (self.fleet.may_take(each.name, entry) and self.fleet.open_to(entry, each, now))
+                or (self.fleet.may_take(each.name, job) and self.fleet.open_to(job, each, now))
             ]
-            roomy = [each for each in able if each.has_room(entry.job)]
+            roomy = [each for each in able if each.has_room(job)]
             if not roomy:
                 free = [each for each in free if each not in able]
                 continue
-            verdict = self.fleet.best(entry, now, roomy, ahead_s)
+            verdict = self.fleet.best(job, now, roomy, ahead_s)
             there = verdict.waits_for
-            if reason is Reason.POLICY and now < entry.job.not_before_s:
-                passed[entry.job.id] = entry, verdict._replace(gain_s=inf)
-            elif there is None or reason is not Reason.POLICY or self.is_overdue(entry):
-                return entry, verdict.station.name, reason
+            if reason is Reason.POLICY and now < job.not_before_s:
+                passed[job.id] = job, verdict._replace(gain_s=inf)
+            elif there is None or reason is not Reason.POLICY or self.is_overdue(job):
+                return job, verdict.station.name, reason
             else:
-                passed[entry.job.id] = entry, verdict
+                passed[job.id] = job, verdict
                 ahead_s[there.name] = ahead_s.get(there.name, 0.0) + verdict.takes_s
             if len(passed) == MAX_PASSED < len(self._waiting):
-                entry, verdict = min(passed.values(), key=lambda each: each[1].gain_s)
-                return entry, verdict.station.name, Reason.POLICY
+                job, verdict = min(passed.values(), key=lambda each: each[1].gain_s)
+                return job, verdict.station.name, Reason.POLICY
         self.deferring = bool(passed)
         return None
 
@@ -567,46 +606,68 @@ class Scheduler:
 
         Unless `for_good`, claims of urgency are accepted without a check.
         """
-        apart = any(e.job.worker or e.routed or e.job.able for e in self._waiting.values())
+        apart, excess_s = (
+            any(e.pinned or e.routed or e.able for e in self._waiting.values()),
+            self.excess_s(now),
+        )
         found = dict[tuple[object, ...], Choice | None]()
         for station in stations:
             alone = station.name if apart or station.apart else ""
             view = (alone, *self.residency.view(station.name, now))
             if view not in found:  # equal workers make the same choice
-                found[view] = self._choice(station, now, passed, for_good=for_good)
+                found[view] = self._choice(station, now, passed, excess_s, for_good=for_good)
             if (choice := found[view]) is not None:
                 yield station, choice
 
     def _choice(
-        self, station: Station, now: float, passed: Container[str], *, for_good: bool
+        self, station: Station, now: float, passed: Container[str], excess_s: Excess, *, for_good: bool
     ) -> Choice | None:
         """Return what a slot would start now: promoted, by tau or by policy."""
-        order = self._order_on(station.name)
         while jobs := self._open_to(station, now):
-            others = [each for each in jobs if each.job.id not in passed] if passed else jobs
-            entry = min(others, key=order, default=None)
-            if entry is None:
+            choice = self._first_of([each for each in jobs if each.id not in passed], station.name, excess_s)
+            if choice is None:
                 return None
-            if not for_good or self._may_claim(entry, now):
+            job = choice.job
+            if not for_good or self._may_claim(job, now):
                 break
         else:
             return None
-        if entry.promoted:
-            return Choice(order(entry), entry, Reason.PROMOTED)
-        overdue = self._longest_overdue(jobs, now)
-        if overdue is not None and overdue is not entry and self._guard_allows(overdue, entry, now):
-            price_s = self.residency.price_s(station.name, overdue.job.affinity)
+        overdue = None if job.promoted else self._longest_overdue(jobs, now)
+        if overdue is not None and overdue is not job and self._guard_allows(overdue, job, now):
+            price_s = self.residency.price_s(station.name, overdue.affinity)
             return Choice((FIRST, price_s, overdue.seq), overdue, Reason.TAU)
-        return Choice(order(entry), entry, Reason.POLICY)
+        return choice
 
-    def _order_on(self, worker: str) -> Callable[[QueuedJob], tuple[float, float, int]]:
-        """Return what orders waiting jobs on a worker, the first lowest; loading a model counts."""
-        if not self.policy.in_seconds or not self.residency.prices:
-            return _PLACE
-        price_s = cache(partial(self.residency.price_s, worker))
-        return lambda entry: (entry.rank, entry.key + price_s(entry.job.affinity), entry.seq)
+    def _first_of(self, jobs: list[Job], worker: str, excess_s: Excess) -> Choice | None:
+        """Return the first of waiting jobs by policy. Loading a model counts. Of several clients, that is the
+        first by `share_key` of each one's first.
+        """
+        policy, price_s = self.policy, _free
+        if policy.in_seconds and self.residency.prices:
+            price_s = cache(partial(self.residency.price_s, worker))
 
-    def _open_to(self, station: Station, now: float) -> list[QueuedJob]:
+        def order(job: Job) -> tuple[float, float, int]:
+            load_s = price_s(job.affinity)
+            if load_s and policy.boosts and not job.promoted:
+                return job.rank, policy.key(job, load_s), job.seq
+            return job.rank, job.key + load_s, job.seq
+
+        def between_clients(job: Job) -> tuple[float, float, int]:
+            return job.rank, _share_key(job, excess_s) + price_s(job.affinity), job.seq
+
+        if excess_s:
+            firsts = dict[tuple[str, bool], Job]()
+            for job in jobs:
+                first = firsts.setdefault((job.client, job.interactive), job)
+                if order(job) < order(first):
+                    firsts[job.client, job.interactive] = job
+            jobs, order = list(firsts.values()), between_clients
+        if not jobs:
+            return None
+        job = min(jobs, key=order)
+        return Choice(order(job), job, Reason.PROMOTED if job.promoted else Reason.POLICY)
+
+    def _open_to(self, station: Station, now: float) -> list[Job]:
         """Return the waiting jobs that a slot may serve.
 
         While the loaded model must stay, only jobs that need no other; promoted jobs are exempt.
@@ -618,36 +679,35 @@ class Scheduler:
             for e in self._waiting.values()
             if not e.held
             and not e.parked
-            and e.job.client not in limited
-            and ((shares and not (e.job.worker or e.routed or e.job.able)) or may_take(worker, e))
+            and e.client not in limited
+            and ((shares and not (e.pinned or e.routed or e.able)) or may_take(worker, e))
         ]
         if self.residency.must_stay(worker, now):
             price_s = cache(partial(self.residency.price_s, worker))
-            return [e for e in jobs if e.promoted or not price_s(e.job.affinity)] or jobs
+            return [e for e in jobs if e.promoted or not price_s(e.affinity)] or jobs
         return jobs
 
-    def _longest_overdue(self, jobs: Iterable[QueuedJob], now: float) -> QueuedJob | None:
+    def _longest_overdue(self, jobs: Iterable[Job], now: float) -> Job | None:
         """Return the interactive job furthest past its tau, None if none is or the policy has no guard.
 
         Under `by_share` policies, a start by tau restarts its client's tau while several clients wait.
         """
-        oldest = dict[str, QueuedJob]()  # of each client
-        for entry in jobs if self.policy.guarded else ():
-            job = entry.job
-            if not job.stands_back:
-                first = oldest.setdefault(job.client, entry)
-                if (job.arrival_s, entry.seq) < (first.job.arrival_s, first.seq):
-                    oldest[job.client] = entry
+        oldest = dict[str, Job]()  # of each client
+        for job in jobs if self.policy.guarded else ():
+            if not job.background_levels:
+                first = oldest.setdefault(job.client, job)
+                if (job.arrival_s, job.seq) < (first.arrival_s, first.seq):
+                    oldest[job.client] = job
         turn_s = self._turn_s if self.policy.by_share and len(oldest) > 1 else {}
         late = (
-            (now - max(entry.job.arrival_s, turn_s.get(client, -inf)) - tau_s, -entry.seq, entry)
-            for client, entry in oldest.items()
+            (now - max(job.arrival_s, turn_s.get(client, -inf)) - tau_s, -job.seq, job)
+            for client, job in oldest.items()
             if (tau_s := self.tau_of(client)) is not None
         )
         late_s, _, longest = max(late, default=(0.0, 0, None))
         return longest if late_s > 0.0 else None
 
-    def _guard_allows(self, overdue: QueuedJob, other: QueuedJob, now: float) -> bool:
+    def _guard_allows(self, overdue: Job, other: Job, now: float) -> bool:
         """Return whether the guard starts a job past tau before the job that the policy would start.
 
         The guard's ration does not apply between two jobs of one client if the other is first only by a claim
@@ -656,29 +716,29 @@ class Scheduler:
         policy, since = self.policy, self.since_promotion
         if policy.guard is None:
             return False
-        client = other.job.client
-        if policy.by_level and client == overdue.job.client != "" and outranks(other.job, overdue.job):
+        client = other.client
+        if policy.by_level and client == overdue.client != "" and outranks(other, overdue):
             since = policy.guard.every
-        return policy.guard.allows(now - overdue.job.arrival_s, now - other.job.arrival_s, since)
+        return policy.guard.allows(now - overdue.arrival_s, now - other.arrival_s, since)
 
     def _pinned_s(self) -> dict[str, float]:
         """Return the predicted seconds of work waiting for each worker; under "", for any worker."""
         pinned_s = dict[str, float]()
-        for entry in self._waiting.values() if len(self.fleet.stations) > 1 else ():
-            if entry.ready:
-                pinned_s[entry.pinned_to] = pinned_s.get(entry.pinned_to, 0.0) + entry.job.cost_s
+        for job in self._waiting.values() if len(self.fleet.stations) > 1 else ():
+            if job.ready:
+                pinned_s[job.pinned_to] = pinned_s.get(job.pinned_to, 0.0) + job.cost_s
         return pinned_s
 
-    def _may_claim(self, entry: QueuedJob, now: float) -> bool:
+    def _may_claim(self, job: Job, now: float) -> bool:
         """Return whether a job may start by the urgency that its client claims; if not, drop the claim."""
-        if not self.policy.by_level or entry.promoted:
+        if not self.policy.by_level or job.promoted:
             return True
-        client = entry.job.client
+        client = job.client
         weights = (self.rules_of(name).weight for name in {*self._by_client, client})
         share = self.rules_of(client).weight / sum(weights)
-        if self.claims.within_share(entry.job, share, self.slots.values(), now):
+        if self.claims.within_share(job, share, self.slots.values(), now):
             return True
-        self.set_urgency(entry.job.id, level_beyond_share(entry.job), Said.SHARE, now)
+        self.set_urgency(job.id, level_beyond_share(job), Said.SHARE, now)
         return False
 
     # -- the operator -------------------------------------------------------------------------------
@@ -694,6 +754,7 @@ class Scheduler:
         self._now = now
         self.policy = tuned(policy, self.tail.rate, self.tail.slots)
         self.newcomers.forget()
+        self._turn_s.clear()
         self._place_all()
 
     def set_tenants(
@@ -708,17 +769,15 @@ class Scheduler:
         `priority_of` returns the priority that a job may have from now on; the operator's settings stay.
         """
         self._now = now
-        here = [*self._waiting.values(), *self.running.values()]  # running jobs may be requeued
-        weights = {entry.job.client: self.rules_of(entry.job.client).weight for entry in here}
         self.tenants = dict(tenants)
         self.everybody = everybody
-        for entry in here:
-            entry.usage_s *= weights[entry.job.client] / self.rules_of(entry.job.client).weight
-            if priority_of is not None and not entry.promoted and not entry.by_operator:
-                rank = priority_of(entry.job) + entry.job.stands_back
-                if entry.rank != rank:
-                    entry.rank = float(rank)
-                    entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(rank)))
+        self._turn_s.clear()
+        for job in (*self._waiting.values(), *self.running.values()):  # running jobs may be requeued
+            if priority_of is not None and not job.promoted and not job.by_operator:
+                rank = priority_of(job) + job.background_levels
+                if job.rank != rank:
+                    job.rank = float(rank)
+                    job.moves.append(Move(now, MoveKind.REPRIORITISED, str(rank)))
         self._place_all()
 
     def set_slots(
@@ -729,14 +788,14 @@ class Scheduler:
         `at_once` is how many of these it serves concurrently; the others wait in its own queue.
         """
         self.fleet.set(worker, slots, apart=apart, weight=weight, at_once=at_once)
-        for entry in self._waiting.values():
-            if entry.routed == worker and not self.fleet.takes(worker, entry.job.able):
-                self._place(entry)
+        for job in self._waiting.values():
+            if job.routed == worker and not self.fleet.takes(worker, job.able):
+                self._place(job)
 
     def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
         self._now = now
-        for entry in (*self._waiting.values(), *self.running.values()):
-            entry.job = entry.job.run_by(able(entry.job))
+        for job in (*self._waiting.values(), *self.running.values()):
+            job.run_by(able(job))
         self._place_all()
 
     def set_speed(self, worker: str, speed: WorkerSpeed) -> None:
@@ -752,70 +811,75 @@ class Scheduler:
             policy, workers={}, tau_s=self.tau_s, tenants=self.tenants, everybody=self.everybody
         )
         trial.fleet, trial._now, trial.since_promotion = self.fleet.copied(), now, self.since_promotion
+        trial.accounts = deepcopy(self.accounts)
         trial._clients_running, trial._since_forward = dict(self._clients_running), self._since_forward
-        for job_id, entry in self.running.items():
-            trial.running[job_id] = trial.fleet.stations[entry.worker].running[job_id] = copy(entry)
-        unheld = (entry for entry in self._waiting.values() if not entry.held)
-        for entry in islice(unheld, 0, None, every):
-            mine = copy(entry)
+        for job_id, job in self.running.items():
+            trial.running[job_id] = trial.fleet.stations[job.worker].running[job_id] = copy(job)
+        unheld = (job for job in self._waiting.values() if not job.held)
+        for job in islice(unheld, 0, None, every):
+            mine = copy(job)
             mine.parked, mine.routed, mine.moves = False, "", []
             trial._wait(mine)
         return trial
 
     def set_urgency(self, job_id: str, level: int | None, by: Said, now: float) -> bool:
         """Set the urgency of a job; False if it is gone, or a predictor would overrule another source."""
-        entry = self._waiting.get(job_id) or self.running.get(job_id)
-        if entry is None or (by is Said.PREDICTOR and entry.job.urgency_by != by):
+        job = self._waiting.get(job_id) or self.running.get(job_id)
+        if job is None or (by is Said.PREDICTOR and job.urgency_by != by):
             return False
-        before, entry.job = entry.job, replace(entry.job, urgency=level, urgency_by=by)
-        entry.moves.append(Move(now, MoveKind.URGENCY, f"{'none' if level is None else level} by {by}"))
-        if job_id in self._waiting:
-            self._place(entry)
+        is_running = job_id in self.running
+        if is_running:
+            self.claims.withdrawn(job, now)
+        job.urgency, job.urgency_by = level, by
+        job.moves.append(Move(now, MoveKind.URGENCY, f"{'none' if level is None else level} by {by}"))
+        if is_running:
+            self.claims.started(job, now)
         else:
-            self.claims.exchanged(before, entry.job, entry.started_s, now)
+            self._place(job)
         return True
 
-    # -- moving entries -----------------------------------------------------------------------------
+    # -- moving jobs -----------------------------------------------------------------------------
 
-    def _wait(self, entry: QueuedJob) -> None:
-        self._waiting[entry.job.id] = entry
-        self.waited_for += not entry.job.stands_back
-        self._by_client[entry.job.client] += 1
-        self._place(entry)
+    def _wait(self, job: Job) -> None:
+        self._waiting[job.id] = job
+        self.interactive += not job.background_levels
+        self._by_client[job.client] += 1
+        self._place(job)
 
-    def _place(self, entry: QueuedJob, pinned_s: Mapping[str, float] | None = None) -> None:
+    def _place(self, job: Job, pinned_s: Mapping[str, float] | None = None) -> None:
         """Give a waiting job the key, the worker and the turn that it has by now."""
-        if not entry.promoted:
-            entry.key = self.policy.key(entry)
-        self._route(entry, pinned_s)
-        self._unpark(entry)
-        entry.parked = self._must_park(entry)
-        self._parked += entry.parked
-        if entry.ready and self._is_in_order(entry):
-            usual = replace(entry.job, cost_s=self.sessions.usual_s, cost_high_s=self.sessions.usual_s)
-            entry.key = self.policy.key(replace(entry, job=usual))
+        if not job.promoted:
+            job.key, job.share_key = self.policy.key(job), self.policy.seconds(job)
+        self._route(job, pinned_s)
+        self._unpark(job)
+        job.parked = self._must_park(job)
+        self._parked += job.parked
+        if job.ready and self._is_in_order(job):
+            usual_s = self.sessions.usual_s
+            usual = replace(job, cost_s=usual_s, cost_high_s=usual_s)
+            job.key, job.share_key = self.policy.key(usual), self.policy.seconds(usual)
 
-    def _is_in_order(self, entry: QueuedJob) -> bool:
+    def _is_in_order(self, job: Job) -> bool:
         """Return whether a waiting job goes by its arrival among the turns of sessions."""
         policy = self.policy
-        if entry.promoted or entry.cuts or not (policy.guarded and policy.in_seconds):
+        if job.promoted or job.cuts or not (policy.guarded and policy.in_seconds):
             return False
-        return self.sessions.in_order(entry.job, self._now, self._parked)
+        return self.sessions.in_order(job, self._now, self._parked)
 
-    def _unpark(self, entry: QueuedJob) -> None:
-        self._parked -= entry.parked
-        entry.parked = False
+    def _unpark(self, job: Job) -> None:
+        self._parked -= job.parked
+        job.parked = False
 
-    def _must_park(self, entry: QueuedJob) -> bool:
+    def _must_park(self, job: Job) -> bool:
         """Return whether a waiting job's session must wait for its turn; if not, it has one from now on."""
-        job, policy = entry.job, self.policy
-        if entry.promoted or entry.cuts or not policy.guarded:
+        policy = self.policy
+        if job.promoted or job.cuts or not policy.guarded:
             return False
         if policy.by_level and level_of(job) <= 1:
             return False
         if not self.sessions.may_run(job, self._now, self._parked):
             return True
-        if not entry.held:
+        if not job.held:
             self.sessions.begin_turn(job, self._now)
         return False
 
@@ -823,94 +887,119 @@ class Scheduler:
         """Give parked sessions their turns: first those that may run by now, fairly between clients and the
         oldest family of a client first, then the one that has been parked for too long.
         """
-        parked = [entry for entry in self._waiting.values() if entry.parked and not entry.held]
-        parked.sort(key=lambda entry: entry.usage_s, reverse=True)
-        least_s = {entry.job.client: entry.usage_s for entry in parked}
-        parked.sort(key=lambda e: (least_s[e.job.client], self.sessions.family(e.job), e.usage_s, e.seq))
-        for entry in parked:
-            self._place(entry)
-        still = [e for e in parked if e.parked and (of := self.sessions.of(e.job)) and of.agent]
-        longest = min(still, key=lambda entry: entry.job.arrival_s, default=None)
+        parked = [job for job in self._waiting.values() if job.parked and not job.held]
+        used_s = {e.client: self.accounts.used_s(e.client, now) / self.weight_of(e.client) for e in parked}
+        parked.sort(key=lambda e: (used_s[e.client], self.sessions.family(e), e.seq))
+        for job in parked:
+            self._place(job)
+        still = [e for e in parked if e.parked and (of := self.sessions.of(e)) and of.agent]
+        longest = min(still, key=lambda job: job.arrival_s, default=None)
         if longest is None:
             return
-        tau_s = self.tau_of(longest.job.client)
-        if self.sessions.overdue(longest.job, now, tau_s, (entry.job for entry in still)):
-            self.sessions.take_turn(longest.job, now)
+        tau_s = self.tau_of(longest.client)
+        if self.sessions.overdue(longest, now, tau_s, (job for job in still)):
+            self.sessions.take_turn(longest, now)
             self._place(longest)
 
     def _reprice(self, job: Job, worker: str, now: float) -> None:
         """Compute again what the waiting jobs cost that share the beginning of a prompt that is read now."""
         root = job.prefix.hashes[:1]
-        sharing = (e for e in self._waiting.values() if e.job.prefix.hashes[:1] == root) if root else ()
-        for entry in list(islice(sharing, MAX_REPRICED)):
-            priced = self.fleet.priced_on(worker, entry.job)
-            if entry.cuts or entry.job.cost_s - priced.cost_s <= REPRICE_SHARE * entry.job.cost_s:
+        sharing = (e for e in self._waiting.values() if e.prefix.hashes[:1] == root) if root else ()
+        for job in list(islice(sharing, MAX_REPRICED)):
+            less_s = self.fleet.saves_s(worker, job)
+            if job.cuts or less_s <= REPRICE_SHARE * job.cost_s:
                 continue
-            self._exchange(entry, priced, now)
-
-    def _exchange(self, entry: QueuedJob, job: Job, now: float) -> None:
-        """Replace a waiting job by one of other costs, its place and its client's charge."""
-        self.accounts.give_back(entry, now)
-        entry.job = job
-        self.accounts.charge(entry, now)
-        self._place(entry)
+            job.saves(less_s)
+            self._place(job)
 
     def _let_forward(self, now: float) -> None:
         """Promote the oldest background job past tau, at most one in FORWARD_EVERY starts."""
-        if self._since_forward < FORWARD_EVERY or self.waited_for == len(self._waiting):
+        if self._since_forward < FORWARD_EVERY or self.interactive == len(self._waiting):
             return
-        back = (each for each in self._waiting.values() if each.job.stands_back)
-        entry = min(back, key=lambda each: (each.job.arrival_s, each.seq))
-        tau_s = self.tau_of(entry.job.client)
-        if now - entry.job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
+        back = (each for each in self._waiting.values() if each.background_levels)
+        job = min(back, key=lambda each: (each.arrival_s, each.seq))
+        tau_s = self.tau_of(job.client)
+        if now - job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
             return
         self._since_forward = 0
-        self._stand_back(entry, 0)
-        self.waited_for += 1
-        entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
-        self._place(entry)
+        self._set_background(job, 0)
+        self.interactive += 1
+        job.moves.append(Move(now, MoveKind.CAME_FORWARD))
+        self._place(job)
 
-    def _stand_back(self, entry: QueuedJob, levels: int) -> None:
+    def _set_background(self, job: Job, levels: int) -> None:
         """Set the background levels of a job, before it is placed."""
-        entry.job = replace(entry.job, stands_back=levels)
-        if not entry.promoted and not entry.by_operator:
-            entry.rank = entry.job.rank
+        job.background_levels = levels
+        if not job.promoted and not job.by_operator:
+            job.rank = float(job.own_rank)
 
-    def _route(self, entry: QueuedJob, pinned_s: Mapping[str, float] | None) -> None:
+    def _route(self, job: Job, pinned_s: Mapping[str, float] | None) -> None:
         """Choose the worker that a job waits for, under a policy that routes; a valid choice stays."""
-        among, routed = self.policy.candidates, entry.routed
-        if among is None or entry.job.worker:
-            entry.routed = ""
-        elif not routed or not self.fleet.takes(routed, entry.job.able):
-            entry.routed = ""
+        among, routed = self.policy.candidates, job.routed
+        if among is None or job.pinned:
+            job.routed = ""
+        elif not routed or not self.fleet.takes(routed, job.able):
+            job.routed = ""
             pinned_s = self._pinned_s() if pinned_s is None else pinned_s
-            entry.routed = self.fleet.route(entry, among, self._now, pinned_s)
+            job.routed = self.fleet.route(job, among, self._now, pinned_s)
 
     def _place_all(self) -> None:
-        self._turn_s.clear()
         pinned_s = dict[str, float]()  # by those that are placed
-        for entry in self._waiting.values():
-            self._place(entry, pinned_s)
-            if entry.ready:
-                pinned_s[entry.pinned_to] = pinned_s.get(entry.pinned_to, 0.0) + entry.job.cost_s
+        for job in self._waiting.values():
+            self._place(job, pinned_s)
+            if job.ready:
+                pinned_s[job.pinned_to] = pinned_s.get(job.pinned_to, 0.0) + job.cost_s
 
-    def _leave(self, entry: QueuedJob) -> None:
-        client = entry.job.client
-        del self._waiting[entry.job.id]
-        self._unpark(entry)
-        self.waited_for -= not entry.job.stands_back
+    def _leave(self, job: Job) -> None:
+        client = job.client
+        del self._waiting[job.id]
+        self._unpark(job)
+        self.interactive -= not job.background_levels
         self._by_client[client] -= 1
         if not self._by_client[client]:
             del self._by_client[client]
             self._turn_s.pop(client, None)  # its later jobs start with a full tau
 
-    def _stop(self, job_id: str, now: float, *, served: bool) -> QueuedJob:
-        entry = self.running.pop(job_id)
-        self.fleet.ended(entry, served=served)
-        entry.served_s += now - entry.started_s
-        self.claims.stopped(entry.job, entry.started_s, now)
-        running, client = self._clients_running, entry.job.client
+    def _stop(self, job_id: str, now: float, *, served: bool) -> Job:
+        job = self.running.pop(job_id)
+        self.fleet.ended(job, served=served)
+        job.served_s += now - job.started_s
+        self.claims.stopped(job, now)
+        self.accounts.stopped(job, now)
+        running, client = self._clients_running, job.client
         running[client] -= 1
         if not running[client]:
             del running[client]
-        return entry
+        return job
+
+
+def _free(affinity: str) -> float:
+    return 0.0
+
+
+def _share_key(job: Job, excess_s: Excess) -> float:
+    """Return what orders the first jobs of several clients."""
+    return job.key if job.promoted else job.share_key + excess_s.get((job.client, job.interactive), 0.0)
+
+
+def _in_turns(ordered: Iterable[Job], excess_s: Excess, weight_of: Callable[[str], float]) -> Iterator[Job]:
+    """Merge the orders of several clients: each start adds to the service of its client."""
+    had_s, queues = dict(excess_s), dict[tuple[str, bool], deque[Job]]()
+    for job in ordered:
+        queues.setdefault((job.client, job.interactive), deque()).append(job)
+
+    def head(of: tuple[str, bool]) -> tuple[bool, bool, float, float, int, tuple[str, bool]]:
+        job = queues[of][0]
+        return job.held, job.parked, job.rank, _share_key(job, had_s), job.seq, of
+
+    heads = [head(of) for of in queues]
+    heapify(heads)
+    while heads:
+        of = heads[0][-1]
+        job = queues[of].popleft()
+        yield job
+        had_s[of] = had_s.get(of, 0.0) + job.cost_s / weight_of(job.client)
+        if queues[of]:
+            heapreplace(heads, head(of))
+        else:
+            heappop(heads)

@@ -44,7 +44,7 @@ class Kept:
     prompt_tokens: float
     tokens: float
     waits: bool = False  # its answer was cut, and will be continued
-    waited_for: bool = True  # it is interactive
+    interactive: bool = True  # it is interactive
     lost: bool = False  # it waits, but should be evicted
 
     def shares(self, chain: Chain, at: int) -> float:
@@ -177,10 +177,10 @@ class ServerCache:
         if job_id in self._kept:
             self._remove(job_id)
 
-    def left(self, job_id: str, tokens: float, *, waits: bool = True, waited_for: bool = True) -> list[str]:
+    def left(self, job_id: str, tokens: float, *, waits: bool = True, interactive: bool = True) -> list[str]:
         """Record the context of a job that leaves its slot; return the waiting jobs that lose theirs.
 
-        `waits`: the job will be continued; `waited_for`: it is interactive. A context larger than the cache
+        `waits`: the job will be continued; `interactive`: it is interactive. A context larger than the cache
         is not kept and evicts nothing.
         """
         kept = self._kept.get(job_id) or self._add(Kept(job_id, "", NO_CHAIN, tokens, tokens))
@@ -189,7 +189,7 @@ class ServerCache:
         else:
             tokens = kept.tokens  # as its server said, if it did
             self.usual_tokens += USUAL_WEIGHT * (tokens - self.usual_tokens)
-        kept.waits, kept.waited_for, kept.lost = waits, waited_for, False
+        kept.waits, kept.interactive, kept.lost = waits, interactive, False
         self._kept.move_to_end(job_id)
         lost = [*self._evicted_by(job_id, tokens), *[kept] * (waits and tokens > self.room_tokens)]
         for each in lost:
@@ -226,7 +226,7 @@ class ServerCache:
         was cheaper wherever it was measured (semantic scheduling, Eq. 3).
         """
         lost = tokens + self.usual_tokens > self.room_tokens
-        evicted = (each.tokens for each in self._evicted_by(job_id, tokens) if each.waited_for)
+        evicted = (each.tokens for each in self._evicted_by(job_id, tokens) if each.interactive)
         return CutPrice(resume_s + (reread_s(tokens) if lost else 0.0), sum(map(reread_s, evicted)))
 
     def told(self, expected: Expected, cached_tokens: float) -> None:

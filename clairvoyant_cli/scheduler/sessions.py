@@ -125,7 +125,7 @@ class Sessions:
 
     def arrived(self, job: Job, now: float) -> str:
         """Return the id of a new job's session; "" without a chain or in the background."""
-        if not job.prefix or job.stands_back:
+        if not job.prefix or job.background_levels:
             return ""
         session = self._find(job)
         if session is None:
@@ -351,7 +351,7 @@ class Sessions:
         session = self.of(job)
         if session is None or not session.agent or session.active:
             return
-        session.active, session.turn_s, session.worker = True, now, session.worker or job.worker
+        session.active, session.turn_s, session.worker = True, now, session.worker or job.pinned
         self._active[session.id] = session
 
     def active_on(self, station: Station, now: float, waiters: int) -> list[Session]:
@@ -375,10 +375,10 @@ class Sessions:
         for station in self.fleet.stations.values():
             for session in self.active_on(station, now, waiters):
                 own = bool(job.claimed) and (session.client, session.claimed) == (job.client, job.claimed)
-                if own and not job.stands_back:
+                if own and not job.background_levels:
                     continue
                 if session.chain and station.cache.evicts(session.chain):
-                    if job.stands_back:
+                    if job.background_levels:
                         return True
                     most_s = session.returns_p * self._read_s(station.name, session.tokens)
                     if now - job.arrival_s < min(most_s, MAX_QUESTION_S):

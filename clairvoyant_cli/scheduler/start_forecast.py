@@ -10,11 +10,11 @@ from math import ceil, exp, log1p, sqrt
 from operator import itemgetter
 from typing import NamedTuple
 
+from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.newcomers import square_of
 from clairvoyant_cli.scheduler.placement import Station
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
 MAX_LOAD = 0.95  # limit of the load of newcomers: a wait grows at most twentyfold
 
@@ -22,6 +22,7 @@ STRETCH_SHARE = 0.5
 """A guard that lets those pass that waited 1/r as long is taken for one of r / 2: few of them have waited
 just so long. With r waits are overestimated by a quarter, with 1 underestimated by as much."""
 
+PASSES = 4  # of the fixed point: newcomers during a wait make it longer
 MIN_SIGMA, MAX_SIGMA = 0.15, 2.5  # limits of the spread of a wait, as the sigma of its logarithm
 MAX_PLAYED = 200  # jobs simulated to compare policies: some ten milliseconds per policy
 
@@ -48,70 +49,70 @@ class _Plan(NamedTuple):
 class StartForecast:
     """Starts of waiting jobs, computed when asked for, from the policy's `order` and the `oldest` first."""
 
-    def __init__(
-        self, scheduler: Scheduler, order: Iterable[QueuedJob], oldest: Iterable[QueuedJob], now: float
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, order: Iterable[Job], oldest: Iterable[Job], now: float) -> None:
         self._scheduler, self._now = scheduler, now
         self._order, self._oldest = iter(order), iter(oldest)
-        self._longest: QueuedJob | None = None
+        self._longest: Job | None = None
         self._newcomers = scheduler.newcomers.expected(scheduler.policy, now)
         self._since = self._scheduler.since_promotion
         self._slots, self._free_s = _slots(scheduler, now)
-        self._found: dict[QueuedJob, Wait] = {}
+        self._found: dict[Job, Wait] = {}
         self._client_ends: dict[str, list[float]] = {}
         self._work_s = self._squares = 0.0
         self._variance = (len(self._slots) * min(self._free_s, default=0.0)) ** 2
         self._guards = len(self._slots) > 0 and scheduler.policy.guarded
 
-    def of(self, entry: QueuedJob) -> Wait | None:
+    def of(self, job: Job) -> Wait | None:
         """Return when a waiting job will start; None if no server that is up can take it, or it is held."""
-        if not self._scheduler.takers(entry):
+        if not self._scheduler.takers(job):
             return None
-        while entry not in self._found:
+        while job not in self._found:
             following = next(self._order)
             if following not in self._found and self._scheduler.takers(following):
                 self._start_until(following)
-        return self._found[entry]
+        return self._found[job]
 
-    def _start_until(self, entry: QueuedJob) -> None:
+    def _start_until(self, job: Job) -> None:
         """Start a job, and before it those that the guard would start first."""
         while True:
-            plan, age_s = self._plan(entry), self._now - entry.job.arrival_s
-            overdue = None if entry.promoted else self._overdue(entry, plan.mean_s, age_s)
+            plan, age_s = self._plan(job), self._now - job.arrival_s
+            overdue = None if job.promoted else self._overdue(job, plan.mean_s, age_s)
             self._since = 0 if overdue else self._since + 1
             if overdue is None:
-                return self._start(entry, plan)
+                return self._start(job, plan)
             self._start(*overdue)
 
-    def _overdue(self, entry: QueuedJob, in_s: float, age_s: float) -> tuple[QueuedJob, _Plan] | None:
+    def _overdue(self, job: Job, in_s: float, age_s: float) -> tuple[Job, _Plan] | None:
         """Return the job that the guard would start before another, which could start after a time."""
         while self._guards and (self._longest is None or self._longest in self._found):
             self._longest = next(filter(self._scheduler.takers, self._oldest), None)
             self._guards = self._longest is not None
         longest, guard = self._longest, self._scheduler.policy.guard
-        if not self._guards or longest is None or longest is entry or guard is None:
+        if not self._guards or longest is None or longest is job or guard is None:
             return None
-        tau_s, waited_s = self._scheduler.tau_of(longest.job.client), self._now + in_s - longest.job.arrival_s
+        tau_s, waited_s = self._scheduler.tau_of(longest.client), self._now + in_s - longest.arrival_s
         if tau_s is None or waited_s <= tau_s or not guard.allows(waited_s, age_s + in_s, self._since):
             return None
         plan = self._plan(longest)
         return (longest, plan) if plan.mean_s <= in_s else None
 
-    def _plan(self, entry: QueuedJob) -> _Plan:
-        slot, free_s = self._slot_for(entry)
-        number, guard, job = len(self._slots), self._scheduler.policy.guard, entry.job
+    def _plan(self, job: Job) -> _Plan:
+        slot, free_s = self._slot_for(job)
+        number, guard = len(self._slots), self._scheduler.policy.guard
         mean_s = until_s = free_s
-        for _ in range(2):
-            flow = self._newcomers(entry, until_s / 2.0)
+        for _ in range(PASSES):
+            # Where keys age, later newcomers go before it less often.
+            flow = self._newcomers(job, until_s)
             load = min(flow.work_s / number, MAX_LOAD)
-            mean_s = until_s = free_s / (1.0 - load)
-            tau_s = None if guard is None or job.stands_back else self._scheduler.tau_of(job.client)
-            age_s = self._now - job.arrival_s
-            if guard is not None and tau_s is not None and age_s + mean_s > tau_s:
-                stretch = max(guard.stretch * STRETCH_SHARE, 1.0)
-                guarded_s = (free_s - load * age_s / stretch) / (1.0 - load * (1.0 - 1.0 / stretch))
-                mean_s = min(max(guarded_s, free_s + load * max(tau_s - age_s, 0.0)), mean_s)
-                until_s = (mean_s - free_s) / load if load else 0.0
+            mean_s = free_s / (1.0 - load)
+            until_s = (until_s + mean_s) / 2.0
+        tau_s = None if guard is None or job.background_levels else self._scheduler.tau_of(job.client)
+        age_s = self._now - job.arrival_s
+        if guard is not None and tau_s is not None and age_s + mean_s > tau_s:
+            stretch = max(guard.stretch * STRETCH_SHARE, 1.0)
+            guarded_s = (free_s - load * age_s / stretch) / (1.0 - load * (1.0 - 1.0 / stretch))
+            mean_s = min(max(guarded_s, free_s + load * max(tau_s - age_s, 0.0)), mean_s)
+            until_s = (mean_s - free_s) / load if load else 0.0
         grows = mean_s / free_s if free_s else 1.0
         started = len(self._found)
         if number > 1 and started:
@@ -123,12 +124,12 @@ class StartForecast:
         variance = (self._variance + mean_s * flow.squares) * (grows / number) ** 2
         return _Plan(mean_s, variance, free_s, flow.jobs * until_s, slot)
 
-    def _slot_for(self, entry: QueuedJob) -> tuple[int, float]:
+    def _slot_for(self, job: Job) -> tuple[int, float]:
         """Return the slot that a job would take, and when."""
-        slots, free_s, job = self._slots, self._free_s, entry.job
+        slots, free_s = self._slots, self._free_s
         able: Iterable[int] = range(len(slots))
-        if job.worker or entry.routed or job.able:
-            names = {station.name for station in self._scheduler.takers(entry)}
+        if job.pinned or job.routed or job.able:
+            names = {station.name for station in self._scheduler.takers(job)}
             able = [number for number in able if slots[number].name in names]
         slot = min(able, key=free_s.__getitem__)
         ends = self._ends_of(job.client)
@@ -141,25 +142,25 @@ class StartForecast:
             return []
         if client not in self._client_ends:
             running = self._scheduler.running.values()
-            ends = [each.left_s(self._now) for each in running if each.job.client == client]
+            ends = [each.left_s(self._now) for each in running if each.client == client]
             ends = sorted([*ends, *[0.0] * (limit - len(ends))])
             self._client_ends[client] = ends[max(len(ends) - limit, 0) :]
         return self._client_ends[client]
 
-    def _start(self, entry: QueuedJob, plan: _Plan) -> None:
+    def _start(self, job: Job, plan: _Plan) -> None:
         mean_s, number = max(plan.mean_s, 1e-3), len(self._slots)
         spread = log1p(plan.variance / mean_s**2)
         median = exp(-spread / 2.0)
         sigma = min(max(sqrt(spread), MIN_SIGMA), MAX_SIGMA)
         ahead = len(self._found) + plan.passed_by
-        self._found[entry] = Wait(plan.mean_s * median, sigma, plan.alone_s * median, ahead)
+        self._found[job] = Wait(plan.mean_s * median, sigma, plan.alone_s * median, ahead)
         station = self._slots[plan.slot]
-        own_s = entry.remaining_s if number == station.slots else self._scheduler.fleet.own_s(entry, station)
+        own_s = job.remaining_s if number == station.slots else self._scheduler.fleet.own_s(job, station)
         self._free_s[plan.slot] += own_s
-        ends = self._ends_of(entry.job.client)
+        ends = self._ends_of(job.client)
         if ends:
             heapreplace(ends, plan.alone_s + own_s)
-        square = square_of(entry, own_s)
+        square = square_of(job, own_s)
         self._work_s, self._squares = self._work_s + own_s, self._squares + square
         self._variance += square - own_s**2
 
@@ -194,7 +195,7 @@ def starts(scheduler: Scheduler, policy: Policy, now: float) -> Iterator[tuple[s
     """
     every = max(1, ceil(len(scheduler) / MAX_PLAYED))
     trial = scheduler.under(policy, now, every)
-    ends = [(now + entry.left_s(now), job_id) for job_id, entry in trial.running.items()]
+    ends = [(now + job.left_s(now), job_id) for job_id, job in trial.running.items()]
     heapify(ends)
     at = now
     while True:

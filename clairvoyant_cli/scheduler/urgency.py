@@ -73,14 +73,13 @@ class Claims:
         if is_claim(job):
             self._served.charge(job.client, job.cost_s, now)
 
-    def exchanged(self, before: Job, after: Job, started_s: float, now: float) -> None:
-        """Change the charge of a running job whose level changes."""
-        if is_claim(before):
-            self._served.give_back(before.client, before.cost_s, started_s, now)
-        self.started(after, now)
-
-    def stopped(self, job: Job, started_s: float, now: float) -> None:
-        """Replace the predicted cost by the service received."""
+    def withdrawn(self, job: Job, now: float) -> None:
+        """Give back what is left of a running job's charge, before its level changes."""
         if is_claim(job):
-            self._served.give_back(job.client, job.cost_s, started_s, now)
-            self._served.charge(job.client, now - started_s, now)
+            self._served.give_back(job.client, job.cost_s, job.started_s, now)
+
+    def stopped(self, job: Job, now: float) -> None:
+        """Replace the predicted cost by the service received."""
+        self.withdrawn(job, now)
+        if is_claim(job):
+            self._served.charge(job.client, now - job.started_s, now)

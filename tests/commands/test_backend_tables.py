@@ -12,7 +12,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 GPU = '[[backends]]\nname = "gpu"\nurl = "http://gpu:11434"\n'
 TWO = f"""
 [serve]
-policy = "fair"
+policy = "boost"
 
 {GPU}
 kind = "ollama"
@@ -35,7 +35,7 @@ def read(text: str, folder: Path, flags: dict[str, object] | None = None) -> Ser
 
 def test_each_table_is_a_backend(tmp_path: Path) -> None:
     config = read(TWO, tmp_path)
-    assert config.policy == "fair"
+    assert config.policy == "boost"
     assert config.servers() == config.backends
     assert config.backends == (
         BackendConfig("gpu", "http://gpu:11434", "ollama", 4, "gpu.key", 2.0),

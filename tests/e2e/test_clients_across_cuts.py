@@ -65,7 +65,7 @@ async def preempting(way: str) -> AsyncIterator[Daemon]:
     """Run the proxy before one slot, of which it is proved that it goes on in a way."""
     engine = Engine(speed=SPEED, seed=1, answer_tokens=lambda prompt, rng: 1000)
     clock = asyncio.get_running_loop().time
-    async with serve_app(Replay(engine).app) as url, serving(url, policy="srpt", clock=clock) as daemon:
+    async with serve_app(Replay(engine).app) as url, serving(url, policy="boost", clock=clock) as daemon:
         await until(daemon, lambda s: s.backends[0].state == "up")
         worker = daemon.pool.first
         adapter = worker.adapter

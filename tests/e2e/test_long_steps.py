@@ -31,7 +31,7 @@ def turn(number: int) -> bytes:
     return post("/v1/chat/completions", body, f"X-Clairvoyant-Client: agent-{number}")
 
 
-@pytest.mark.parametrize("policy", ["boost", "bounded", "srpt"])
+@pytest.mark.parametrize("policy", ["boost", "sjf"])
 async def test_what_is_told_of_a_long_queue_of_agents(policy: str) -> None:
     engine = Engine(answer_tokens=lambda prompt, rng: 10**6, cache=KvCache())
     async with (

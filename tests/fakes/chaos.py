@@ -172,7 +172,7 @@ class Scene(Generic[V]):
     def release_all(self) -> None:
         """Release what the operator holds."""
         for entry in list(self.daemon.dispatcher.scheduler.waiting()):
-            self.daemon.dispatcher.scheduler.release(entry.job.id, self.now())
+            self.daemon.dispatcher.scheduler.release(entry.id, self.now())
         self.daemon.dispatcher.moved()
 
     def now(self) -> float:
@@ -316,7 +316,7 @@ class CutChaos(Scene[Visitor]):
             self.done[f"held while {found[0]}"] += 1
 
     def _operator_releases(self) -> None:
-        held = [entry.job.id for entry in self.daemon.dispatcher.scheduler.waiting() if entry.held]
+        held = [entry.id for entry in self.daemon.dispatcher.scheduler.waiting() if entry.held]
         if held:
             self.daemon.dispatcher.scheduler.release(self.rng.choice(held), self.now())
             self.daemon.dispatcher.moved()
@@ -486,5 +486,5 @@ def unlike(number: int) -> Engine:
 async def pool_chaos(seed: int = 1) -> AsyncIterator[PoolChaos]:
     """Set the scene; a fault that the daemon logs is an error."""
     engines = {f"w{number}": unlike(number) for number in range(4)}
-    async with scenery(engines, policy="bounded", outage_grace=POOL_GRACE_S) as (daemon, backends, stack):
+    async with scenery(engines, policy="boost", outage_grace=POOL_GRACE_S) as (daemon, backends, stack):
         yield PoolChaos(daemon, backends, random.Random(seed), stack=stack)

@@ -193,7 +193,7 @@ class CaseRunner:
         self.parts = 0
         self.down = False
         parts = self.daemon = daemon_parts("a", kind=dialect.kind, capacity=10**6)
-        parts.dispatcher.scheduler.set_policy(POLICIES["srpt"], 0.0)
+        parts.dispatcher.scheduler.set_policy(POLICIES["boost"], 0.0)
         worker = self.worker = parts.pool["a"]
         proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
         served = Served(dialect.kind, "m", version=worker.version)

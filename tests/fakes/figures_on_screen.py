@@ -39,7 +39,7 @@ def _of_header(state: Snapshot) -> dict[str, tuple[str, ...]]:
     tau, gain = state.tau, state.gain
     busy, slots = state.slots
     known: dict[str, tuple[str, ...]] = {
-        r"order (\S+)": (state.policy,),
+        r"order (?!of )(\S+)": (state.policy,),
         r"τ (\S+)": (duration(tau.tau_s) if tau.tau_s and tau.guards else "off",),
         r"slots \S* ?(\d+)/(\d+)": (str(busy), str(slots)),
         r"waiting (\d\S*)  ": (count(state.waits),),

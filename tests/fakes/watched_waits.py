@@ -16,9 +16,9 @@ from clairvoyant_lab.simulator.workload import (
 
 from clairvoyant_cli.scheduler.explain import Standings
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
+from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
 ROWS = 30
 TOKENS_PER_S, TAU_S = 40.0, 60.0
@@ -110,15 +110,15 @@ class WatchedWaits(SlotSimulation):
         slots, before_s = sum(scheduler.slots.values()), sum(left.values())
         for standing in standings[:ROWS]:
             if standing.start is not None and standing.ahead is not None:
-                number = _number(standing.entry)
+                number = _number(standing.job)
                 shown = Shown(number, now, standing.start, before_s / slots, standing.ahead)
                 self.waits.append(shown)
-            before_s += standing.entry.remaining_s
+            before_s += standing.job.remaining_s
         self.runs += [Shown(_number(e), now, self.ranges.of_run(e), plain_s) for e, plain_s in left.items()]
 
 
-def _number(entry: QueuedJob) -> int:
-    return int(entry.job.id)
+def _number(entry: Job) -> int:
+    return int(entry.id)
 
 
 def _judge(rows: list[tuple[Shown, float, float]]) -> Judged:

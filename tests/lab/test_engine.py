@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from clairvoyant_lab.baselines import ALL_POLICIES
 from clairvoyant_lab.simulator.engine import Preemption, Run, SlotSimulation
 from clairvoyant_lab.simulator.workload import (
     Predictions,
@@ -15,7 +16,6 @@ from clairvoyant_lab.simulator.workload import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 
@@ -26,7 +26,7 @@ def three(arrival_s: list[float], service_s: list[float]) -> Workload:
 
 def serve(policy: str, workload: Workload, **options: object) -> Run:
     """Run a workload with perfect foresight on one slot."""
-    scheduler = Scheduler(POLICIES[policy], workers={"a": 1}, capacity=10_000)
+    scheduler = Scheduler(ALL_POLICIES[policy], workers={"a": 1}, capacity=10_000)
     return SlotSimulation(scheduler, workload, oracle(workload), **options).run()  # type: ignore[arg-type]
 
 
@@ -38,7 +38,7 @@ def test_a_burst_arrives_before_the_first_decision() -> None:
 
 def test_several_slots_run_side_by_side() -> None:
     workload = three([0.0, 0.0, 0.0], [4.0, 4.0, 4.0])
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 1})
+    scheduler = Scheduler(ALL_POLICIES["fcfs"], workers={"a": 1, "b": 1})
     run = SlotSimulation(scheduler, workload, oracle(workload)).run()
     assert sorted(run.finish_s.tolist()) == [4.0, 4.0, 8.0]
 
@@ -63,7 +63,7 @@ def guessed(service_s: list[float], guess_s: list[float], arrival_s: list[float]
     """Return a run under `srpt` on one slot, of guesses with a spread, forty tokens a second."""
     guess = np.array(guess_s)
     predictions = Predictions(np.full(len(guess), 0.5), guess, 2 * guess, 40 * guess, 80 * guess)
-    scheduler = Scheduler(POLICIES["srpt"], workers={"a": 1})
+    scheduler = Scheduler(ALL_POLICIES["srpt"], workers={"a": 1})
     return SlotSimulation(scheduler, three(arrival_s, service_s), predictions, preemption=Preemption())
 
 
@@ -96,12 +96,12 @@ def test_progress_reveals_nothing_of_the_remaining_length() -> None:
 
 def test_a_route_pins_requests_to_workers() -> None:
     workload = three([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 1})
+    scheduler = Scheduler(ALL_POLICIES["fcfs"], workers={"a": 1, "b": 1})
     simulation = SlotSimulation(scheduler, workload, oracle(workload), route=lambda number, now, queue: "b")
     assert simulation.run().finish_s.tolist() == [1.0, 2.0, 3.0]
 
 
-@given(st.integers(0, 1000), st.sampled_from(sorted(POLICIES)), st.integers(1, 3))
+@given(st.integers(0, 1000), st.sampled_from(sorted(ALL_POLICIES)), st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
 def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(
     seed: int, policy: str, slots: int
@@ -110,7 +110,7 @@ def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(
         rng = np.random.default_rng(seed)
         workload = poisson(rng, 60, 0.2 * slots, TwoNormals())
         predictions = noisy_class(rng, workload, 0.8, 3.5, 8.9)
-        scheduler = Scheduler(POLICIES[policy], workers={"a": slots}, tau_s=20.0)
+        scheduler = Scheduler(ALL_POLICIES[policy], workers={"a": slots}, tau_s=20.0)
         return SlotSimulation(scheduler, workload, predictions, preemption=Preemption()).run()
 
     first, second = run(), run()
@@ -119,7 +119,7 @@ def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(
     assert (first.wait_s >= 0.0).all()
 
 
-@given(st.integers(0, 1000), st.sampled_from(["fcfs", "sjf", "bounded", "fair", "quartz"]))
+@given(st.integers(0, 1000), st.sampled_from(["fcfs", "sjf", "bounded", "boost", "quartz"]))
 @settings(max_examples=30, deadline=None)
 def test_the_last_answer_comes_at_the_same_time_under_any_order(seed: int, policy: str) -> None:
     """Work conservation: one slot that never idles is done with a burst when its work is done."""
@@ -142,7 +142,7 @@ def test_no_wait_exceeds_the_bound_the_default_states(
     gaps, costs, guesses = (np.array(column) for column in zip(*requests, strict=True))
     workload = Workload(np.cumsum(gaps), costs, np.zeros(len(costs), dtype=np.int64))
     predictions = Predictions(np.full(len(costs), 0.5), guesses, guesses, guesses)
-    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1}, tau_s=tau_s)
+    scheduler = Scheduler(ALL_POLICIES["bounded"], workers={"a": 1}, tau_s=tau_s)
     run = SlotSimulation(scheduler, workload, predictions).run()
     free_s = 0.0
     for arrival_s, cost_s, wait_s in zip(workload.arrival_s, costs, run.wait_s, strict=True):

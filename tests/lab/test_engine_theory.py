@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from clairvoyant_lab.baselines import ALL_POLICIES
 from clairvoyant_lab.confidence import Estimate, mean_of
 from clairvoyant_lab.simulator.engine import Preemption, Run, SlotSimulation
 from clairvoyant_lab.simulator.workload import Floats, Service, TwoNormals, oracle, poisson
 
-from clairvoyant_cli.scheduler.policy import POLICIES, Policy
+from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from tests.lab import theory
 
@@ -39,7 +40,7 @@ def quantiles(service: TwoNormals) -> Floats:
 
 
 def test_mm1_in_order_of_arrival() -> None:
-    wait = measured(POLICIES["fcfs"], theory.exponential(1.0), RATE_PER_S, lambda run: run.wait_s)
+    wait = measured(ALL_POLICIES["fcfs"], theory.exponential(1.0), RATE_PER_S, lambda run: run.wait_s)
     assert theory.covers(wait, theory.mm1_fcfs_wait_s(RATE_PER_S, 1.0))
 
 
@@ -49,14 +50,14 @@ def test_mmc_in_order_of_arrival() -> None:
     means = []
     for seed in range(SEEDS):
         workload = poisson(np.random.default_rng(seed), REQUESTS, rate, theory.exponential(1.0))
-        scheduler = Scheduler(POLICIES["fcfs"], workers={"a": slots}, capacity=REQUESTS)
+        scheduler = Scheduler(ALL_POLICIES["fcfs"], workers={"a": slots}, capacity=REQUESTS)
         means.append(float(SlotSimulation(scheduler, workload, oracle(workload)).run().wait_s.mean()))
     assert theory.covers(mean_of(means), theory.mmc_fcfs_wait_s(rate, 1.0, slots))
 
 
 def test_mg1_in_order_of_arrival() -> None:
     service = TwoNormals()
-    wait = measured(POLICIES["fcfs"], service, 0.12, lambda run: run.wait_s)
+    wait = measured(ALL_POLICIES["fcfs"], service, 0.12, lambda run: run.wait_s)
     assert theory.covers(wait, theory.mg1_fcfs_wait_s(0.12, quantiles(service)))
 
 
@@ -65,7 +66,7 @@ def test_mg1_shortest_first(exponentially: bool) -> None:
     service: Service = theory.exponential(1.0) if exponentially else TwoNormals()
     rate = RATE_PER_S if exponentially else 0.12
     sizes = theory.exponential_quantiles(1.0) if exponentially else quantiles(TwoNormals())
-    wait = measured(POLICIES["oracle"], service, rate, lambda run: run.wait_s)
+    wait = measured(ALL_POLICIES["oracle"], service, rate, lambda run: run.wait_s)
     assert theory.covers(wait, theory.mg1_sjf_wait_s(rate, sizes))
 
 

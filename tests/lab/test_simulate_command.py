@@ -110,7 +110,7 @@ def test_a_file_without_long_answers_that_arrive_twice_as_fast(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--policy", "nosuch"], "is none of boost, bounded, sjf"),
+        (["--policy", "nosuch"], "is none of boost, sjf"),
         (["--predictor", "tarot"], "is neither oracle"),
         (["--predictor", "class:2"], "accuracy from 0.5 to 1"),
         (["--predictor", "recorded"], "recorded a --workload FILE"),

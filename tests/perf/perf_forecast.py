@@ -16,7 +16,7 @@ from clairvoyant_lab.simulator.workload import Predictions
 from tests.fakes.watched_waits import Q90, TOKENS_PER_S, Judged, WatchedWaits, of_workload, watched
 from tests.perf.harness import options
 
-POLICIES = ("bounded", "srpt", "fcfs")
+POLICIES = ("boost", "sjf", "fcfs")
 LOADS = ("right", "wrong", "bursts", "classes")
 UTILISATIONS = (0.6, 0.8, 0.95)
 SLOTS = ("1 slot", "4 slots")

@@ -12,6 +12,7 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
+from clairvoyant_lab.baselines import ALL_POLICIES
 from clairvoyant_lab.confidence import mean_of
 from clairvoyant_lab.report import Cell, Report, figures, paragraphs, save
 from clairvoyant_lab.simulator.comparison import (
@@ -29,7 +30,6 @@ from clairvoyant_lab.simulator.engine import Preemption
 from clairvoyant_lab.simulator.workload import LONG, Floats, Ints, Service, TwoNormals, poisson
 from clairvoyant_lab.svg import Curve, Plot, Point
 
-from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.starvation import Guard
 from tests.perf.harness import options
 
@@ -74,9 +74,9 @@ def heavy_tailed(rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
 
 def orders() -> list[Variant]:
     """Return the orders and guards, each with known lengths and with 85 % of the classes right."""
-    srpt = POLICIES["srpt"]
+    srpt = ALL_POLICIES["srpt"]
     policies = {
-        "bounded": POLICIES["bounded"],
+        "bounded": ALL_POLICIES["bounded"],
         "srpt": srpt,
         "srpt, 1 of 5 past tau": replace(srpt, guard=Guard(every=4)),
         "srpt, no guard": replace(srpt, guard=None),

@@ -223,7 +223,7 @@ async def main() -> int:
     root, wrong = given.keep or Path(tempfile.mkdtemp(prefix="agents-")), 0
     for name in names:
         direct = await walk(name, target, root / "direct" / name, None)
-        for policy in [None, *(given.policy or ["bounded", "srpt", "fair-srpt"])]:
+        for policy in [None, *(given.policy or ["boost"])]:
             got = await walk(name, target, root / policy / name, policy) if policy else direct
             if (got.finished, got.asked) != (direct.finished, direct.asked):
                 got.differences.append(f"finished {got.finished}, asks {got.asked}; direct {direct.asked}")

@@ -9,7 +9,7 @@ def reviewed(policy: str) -> tuple[Operation, Coverage, list[str]]:
     """Return what is operated under a policy whose upper bounds do not hold, and what was logged."""
     parts, coverage, said = daemon_parts(), Coverage(), list[str]()
     operation = Operation(parts.dispatcher, coverage, lambda: 0.0, lambda _, news: said.append(news))
-    operation.prefer_policy(policy)
+    operation.choose_policy(policy)
     for _ in range(MIN_JUDGED):
         coverage.learn("short", 1.0, 2.0)
     operation.review_predictor()
@@ -24,11 +24,11 @@ def hold_again(operation: Operation, coverage: Coverage) -> None:
 
 async def test_the_operators_choice_holds() -> None:
     operation, coverage, _ = reviewed("quartz")
-    operation.choose_policy("fair")
+    operation.choose_policy("sjf")
     operation.review_predictor()
-    assert operation.policy == "fair"
+    assert operation.policy == "sjf"
     hold_again(operation, coverage)
-    assert operation.policy == "fair"
+    assert operation.policy == "sjf"
 
 
 async def test_quartz_goes_by_arrival_while_its_quantiles_do_not_hold() -> None:
@@ -40,4 +40,4 @@ async def test_quartz_goes_by_arrival_while_its_quantiles_do_not_hold() -> None:
 
 
 async def test_other_policies_go_by_no_quantiles() -> None:
-    assert reviewed("bounded")[0].policy == "bounded"
+    assert reviewed("boost")[0].policy == "boost"

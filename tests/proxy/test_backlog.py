@@ -23,7 +23,7 @@ class Clocked:
         ids = [str(self.count + each) for each in range(jobs)]
         self.count += jobs
         for each in ids:
-            self.scheduler.submit(Job(each, self.now, 1.0, stands_back=background), self.now)
+            self.scheduler.submit(Job(each, self.now, 1.0, background_levels=background), self.now)
         self.backlog.look()
         return ids
 

@@ -26,7 +26,7 @@ from clairvoyant_cli.proxy.observing.metrics import Histogram
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue import operation
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.scheduler.policy import SERVABLE, Policy
+from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.actions import COMMANDS
@@ -178,12 +178,12 @@ async def test_each_action(daemon: Daemon) -> None:
 async def test_start_forecasts_are_given_for_each_policy(daemon: Daemon) -> None:
     async with ControlClient(daemon.base_url) as control:
         outlook = {each.policy: each for each in await control.outlook()}
-    assert tuple(outlook) == SERVABLE
+    assert list(outlook) == list(POLICIES)
     short_first = outlook["sjf"]
     assert short_first.short_s is not None
     assert short_first.long_s is not None
     assert short_first.short_s < short_first.long_s
-    assert outlook["srpt"].cuts
+    assert outlook["boost"].cuts
     assert not short_first.cuts
 
 

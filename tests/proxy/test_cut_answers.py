@@ -95,7 +95,7 @@ async def preempting(
         await server.start()
         stack.push_async_callback(server.stop)
         clock = asyncio.get_running_loop().time
-        settings.setdefault("policy", "srpt")
+        settings.setdefault("policy", "boost")
         daemon = await stack.enter_async_context(serving(server.url, clock=clock, **settings))
         await until(daemon, lambda s: s.backends[0].state == "up")
         worker = daemon.pool.first
@@ -265,7 +265,7 @@ async def test_who_wants_the_same_each_time_is_not_cut_where_it_would_be_read_in
     assert all(each and said.startswith(each) for each in asked_about)
 
 
-@pytest.mark.parametrize("settings", [{"preempt": "off"}, {"policy": "bounded"}])
+@pytest.mark.parametrize("settings", [{"preempt": "off"}, {"policy": "sjf"}])
 @virtually
 async def test_switched_off_nothing_is_touched(settings: dict[str, Any]) -> None:
     async with preempting(**settings) as (daemon, _), raw_client(daemon.base_url) as client:

@@ -7,12 +7,12 @@ from clairvoyant_lab.virtual_time import run_virtually
 
 from tests.fakes.chaos import cut_chaos
 
-SRPT = ("srpt", "srpt", "bounded", "fcfs")
+CUTTING = ("boost", "boost", "urgency")
 
 
 @pytest.mark.parametrize(
     ("policies", "workers", "slots"),
-    [(SRPT, 1, 1), (SRPT, 2, 1), (("srpt",), 1, 2), (("rr", "rr-sjf", "srpt"), 2, 1)],
+    [(CUTTING, 1, 1), (CUTTING, 2, 1), (("boost",), 1, 2), (("rr", "rr-sjf", "boost"), 2, 1)],
     ids=["one", "two workers", "two slots", "turns"],
 )
 def test_all_end_once_and_read_what_was_written(policies: Sequence[str], workers: int, slots: int) -> None:

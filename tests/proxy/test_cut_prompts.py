@@ -133,11 +133,10 @@ async def ask_short(daemon: Daemon) -> None:
         assert (await other.ask(short())).status == 200
 
 
-@pytest.mark.parametrize("policy", ["bounded", "srpt"])
 @pytest.mark.parametrize("route", ROUTES)
-async def test_it_is_sent_again_byte_for_byte(route: str, policy: str) -> None:
+async def test_it_is_sent_again_byte_for_byte(route: str) -> None:
     path, more = ROUTES[route]
-    async with reading(policy=policy) as (daemon, server, client):
+    async with reading() as (daemon, server, client):
         client.send(long(path, **more))
         await until(daemon, reads)
         await ask_short(daemon)

@@ -156,7 +156,7 @@ async def test_what_has_no_such_field_and_what_is_no_generation_goes_as_it_is() 
 
 
 async def test_past_the_cap_requests_wait_here_by_our_policy() -> None:
-    async with before_an_engine(slots=1, policy="bounded") as (daemon, engine), AsyncExitStack() as clients:
+    async with before_an_engine(slots=1, policy="boost") as (daemon, engine), AsyncExitStack() as clients:
         for prompt in ("0.9 an essay", "0.8 another", "0.1 a word"):
             client = await clients.enter_async_context(raw_client(daemon.base_url))
             client.send(post(CHAT, chat(prompt)))

@@ -32,7 +32,7 @@ class Record:
     def __init__(self, model: str, affinity: str = "", number: int = 0) -> None:
         self.job = Job(f"{model}-{number}", float(number), cost_s=1.0, affinity=affinity or model)
         route = adapter_of("ollama").route_of(b"POST", "/api/chat")
-        self.asked = Asked(self.job, route, ParsedRequest(model=model), UNKNOWN)
+        self.asked = Asked(route, ParsedRequest(model=model), UNKNOWN)
         self.totals = Totals()
         self.phase = Phase.QUEUED
 
@@ -165,7 +165,9 @@ async def test_a_start_counts_only_if_an_answer_began(how: str, status: int, cou
             return tasks.create_task(cast("Coroutine[None, None, None]", work))
 
         dispatcher = Dispatcher(queue, clock=lambda: 1.0, spawn=spawn)
-        exchange = Exchange(asked("a").asked, asyncio.get_running_loop().create_future())
+        exchange = Exchange(
+            (record := asked("a")).job, record.asked, asyncio.get_running_loop().create_future()
+        )
         dispatcher.submit(exchange)
         assert queue.residency.price_s("ollama", "a") == 0.0
         queue.pause()

@@ -48,7 +48,7 @@ async def small_cache() -> AsyncIterator[tuple[Daemon, RawClient, RawClient]]:
     clock = asyncio.get_running_loop().time
     async with (
         serve_app(Replay(engine).app) as url,
-        serving(url, slots=1, clock=clock, policy="bounded") as daemon,
+        serving(url, slots=1, clock=clock, policy="boost") as daemon,
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as other,
     ):

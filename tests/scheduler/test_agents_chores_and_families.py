@@ -2,8 +2,6 @@
 
 from statistics import fmean
 
-import pytest
-
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.queue import MAX_BACK_S, Scheduler
 from clairvoyant_cli.scheduler.sessions import USUAL_GAP_S
@@ -13,7 +11,7 @@ from tests.scheduler.test_sessions import answer, queue, serve, started, turn
 def title(now: float) -> Job:
     """Return a title request that claims the session of agent a."""
     chain = turn("title", 0).prefix
-    return Job("title", now, cost_s=1.0, tokens=9.0, prefix=chain, claimed="a", stands_back=10)
+    return Job("title", now, cost_s=1.0, tokens=9.0, prefix=chain, claimed="a", background_levels=10)
 
 
 def test_a_title_does_not_evict_a_session_that_comes_back() -> None:
@@ -107,10 +105,9 @@ def finished(scheduler: Scheduler, *, claims: bool) -> dict[str, float]:
     return done
 
 
-@pytest.mark.parametrize("policy", ["bounded", "fair-srpt"])
-def test_parents_are_done_sooner_as_families(policy: str) -> None:
-    apart = finished(queue(room=500.0, policy=policy), claims=False)
-    together = finished(queue(room=500.0, policy=policy), claims=True)
+def test_parents_are_done_sooner_as_families() -> None:
+    apart = finished(queue(room=500.0, policy="boost"), claims=False)
+    together = finished(queue(room=500.0, policy="boost"), claims=True)
     assert fmean(together.values()) < fmean(apart.values())
     assert max(together.values()) <= max(apart.values())
 

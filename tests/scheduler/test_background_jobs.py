@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import FORWARD_EVERY, MAX_BACK_S, Scheduler
 
 
@@ -17,10 +17,12 @@ def question(number: int, at: float) -> Job:
 
 
 def title(name: str = "title") -> Job:
-    return Job(name, 0.0, p_long=0.0, cost_s=1.0, cost_high_s=2.0, tokens=10.0, client="ben", stands_back=10)
+    return Job(
+        name, 0.0, p_long=0.0, cost_s=1.0, cost_high_s=2.0, tokens=10.0, client="ben", background_levels=10
+    )
 
 
-@pytest.mark.parametrize("name", SERVABLE)
+@pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(("tau_s", "within_s"), [(100.0, 140.0), (None, MAX_BACK_S + 40.0)])
 def test_background_jobs_wait_for_interactive_ones_until_tau(
     name: str, tau_s: float | None, within_s: float
@@ -41,7 +43,7 @@ def test_background_jobs_wait_for_interactive_ones_until_tau(
     assert now <= within_s + 20.0
 
 
-@pytest.mark.parametrize("name", SERVABLE)
+@pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("tau_s", [100.0, None])
 def test_consecutive_background_jobs_never_delay_a_question(name: str, tau_s: float | None) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=tau_s)
@@ -61,9 +63,8 @@ def test_consecutive_background_jobs_never_delay_a_question(name: str, tau_s: fl
     assert min(after - before for before, after in pairwise(at)) >= FORWARD_EVERY
 
 
-@pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
-def test_background_jobs_do_not_raise_the_cost_of_a_cut(name: str) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+def test_background_jobs_do_not_raise_the_cost_of_a_cut() -> None:
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(question(1, 0.0), 0.0)
     assert scheduler.next(0.0) is not None
     for number in range(30):
@@ -75,7 +76,7 @@ def test_background_jobs_do_not_raise_the_cost_of_a_cut(name: str) -> None:
 
 
 def test_a_question_cuts_a_background_job_which_still_ends() -> None:
-    scheduler = Scheduler(POLICIES["srpt"], workers={"a": 1}, tau_s=50.0)
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=50.0)
     scheduler.submit(title(), 0.0)
     assert scheduler.next(0.0) is not None
     scheduler.submit(question(1, 0.1), 0.1)
@@ -88,9 +89,8 @@ def test_a_question_cuts_a_background_job_which_still_ends() -> None:
     assert scheduler.next(60.0).job.id == "title"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
-def test_a_question_cuts_a_background_job_whatever_its_prefill(name: str) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+def test_a_question_cuts_a_background_job_whatever_its_prefill() -> None:
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(title(), 0.0)
     assert scheduler.next(0.0) is not None
     scheduler.submit(question(1, 0.1), 0.1)
@@ -100,11 +100,10 @@ def test_a_question_cuts_a_background_job_whatever_its_prefill(name: str) -> Non
     assert not scheduler.preemptions(0.1), "somebody would wait for what goes for it"
 
 
-@pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
-def test_a_promoted_background_job_is_protected_for_its_predicted_length(name: str) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+def test_a_promoted_background_job_is_protected_for_its_predicted_length() -> None:
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), tokens_q90=20.0), 0.0)
-    assert scheduler.next(700.0).job.stands_back == 0  # type: ignore[union-attr]
+    assert scheduler.next(700.0).job.background_levels == 0  # type: ignore[union-attr]
     scheduler.submit(question(1, 702.0), 702.0)
     scheduler.progress("title", 15.0)
     assert not scheduler.preemptions(702.0)
@@ -112,9 +111,8 @@ def test_a_promoted_background_job_is_protected_for_its_predicted_length(name: s
     assert [cut.job_id for cut in scheduler.preemptions(702.0)] == ["title"]
 
 
-@pytest.mark.parametrize("name", ["fair", "fair-srpt"])
-def test_background_work_does_not_delay_its_clients_questions(name: str) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+def test_background_work_does_not_delay_its_clients_questions() -> None:
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
     for number in range(3):
         scheduler.submit(question(number, 0.0), 0.0)
     assert scheduler.next(0.0) is not None
@@ -125,9 +123,8 @@ def test_background_work_does_not_delay_its_clients_questions(name: str) -> None
     assert scheduler.next(20.0).job.id == "question 3"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["fair", "fair-srpt"])
-def test_background_jobs_share_fairly(name: str) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+def test_background_jobs_share_fairly() -> None:
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
     for number in range(5):
         scheduler.submit(title(f"title {number}"), 0.0)
     scheduler.submit(replace(title("ann's"), client="ann", cost_s=1.5), 0.0)
@@ -136,11 +133,10 @@ def test_background_jobs_share_fairly(name: str) -> None:
     assert scheduler.next(1.0).job.id == "ann's"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["fair", "fair-srpt"])
-def test_promoted_background_work_does_not_delay_its_clients_questions(name: str) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+def test_promoted_background_work_does_not_delay_its_clients_questions() -> None:
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), cost_s=30.0), 0.0)
-    assert scheduler.next(700.0).job.stands_back == 0  # type: ignore[union-attr]
+    assert scheduler.next(700.0).job.background_levels == 0  # type: ignore[union-attr]
     scheduler.submit(replace(question(1, 702.0), client="ben"), 702.0)
     scheduler.submit(replace(question(2, 702.0), client="cy", cost_s=25.0), 702.0)
     scheduler.finish("title", 731.0)
@@ -148,7 +144,7 @@ def test_promoted_background_work_does_not_delay_its_clients_questions(name: str
 
 
 def test_a_cancelled_job_is_charged_for_service_before_a_cut() -> None:
-    scheduler = Scheduler(POLICIES["fair-srpt"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1})
     scheduler.submit(question(1, 0.0), 0.0)
     assert scheduler.next(0.0) is not None
     scheduler.requeue("question 1", 15.0, worker="a")
@@ -158,7 +154,7 @@ def test_a_cancelled_job_is_charged_for_service_before_a_cut() -> None:
     assert scheduler.next(15.0).job.id == "question 3"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", SERVABLE)
+@pytest.mark.parametrize("name", POLICIES)
 def test_a_title_waits_for_a_question_that_arrives_after_it(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), not_before_s=0.25), 0.0)
@@ -171,7 +167,7 @@ def test_a_title_waits_for_a_question_that_arrives_after_it(name: str) -> None:
     assert scheduler.next(0.25).job.id == "title"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", [name for name in SERVABLE if POLICIES[name].preemptive])
+@pytest.mark.parametrize("name", [name for name in POLICIES if POLICIES[name].preemptive])
 def test_nothing_is_cut_before_a_jobs_earliest_start(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title("long"), cost_s=50.0, tokens=500.0), 0.0)
@@ -183,15 +179,14 @@ def test_nothing_is_cut_before_a_jobs_earliest_start(name: str) -> None:
 
 
 def test_a_promoted_job_ignores_its_earliest_start() -> None:
-    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1})
     scheduler.submit(replace(title(), not_before_s=0.25), 0.0)
     scheduler.promote("title", 0.0)
     assert scheduler.next(0.0).job.id == "title"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
-def test_an_endless_background_job_is_cut_for_each_question(name: str) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=50.0)
+def test_an_endless_background_job_is_cut_for_each_question() -> None:
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=50.0)
     scheduler.submit(replace(title("endless"), cost_s=60.0, tokens=500.0), 0.0)
     now, forward = 0.0, 0
     assert scheduler.next(now) is not None
@@ -206,5 +201,5 @@ def test_an_endless_background_job_is_cut_for_each_question(name: str) -> None:
             now += 2.0
             scheduler.finish(started.job.id, now)
         assert started is not None
-        forward += not started.job.stands_back
+        forward += not started.job.background_levels
     assert forward, "it came forward"

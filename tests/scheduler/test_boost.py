@@ -7,12 +7,11 @@ import pytest
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, boosted, tuned
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.tail_rate import LEAST, SHARE, SPARE, USUAL_RATE, TailRate
 
 
-def waiting(arrival_s: float, cost_s: float) -> QueuedJob:
-    return QueuedJob(Job("", arrival_s, cost_s=cost_s), 0, 0.0, arrival_s)
+def waiting(arrival_s: float, cost_s: float) -> Job:
+    return Job("", arrival_s, cost_s=cost_s, queued_s=arrival_s)
 
 
 def test_long_answers_keep_the_order_of_arrival_and_short_ones_pass() -> None:

@@ -38,7 +38,7 @@ def turns(number: int, name: str = "a", size: int = 600) -> Messages:
 class Desk:
     """A scheduler, and a server with one slot that reads four characters a token and holds one prompt."""
 
-    scheduler: Scheduler = field(default_factory=lambda: Scheduler(POLICIES["bounded"], workers={"gpu": 1}))
+    scheduler: Scheduler = field(default_factory=lambda: Scheduler(POLICIES["boost"], workers={"gpu": 1}))
     now: float = 0.0
     held: Chain = NO_CHAIN
     news: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Desk:
             job.id, tokens, 50.0, cached(shared), calls_tool=True, now=self.now + 1.0
         )
         self.news += [told] if told else []
-        session = self.scheduler.sessions.of(self.scheduler.running[job.id].job)
+        session = self.scheduler.sessions.of(self.scheduler.running[job.id])
         assert session is not None
         self.scheduler.finish(job.id, self.now + 1.0)
         self.held = chain

@@ -25,7 +25,7 @@ def waiting(
 
 def standing(scheduler: Scheduler, now: float, running_s: float = 0.0) -> dict[str, Standing]:
     """Return where each stands, by its id."""
-    return {each.entry.job.id: each for each in Standings(scheduler, now, running_s, 1)}
+    return {each.job.id: each for each in Standings(scheduler, now, running_s, 1)}
 
 
 def start(standing: Standing) -> float:
@@ -55,14 +55,14 @@ def test_the_first_standing_is_the_next_start_with_its_reason(
         first = Standings(scheduler, now, 0.0, 1)[0]
         started = scheduler.next(now)
         assert started is not None
-        assert started.job.id == first.entry.job.id
+        assert started.job.id == first.job.id
         assert (started.reason is Reason.TAU) == (first.cause is Cause.GUARD)
         scheduler.finish(started.job.id, now)
 
 
 def test_past_tau_a_place_is_by_size_while_the_guard_starts_none() -> None:
     jobs = [Job(f"{n}", 0.0, p_long=n / 10.0, cost_s=n + 1.0, tokens=n + 1.0) for n in range(3)]
-    found = standing(waiting("bounded", jobs, tau_s=1.0), 100.0)  # nobody has waited longer than another
+    found = standing(waiting("boost", jobs, tau_s=1.0), 100.0)  # nobody has waited longer than another
     assert {each.cause for each in found.values()} == {Cause.SIZE}
     assert found["2"].overdue_s == 99.0
 
@@ -89,7 +89,7 @@ def test_a_policy_without_a_guard_knows_no_tau() -> None:
 
 def test_waits_are_shown_beside_those_of_arrival_order() -> None:
     jobs = [Job("long", 0.0, cost_s=30.0), Job("short", 1.0, cost_s=2.0)]
-    found = standing(waiting("bounded", [Job("first", 0.0, cost_s=4.0), *jobs], runs=1), 2.0, running_s=2.0)
+    found = standing(waiting("boost", [Job("first", 0.0, cost_s=4.0), *jobs], runs=1), 2.0, running_s=2.0)
     short, long = found["short"], found["long"]
     assert [(each.rank, each.rank_fcfs) for each in (short, long)] == [(1, 2), (2, 1)]
     assert start(short) < start(long) < short.start_fcfs_s
@@ -99,7 +99,7 @@ def test_waits_are_shown_beside_those_of_arrival_order() -> None:
 def test_operator_actions_and_client_limits_are_explained() -> None:
     jobs = [Job(name, 0.0, cost_s=1.0, client="c" if name == "quota" else "") for name in ("runs", "quota")]
     tenants = {"c": Tenant(max_running=1)}
-    scheduler = waiting("bounded", [Job("first", 0.0, client="c"), *jobs], tenants=tenants)
+    scheduler = waiting("boost", [Job("first", 0.0, client="c"), *jobs], tenants=tenants)
     scheduler.set_slots("a", 2)
     scheduler.next(0.0)
     for name in ("held", "top", "wished"):
@@ -121,7 +121,7 @@ def test_operator_actions_and_client_limits_are_explained() -> None:
 def test_a_server_that_is_down_is_not_blamed_on_the_client() -> None:
     able = {"b": frozenset({"b"}), "any": frozenset[str]()}
     jobs = [Job(name, 0.0, cost_s=1.0, client="c", able=able[name]) for name in able]
-    scheduler = waiting("bounded", jobs, tenants={"c": Tenant(max_running=0)})
+    scheduler = waiting("boost", jobs, tenants={"c": Tenant(max_running=0)})
     scheduler.set_slots("b", 0)
     found = standing(scheduler, 1.0)
     assert (found["b"].cause, found["any"].cause) == (Cause.DOWN, Cause.LIMIT)
@@ -129,26 +129,33 @@ def test_a_server_that_is_down_is_not_blamed_on_the_client() -> None:
 
 
 def test_a_background_job_has_no_tau_and_is_a_chore() -> None:
-    chore = standing(waiting("bounded", [Job("c", 0.0, stands_back=100)], tau_s=10.0), 300.0)["c"]
+    chore = standing(waiting("boost", [Job("c", 0.0, background_levels=100)], tau_s=10.0), 300.0)["c"]
     assert (chore.cause, chore.tau_s, chore.overdue_s) == (Cause.CHORE, None, None)
 
 
 def test_a_job_whose_model_is_not_loaded_waits_for_a_swap() -> None:
     jobs = [Job(model, 0.0, cost_s=1.0, affinity=model) for model in ("loaded", "other")]
-    scheduler = waiting("bounded", jobs, load_s={"loaded": 5.0, "other": 5.0})
+    scheduler = waiting("boost", jobs, load_s={"loaded": 5.0, "other": 5.0})
     scheduler.residency.set("a", frozenset({"loaded"}))
     found = standing(scheduler, 1.0)
     assert {name: each.cause for name, each in found.items()} == {"loaded": Cause.SIZE, "other": Cause.SWAP}
 
 
 @pytest.mark.parametrize(
-    ("policy", "word"), [("fair", Cause.SHARE), ("rr", Cause.ARRIVAL), ("srpt", Cause.SIZE)]
+    ("policy", "word"), [("rr", Cause.ARRIVAL), ("boost", Cause.SIZE), ("sjf", Cause.SIZE)]
 )
 def test_the_policy_says_what_it_goes_by(policy: str, word: Cause) -> None:
     assert standing(waiting(policy, [Job("a", 0.0)]), 1.0)["a"].cause is word
 
 
+def test_who_had_more_service_than_others_waits_by_share() -> None:
+    scheduler = waiting("boost", [Job("a", 0.0, client="ann"), Job("b", 0.0, client="ben")])
+    scheduler.accounts.started(Job("before", 0.0, cost_s=9.0, client="ann"), 0.0)
+    found = standing(scheduler, 1.0)
+    assert {name: each.cause for name, each in found.items()} == {"a": Cause.SHARE, "b": Cause.SIZE}
+
+
 def test_nothing_starts_while_dispatching_is_paused() -> None:
-    scheduler = waiting("bounded", [Job("a", 0.0, cost_s=1.0)])
+    scheduler = waiting("boost", [Job("a", 0.0, cost_s=1.0)])
     scheduler.pause()
     assert standing(scheduler, 1.0)["a"].start is None

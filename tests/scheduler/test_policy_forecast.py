@@ -3,7 +3,7 @@
 import pytest
 
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import MAX_PLAYED, starts
 
@@ -23,14 +23,14 @@ def test_forecast_starts_follow_predicted_ends() -> None:
     assert dict(starts(scheduler, POLICIES["sjf"], 1.0)) == {"j2": 3.0, "j3": 4.0, "j1": 6.0}
 
 
-@pytest.mark.parametrize("policy", SERVABLE)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_forecast_does_not_change_the_queue(policy: str) -> None:
     scheduler = queue("sjf", 4.0, 10.0, 1.0, 2.0)
     scheduler.hold("j3", 0.0)
     assert {job_id for job_id, _ in starts(scheduler, POLICIES[policy], 1.0)} == {"j1", "j2"}
     assert scheduler.policy is POLICIES["sjf"]
     assert list(scheduler.running) == ["j0"]
-    assert [entry.job.id for entry in scheduler.waiting()] == ["j2", "j1", "j3"]
+    assert [entry.id for entry in scheduler.waiting()] == ["j2", "j1", "j3"]
     scheduler.finish("j0", 4.0)
     dispatch = scheduler.next(4.0)
     assert dispatch is not None

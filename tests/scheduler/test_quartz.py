@@ -18,7 +18,7 @@ def quartz(workers: int, capacity: int = 100) -> Scheduler:
 
 
 def waiting_for(scheduler: Scheduler) -> dict[str, str]:
-    return {entry.job.id: entry.routed for entry in scheduler.waiting()}
+    return {entry.id: entry.routed for entry in scheduler.waiting()}
 
 
 def test_the_lower_quantile_goes_first() -> None:

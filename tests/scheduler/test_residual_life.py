@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.residual_life import (
     MIN_SIGMA,
     Z90,
@@ -89,7 +88,7 @@ def test_without_a_spread_the_residual_is_the_rest_or_a_tenth() -> None:
 
 
 def test_remaining_seconds_scale_with_remaining_tokens() -> None:
-    entry = QueuedJob(Job("a", 0.0, cost_s=10.0, tokens=100.0, tokens_q90=180.0), 0, 0.0, 0.0)
+    entry = Job("a", 0.0, cost_s=10.0, tokens=100.0, tokens_q90=180.0)
     assert entry.remaining_s == 10.0
     entry.done_tokens = 300.0
     assert entry.remaining_s == pytest.approx(mean_residual(300.0, 100.0, 180.0) / 10.0)

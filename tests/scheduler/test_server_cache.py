@@ -173,7 +173,7 @@ def test_a_cut_without_room_costs_a_prefill() -> None:
 
 def test_background_contexts_are_free_to_evict() -> None:
     cache = ServerCache(0, 100.0)
-    cache.left("title", 30.0, waited_for=False)
+    cache.left("title", 30.0, interactive=False)
     cache.left("answer", 30.0)
     assert price(cache, 60.0).evicts_s == 0.0
     assert price(cache, 90.0).evicts_s == 3.0

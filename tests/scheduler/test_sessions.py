@@ -34,7 +34,7 @@ def turn(name: str, number: int, now: float = 0.0, **more: Any) -> Job:
     return Job(f"{name}{number}", now, prefix=prefix, prompt_tokens=prompt_tokens, **given)
 
 
-def queue(slots: int = 1, room: float | None = None, policy: str = "bounded", **more: Any) -> Scheduler:
+def queue(slots: int = 1, room: float | None = None, policy: str = "boost", **more: Any) -> Scheduler:
     """Return a queue for one server whose cache behind the slots holds `room` tokens, None: unknown."""
     scheduler = Scheduler(POLICIES[policy], workers={"gpu": slots}, **more)
     scheduler.set_slots("gpu", slots, at_once=slots)
@@ -70,7 +70,7 @@ def test_the_next_turn_costs_what_is_unread() -> None:
     serve(scheduler, turn("a", 0), 0.0)
     scheduler.submit(turn("a", 1), 2.0)
     scheduler.submit(turn("b", 1), 2.0)
-    costs = {entry.job.id: entry.job.cost_s for entry in scheduler.waiting()}
+    costs = {entry.id: entry.cost_s for entry in scheduler.waiting()}
     assert costs == {"a1": pytest.approx(20.0 + 1.0 - 10.5), "b1": pytest.approx(21.0)}
 
 
@@ -79,10 +79,10 @@ def test_a_waiting_turn_is_priced_again_when_its_conversation_is_read() -> None:
     scheduler.pause()
     scheduler.submit(turn("a", 0), 0.0)
     scheduler.submit(turn("a", 1), 0.0)
-    assert [entry.job.cost_s for entry in scheduler.waiting()] == pytest.approx([11.0, 21.0])
+    assert [entry.cost_s for entry in scheduler.waiting()] == pytest.approx([11.0, 21.0])
     scheduler.resume()
     assert started(scheduler, 0.0) == ["a0"]
-    assert [entry.job.cost_s for entry in scheduler.waiting()] == pytest.approx([11.0])
+    assert [entry.cost_s for entry in scheduler.waiting()] == pytest.approx([11.0])
 
 
 def test_sessions_that_do_not_fit_together_are_served_one_after_the_other() -> None:
@@ -193,7 +193,7 @@ def test_after_tau_a_parked_session_takes_the_turn_of_the_one_that_has_had_it_lo
                 answer(scheduler, again, now + 1.5)
         assert now < 200.0
     assert now > 30.0
-    assert scheduler.sessions.of(scheduler.running["a0"].job) is not None
+    assert scheduler.sessions.of(scheduler.running["a0"]) is not None
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "rr", "quartz"])
@@ -268,7 +268,7 @@ def test_a_change_of_policy_parks_a_request_that_can_be_cancelled() -> None:
     scheduler = queue(room=500.0, policy="fcfs")
     serve(scheduler, turn("a", 0), 0.0)
     scheduler.submit(turn("b", 0, 1.0), 1.0)
-    scheduler.set_policy(POLICIES["bounded"], 1.0)
+    scheduler.set_policy(POLICIES["boost"], 1.0)
     assert started(scheduler, 1.1) == []
     assert scheduler.cancel("b0", 1.2)
 

@@ -15,7 +15,7 @@ def job(name: str, cost_s: float, at_s: float = 0.0, **more: object) -> Job:
     return Job(name, at_s, cost_s=cost_s, tokens=cost_s * 40.0, tokens_q90=cost_s * 44.0, **more)  # type: ignore[arg-type]
 
 
-def busy(*running: Job, policy: str = "bounded", slots: int = 1, **options: object) -> Scheduler:
+def busy(*running: Job, policy: str = "boost", slots: int = 1, **options: object) -> Scheduler:
     """Return a scheduler of one worker that runs these jobs."""
     scheduler = Scheduler(POLICIES[policy], workers={"a": slots}, **options)  # type: ignore[arg-type]
     for each in running:
@@ -25,7 +25,7 @@ def busy(*running: Job, policy: str = "bounded", slots: int = 1, **options: obje
 
 
 def standings(scheduler: Scheduler, now: float) -> dict[str, Standing]:
-    return {each.entry.job.id: each for each in Standings(scheduler, now, 0.0, 1)}
+    return {each.job.id: each for each in Standings(scheduler, now, 0.0, 1)}
 
 
 def start_s(scheduler: Scheduler, job_id: str, now: float) -> float:
@@ -81,16 +81,16 @@ def arrived(policy: str, tau_s: float | None = None) -> Scheduler:
 
 
 def test_newcomers_that_go_before_a_job_are_part_of_its_forecast() -> None:
-    long = standings(arrived("bounded"), 312.0)["long"]
+    long = standings(arrived("boost"), 312.0)["long"]
     assert (long.rank, long.start is not None) == (11, True)
     assert long.ahead is not None
     assert long.ahead > 13.0
-    assert start_s(arrived("bounded"), "long", 312.0) > 1.3 * 44.0  # the work before it now
+    assert start_s(arrived("boost"), "long", 312.0) > 1.3 * 44.0  # the work before it now
     assert standings(arrived("fcfs"), 312.0)["w9"].ahead == pytest.approx(10.0)
 
 
 def test_the_guard_limits_how_many_go_before_a_job() -> None:
-    assert start_s(arrived("bounded", 50.0), "long", 312.0) < 0.9 * start_s(arrived("bounded"), "long", 312.0)
+    assert start_s(arrived("boost", 20.0), "long", 312.0) < 0.9 * start_s(arrived("boost"), "long", 312.0)
 
 
 def test_a_client_at_its_limit_waits_for_its_own_slot() -> None:
@@ -102,9 +102,9 @@ def test_a_client_at_its_limit_waits_for_its_own_slot() -> None:
 
 
 def test_a_job_waits_for_a_server_that_can_take_it() -> None:
-    scheduler = busy(job("runs", 60.0), policy="bounded")
+    scheduler = busy(job("runs", 60.0), policy="boost")
     scheduler.set_slots("b", 1)
-    scheduler.submit(job("short", 5.0, worker="b"), 0.0)
+    scheduler.submit(job("short", 5.0, pinned="b"), 0.0)
     scheduler.next(0.0)
     scheduler.submit(job("waits for a", 1.0, able=frozenset({"a"})), 0.0)
     scheduler.submit(job("waits for b", 2.0, able=frozenset({"b"})), 0.0)
@@ -114,14 +114,14 @@ def test_a_job_waits_for_a_server_that_can_take_it() -> None:
 def test_a_job_past_tau_whose_server_is_down_delays_no_forecast() -> None:
     scheduler = busy(job("runs", 60.0), policy="sjf", tau_s=5.0)
     scheduler.set_slots("b", 0)
-    scheduler.submit(job("stranded", 1.0, worker="b"), 0.0)
+    scheduler.submit(job("stranded", 1.0, pinned="b"), 0.0)
     scheduler.submit(job("next", 5.0, at_s=1.0), 1.0)
     assert start_s(scheduler, "next", 50.0) < 20.0
     assert standings(scheduler, 50.0)["stranded"].start is None
 
 
 def test_four_of_five_starts_and_ends_fall_into_their_ranges() -> None:
-    cases = (("bounded", 1), ("bounded", 4), ("srpt", 4))
+    cases = (("boost", 1), ("boost", 4), ("boost", 4))
     runs = [watched(policy, "right", 0.8, slots, 7, 300, 4.0) for policy, slots in cases]
     waits, ends = zip(*(run.judged() for run in runs), strict=True)
     assert sum(each.rows for each in waits) > 500

@@ -10,7 +10,7 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 
 def started() -> Scheduler:
     """A job that runs from 0 on, of a thousand tokens in a hundred seconds."""
-    scheduler = Scheduler(POLICIES["srpt"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1})
     scheduler.submit(Job("long", 0.0, cost_s=100.0, cost_high_s=200.0, tokens=1000.0, tokens_q90=2000.0), 0.0)
     assert scheduler.next(0.0) is not None
     return scheduler
@@ -55,7 +55,7 @@ class Slow:
 
 
 def test_preemption_on_a_slow_server_counts_its_seconds() -> None:
-    scheduler = Scheduler(POLICIES["srpt"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1})
     scheduler.set_speed("a", Slow())
     for name, tokens in (("long", 1000.0), ("short", 990.0)):
         scheduler.submit(Job(name, 0.0, cost_s=tokens / 10.0, tokens=tokens, tokens_q90=1.5 * tokens), 0.0)

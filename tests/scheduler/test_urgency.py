@@ -156,13 +156,13 @@ def test_ignored_claims_are_marked_and_a_lone_clients_claims_count() -> None:
     scheduler.submit(job("later", 4, 0.1, client="loud", urgency_by=Said.CLIENT), 0.0)
     for second in range(100):
         assert started(scheduler, float(second)).startswith("loud")  # charged a second each
-    assert all(entry.job.urgency_by == Said.CLIENT for entry in scheduler.waiting())
+    assert all(entry.urgency_by == Said.CLIENT for entry in scheduler.waiting())
     scheduler.submit(job("modest", 1, 5.0, 100.0, client="modest", urgency_by=Said.PREDICTOR), 100.0)
     dispatch = scheduler.next(100.0)
     assert dispatch is not None
     assert (dispatch.job.id, dispatch.reason) == ("modest", Reason.POLICY)
-    refused = [entry for entry in scheduler.waiting() if entry.job.urgency_by == Said.SHARE]
+    refused = [entry for entry in scheduler.waiting() if entry.urgency_by == Said.SHARE]
     assert len(refused) == 100
     assert {entry.moves[-1].note for entry in refused} == {"none by share"}
-    assert not scheduler.set_urgency(refused[0].job.id, 0, Said.PREDICTOR, 101.0)  # read once more, in vain
-    assert scheduler.set_urgency(refused[0].job.id, 0, Said.OPERATOR, 101.0)
+    assert not scheduler.set_urgency(refused[0].id, 0, Said.PREDICTOR, 101.0)  # read once more, in vain
+    assert scheduler.set_urgency(refused[0].id, 0, Said.OPERATOR, 101.0)

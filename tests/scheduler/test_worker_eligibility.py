@@ -40,7 +40,7 @@ def test_a_worker_set_apart_takes_only_jobs_that_no_other_can_run() -> None:
         (
             Job("any", 0.0),
             Job("waits", 0.0),
-            Job("pinned", 0.0, worker="b"),
+            Job("pinned", 0.0, pinned="b"),
             Job("own", 0.0, able=frozenset("b")),
         )
     ):
@@ -70,7 +70,7 @@ def test_a_worker_is_removed_only_when_idle() -> None:
 
 
 def test_a_worker_with_fixed_models_never_loads() -> None:
-    scheduler = Scheduler(POLICIES["bounded"], workers={"swaps": 1, "fixed": 1}, load_s={"m": 8.0, "n": 8.0})
+    scheduler = Scheduler(POLICIES["boost"], workers={"swaps": 1, "fixed": 1}, load_s={"m": 8.0, "n": 8.0})
     scheduler.residency.fixed.add("fixed")
     for number, affinity in enumerate("mnm"):
         job = Job(str(number), 0.0, cost_s=1.0, affinity=affinity, able=frozenset(("swaps", "fixed")))

@@ -105,7 +105,7 @@ class ClientRules:
     weight: float = setting(
         1.0,
         "NUMBER",
-        "Share of the slots under `fair`, and of urgent requests, from 0.01 to 100.",
+        "Share of the slots under `boost`, and of urgent requests, from 0.01 to 100.",
         (lambda value: _is_number(value) and 0.01 <= value <= 100, "be a number from 0.01 to 100"),
     )
     max_waiting: int | None = setting(None, "N", "Maximum queued requests. Unset: no limit.", _COUNT)

@@ -215,7 +215,7 @@ class StateSaver:
         if (memory := self._memories.get(_worker_of(exchange))) is None:
             return
         learner = memory.learner
-        if not exchange.job.stands_back:  # a background job's wait is no drift
+        if exchange.job.interactive:  # a background job's wait is no drift
             learner.judge(totals.tokens, exchange.sojourn_s(end.at_s), exchange.asked.prediction.p_long)
         rate = decode_rate(totals.tokens, totals.decode_s)
         if not self.freeze and rate is not None:

@@ -31,11 +31,11 @@ class Backlog:
     def look(self) -> None:
         """Look at the queue, at each change of it and each state."""
         scheduler, samples, now = self.scheduler, self._samples, self.clock()
-        if scheduler.waited_for and samples and now - samples[-1][0] < SAMPLE_S:
+        if scheduler.interactive and samples and now - samples[-1][0] < SAMPLE_S:
             return
-        able = scheduler.waited_for and not scheduler.paused and any(scheduler.slots.values())
+        able = scheduler.interactive and not scheduler.paused and any(scheduler.slots.values())
         rows = scheduler.waiting() if able else ()
-        length = sum(each.waited_for and not (each.held or each.parked) for each in rows)
+        length = sum(each.interactive and not (each.held or each.parked) for each in rows)
         if not length:
             samples.clear()
             self._stands = False

@@ -39,14 +39,14 @@ class WaitingRows:
     def __post_init__(self) -> None:
         dispatcher = self.operation.dispatcher
         running = dispatcher.scheduler.running
-        work_s = sum(entry.left_s(self.now) for entry in running.values())
+        work_s = sum(job.left_s(self.now) for job in running.values())
         slots = max(1, self.pool.at_once)
         self.standings = Standings(dispatcher.scheduler, self.now, work_s, slots, self.ranges)
-        self.exchanges = [dispatcher.live[entry.job.id] for entry in self.standings.entries]
+        self.exchanges = [dispatcher.live[job.id] for job in self.standings.jobs]
 
     def totals(self) -> WaitingState:
         """Return the totals of the whole queue; those stranded if a server is away."""
-        entries = self.standings.entries
+        entries = self.standings.jobs
         away = any(server.outage.left_s is not None for server in self.pool)
         ends_s = [self._refused_in_s(each) for each in self.exchanges] if away else []
         refused_s = [each for each in ends_s if each is not None]
@@ -70,31 +70,31 @@ class WaitingRows:
         return tuple(map(self._row, self.exchanges[:number], self.standings[:number]))
 
     def _row(self, exchange: Exchange, standing: Standing) -> QueuedRequest:
-        entry, job, parsed = standing.entry, standing.entry.job, exchange.asked.parsed
+        job, parsed = standing.job, exchange.asked.parsed
         low_s, eta_s, high_s = standing.start or (None, None, None)
         return QueuedRequest(
             **self.stats.common(exchange),
             rank=standing.rank,
             age_s=self.now - exchange.job.arrival_s,
-            key=entry.key,
+            key=job.key,
             eta_s=eta_s,
             eta_low_s=low_s,
             eta_high_s=high_s,
             ahead=standing.ahead,
             refused_in_s=self._refused_in_s(exchange) if standing.start is None else None,
             tau_s=standing.tau_s,
-            held=entry.held,
-            promoted=entry.promoted,
-            priority=job.priority if entry.promoted else int(entry.rank),
+            held=job.held,
+            promoted=job.promoted,
+            priority=job.priority if job.promoted else int(job.rank),
             streaming=parsed.stream,
             prompt_tokens=parsed.prompt_tokens,
-            moves=moves(tuple(entry.moves), self.stats),
+            moves=moves(tuple(job.moves), self.stats),
             prompt=_shown(exchange.asked.prompt, standing.rank),
             tokens=exchange.tokens,
             answer=exchange.answer.read() if exchange.answer is not None and exchange.has_begun else None,
             cause=standing.cause.value,
             why=why(standing, self.operation.dispatcher.scheduler),
-            backends=(job.worker,) if job.worker else tuple(sorted(job.able)),
+            backends=(job.pinned,) if job.pinned else tuple(sorted(job.able)),
             rank_fcfs=standing.rank_fcfs,
             eta_fcfs_s=standing.start_fcfs_s,
         )
@@ -108,7 +108,7 @@ def _shown(prompt: str | None, rank: int) -> str | None:
 def why(standing: Standing, scheduler: Scheduler) -> str:
     """Explain a request's place in the queue."""
     cause, late = standing.cause, f"Past tau by {standing.overdue_s or 0.0:.0f} s"
-    job = standing.entry.job
+    job = standing.job
     if cause is Cause.HELD:
         return "Held until an operator releases it."
     if cause is Cause.SESSION:
@@ -117,10 +117,10 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
         if not job.session:
             text = "Waits for a session to rest whose conversation it would evict from the KV cache."
     elif cause is Cause.DOWN:
-        there = job.worker or " and ".join(sorted(job.able))
+        there = job.pinned or " and ".join(sorted(job.able))
         text = f"Only {there} can take it, and is not up." if there else "No server is up."
-        if standing.entry.cuts and job.worker:
-            text = f"Its answer continues on {job.worker}, which is not up."
+        if standing.job.cuts and job.pinned:
+            text = f"Its answer continues on {job.pinned}, which is not up."
     elif cause is Cause.LIMIT:
         limit = scheduler.rules_of(job.client).max_running
         text = f"Its client has all the slots it may have ({limit})."
@@ -134,14 +134,14 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
         text = "Its model has to be loaded in place of another. " * (cause is Cause.SWAP) + _before(standing)
         if standing.overdue_s is not None and standing.rank > 1:
             text += f" Past tau in {-standing.overdue_s:.0f} s."
-    if job.stands_back and not standing.entry.promoted:
+    if job.background_levels and not standing.job.promoted:
         text += " Background request: runs after interactive ones, or in one of four starts once past tau."
     return f"Dispatching is paused. {text}" if scheduler.paused else text
 
 
 def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
     guard = scheduler.policy.guard
-    if scheduler.policy.by_share:
+    if scheduler.policy.by_share and sum(waiting > 0 for waiting, _ in scheduler.clients.values()) > 1:
         return "the guard starts one request per client and tau while several clients wait."
     if standing.overdue_more or guard is None:
         others = plural(standing.overdue_more, "other")

@@ -202,7 +202,7 @@ def _counts(exchange: Exchange) -> bool:
     """Return whether a request counts: answered whole, of known length, and not in the background."""
     return (
         exchange.end is not None
-        and not exchange.job.stands_back
+        and exchange.job.interactive
         and exchange.end.outcome is Outcome.COMPLETED
         and exchange.totals.complete
         and exchange.totals.tokens is not None

@@ -28,8 +28,8 @@ from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
-from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.sessions import Session
 from clairvoyant_cli.state.encoding import WORDS
 from clairvoyant_cli.state.snapshot import (
@@ -107,8 +107,8 @@ class SnapshotBuilder:
         self.backlog.look()
         gain = self.gain.state(stats.books.behind)
         paired, in_order = self.gain.by_class
-        jobs = [entry.job for entry in waiting.standings.entries]
-        alone = Counter(job.worker or (*job.able, "")[0] for job in jobs if job.worker or len(job.able) == 1)
+        jobs = waiting.standings.jobs
+        alone = Counter(job.pinned or (*job.able, "")[0] for job in jobs if job.pinned or len(job.able) == 1)
         state = Snapshot(
             taken_at=stats.journal.at(now),
             daemon_version=__version__,
@@ -117,7 +117,7 @@ class SnapshotBuilder:
             mode=operation.mode,
             uptime_s=now - self.started_s,
             policy=operation.policy,
-            policies=SERVABLE,
+            policies=tuple(POLICIES),
             tau=self._tau(now),
             predictor=self._predictor(),
             backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
@@ -137,8 +137,8 @@ class SnapshotBuilder:
             urgency=self._urgency(),
             waiting=replace(waiting.totals(), backlog_s=self.backlog.stands_for_s),
             gain=gain,
-            sessions=self._sessions(waiting.standings.entries, now),
-            summaries=tuple(POLICIES[name].summary for name in SERVABLE),
+            sessions=self._sessions(waiting.standings.jobs, now),
+            summaries=tuple(each.summary for each in POLICIES.values()),
             displaced_policy=operation.displaced_policy,
         )
         return replace(state, verdict=verdict(state, stopping=operation.stopping))
@@ -195,7 +195,7 @@ class SnapshotBuilder:
             heeded=dispatcher.scheduler.policy.by_level,
         )
 
-    def _sessions(self, waiting: Sequence[QueuedJob], now: float) -> SessionsState:
+    def _sessions(self, waiting: Sequence[Job], now: float) -> SessionsState:
         scheduler = self.operation.dispatcher.scheduler
         sessions = scheduler.sessions
         waiters = sum(each.parked for each in waiting)
@@ -208,8 +208,8 @@ class SnapshotBuilder:
         )
         rooms = [station.cache.room_tokens for station in scheduler.fleet.stations.values()]
         rooms = [room for room in rooms if room < inf]
-        since = _earliest((each.job.session, each.job.arrival_s) for each in waiting)
-        since |= _earliest((each.job.session, each.started_s) for each in scheduler.running.values())
+        since = _earliest((each.session, each.arrival_s) for each in waiting)
+        since |= _earliest((each.session, each.started_s) for each in scheduler.running.values())
 
         speeds = [each.speeds.prefill_tokens_per_s for each in self.pool]
         # Of several servers the fastest: the cache saves at least that.

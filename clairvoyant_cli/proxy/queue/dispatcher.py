@@ -85,17 +85,14 @@ class Dispatcher:
         self.pump()
 
     def _grant(self, exchange: Exchange, dispatch: Dispatch, now: float) -> None:
-        exchange.set_urgency(dispatch.job.urgency, dispatch.job.urgency_by)
-        if dispatch.job.prefix:
-            exchange.priced(dispatch.job)
-        entry = self.scheduler.running[exchange.id]
+        job = dispatch.job
         exchange.begin(
             Attempt(
                 dispatch,
                 slot=self._free_slot(dispatch.worker),
                 granted_s=now,
-                expected_s=exchange.service_s(now) + entry.expected_s,
-                moves=tuple(entry.moves),
+                expected_s=exchange.service_s(now) + job.expected_s,
+                moves=tuple(job.moves),
             )
         )
         if dispatch.reason is Reason.TAU:
@@ -157,16 +154,12 @@ class Dispatcher:
 
     def reestimate(self, exchange: Exchange, estimates: Estimates) -> bool:
         """Replace the estimates of a waiting exchange; False if it is not waiting."""
-        if not self.scheduler.reestimate(exchange.id, self._clock(), **estimates):
-            return False
-        exchange.reestimated(estimates)
-        return True
+        return self.scheduler.reestimate(exchange.id, self._clock(), **estimates)
 
     def set_urgency(self, exchange: Exchange, level: int | None, by: Said) -> bool:
         """Set the urgency of a waiting or running exchange; False if it is neither."""
         if not self.scheduler.set_urgency(exchange.id, level, by, self._clock()):
             return False
-        exchange.set_urgency(level, by)
         for listener in self.urgency_set:
             listener(exchange)
         return True

@@ -12,7 +12,7 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.usage import Totals, UsageReader
-from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Job, Move
+from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
 from clairvoyant_cli.state.snapshot import PredictionState
 from predictor.record import Prediction
 
@@ -68,13 +68,12 @@ class OutageError(Exception):
 class Asked:
     """A client's request and its prediction."""
 
-    job: Job
     route: Route
     parsed: ParsedRequest
     prediction: Prediction
     predicted_in_s: float = 0.0
     prompt: str | None = None  # kept only if it may be shown
-    shown_name: str = ""  # of the client; `job.client` is the principal whose share it uses
+    shown_name: str = ""  # of the client; `Job.client` is the principal whose share it uses
     traceparent: str = ""  # the client's header, which names its trace
     body: bytes | None = None  # kept only if it is to be recorded
 
@@ -127,6 +126,7 @@ class RequestEnd:
 class Exchange:
     """One scheduled request."""
 
+    job: Job  # what the scheduler orders
     asked: Asked
     granted: "asyncio.Future[None]"  # resolves when an attempt begins; replaced whenever it is requeued
     task: "asyncio.Task[None] | None" = None
@@ -148,13 +148,9 @@ class Exchange:
     _prediction_state: PredictionState | None = None
 
     @property
-    def job(self) -> Job:
-        return self.asked.job
-
-    @property
     def id(self) -> str:
         """The request's id, the same in logs, headers and snapshots."""
-        return self.asked.job.id
+        return self.job.id
 
     @property
     def client(self) -> str:
@@ -293,23 +289,10 @@ class Exchange:
             )
         return self._prediction_state
 
-    def set_urgency(self, level: int | None, by: str) -> None:
-        job = self.asked.job
-        if (job.urgency, job.urgency_by) != (level, by):
-            self.asked = replace(self.asked, job=replace(job, urgency=level, urgency_by=by))
-
-    def priced(self, job: Job) -> None:
-        """Take over a job's session and costs from the scheduler, which knows the KV caches."""
-        costs = {name: getattr(job, name) for name in ("session", "cost_s", "cost_high_s", "saved_s")}
-        self.asked = replace(self.asked, job=replace(self.job, **costs))
-
     def repredicted(self, prediction: Prediction) -> None:
         """Replace the prediction by a better one, which is shown, judged and learned from."""
         self.asked = replace(self.asked, prediction=prediction)
         self._prediction_state, self.is_explained = None, False
-
-    def reestimated(self, estimates: Estimates) -> None:
-        self.asked = replace(self.asked, job=replace(self.job, **estimates))
 
     def explained(self, features: tuple[tuple[str, float], ...]) -> None:
         """Set the features that explain the prediction, for front ends."""

@@ -15,7 +15,7 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, SERVABLE, in_turns_of
+from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, in_turns_of, policy_named
 from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.snapshot import PolicyOutlook
 from predictor.record import LengthClass
@@ -79,12 +79,12 @@ class Operation:
         return self.max_wait_s - (self.clock() - exchange.job.arrival_s - exchange.kept_age_s)
 
     def choose_policy(self, name: str) -> None:
+        """Set the policy for the operator; KeyError if there is none of this name."""
+        self._set_policy(name)
         self.displaced_policy = ""
-        self.prefer_policy(name)
 
-    def prefer_policy(self, name: str) -> None:
-        """Set the policy, where the operator has not."""
-        policy = in_turns_of(POLICIES[name], self.quantum_tokens)
+    def _set_policy(self, name: str) -> None:
+        policy = in_turns_of(policy_named(name), self.quantum_tokens)
         self.dispatcher.scheduler.set_policy(policy, self.clock())
 
     def outlook(self) -> list[PolicyOutlook]:
@@ -97,12 +97,12 @@ class Operation:
         kinds = {
             each.id: each.asked.prediction.length_class
             for each in live
-            if not each.job.stands_back  # background requests are meant to wait
+            if each.job.interactive  # background requests are meant to wait
         }
         played: dict[str, dict[str, float]] = {}
-        for name in SERVABLE:
-            policy, begun = in_turns_of(POLICIES[name], self.quantum_tokens), played.setdefault(name, {})
-            for job_id, start_s in starts(self.dispatcher.scheduler, policy, self.clock()):
+        for name, policy in POLICIES.items():
+            begun, ordered = played.setdefault(name, {}), in_turns_of(policy, self.quantum_tokens)
+            for job_id, start_s in starts(self.dispatcher.scheduler, ordered, self.clock()):
                 begun[job_id] = start_s
                 if not len(begun) % PLAYED_AT_ONCE:
                     yield []
@@ -119,9 +119,9 @@ class Operation:
                 name,
                 median_s(name, LengthClass.SHORT),
                 median_s(name, LengthClass.LONG),
-                POLICIES[name].interrupts,
+                policy.interrupts,
             )
-            for name in SERVABLE
+            for name, policy in POLICIES.items()
         ]
 
     def review_predictor(self) -> None:
@@ -130,12 +130,11 @@ class Operation:
         if coverage is None or coverage.trusted != bool(displaced):
             return
         if displaced:
-            self.displaced_policy = ""
-            self.prefer_policy(displaced)
+            self.choose_policy(displaced)
             self.say(logging.INFO, f"predictions are reliable again: back to policy {displaced}")
-        elif POLICIES[self.policy].candidates is not None:
+        elif self.dispatcher.scheduler.policy.candidates is not None:
             self.displaced_policy = self.policy
-            self.prefer_policy(FALLBACK_POLICY)
+            self._set_policy(FALLBACK_POLICY)
             news = (
                 f"predictions are unreliable on this traffic ({coverage.missed:.0%} of the answers "
                 f"exceeded their quantile, {1.0 - coverage.alpha:.0%} should)"

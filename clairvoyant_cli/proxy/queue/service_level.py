@@ -72,7 +72,7 @@ class ServiceLevel:
         """Return the seconds after which an arriving request could meet the target without further arrivals;
         None if it meets it now or never could.
         """
-        if exchange.asked.route.work is not Work.GENERATE or exchange.job.stands_back:
+        if exchange.asked.route.work is not Work.GENERATE or not exchange.job.interactive:
             return None  # background, or no text is generated
         wait_s, read_s = self.scheduler.forecast(exchange.job, self.clock())
         if wait_s == inf:

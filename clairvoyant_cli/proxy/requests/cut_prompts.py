@@ -8,7 +8,7 @@ from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.servers.prompt_cuts import share_found
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.scheduler.queued_job import Prefill
+from clairvoyant_cli.scheduler.job import Prefill
 from clairvoyant_cli.scheduler.server_cache import CutPrice
 
 MIN_PROMPT_S = 1.0

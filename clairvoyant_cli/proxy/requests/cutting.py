@@ -27,7 +27,6 @@ from clairvoyant_cli.proxy.requests.forwarding import KEPT_RUNNING
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server, VerifiedContinuation
-from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.server_cache import CutPrice, ServerCache
 from profiles.records import Continuation, verdict_of
 
@@ -67,7 +66,7 @@ class Preemption:
             resume = f"{proof.resume_s * 1000:.0f} ms to resume"
             news = f"{server.name}: preemption enabled for {model}: {verdict_of(proof)}, {resume}"
             self.stats.journal.event(logging.INFO, news)
-        if POLICIES[self.operation.policy].interrupts and not proofs:
+        if self.dispatcher.scheduler.policy.interrupts and not proofs:
             news = "answers are not preempted yet: no server is proven to continue them as if uncut"
             self.stats.journal.event(logging.INFO, news)
 
@@ -132,7 +131,7 @@ class Preemption:
         """Cut what the scheduler decides to preempt, at the next place where the client does not notice."""
         scheduler = self.dispatcher.scheduler
         policy = scheduler.policy
-        interrupts = self.enabled and (policy.interrupts or policy.stops_reading)
+        interrupts = self.enabled and policy.interrupts
         interrupts = interrupts and not self.operation.draining
         if not interrupts or not len(scheduler):
             self._undecided.clear()
@@ -169,7 +168,7 @@ class Preemption:
             return  # it is being cut
         expected_s = scheduler.running[exchange.id].expected_s
         reading = prefill_of(exchange, self.pool.server_of(exchange), expected_s, now)
-        if reading is not None and scheduler.policy.stops_reading:
+        if reading is not None and scheduler.policy.preemptive:
             scheduler.progress(exchange.id, 0, *reading[1], prefill=reading[0])
             return
         scheduler.progress(exchange.id, exchange.tokens, *self._price(exchange))
@@ -245,9 +244,9 @@ class Preemption:
         server, scheduler = self.pool.get(server_name), self.dispatcher.scheduler
         if server is None:
             return
-        tokens, waited_for = _context_tokens(exchange), not exchange.job.stands_back
+        tokens, interactive = _context_tokens(exchange), exchange.job.interactive
         cache = self._cache_of(server)
-        for job_id in cache.left(exchange.id, tokens, waits=waits, waited_for=waited_for):
+        for job_id in cache.left(exchange.id, tokens, waits=waits, interactive=interactive):
             other = self.dispatcher.live.get(job_id)
             found = None if other is None else server.continuation_of(other.job.model)
             if other is not None and other.is_suspended and found is not None:

@@ -83,7 +83,7 @@ class Annotation:
         if not parsed.opening or parsed.ranks_itself:
             return None
         dispatch = attempt.dispatch
-        level = PRIORITIES.start if dispatch.reason is Reason.PROMOTED else int(dispatch.job.rank)
+        level = PRIORITIES.start if dispatch.reason is Reason.PROMOTED else dispatch.job.own_rank
         if not self._mean_s:
             self._mean_s = server.service_s(0.0, USUAL_TOKENS)
         arrival_s, cost_s = dispatch.job.arrival_s, max(MIN_COST_S, dispatch.job.cost_s)

@@ -78,7 +78,7 @@ class ExchangeFactory:
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self._predict(parsed)
         predicted_in_s = self.journal.clock() - now
-        stands_back = 0 if chore is None or chore.waited_for else self.access.stands_back(asks.client)
+        levels = 0 if chore is None or chore.waited_for else self.access.stands_back(asks.client)
         pool = self.times.pool
         claimed, parent = claims_of(request.head, parsed.conversation)
         job_id, age_s = self._id_and_age(asks.client, claimed, parsed, now)
@@ -99,14 +99,15 @@ class ExchangeFactory:
             urgency=urgency,
             urgency_by=urgency_by,
             able=names(pool, able),
-            stands_back=stands_back,
-            not_before_s=now + ALONG_S if stands_back and chore is not None and chore.along else 0.0,
+            background_levels=levels,
+            not_before_s=now + ALONG_S if levels and chore is not None and chore.along else 0.0,
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
         trace = decoded(request.head.get(b"traceparent") or b"")
         body = request.whole(SMALL_BYTES) if self.record_prompts and parsed.view else None
         return Exchange(
-            Asked(job, asks.route, parsed, prediction, predicted_in_s, shown, asks.shown_name, trace, body),
+            job,
+            Asked(asks.route, parsed, prediction, predicted_in_s, shown, asks.shown_name, trace, body),
             granted=asyncio.get_running_loop().create_future(),
             task=asyncio.current_task(),
             answer=AnswerText() if self.show_prompts else None,

@@ -12,7 +12,7 @@ from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.engine_priority import EngineRequest, ends_in_s
-from clairvoyant_cli.scheduler.queued_job import QueuedJob
+from clairvoyant_cli.scheduler.job import Job
 
 JUDGED = 20  # starts out of arrival or priority order by which an engine is judged
 SENT_BEFORE_S = 0.1  # a request sent this much earlier than another precedes it in the engine's queue
@@ -96,7 +96,7 @@ def _rank(attempt: Attempt, priority: Priority) -> float:
 
 
 def _inside(
-    entry: QueuedJob, exchange: Exchange, attempt: Attempt, priority: Priority, now: float
+    entry: Job, exchange: Exchange, attempt: Attempt, priority: Priority, now: float
 ) -> EngineRequest:
     begun, unseen_s = attempt.first_byte_s is not None, 0.0
     if not begun and not exchange.asked.parsed.stream:

@@ -6,14 +6,15 @@ from enum import StrEnum
 from random import Random
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_lab.baselines import ALL_POLICIES
 from predictor.record import LengthClass, Prediction, Predictor, PromptView
 
 DIRECT = "direct"  # bypasses the proxy
 ORACLE = "oracle"  # orders by the real lengths: an upper bound for any prediction
 CLAIRVOYANT = "clairvoyant"  # sessions of agents, through a default Clairvoyant
 SERIAL = "serial"  # one session after the other, direct
-AGENT_ARMS = (DIRECT, CLAIRVOYANT, SERIAL, *SERVABLE)
+AGENT_ARMS = (DIRECT, CLAIRVOYANT, SERIAL, *POLICIES)
 
 
 class Knowledge(StrEnum):
@@ -39,7 +40,7 @@ class Arm:
     @property
     def interrupts(self) -> bool:
         """Whether its policy cuts running answers."""
-        return self.policy is not None and POLICIES[self.policy].interrupts
+        return self.policy is not None and ALL_POLICIES[self.policy].interrupts
 
 
 def parse_arm(text: str) -> Arm:
@@ -57,8 +58,8 @@ def parse_arm(text: str) -> Arm:
     policy, _, knowledge = head.partition("@")
     if policy == ORACLE and not knowledge:
         knowledge = Knowledge.LENGTHS
-    if policy not in (ORACLE, *SERVABLE):
-        raise refusal(f"no policy {policy!r}; there are {DIRECT}, {ORACLE}, {', '.join(SERVABLE)}")
+    if policy not in ALL_POLICIES:
+        raise refusal(f"no policy {policy!r}; there are {DIRECT}, {', '.join(ALL_POLICIES)}")
     accuracy = 1.0
     if knowledge.endswith("%"):
         percent = knowledge[:-1]

@@ -30,9 +30,9 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
-from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_lab.asgi_server import serve_app
+from clairvoyant_lab.baselines import ALL_POLICIES
 from clairvoyant_lab.bench.arms import Arm, Knowledge, OraclePredictor
 from clairvoyant_lab.bench.plan import (
     Draw,
@@ -128,7 +128,7 @@ class Bench:
         if self.engine is not None and self.settings.virtual_time:
             self.engine.stride = CUTTING_STRIDE if arm.interrupts else VIRTUAL_STRIDE
         clock = self.daemon.stats.journal.clock
-        self.daemon.dispatcher.scheduler.set_policy(POLICIES[arm.policy], clock())
+        self.daemon.dispatcher.scheduler.set_policy(ALL_POLICIES[arm.policy], clock())
         tau_s = self.own_tau_s if arm.tau_s is None else arm.tau_s / self.settings.speedup
         self.daemon.operation.choose_tau(tau_from_setting(tau_s))
         return self.proxied

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clairvoyant_cli.scheduler.policy import POLICIES, Policy
+from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_lab.baselines import ALL_POLICIES
 from clairvoyant_lab.confidence import change_of, mean_of, percentile
 from clairvoyant_lab.report import Cell
 from clairvoyant_lab.simulator.engine import Preemption, Run, SlotSimulation
@@ -68,7 +69,7 @@ def variant(
     policy: str, tau_s: float | None = None, forecaster: Forecaster | None = None, name: str = ""
 ) -> Variant:
     """Return a variant of a policy known by name; without `forecaster`, lengths are known."""
-    made = Variant(name or policy, POLICIES[policy], tau_s)
+    made = Variant(name or policy, ALL_POLICIES[policy], tau_s)
     return made if forecaster is None else Variant(made.name, made.policy, tau_s, forecaster)
 
 

@@ -132,7 +132,7 @@ class SlotSimulation:
 
     def _arrive(self, number: int, now: float) -> None:
         worker = "" if self._route is None else self._route(number, now, self.scheduler)
-        self.scheduler.submit(replace(self._job(number), worker=worker), now)
+        self.scheduler.submit(replace(self._job(number), pinned=worker), now)
 
     def _decide(self, now: float) -> None:
         self._fill(now)
@@ -172,7 +172,7 @@ class SlotSimulation:
         for job_id, entry in self.scheduler.running.items():
             number = int(job_id)
             done_s = self._done_by(number, now)
-            tokens_per_s = entry.job.tokens / max(entry.job.cost_s, 1e-12)
+            tokens_per_s = entry.tokens / max(entry.cost_s, 1e-12)
             cache = self._kept[entry.worker]
             price = cache.price_of_cut(job_id, done_s, preemption.fixed_s, preemption.reread_s)
             self.scheduler.progress(job_id, done_s * tokens_per_s, *price)

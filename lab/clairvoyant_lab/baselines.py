@@ -1,0 +1,46 @@
+"""Policies that the product does not have, to compare it with."""
+
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.policy import (
+    CUT_MARGIN,
+    GENTLE_AGING_RATE,
+    POLICIES,
+    Policy,
+    remaining_of_size,
+)
+from clairvoyant_cli.scheduler.starvation import Guard
+
+
+def cost(job: Job) -> float:
+    return job.cost_s
+
+
+def gently_aged_cost(job: Job) -> float:
+    """Order by predicted service time, slightly aged: equals keep their order of arrival."""
+    return job.cost_s + GENTLE_AGING_RATE * job.arrival_s
+
+
+ALL_POLICIES = POLICIES | {
+    policy.name: policy
+    for policy in (
+        Policy("oracle", cost, "Shortest real service time first.", in_seconds=True),
+        Policy(
+            "bounded",
+            gently_aged_cost,
+            "Shortest predicted service time first. A request that has waited longer than tau, and five "
+            "times as long as the one it would displace, goes before it.",
+            Guard(stretch=5.0),
+            in_seconds=True,
+        ),
+        Policy(
+            "srpt",
+            remaining_of_size,
+            "Shortest predicted remaining time first, weighted by the total, with preemption. At most one "
+            "start in three goes to a request past tau.",
+            Guard(every=2),
+            in_seconds=True,
+            preemptive=True,
+            margin=CUT_MARGIN,
+        ),
+    )
+}

@@ -88,9 +88,7 @@ class Standings(Sequence[Standing]):
         self._place_fcfs = [0] * len(orders)
         for place_fcfs, place in enumerate(by_arrival):
             self._place_fcfs[place] = place_fcfs
-        oldest = (self.jobs[place] for place in by_arrival)
-        guarded = (job for job in oldest if not job.background_levels and job.ready)
-        self._starts = StartForecast(scheduler, self.jobs, guarded, now)
+        self._starts = StartForecast(scheduler, self.jobs, now)
         self._ranges = ranges or ForecastRanges()
         self._ranges.look(scheduler, now)
 

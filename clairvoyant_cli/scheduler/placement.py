@@ -8,7 +8,6 @@ than a margin (`queue`, rule 3).
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from heapq import heapify, heapreplace
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -224,27 +223,13 @@ class Fleet:
                 sooner_s, waits_for, takes_s = end_s, station, own_s / station.slots
         return Placement(best, waits_for, best_s - sooner_s, takes_s)
 
-    def forecast(self, job: Job, before: Sequence[Job], now: float) -> tuple[float, float]:
-        """Return the seconds until a job's start behind those before it (inf: never), and of its prefill."""
-        slots: list[tuple[float, int, Station]] = []
-        for station in self.stations.values():
-            if self.takes(station.name, job.able):
-                ends_s = [0.0] * station.at_once
-                for each in station.running.values():
-                    heapreplace(ends_s, ends_s[0] + each.left_s(now))
-                slots += [(free_s, len(slots) + n, station) for n, free_s in enumerate(ends_s)]
-        if not slots:
-            return inf, 0.0
-        heapify(slots)
-        for other in before:
-            free_s, number, station = slots[0]
-            heapreplace(slots, (free_s + self.own_s(other, station), number, station))
-        free_s, _, station = slots[0]
-        cached = station.cache.cached_tokens(job.prefix)
+    def read_s(self, job: Job, station: Station) -> float:
+        """Return the seconds from a start on a station to the first token: loading and uncached prefill."""
         read_s = self.residency.price_s(station.name, job.affinity)
         if station.speed is not None:
-            read_s += station.speed.seconds(max(job.prompt_tokens - cached, 0.0), 0.0)
-        return free_s, read_s
+            left = job.prompt_tokens - station.cache.cached_tokens(job.prefix)
+            read_s += station.speed.seconds(max(left, 0.0), 0.0)
+        return read_s
 
     def open_to(self, job: Job, station: Station, now: float) -> bool:
         """Return whether a station may load the model of a job, if it is not loaded."""

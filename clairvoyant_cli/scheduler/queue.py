@@ -22,7 +22,7 @@ from copy import copy, deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from heapq import heapify, heappop, heapreplace
-from itertools import count, islice, takewhile
+from itertools import count, islice
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple, Unpack
@@ -476,23 +476,19 @@ class Scheduler:
     def residency(self) -> Residency:
         return self.fleet.residency
 
-    def forecast(self, job: Job, now: float) -> tuple[float, float]:
-        """Return the predicted seconds until a job would start, waiting or submitted now, and of its prefill.
-
-        Jobs before it take the slots in order as they fall free; waiting for a better worker is ignored.
-        O(n log n) in the waiting jobs.
-        """
-        self._now = now
-        job = copy(job)  # it may be in the queue
-        self._admit(job)
-        job.key = self.policy.key(job)
-        others = (each for each in self._waiting.values() if not each.held and each.id != job.id)
-        before = takewhile(lambda each: each is not job, self._in_order([*others, job]))
-        return self.fleet.forecast(job, list(before), now)
-
     def waiting(self) -> list[Job]:
         """Return the waiting jobs in the order of their starts, were none to age; held ones last."""
         return list(self._in_order(self._waiting.values()))
+
+    def waiting_with(self, job: Job, now: float) -> tuple[list[Job], Job]:
+        """Return the waiting jobs in order as if a job had joined them now, and this job among them."""
+        self._now = now
+        if job.id in self._waiting:
+            return self.waiting(), self._waiting[job.id]
+        joins = copy(job)
+        self._admit(joins)
+        joins.key, joins.share_key = self.policy.key(joins), self.policy.seconds(joins)
+        return list(self._in_order([*self._waiting.values(), joins])), joins
 
     def _in_order(self, jobs: Iterable[Job]) -> Iterable[Job]:
         """Return jobs in the order of their starts. Where clients share, each start counts for its client."""

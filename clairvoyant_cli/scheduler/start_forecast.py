@@ -4,10 +4,10 @@ A job that would wait t0 seconds without newcomers waits t0 / (1 - rho), where r
 go before it. The guard limits that: past tau, few pass it. The spread follows from that of the lengths.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
-from math import ceil, exp, log1p, sqrt
-from operator import itemgetter
+from math import ceil, exp, inf, log1p, sqrt
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.job import Job
@@ -47,11 +47,13 @@ class _Plan(NamedTuple):
 
 
 class StartForecast:
-    """Starts of waiting jobs, computed when asked for, from the policy's `order` and the `oldest` first."""
+    """Starts of waiting jobs, computed when asked for, in the policy's `order`."""
 
-    def __init__(self, scheduler: Scheduler, order: Iterable[Job], oldest: Iterable[Job], now: float) -> None:
+    def __init__(self, scheduler: Scheduler, order: Sequence[Job], now: float) -> None:
         self._scheduler, self._now = scheduler, now
-        self._order, self._oldest = iter(order), iter(oldest)
+        self._order = iter(order)
+        guarded = [each for each in order if each.ready and not each.background_levels]
+        self._oldest = iter(sorted(guarded, key=attrgetter("arrival_s", "seq")))
         self._longest: Job | None = None
         self._newcomers = scheduler.newcomers.expected(scheduler.policy, now)
         self._since = self._scheduler.since_promotion
@@ -165,6 +167,17 @@ class StartForecast:
         self._variance += square - own_s**2
 
 
+def start_of(scheduler: Scheduler, job: Job, now: float) -> tuple[float, float]:
+    """Return the seconds until a job would start (inf: no server that is up can take it), and those until its
+    first token then. It may be waiting, or it would join the queue now.
+    """
+    order, mine = scheduler.waiting_with(job, now)
+    wait = StartForecast(scheduler, order, now).of(mine)
+    if wait is None:
+        return inf, 0.0
+    return wait.mid_s, min(scheduler.fleet.read_s(mine, station) for station in scheduler.takers(mine))
+
+
 def _slots(scheduler: Scheduler, now: float) -> tuple[list[Station], list[float]]:
     """Return the station of each slot, and in how many seconds it falls free.
 
@@ -174,9 +187,10 @@ def _slots(scheduler: Scheduler, now: float) -> tuple[list[Station], list[float]
     left: list[tuple[float, Station]] = []
     for station in scheduler.fleet.stations.values():
         if station.slots:
-            mine = [each.left_s(now) for each in station.running.values()]
-            left += [(each, station) for each in mine]
-            left += [(0.0, station)] * (station.at_once - len(mine))
+            ends_s = [0.0] * station.at_once
+            for each in station.running.values():  # more than that wait inside
+                heapreplace(ends_s, ends_s[0] + each.left_s(now))
+            left += [(each, station) for each in ends_s]
     left.sort(key=itemgetter(0))
     rates = [1.0 / max(each, 1e-6) for each, _ in left]
     at_s, rate, free_s = 0.0, sum(rates), list[float]()

@@ -10,6 +10,7 @@ from clairvoyant_cli.scheduler.job import Job, QueueFullError, Reason
 from clairvoyant_cli.scheduler.placement import MAX_PASSED
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.start_forecast import start_of
 
 
 def started(scheduler: Scheduler, now: float) -> dict[str, str]:
@@ -477,5 +478,5 @@ def test_jobs_queued_inside_an_engine_count_as_backlog() -> None:
     for number in range(4):
         scheduler.submit(long_for(5.0, f"inside{number}"), 0.0)
     started(scheduler, 0.0)
-    wait_s, _ = scheduler.forecast(long_for(1.0), 0.0)
-    assert wait_s == pytest.approx(10.0)
+    wait_s, _ = start_of(scheduler, long_for(1.0), 0.0)
+    assert 3.0 < wait_s < 10.0  # two rounds of two, whose ends are not known

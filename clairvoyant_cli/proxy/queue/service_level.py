@@ -20,6 +20,7 @@ from clairvoyant_cli.proxy.access.client_counts import ClientCounts
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.queue.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.start_forecast import start_of
 from clairvoyant_cli.state.snapshot import LevelMet, ServiceLevelState
 
 FIRST_TOKEN_S = 0.1
@@ -74,7 +75,7 @@ class ServiceLevel:
         """
         if exchange.asked.route.work is not Work.GENERATE or not exchange.job.interactive:
             return None  # background, or no text is generated
-        wait_s, read_s = self.scheduler.forecast(exchange.job, self.clock())
+        wait_s, read_s = start_of(self.scheduler, exchange.job, self.clock())
         if wait_s == inf:
             return None  # no server is available: the rules of an outage apply
         regime = exchange.asked.prediction.length_class.value

@@ -16,6 +16,7 @@ from clairvoyant_cli.proxy.requests.truncation import Truncations
 from clairvoyant_cli.proxy.servers.matching import speaker
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.scheduler.start_forecast import start_of
 
 NO_CONNECT = Refusal(405, "clairvoyant: CONNECT is not supported")
 IN_A_LOOP = Refusal(
@@ -47,7 +48,7 @@ class Refusals:
 
     def waited_too_long(self, max_wait_s: float, exchange: Exchange) -> Refusal:
         """No slot became free in the time that a request may wait: it may be tried when it would start."""
-        starts_s, _ = self.pool.queue.forecast(exchange.job, self.stats.journal.clock())
+        starts_s, _ = start_of(self.pool.queue, exchange.job, self.stats.journal.clock())
         return self._overload(
             f"clairvoyant: no slot became free within {max_wait_s:g} s", 0.0 if starts_s == inf else starts_s
         )

@@ -194,8 +194,8 @@ def _slots(scheduler: Scheduler, now: float) -> tuple[list[Station], list[float]
     left.sort(key=itemgetter(0))
     rates = [1.0 / max(each, 1e-6) for each, _ in left]
     at_s, rate, free_s = 0.0, sum(rates), list[float]()
-    for (each, _), own in zip(left, rates, strict=True):
-        at_s += 1.0 / rate if each else 0.0
+    for (left_s, _), own in zip(left, rates, strict=True):
+        at_s += 1.0 / rate if left_s else 0.0
         rate = max(rate - own, 1e-9)
         free_s.append(at_s)
     return [station for _, station in left], free_s

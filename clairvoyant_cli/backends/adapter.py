@@ -171,9 +171,9 @@ class Adapter:
         """Return the number of parallel answers of the process at a local port; None if not visible."""
         return None
 
-    def route_of(self, method: bytes, path: str, prefix: str = "") -> Route:
-        """Return what a request is. `prefix` is the server's API prefix (llama.cpp's `--api-prefix`)."""
-        path = unescaped(path, prefix)
+    def route_of(self, method: bytes, path: str) -> Route:
+        """Return what a request is."""
+        path = unescaped(path)
         route = self.routes.get(plainly_spelled(path)) if method == b"POST" else None
         return route or Route(self.family_of(path), Work.PASS, Shape.OPAQUE)
 

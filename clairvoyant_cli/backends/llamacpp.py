@@ -193,4 +193,4 @@ def _to_tokenize(text: str) -> Body:
 
 
 def _own(family: Family) -> Family:
-    return Family.LLAMACPP if family is Family.OPENAI else family
+    return Family.LLAMACPP if family in (Family.OPENAI, Family.VLLM) else family

@@ -9,6 +9,7 @@ from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.probes import EngineMetrics
+from clairvoyant_cli.protocols.routes import Family
 
 INFO_PATHS = ("/get_server_info", "/server_info")  # the second is its newer name
 
@@ -20,6 +21,7 @@ class SgLang(Adapter):
     title = "SGLang"
     usual_ports = (30000,)
     start_command = "python -m sglang.launch_server --model-path MODEL"
+    SPEAKS = frozenset((Family.OPENAI, Family.ANTHROPIC, Family.VLLM))
     CONTINUES = (GO_ON,)
     PRIORITY: ClassVar[Priority | None] = Priority(
         "--enable-priority-scheduling",

@@ -10,6 +10,7 @@ from clairvoyant_cli.backends.process_inspection import values_of, words_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.probes import EngineMetrics
+from clairvoyant_cli.protocols.routes import Family
 
 PROCESS_NAMES = ("python", "vllm", "VLLM")
 POLICY_FLAGS = ("--scheduling-policy", "--scheduling_policy")
@@ -27,6 +28,7 @@ class Vllm(Adapter):
     title = "vLLM"
     usual_ports = (8000,)
     start_command = "vllm serve MODEL"
+    SPEAKS = frozenset((Family.OPENAI, Family.ANTHROPIC, Family.VLLM))
     CONTINUES = (GO_ON,)
     PRIORITY: ClassVar[Priority | None] = Priority(
         "--scheduling-policy priority",

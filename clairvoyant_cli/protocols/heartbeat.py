@@ -145,9 +145,9 @@ class ResponseJoined(Joint):
         return bytes(out) if len(self._held) <= MAX_EVENT_BYTES else bytes(out) + self.end()
 
     def _joined(self, event: bytes) -> bytes:
-        found = EVENT_DATA.search(event)
-        said = fitting(PLAIN_OBJECT, found[1]) if found is not None else None
-        if found is None or said is None or not isinstance(said.get("type"), str):
+        found = list(EVENT_DATA.finditer(event))
+        said = fitting(PLAIN_OBJECT, b"\n".join(each[1] for each in found))
+        if said is None or not isinstance(said.get("type"), str):
             return event  # a comment, or the end
         response = said.get("response")
         if self._theirs is None and isinstance(response, dict):
@@ -164,7 +164,7 @@ class ResponseJoined(Joint):
             said["response"] = response | {"id": self._ours}
         if "response_id" in said and said["response_id"] == self._theirs:
             said["response_id"] = self._ours
-        return event[: found.start(1)] + msgspec.json.encode(said) + event[found.end(1) :]
+        return event[: found[0].start(1)] + msgspec.json.encode(said) + event[found[-1].end(1) :]
 
     def end(self) -> bytes:
         held, self._held = bytes(self._held), bytearray()
@@ -239,16 +239,20 @@ class Decoded(Joint):
 
     def __init__(self, joint: Joint) -> None:
         self._joint = joint
-        self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, by its head
+        # gzip or zlib, by its head; or what some servers call deflate, without one
+        self._decoders = [zlib.decompressobj(bits) for bits in (zlib.MAX_WBITS | 32, -zlib.MAX_WBITS)]
 
     def feed(self, data: bytes) -> bytes:
-        try:
-            return self._joint.feed(self._decoder.decompress(data))
-        except zlib.error:  # it is not what its label says
-            return self._joint.feed(data)
+        while self._decoders:
+            try:
+                return self._joint.feed(self._decoders[0].decompress(data))
+            except zlib.error:
+                del self._decoders[0]
+        return self._joint.feed(data)  # it is not what its label says
 
     def end(self) -> bytes:
-        return self._joint.feed(self._decoder.flush()) + self._joint.end()
+        rest = self._decoders[0].flush() if self._decoders else b""
+        return self._joint.feed(rest) + self._joint.end()
 
 
 class ErrorInstead(Joint):
@@ -275,6 +279,22 @@ class ErrorInstead(Joint):
         return self._written(body, Refusal(self._status, message or f"the server answered {self._status}"))
 
 
+class PageOrAnswer(Joint):
+    """Passes an answer on, unless it is a page, of a login perhaps: `page` makes that an error."""
+
+    def __init__(self, answer: Joint, page: Joint) -> None:
+        self._joint = answer
+        self._page: Joint | None = page
+
+    def feed(self, data: bytes) -> bytes:
+        if self._page is not None and (begun := data.lstrip()):
+            self._joint, self._page = self._page if begun.startswith(b"<") else self._joint, None
+        return self._joint.feed(data)
+
+    def end(self) -> bytes:
+        return self._joint.end()
+
+
 def joint_of(
     shape: Shape,
     head: ResponseHead,
@@ -288,9 +308,9 @@ def joint_of(
     """
     joint: Joint = ErrorInstead(head.status, shape, written)
     coding = (head.get(b"content-encoding") or b"identity").lower()
-    page = (head.get(b"content-type") or b"").lower().startswith(b"text/html")  # of a login, not of a model
-    if 200 <= head.status < 300 and head.status != 204 and not page and coding in (b"identity", *CODINGS):
-        joint = ResponseJoined(request_id) if streamed and shape is Shape.RESPONSES else Joint()
+    if 200 <= head.status < 300 and head.status != 204 and coding in (b"identity", *CODINGS):
+        answer = ResponseJoined(request_id) if streamed and shape is Shape.RESPONSES else Joint()
         if streamed and shape not in OLLAMA_SHAPES:
-            joint = EventsOfWhole(shape, joint, written)
+            answer = EventsOfWhole(shape, answer, written)
+        joint = PageOrAnswer(answer, joint)
     return Decoded(joint) if coding in CODINGS else joint

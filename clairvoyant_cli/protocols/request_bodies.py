@@ -4,9 +4,7 @@ which requests may be sent again."""
 import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, fields, fitting, is_given, scalar, text
-from clairvoyant_cli.protocols.routes import Route, Shape, Work
+from clairvoyant_cli.protocols.lenient_json import ABSENT, fields
 
 
 class RequestBody(msgspec.Struct, gc=False):
@@ -125,23 +123,5 @@ def nested(raw: Raw) -> Nested:
     return fields(_NESTED, raw) or _NO_FIELDS
 
 
-OF_CLIENTS = ("", "function", "custom", "local_shell", "apply_patch")
-"""Types of tools that clients run. All others, such as `mcp`, are run by the server, maybe with effects."""
-
 KEPT_RUNNING = b"x-conversation-id"
 """With it llama.cpp goes on with a stream whose client has left, and keeps it to be read again."""
-
-
-def has_no_side_effects(request: Request, route: Route) -> bool:
-    """Whether a request may be repeated that a server has seen: not if the server stores the answer
-    (`store`), keeps generating without its client (llama.cpp, `background`), or runs tools itself.
-    """
-    if route.work not in (Work.GENERATE, Work.EMBED) or request.head.get(KEPT_RUNNING) is not None:
-        return False
-    body = fitting(BODY, b"".join(request.arrived))
-    if body is None or any(
-        map(is_given, (body.background, body.integrations, body.mcp_servers, body.web_search))
-    ):
-        return False
-    stores = route.shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT) and scalar(body.store) is not False
-    return not stores and all(text(nested(tool).type) in OF_CLIENTS for tool in entries(body.tools) or ())

@@ -17,13 +17,14 @@ import msgspec
 from msgspec import Raw
 
 from clairvoyant_cli.http.limits import READING
-from clairvoyant_cli.http.request import Piece
+from clairvoyant_cli.http.request import Piece, Request
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, read_conversation
 from clairvoyant_cli.protocols.inject_field import opening_of
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     OBJECT,
     Object,
+    entries,
     fitting,
     is_given,
     scalar,
@@ -33,7 +34,7 @@ from clairvoyant_cli.protocols.lenient_json import (
 from clairvoyant_cli.protocols.long_bodies import LongBody
 from clairvoyant_cli.protocols.prompt_text import short_name
 from clairvoyant_cli.protocols.prompt_views import VIEWS
-from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, nested
+from clairvoyant_cli.protocols.request_bodies import BODY, KEPT_RUNNING, RequestBody, nested
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Route, Shape, Work
 from predictor.record import PromptView, Task
 
@@ -55,6 +56,9 @@ GZIP = 16 + zlib.MAX_WBITS
 END_BYTES = 2048  # of a long body that are looked at, at either end
 _NAMED = re.compile(rb'[{,]\s*"(model|stream)"\s*:\s*("(?:[^"\\]|\\.)*+"|true|false)', re.DOTALL)
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+MOST_TOOLS = 1024  # of which each is looked at
+OF_CLIENTS = ("", "function", "custom", "local_shell", "apply_patch")
+"""Types of tools that clients run. All others, such as `mcp`, are run by the server, maybe with effects."""
 
 SERVICE_TIERS = {"priority": -1, "flex": 1}
 
@@ -84,6 +88,7 @@ class ParsedRequest:
     opening: int = 0  # bytes before the body's first field, 0 if unknown
     ranks_itself: bool | None = None  # it sets the engine's priority field; None if unknown
     follows: str = ""  # the stored response that it goes on from
+    only_answers: bool = False  # what a server does for it has no other effects than its answer
     conversation: Conversation = NO_CONVERSATION
 
 
@@ -190,7 +195,23 @@ def _read(raw: Piece, route: Route, traits: ServerTraits, client: str) -> Parsed
         bypass=bypass,
         ranks_itself=body.priority is not ABSENT,
         follows=text(body.previous_response_id)[:LONGEST_ID],
+        only_answers=_only_answers(body, route.shape),
     )
+
+
+def has_no_side_effects(request: Request, parsed: ParsedRequest) -> bool:
+    """Whether a request may be repeated that a server has seen."""
+    return parsed.only_answers and request.head.get(KEPT_RUNNING) is None
+
+
+def _only_answers(body: RequestBody, shape: Shape) -> bool:
+    """Whether a server neither stores the answer, nor generates without its client, nor runs tools itself."""
+    if any(map(is_given, (body.background, body.integrations, body.mcp_servers, body.web_search))):
+        return False
+    if shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT) and scalar(body.store) is not False:
+        return False
+    tools = entries(body.tools) or ()
+    return len(tools) <= MOST_TOOLS and all(text(nested(tool).type) in OF_CLIENTS for tool in tools)
 
 
 def _bypass(body: RequestBody, shape: Shape, view: PromptView, traits: ServerTraits, model: str) -> str:

@@ -14,6 +14,7 @@ class Family(StrEnum):
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
     LLAMACPP = "llamacpp"
+    VLLM = "vllm"  # also SGLang's
 
 
 class Work(StrEnum):
@@ -57,7 +58,8 @@ class Route:
 
     @property
     def speakers(self) -> frozenset[Family]:
-        return frozenset((self.family,))
+        """Whose servers answer it."""
+        return frozenset((self.family, Family.VLLM) if "rerank" in self.name else (self.family,))
 
     @property
     def scheduled(self) -> bool:
@@ -94,19 +96,23 @@ ROUTES = _table()
 """Path of a POST -> what it is. Ollama: server/routes.go; llama.cpp: tools/server/server.cpp."""
 
 
-OLLAMA_CHANGES = frozenset(f"/api/{name}" for name in ("show", "delete", "copy", "push", "pull", "create"))
-"""Ollama's routes that are about the one model which their body names."""
-
 OF_LLAMACPP = ("/props", "/slots", "/apply-template", "/lora-adapters")
+TOKENIZING = ("/tokenize", "/detokenize")
+OLLAMA_CHANGES = (f"/api/{name}" for name in ("show", "delete", "copy", "push", "pull", "create"))
+NAME_A_MODEL = frozenset((*OLLAMA_CHANGES, *TOKENIZING))  # in their body; they need no slot
 OF_LMSTUDIO = ("/api/v0/", "/api/v1/")
 
 
 def speakers_of(path: str) -> frozenset[Family]:
-    """Return whose servers answer a path that needs no slot; empty if any may."""
+    """Return whose servers answer a path; empty if any may."""
+    if path in ROUTES:
+        return ROUTES[path].speakers
     if path == "/":  # llama.cpp's page, or "Ollama is running"
         return frozenset((Family.OLLAMA, Family.LLAMACPP))
     if path.startswith("/api/") and not path.startswith(OF_LMSTUDIO):
         return frozenset((Family.OLLAMA,))
+    if path.startswith(TOKENIZING):
+        return frozenset((Family.LLAMACPP, Family.VLLM))
     return frozenset((Family.LLAMACPP,) if path.startswith(OF_LLAMACPP) else ())
 
 
@@ -114,10 +120,9 @@ _UTF16_ESCAPE = re.compile("%u([0-9A-Fa-f]{4})")
 """An escape that no standard knows, and cpp-httplib, llama.cpp's server, decodes."""
 
 
-def unescaped(path: str, prefix: str = "") -> str:
-    """Return a request's path as a server reads it, without its API prefix (`--api-prefix`)."""
-    path = unquote(_UTF16_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), path))
-    return path[len(prefix) :] if prefix and path.startswith(prefix) else path
+def unescaped(path: str) -> str:
+    """Return a request's path as a server reads it."""
+    return unquote(_UTF16_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), path))
 
 
 def plainly_spelled(path: str) -> str:
@@ -126,3 +131,8 @@ def plainly_spelled(path: str) -> str:
     queue. Queueing what ends in a 404 does no harm.
     """
     return "/" + normpath(path.lower()).lstrip("/")
+
+
+def is_known(path: str) -> bool:
+    """Whether a path is one of a server's own, so that its beginning is no prefix of another server."""
+    return bool(speakers_of(plainly_spelled(unescaped(path))))

@@ -11,10 +11,11 @@ from clairvoyant_lab.replay.kv_cache import KvCache
 
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay
-from tests.fakes.serving import replaying, serving, until
+from tests.fakes.scripted_upstream import Conversation, answer
+from tests.fakes.serving import between, replaying, serving, until
 from tests.fakes.watched_steps import watched_steps
 
-AGENTS = 300
+AGENTS = 1000
 TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}
 
 
@@ -48,6 +49,18 @@ async def test_what_is_told_of_a_long_queue_of_agents(policy: str) -> None:
                 assert answer.status == 200, path
 
 
+async def test_a_body_of_a_million_tools() -> None:
+    body = b'{"model":"m","tools":[' + b"{}," * 10**6 + b'{}],"messages":[{"role":"user","content":"x"}]}'
+
+    async def serve(talk: Conversation) -> None:
+        await talk.request()
+        talk.send(answer())
+
+    async with between(serve) as (_, client):
+        with watched_steps():
+            assert (await client.ask(post("/v1/chat/completions", body))).status == 200
+
+
 async def test_a_scrape_after_labels_without_end() -> None:
     engine = Engine()
     async with serve_app(Replay(engine).app) as url, serving(url) as daemon, raw_client(url) as _:
@@ -67,10 +80,10 @@ async def test_a_large_file_of_clients_that_is_read_again(tmp_path: Path) -> Non
     async with serving("http://127.0.0.1:9", clients=str(path)) as daemon:
         with path.open("a") as file:
             file.writelines(
-                f'[clients.c{n}]\nkey = "key-number-{n}-{n * 7}"\nweight = 2\n' for n in range(5000)
+                f'[clients.c{n}]\nkey = "key-number-{n}-{n * 7}"\nweight = 2\n' for n in range(10_000)
             )
         with watched_steps():
             await asyncio.gather(daemon.reload(), daemon.reload())
             shown = daemon.snapshot().clients
-        assert len(daemon.access.clients.keys) == 5001
+        assert len(daemon.access.clients.keys) == 10_001
         assert [each.name for each in shown[:3]] == ["ann", "c0", "c1"]

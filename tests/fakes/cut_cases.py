@@ -254,7 +254,12 @@ class CaseRunner(Observer):
         request.feed_end([])
         route = self.worker.adapter.routes[self.dialect.path]
         parsed = ParsedRequest(
-            model="m", view=PromptView("?"), prompt_tokens=4.0, affinity="m", stream=case.stream
+            model="m",
+            view=PromptView("?"),
+            prompt_tokens=4.0,
+            affinity="m",
+            stream=case.stream,
+            only_answers=True,
         )
         exchange = self.exchange = cast(
             Exchange, self.daemon.admission.enqueue(request, ReadBody(route, "ann"), parsed)

@@ -394,6 +394,7 @@ HOSTILE: dict[str, Callable[[], tuple[str, bytes]]] = {
         "/v1/chat/completions",
         b'{"messages":[' + (b'{"content":[' + b'{"content":["",""]},' * 16 + b'"a"]},') * 600 + b"{}]}",
     ),
+    "tools": lambda: ("/v1/chat/completions", b'{"tools":[' + b"{}," * 60_000 + b'{}],"messages":[]}'),
     "texts": lambda: ("/v1/embeddings", b'{"input":[' + b'"a",' * 60_000 + b'"a"]}'),
 }
 

@@ -184,23 +184,22 @@ def test_a_models_name_is_one_short_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "adapter", "prefix", "family", "work"),
+    ("method", "path", "adapter", "family", "work"),
     [
-        (b"POST", "/api/chat", OLLAMA, "", Family.OLLAMA, Work.GENERATE),
-        (b"POST", "/v1//chat/completions", LMSTUDIO, "", Family.OPENAI, Work.GENERATE),
-        (b"POST", "//V1/Chat/./x/../Completions/", LMSTUDIO, "", Family.OPENAI, Work.GENERATE),
-        (b"POST", "/v1%u002fchat/complet%u0069ons", LLAMACPP, "", Family.OPENAI, Work.GENERATE),
-        (b"POST", "/v1/chat/%63ompletions", LLAMACPP, "", Family.OPENAI, Work.GENERATE),
-        (b"GET", "/api/chat", OLLAMA, "", Family.OLLAMA, Work.PASS),
-        (b"POST", "/v1/messages/count_tokens", OLLAMA, "", Family.ANTHROPIC, Work.PASS),
-        (b"POST", "/llm/v1/messages", LLAMACPP, "/llm", Family.ANTHROPIC, Work.GENERATE),
-        (b"POST", "/api/pull", OLLAMA, "", Family.OLLAMA, Work.PASS),
-        (b"POST", "/tokenize", LLAMACPP, "", Family.LLAMACPP, Work.PASS),
-        (b"POST", "/v1/audio/transcriptions", OLLAMA, "", Family.OPENAI, Work.GENERATE),
-        (b"POST", "/v1/audio/transcriptions", LLAMACPP, "", Family.OPENAI, Work.OPAQUE),
-        (b"POST", "/unknown", JAN, "", Family.OPENAI, Work.PASS),
+        (b"POST", "/api/chat", OLLAMA, Family.OLLAMA, Work.GENERATE),
+        (b"POST", "/v1//chat/completions", LMSTUDIO, Family.OPENAI, Work.GENERATE),
+        (b"POST", "//V1/Chat/./x/../Completions/", LMSTUDIO, Family.OPENAI, Work.GENERATE),
+        (b"POST", "/v1%u002fchat/complet%u0069ons", LLAMACPP, Family.OPENAI, Work.GENERATE),
+        (b"POST", "/v1/chat/%63ompletions", LLAMACPP, Family.OPENAI, Work.GENERATE),
+        (b"GET", "/api/chat", OLLAMA, Family.OLLAMA, Work.PASS),
+        (b"POST", "/v1/messages/count_tokens", OLLAMA, Family.ANTHROPIC, Work.PASS),
+        (b"POST", "/api/pull", OLLAMA, Family.OLLAMA, Work.PASS),
+        (b"POST", "/tokenize", LLAMACPP, Family.LLAMACPP, Work.PASS),
+        (b"POST", "/v1/audio/transcriptions", OLLAMA, Family.OPENAI, Work.GENERATE),
+        (b"POST", "/v1/audio/transcriptions", LLAMACPP, Family.OPENAI, Work.OPAQUE),
+        (b"POST", "/unknown", JAN, Family.OPENAI, Work.PASS),
     ],
 )
-def test_routes(method: bytes, path: str, adapter: Adapter, prefix: str, family: Family, work: Work) -> None:
-    route = adapter.route_of(method, path, prefix)
+def test_routes(method: bytes, path: str, adapter: Adapter, family: Family, work: Work) -> None:
+    route = adapter.route_of(method, path)
     assert (route.family, route.work) == (family, work)

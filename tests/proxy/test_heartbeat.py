@@ -1,11 +1,9 @@
 """A client that waits gets empty events of its protocol, then the answer that it would have got anyway."""
 
 import asyncio
-import gzip
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import product
 from typing import Any
 
 import anthropic
@@ -188,112 +186,6 @@ async def test_a_servers_own_error_is_passed_on_as_an_event(body: bytes) -> None
         last = events(await chunked_rest(client))[-1]
         assert "no such model" in last["error"]["message"]
         assert [each.status for each in daemon.snapshot().recent] == [404]
-
-
-def _sse(*said: dict[str, Any]) -> bytes:
-    return b"".join(
-        b"event: %b\ndata: %b\n\n" % (each.get("type", "m").encode(), json.dumps(each).encode())
-        for each in said
-    )
-
-
-OF_RESPONSE = {
-    "id": "resp_1",
-    "object": "response",
-    "output": [{"type": "message", "content": [{"type": "output_text", "text": "river resp_1"}]}],
-}
-OF_MESSAGE = {
-    "id": "msg_1",
-    "type": "message",
-    "role": "assistant",
-    "stop_reason": "end_turn",
-    "usage": {"output_tokens": 1},
-}
-ANSWERS: dict[str, tuple[dict[str, Any], bytes]] = {
-    "/v1/chat/completions": (
-        {"id": "c", "choices": [{"index": 0, "message": {"role": "assistant", "content": "river resp_1"}}]},
-        _sse({"id": "c", "choices": [{"index": 0, "delta": {"content": "river resp_1"}}]})
-        + b"data: [DONE]\n\n",
-    ),
-    "/v1/completions": (
-        {"id": "c", "choices": [{"index": 0, "text": "river resp_1"}]},
-        _sse({"id": "c", "choices": [{"index": 0, "text": "river resp_1"}]}) + b"data: [DONE]\n\n",
-    ),
-    "/v1/messages": (
-        OF_MESSAGE | {"content": [{"type": "text", "text": "river resp_1"}]},
-        _sse(
-            {"type": "message_start", "message": OF_MESSAGE | {"content": []}},
-            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-            {
-                "type": "content_block_delta",
-                "index": 0,
-                "delta": {"type": "text_delta", "text": "river resp_1"},
-            },
-            {"type": "content_block_stop", "index": 0},
-            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
-            {"type": "message_stop"},
-        ),
-    ),
-    "/v1/responses": (
-        OF_RESPONSE,
-        b": hello\n\n"
-        + _sse(
-            {"type": "response.created", "sequence_number": 0, "response": OF_RESPONSE | {"output": []}},
-            {"type": "response.output_text.delta", "sequence_number": 1, "delta": "river resp_1"},
-            {"type": "response.completed", "sequence_number": 2, "response": OF_RESPONSE},
-        ),
-    ),
-    "/api/chat": (
-        {"model": "m", "message": {"role": "assistant", "content": "river resp_1"}, "done": True},
-        b"".join(
-            json.dumps({"message": {"content": text}, "done": text != "river"}).encode() + b"\n"
-            for text in ("river", " resp_1")
-        ),
-    ),
-}
-LABELS = ("", "application/json", "text/json", "application/octet-stream", "text/event-stream; charset=utf-8")
-
-
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize("path", ANSWERS)
-async def test_an_answer_arrives_behind_an_early_head_whatever_its_label(path: str, stream: bool) -> None:
-    """All labels, codings, statuses and layouts that a server may answer with."""
-    begun, reply = asyncio.Event(), b""
-
-    async def late(conversation: Any) -> None:
-        assert (await conversation.request()).value("accept-encoding") == b"identity"
-        await begun.wait()
-        conversation.send(reply)
-
-    whole, streamed = ANSWERS[path]
-    layouts = [json.dumps(whole).encode(), *([streamed] if stream else [])]
-    async with between(late, keep_alive="0.01") as (daemon, _):
-        for label, coded, status, body in product(LABELS, (False, True), (200, 201), layouts):
-            begun.clear()
-            coding = [b"Content-Encoding: gzip\r\n"] if coded else []
-            body = gzip.compress(body) if coded else body
-            kind = [f"Content-Type: {label}\r\n".encode()] if label else []
-            head = [b"HTTP/1.1 %d Fine\r\nContent-Length: %d\r\n" % (status, len(body)), *kind, *coding]
-            reply = b"".join([*head, b"\r\n", body])
-            async with raw_client(daemon.base_url) as client:
-                client.send(asks(path, "Accept-Encoding: gzip", stream=stream))
-                await client.receive(b"\r\n\r\n")
-                begun.set()
-                got = await chunked_rest(client)
-            if not stream:
-                assert json.loads(got) == whole
-                continue
-            said = events(b"\n".join(line for line in got.splitlines() if not line.startswith(b":")))
-            if path == "/v1/responses":
-                assert [each["type"] for each in said].count("response.created") == 1
-                assert said[-1]["response"]["output"] == whole["output"]
-                assert len({each["response"]["id"] for each in said if "response" in each}) == 1
-                numbers = [each["sequence_number"] for each in said]
-                assert numbers == sorted(numbers)
-            else:
-                text = text_of(path, b"\n".join(json.dumps(each).encode() for each in said))
-                assert text == "river resp_1", (label, coded, status, got)
-        assert {each.outcome for each in daemon.snapshot().recent} == {"completed"}
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -2,8 +2,10 @@
 
 import gzip
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import permutations, product
+from types import MappingProxyType
 
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
@@ -15,8 +17,9 @@ from starlette.routing import Route
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.protocols.request_parsing import named_model
 from clairvoyant_cli.proxy.composition import Daemon
+from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from tests.fakes.raw_http import Message, get, post, raw_client
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import asked, serving, until
 
 METHODS = ["GET", "POST", "PUT", "DELETE", "HEAD"]
 OWN: dict[str, dict[str, object]] = {
@@ -37,16 +40,27 @@ OWN: dict[str, dict[str, object]] = {
 }
 
 
-class Kind:
-    """A server of a kind, which names itself in each answer that only a client can have asked for."""
+EMPTY: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, kind: str) -> None:
+
+class Kind:
+    """A server of a kind, which names itself in each answer that only a client can have asked for.
+
+    `paths` are those it was asked for, `prefix` is in front of all that it knows.
+    """
+
+    def __init__(self, kind: str, prefix: str = "") -> None:
         self.kind = kind
+        self.prefix = prefix
         self.stored: list[str] = []
+        self.paths: list[str] = []
         self.app = Starlette(routes=[Route("/{path:path}", self._serve, methods=METHODS)])
 
     async def _serve(self, request: Request) -> JSONResponse:
-        path = request.url.path
+        self.paths.append(request.url.path)
+        path = request.url.path.removeprefix(self.prefix)
+        if self.prefix and path == request.url.path:
+            return JSONResponse({"error": "not found"}, 404)
         if path == "/v1/responses":
             self.stored.append(f"resp_{self.kind}{len(self.stored)}")
             return JSONResponse(
@@ -58,13 +72,14 @@ class Kind:
 
 
 @asynccontextmanager
-async def both(first: str, second: str) -> AsyncIterator[tuple[Daemon, dict[str, Kind]]]:
-    kinds = {name: Kind(name) for name in (first, second)}
-    async with (
-        serve_app(kinds[first].app) as one,
-        serve_app(kinds[second].app) as two,
-        serving(None, backends=(BackendConfig(first, one), BackendConfig(second, two))) as daemon,
-    ):
+async def both(
+    first: str, second: str, prefixes: Mapping[str, str] = EMPTY
+) -> AsyncIterator[tuple[Daemon, dict[str, Kind]]]:
+    kinds = {name: Kind(name, prefixes.get(name, "")) for name in (first, second)}
+    async with AsyncExitStack() as stack:
+        urls = {name: await stack.enter_async_context(serve_app(kind.app)) for name, kind in kinds.items()}
+        backends = tuple(BackendConfig(name, url + kinds[name].prefix) for name, url in urls.items())
+        daemon = await stack.enter_async_context(serving(None, backends=backends))
         await until(daemon, lambda _: all(each.status.state == "up" for each in daemon.pool))
         yield daemon, kinds
 
@@ -80,7 +95,6 @@ def by(answer: Message) -> str:
 
 OF_OLLAMA = [
     get("/", method="HEAD"),
-    get("/api/version"),
     get("/api/blobs/sha256:1", method="HEAD"),
     post("/api/pull", b'{"model":"new"}'),
     post("/api/copy", b'{"source":"o","destination":"p"}'),
@@ -96,24 +110,96 @@ async def test_what_ollama_alone_knows_goes_there_whatever_the_order(request_: b
         assert (answer.status, by(answer)) == (200, "ollama")
 
 
-@pytest.mark.parametrize("path", ["/props", "/slots", "/lora-adapters"])
-async def test_what_llamacpp_alone_knows_goes_there(path: str) -> None:
-    async with both("vllm", "llamacpp") as (daemon, _):
-        assert by(await ask(daemon, get(path))) == "llamacpp"
+def chat(path: str, model: str) -> bytes:
+    body = {"model": model, "messages": [{"role": "user", "content": "x"}], "stream": False}
+    return post(path, json.dumps(body).encode())
 
 
-@pytest.mark.parametrize("path", ["/version", "/v1/files", "/nothing"])
-async def test_what_any_may_know_goes_to_the_first_that_is_there(path: str) -> None:
-    async with both("vllm", "ollama") as (daemon, _):
-        assert by(await ask(daemon, get(path))) == "vllm"
-        daemon.pool.named("vllm").status.state = "down"
-        assert by(await ask(daemon, get(path))) == "ollama"
+ANY = ("ollama", "llamacpp", "vllm")
+PASSED_ON: list[tuple[bytes, tuple[str, ...]]] = [
+    (get("/api/version"), ("ollama",)),
+    (get("/api/tags/x"), ("ollama",)),
+    (get("/props"), ("llamacpp",)),
+    (get("/slots"), ("llamacpp",)),
+    (get("/lora-adapters"), ("llamacpp",)),
+    (post("/tokenize", b'{"content":"x"}'), ("llamacpp", "vllm")),
+    (post("/detokenize", b'{"model":"v","tokens":[1]}'), ("vllm", "llamacpp")),
+    (get("/v1/files"), ANY),
+]
+QUEUED: list[tuple[bytes, tuple[str, ...]]] = [
+    (chat("/api/chat", "o"), ("ollama",)),
+    (chat("/v1/chat/completions", "o"), ("ollama",)),
+    (chat("/v1/messages", "v"), ("vllm",)),
+    (post("/infill", b'{"input_prefix":"x","input_suffix":""}'), ("llamacpp",)),
+    (post("/v1/rerank", b'{"query":"x","documents":["y"]}'), ("llamacpp", "vllm")),
+    (chat("/v1/chat/completions", ""), ANY),
+]
+"""What is asked, and which kinds can answer it; of two that name the model, the first alone."""
+
+STATES = ("up", "loading", "down")
 
 
-async def test_a_family_whose_only_server_is_down_is_not_answered_by_another() -> None:
-    async with both("vllm", "ollama") as (daemon, _):
-        daemon.pool.named("ollama").status.state = "down"
-        assert by(await ask(daemon, get("/api/version"))) == "ollama", "its own refusal"
+@pytest.mark.parametrize(("first", "second"), [*permutations(ANY, 2)])
+async def test_families_and_states_decide_not_positions(
+    first: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with both(first, second) as (daemon, _):
+
+        async def unchanged(*_: object) -> None:
+            """A look that finds what the test has set."""
+
+        monkeypatch.setattr(ServerLifecycle, "_look_at", unchanged)
+        monkeypatch.setattr(ServerLifecycle, "try_one", lambda *_: None)
+
+        def become(*states: str) -> None:
+            for server, state in zip(daemon.pool, states, strict=True):
+                server.status.state = state
+                server.announce()
+
+        def able(request: bytes, kinds: tuple[str, ...]) -> list[str]:
+            found = [name for name in (first, second) if name in kinds]
+            return ["vllm"] if b'"v"' in request and "vllm" in found else found or [first, second]
+
+        for states in product(STATES, STATES):
+            up = [name for name, state in zip((first, second), states, strict=True) if state == "up"]
+            for request, kinds in PASSED_ON:
+                become(*states)
+                can = able(request, kinds)
+                wanted = next((name for name in can if name in up), can[0])
+                assert by(await ask(daemon, request)) == wanted, (request, states)
+            for request, kinds in QUEUED:
+                if not {first, second} & {*kinds}:
+                    continue  # any may have the model, as far as is known
+                become(*states)
+                can = [name for name in able(request, kinds) if name in up]
+                if can:
+                    assert by(await ask(daemon, request)) in can, (request, states)
+                    continue
+                async with asked(daemon, request):
+                    assert len(daemon.snapshot().queue) == 1, (request, states)
+                await until(daemon, lambda s: not s.queue)
+
+
+@pytest.mark.parametrize("order", [*permutations(("vllm", "ollama"))])
+@pytest.mark.parametrize("prefix", ["/a", "/api"])
+async def test_each_server_is_asked_under_its_own_prefix(prefix: str, order: tuple[str, str]) -> None:
+    """Clients may ask with the path of a server's URL, or without."""
+    async with both(*order, prefixes={"vllm": prefix}) as (daemon, kinds):
+        for path, (name, model) in product(
+            ("/v1/chat/completions", f"{prefix}/v1/chat/completions"), (("vllm", "v"), ("ollama", "o"))
+        ):
+            assert by(await ask(daemon, chat(path, model))) == name
+            assert kinds[name].paths[-1] == kinds[name].prefix + "/v1/chat/completions"
+        named = chat(f"{prefix}/v1/chat/completions", "v").replace(
+            b"\r\n", b"\r\nX-Clairvoyant-Backend: vllm\r\n", 1
+        )
+        assert by(await ask(daemon, named)) == "vllm"
+        assert daemon.snapshot().counters.submitted == 5, "none bypasses the queue"
+        for path in ("/v1/models", f"{prefix}/v1/models"):
+            assert b'"v"' in (await ask(daemon, get(path))).body
+        assert by(await ask(daemon, get("/api/version"))) == "ollama"
+        assert by(await ask(daemon, get(f"{prefix}/v1/files?x={prefix}"))) == order[0]
+        assert kinds[order[0]].paths[-1] == kinds[order[0]].prefix + "/v1/files"
 
 
 @pytest.mark.parametrize(

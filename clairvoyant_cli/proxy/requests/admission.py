@@ -266,8 +266,9 @@ class Admission:
             return self.enqueue(request, verdict, parsed)
 
     def judge_head(self, request: Request) -> ReadBody | PassOn | Refused:
-        head, first = request.head, self.pool.first
-        route = first.adapter.route_of(head.method, head.path, first.prefix)
+        head = request.head
+        head.origin_form = self.pool.without_prefix(head.origin_form)
+        route = self.pool.first.adapter.route_of(head.method, head.path)
         mark = head.get(MARK_HEADER)
         if mark is not None and any(server.came_back(mark) for server in self.pool):
             return Refused(route, IN_A_LOOP)

@@ -13,7 +13,7 @@ from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.heartbeat import Joint, error_event, filler_of, joint_of
-from clairvoyant_cli.protocols.request_bodies import has_no_side_effects
+from clairvoyant_cli.protocols.request_parsing import has_no_side_effects
 from clairvoyant_cli.protocols.routes import Shape, Work
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.refusals import Refusals
@@ -56,7 +56,7 @@ class Heartbeat:
 
     def _begin(self) -> None:
         asked = self._exchange.asked
-        if asked.route.shape is Shape.RESPONSES and not has_no_side_effects(self._request, asked.route):
+        if asked.route.shape is Shape.RESPONSES and not has_no_side_effects(self._request, asked.parsed):
             return  # a server that stores the answer does so under its own id
         if asked.route.work is Work.EMBED and BINARY.search(b"".join(self._request.arrived)) is not None:
             return

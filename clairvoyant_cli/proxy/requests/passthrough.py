@@ -16,7 +16,7 @@ from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.model_lists import LIST_BYTES, LISTS, merged
 from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.protocols.request_parsing import named_model
-from clairvoyant_cli.protocols.routes import OLLAMA_CHANGES, Route, plainly_spelled, speakers_of, unescaped
+from clairvoyant_cli.protocols.routes import NAME_A_MODEL, Route, plainly_spelled, speakers_of, unescaped
 from clairvoyant_cli.proxy.access.keys import BACKEND_HEADER, Access
 from clairvoyant_cli.proxy.requests.refusals import IN_A_LOOP, Refusals
 from clairvoyant_cli.proxy.requests.relay import Relay, forward
@@ -43,13 +43,13 @@ class Passthrough:
     async def pass_on(self, request: Request, route: Route, model: str = "") -> None:
         """Have a request answered by the server that it is for; `model` is the one it names, if known."""
         pool, head = self.pool, request.head
-        path = plainly_spelled(unescaped(head.path, pool.first.prefix))
+        path = plainly_spelled(unescaped(head.path))
         named = head.get(BACKEND_HEADER)
         is_list = head.method == b"GET" and not head.has_body and path in LISTS
         of_all = is_list and named is None and len(pool) > 1
         if of_all and await self._listed(request, path):
             return
-        server = await self._worker(request, route, path, model)
+        server = await self._worker(request, path, model)
         if isinstance(server, Refusal) or server.leads_back:
             self.refusals.send(request, route, server if isinstance(server, Refusal) else IN_A_LOOP)
             return
@@ -57,7 +57,7 @@ class Passthrough:
         if head.method not in READING:
             server.look_now()  # it may have another model by now
 
-    async def _worker(self, request: Request, route: Route, path: str, model: str) -> Server | Refusal:
+    async def _worker(self, request: Request, path: str, model: str) -> Server | Refusal:
         pool, head = self.pool, request.head
         named = head.get(BACKEND_HEADER)
         if named is not None:
@@ -71,14 +71,14 @@ class Passthrough:
             if holder is not None:
                 return holder
         model = model or await self._model_in(request, path)
-        return _one_that_is_there(pool.able(speakers_of(path) or route.speakers, model))
+        return _one_that_is_there(pool.able(speakers_of(path), model))
 
     async def _model_in(self, request: Request, path: str) -> str:
         """Return the model that a request is about, which its path or its body names."""
         head = request.head
         if head.method in READING and path.startswith(ONE_MODEL):
-            return unescaped(head.path, self.pool.first.prefix)[len(ONE_MODEL) :]
-        if path not in OLLAMA_CHANGES or not head.has_body:
+            return unescaped(head.path)[len(ONE_MODEL) :]
+        if path not in NAME_A_MODEL or not head.has_body:
             return ""
         pieces = await request.read(NAMING_BYTES)
         return named_model(pieces or (), head.get(b"content-encoding"))

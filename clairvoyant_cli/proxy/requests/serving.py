@@ -15,8 +15,8 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.preempt.cut import Preemption, UnfitError
-from clairvoyant_cli.protocols.request_bodies import has_no_side_effects
-from clairvoyant_cli.protocols.routes import Route, Shape, Work
+from clairvoyant_cli.protocols.request_parsing import has_no_side_effects
+from clairvoyant_cli.protocols.routes import Shape, Work
 from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
@@ -146,7 +146,7 @@ class Serving:
                 forward_continuation(
                     request, upstream, relay, server, msgspec.json.encode(onward.body), onward.path, drop=drop
                 )
-            again = not exchange.has_begun and self._is_resendable(request, exchange.asked.route, server)
+            again = not exchange.has_begun and self._is_resendable(exchange, request, server)
             self.preemption.sent(exchange, relay.cut if again else None)
             exchange.phase = Phase.PREFILL
             await relay.finished
@@ -167,11 +167,12 @@ class Serving:
         finally:
             self.preemption.over(exchange)
 
-    def _is_resendable(self, request: Request, route: Route, server: Server) -> bool:
+    def _is_resendable(self, exchange: Exchange, request: Request, server: Server) -> bool:
         """Whether a request that was sent may be cut, and sent again, before any of its answer has come."""
-        if server.stamps is not None or route.work is not Work.GENERATE:
+        if server.stamps is not None or exchange.asked.route.work is not Work.GENERATE:
             return False
-        return self.preemption.enabled and request.is_kept and has_no_side_effects(request, route)
+        parsed = exchange.asked.parsed
+        return self.preemption.enabled and request.is_kept and has_no_side_effects(request, parsed)
 
     async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
         """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
@@ -252,7 +253,7 @@ class Serving:
             if splice.holds_more:
                 self.preemption.streams_more(self.pool.server_of(exchange), exchange.job.model)
         exchange.splice = None
-        return request.complete and has_no_side_effects(request, exchange.asked.route)
+        return request.complete and has_no_side_effects(request, exchange.asked.parsed)
 
     def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
         if relay is not None and relay.whole:

@@ -9,9 +9,9 @@ and another is proven to continue it exactly.
 from collections.abc import Iterable, Iterator
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.protocols.routes import Family
+from clairvoyant_cli.protocols.routes import Family, is_known
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.proxy.servers.server import Server, is_under
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 MOST_STORED = 20_000  # ids of some 50 characters
@@ -45,6 +45,14 @@ class ServerPool:
         """Return the label of a server; any other text, such as the id of one that has left, as it is."""
         server = self.get(server_id)
         return server_id if server is None else server.name
+
+    def without_prefix(self, target: bytes) -> bytes:
+        """Return the target of a request, which may begin with the path in a server's URL, without it."""
+        under = [prefix for each in self if (prefix := each.prefix.encode()) and is_under(prefix, target)]
+        if not under or is_known(target.partition(b"?")[0].decode()):
+            return target
+        rest = target[len(max(under, key=len)) :]
+        return rest if rest.startswith(b"/") else b"/" + rest
 
     @property
     def first(self) -> Server:

@@ -34,7 +34,7 @@ _URL = re.compile(
 )
 
 
-def _is_under(prefix: bytes, target: bytes) -> bool:
+def is_under(prefix: bytes, target: bytes) -> bool:
     """Whether a path is the prefix itself or below it."""
     return target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in (b"", b"/", b"?", b"#")
 
@@ -125,7 +125,7 @@ class Server:
     def target_of(self, target: bytes) -> bytes:
         """Return the target of a client's request at this server: under its prefix."""
         prefix = self.prefix.encode()
-        return target if _is_under(prefix, target) or target == b"*" else prefix + target
+        return target if is_under(prefix, target) or target == b"*" else prefix + target
 
     def kept_here(self, location: bytes) -> bytes:
         """Return where a redirect of this server leads through the proxy: the path, without its prefix.
@@ -140,7 +140,7 @@ class Server:
                 return location
         path = location if absolute is None else absolute["path"] or b"/"
         prefix = self.prefix.encode()
-        if prefix and _is_under(prefix, path):
+        if prefix and is_under(prefix, path):
             path = path[len(prefix) :]
             path = path if path.startswith(b"/") else b"/" + path
         return location if path.startswith(b"//") else path

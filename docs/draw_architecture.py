@@ -23,7 +23,7 @@ WAY = (
     ("http/listener", "a client's connection; reads heads and bodies"),
     ("proxy/composition", "own routes, straight through, or the queue"),
     ("proxy/requests/admission", "may it come in; how long will its answer be"),
-    ("scheduler/queue", "which waiting job takes which worker's slot"),
+    ("scheduler/queue", "which waiting job takes which server's slot"),
     ("proxy/requests/serving", "one attempt after another, to the end"),
     ("proxy/requests/relay", "the request to the server, and its answer back"),
     ("http/upstream", "the server's connection"),

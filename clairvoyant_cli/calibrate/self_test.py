@@ -107,7 +107,7 @@ class SelfTest(Observer):
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         self._busy_s = end.at_s
         if exchange.totals.complete and exchange.attempt is not None:
-            self._answered[exchange.attempt.worker] = exchange.asked.parsed.model, end.at_s
+            self._answered[exchange.attempt.server_id] = exchange.asked.parsed.model, end.at_s
 
     @property
     def _is_idle(self) -> bool:
@@ -174,7 +174,7 @@ class SelfTest(Observer):
             if battery is not None and not battery.power_plugged:
                 return "waits for mains power"
         scheduler, now = self.daemon.dispatcher.scheduler, self._now()
-        cache = scheduler.fleet.stations[server.id].cache
+        cache = scheduler.fleet.servers[server.id].cache
         keeps = cache.room_tokens == inf and (test.keeps_prompts or cache.keeps_all)
         for kept in () if keeps else cache.contexts:
             session = scheduler.sessions.known.get(kept.session)

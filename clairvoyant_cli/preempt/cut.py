@@ -177,7 +177,7 @@ class Preemption:
             self._note_progress(exchange, now)
         for preempt in scheduler.preemptions(now):
             exchange = self.dispatcher.live[preempt.job_id]
-            cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.worker))
+            cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.server_id))
             # Whether it may be cut is known once it has been sent.
             if cutting or exchange.phase is Phase.CONNECTING:
                 continue
@@ -235,7 +235,7 @@ class Preemption:
 
     async def _cut_if_exact(self, exchange: Exchange, attempt: Attempt, splice: Splice) -> None:
         """Cut, once it is known that the continuation would be exact."""
-        server = self.pool[attempt.worker]
+        server = self.pool[attempt.server_id]
         splice.read()
         pieces = tuple(splice.pieces)  # more come meanwhile
         asked = await server.bounded(exchange.job.model, splice.asked, pieces)
@@ -270,19 +270,19 @@ class Preemption:
         self.stats.cuts += 1
         if attempt.read_s is None:  # what is kept of a prompt is learned from cuts of prompts
             self.stats.recomputed_tokens += attempt.reread_tokens
-            self._leaves(exchange, attempt.worker, waits=True)
+            self._leaves(exchange, attempt.server_id, waits=True)
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record what an ended answer leaves in its server's cache."""
         if not self.enabled:
             return
         if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
-            self._leaves(exchange, exchange.attempt.worker, waits=False)
-        elif exchange.cuts and self.pool.get(worker := exchange.cuts[-1].worker) is not None:
-            self._cache_of(worker).ended(exchange.id)
+            self._leaves(exchange, exchange.attempt.server_id, waits=False)
+        elif exchange.cuts and self.pool.get(server := exchange.cuts[-1].server_id) is not None:
+            self._cache_of(server).ended(exchange.id)
 
     def _cache_of(self, server_id: str) -> ServerCache:
-        return self.dispatcher.scheduler.fleet.stations[server_id].cache
+        return self.dispatcher.scheduler.fleet.servers[server_id].cache
 
     def _leaves(self, exchange: Exchange, server_id: str, *, waits: bool) -> None:
         server, scheduler = self.pool.get(server_id), self.dispatcher.scheduler
@@ -319,7 +319,7 @@ class Preemption:
     def goes_on(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count a continuation. The time of its first token shows whether the context was still cached."""
         self.stats.resumes += exchange.parts[-1].end is AttemptEnd.CUT
-        server = self.pool[attempt.worker]
+        server = self.pool[attempt.server_id]
         found = server.continuation_of(exchange.job.model)
         if found is None or attempt.first_byte_s is None:
             return
@@ -340,7 +340,7 @@ class Preemption:
         """Return the totals of an answer, summed over its parts. Learn from them what cuts of prompts cost,
         and count what was read again, as reported or else estimated.
         """
-        server = self.pool.get(attempt.worker)
+        server = self.pool.get(attempt.server_id)
         if told.complete and not exchange.has_begun and server is not None:
             cuts, now = self.prompts_of(server), self.stats.journal.clock()
             self.stats.recomputed_tokens += cuts.learn_from(exchange, attempt, told, server, now)

@@ -139,4 +139,4 @@ def _shows_its_beginning(exchange: Exchange) -> bool:
 
 def _read_before_s(exchange: Exchange, attempt: Attempt) -> float:
     """Return the seconds for which the server of an attempt read the prompt before."""
-    return sum(each.read_s or 0.0 for each in exchange.cuts if each.worker == attempt.worker)
+    return sum(each.read_s or 0.0 for each in exchange.cuts if each.server_id == attempt.server_id)

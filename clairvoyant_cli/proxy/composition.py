@@ -109,7 +109,7 @@ class Daemon:
         # The queue, its servers, and how both are operated.
         scheduler = Scheduler(
             policy_of(config),
-            workers={},
+            servers={},
             tau_s=tau_from_setting(config.tau),
             capacity=config.queue_capacity,
             tenants=access.clients.tenants,

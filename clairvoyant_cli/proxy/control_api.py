@@ -272,7 +272,7 @@ class ControlApi:
 
     async def _health(self, request: WebRequest) -> Response:
         # Anybody may ask, every few seconds: the whole state would cost too much.
-        states = {worker.name: worker.status.state for worker in self._snapshots.pool}
+        states = {server.name: server.status.state for server in self._snapshots.pool}
         mode = self._actions.operation.mode
         return JSONResponse({"status": mode, "version": __version__, "backends": states})
 

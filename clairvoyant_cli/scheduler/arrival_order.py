@@ -1,7 +1,7 @@
 """Replays the requests that were served in order of arrival, and compares each one's wait with the real one.
 
 Rule 1: only pairs count: the same request, served whole, with both waits known.
-Rule 2: the clock of a worker stands still while it may start nothing (paused, down): that time is nobody's.
+Rule 2: the clock of a server stands still while it may start nothing (paused, down): that time is nobody's.
 Rule 3: a request takes its slot in the replay for as long as it really did, also while its server was still
 busy with it after its client had left. An answer is not cut there, so its prompt is not read again.
 Rule 4: a start is final once everything before it is known. Where that takes longer than `PATIENCE_S`, what
@@ -25,7 +25,7 @@ from typing import Any
 
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.placement import Station
+from clairvoyant_cli.scheduler.placement import ServerSlots
 from clairvoyant_cli.scheduler.server_cache import ServerCache
 
 PATIENCE_S = 180.0  # how long an ended request waits for the real length of one before it
@@ -52,13 +52,13 @@ class Compared:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A request in the replay. Seconds are open time of its worker, unless they are said to be real."""
+    """A request in the replay. Seconds are open time of its server, unless they are said to be real."""
 
     id: str
     arrived_s: float  # real
     order: tuple[float, int] = (0.0, 0)
     cost_s: float = 0.0
-    worker: str = ""
+    server_id: str = ""
     able: frozenset[str] = frozenset()
     start_s: float | None = None  # None until it has its place
     work_s: float = 0.0  # slot time so far
@@ -97,8 +97,8 @@ class _Run:
 
 
 @dataclass(slots=True, eq=False)
-class _Worker:
-    """A worker in the replay: its clock of open time, the last request of each slot, and its cache."""
+class _Server:
+    """A server in the replay: its clock of open time, the last request of each slot, and its cache."""
 
     marks: list[tuple[float, float, bool]]  # real time, open time then, whether it runs from there
     slots: list[_Run] = field(default_factory=list)
@@ -116,7 +116,7 @@ class _Worker:
         return open_s + max(real_s - since_s, 0.0) if runs else open_s
 
     def note(self, slots: int, *, is_open: bool, now: float) -> None:
-        """Follow the worker's slots, and whether it may start anything."""
+        """Follow the server's slots, and whether it may start anything."""
         if is_open != self.marks[-1][2]:
             self.marks.append((now, self.at(now), is_open))
         if slots and slots != self.size:
@@ -148,7 +148,7 @@ class ArrivalOrder:
     """The replay of a daemon's requests. Times are the scheduler's, in seconds."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, _Worker] = {}
+        self._servers: dict[str, _Server] = {}
         self._runs: dict[str, _Run] = {}
         self._pending: list[_Run] = []  # those without a start, in order of arrival
         self._placed: list[_Run] = []  # those with a start that are not over
@@ -162,22 +162,22 @@ class ArrivalOrder:
         return sum(run.over and run.of is not None for run in self._pending)
 
     def look(self, slots: Mapping[str, int], now: float, *, paused: bool) -> None:
-        """Follow the workers' slots, 0 for one that is down."""
+        """Follow the servers' slots, 0 for one that is down."""
         for name, number in slots.items():
-            worker, is_open = self._workers.get(name), bool(number) and not paused
-            if worker is None:
-                worker = self._workers[name] = _Worker([(now, now, is_open)])
-            elif not number and worker.is_up:
+            server_id, is_open = self._servers.get(name), bool(number) and not paused
+            if server_id is None:
+                server_id = self._servers[name] = _Server([(now, now, is_open)])
+            elif not number and server_id.is_up:
                 self._ready = self.settle(now)
-                worker.cache = worker.cache.emptied()  # as that of the server
-            worker.is_up = bool(number)
-            worker.note(number, is_open=is_open, now=now)
+                server_id.cache = server_id.cache.emptied()  # as that of the server
+            server_id.is_up = bool(number)
+            server_id.note(number, is_open=is_open, now=now)
 
     def arrived(self, job: Job, *, at_grant: bool) -> None:
         """Add a job that joins the queue; `at_grant`: it joins the replay when it starts."""
-        able = job.able or frozenset(self._workers)
-        worker = job.pinned or (next(iter(able)) if len(able) == 1 else "")
-        run = _Run(job.id, job.arrival_s, (job.arrival_s, self._seq), job.cost_s, worker, able)
+        able = job.able or frozenset(self._servers)
+        server_id = job.pinned or (next(iter(able)) if len(able) == 1 else "")
+        run = _Run(job.id, job.arrival_s, (job.arrival_s, self._seq), job.cost_s, server_id, able)
         run.chain, run.session, run.prompt_tokens = job.prefix, job.session, job.prompt_tokens
         self._seq += 1
         self._runs[job.id] = run
@@ -211,27 +211,27 @@ class ArrivalOrder:
             self._runs[job_id].arrived_s = now
             self._join(self._runs[job_id])
 
-    def granted(self, job_id: str, station: Station, now: float, cached_tokens: float) -> None:
-        """Record that a job starts on a worker, which is expected to have `cached_tokens` of its prompt."""
+    def granted(self, job_id: str, server: ServerSlots, now: float, cached_tokens: float) -> None:
+        """Record that a job starts on a server, which is expected to have `cached_tokens` of its prompt."""
         run = self._runs.get(job_id)
-        if run is None or station.name not in self._workers:
+        if run is None or server.name not in self._servers:
             return
-        if run.worker not in ("", station.name) and (run.work_s or run.start_s is not None):
+        if run.server_id not in ("", server.name) and (run.work_s or run.start_s is not None):
             run = self._joins_again(run, run.freed_s)
-        worker = self._workers[station.name]
-        run.worker = station.name
+        server_id = self._servers[server.name]
+        run.server_id = server.name
         if run.arrived_s == inf:
             run.arrived_s, run.order = now, (now, run.order[1])
             self._join(run)
         if run.cached_tokens is not None:
             run.again.append((run.work_s, now))
-        run.granted_s = worker.at(now)
-        run.waited_s = run.granted_s - worker.at(run.arrived_s) - run.work_s
+        run.granted_s = server_id.at(now)
+        run.waited_s = run.granted_s - server_id.at(run.arrived_s) - run.work_s
         if run.cached_tokens is None and run.chain:
             run.cached_tokens = cached_tokens
-            run.read_s = 0.0 if station.speed is None else station.speed.seconds(1.0, 0.0)
-            worker.cache.slots, worker.cache.reuse = station.cache.slots, station.cache.reuse
-            worker.cache.room_tokens = station.cache.room_tokens
+            run.read_s = 0.0 if server.speed is None else server.speed.seconds(1.0, 0.0)
+            server_id.cache.slots, server_id.cache.reuse = server.cache.slots, server.cache.reuse
+            server_id.cache.room_tokens = server.cache.room_tokens
 
     def answered(self, job_id: str, prompt_tokens: float, tokens: float) -> None:
         """Record the real tokens of a running job's prompt and answer."""
@@ -246,7 +246,7 @@ class ArrivalOrder:
         run = self._runs.get(job_id)
         if run is None or run.granted_s is None:
             return
-        run.work_s += self._workers[run.worker].at(now) - run.granted_s
+        run.work_s += self._servers[run.server_id].at(now) - run.granted_s
         run.granted_s, run.freed_s, run.dropped = None, now, not served
         if returned:
             self._joins_again(run, now)
@@ -260,7 +260,7 @@ class ArrivalOrder:
         run.of = None
         self._ready = self.settle(now)  # those that had their slots before come first
         again = self._runs[run.id] = replace(
-            run, arrived_s=now, worker="", start_s=None, work_s=0.0, counts=False, over=False, over_s=inf
+            run, arrived_s=now, server_id="", start_s=None, work_s=0.0, counts=False, over=False, over_s=inf
         )
         again.taken_s = again.cached_tokens = again.cached_in_order = None
         again.dropped, again.again = False, []
@@ -296,41 +296,45 @@ class ArrivalOrder:
         ]
         guess_until, blocked, left = late[-1] if late else -1, set[str](), list[_Run]()
         for index, run in enumerate(self._pending):
-            if len(blocked) >= len(self._workers):
+            if len(blocked) >= len(self._servers):
                 left += self._pending[index:]
                 break
-            if not run.worker and index <= guess_until:
-                run.worker = min(
-                    run.able & self._workers.keys(), default="", key=lambda name: self._free_s(name, now)
+            if not run.server_id and index <= guess_until:
+                run.server_id = min(
+                    run.able & self._servers.keys(), default="", key=lambda name: self._free_s(name, now)
                 )
-            if run.worker and run.worker not in blocked and self._place(run, now, guess=index <= guess_until):
+            if (
+                run.server_id
+                and run.server_id not in blocked
+                and self._place(run, now, guess=index <= guess_until)
+            ):
                 self._placed.append(run)
             else:
-                blocked |= {run.worker} if run.worker else run.able & self._workers.keys()
+                blocked |= {run.server_id} if run.server_id else run.able & self._servers.keys()
                 left.append(run)
         self._pending = left
         found = [*self._ready, *(self._pair(run) for run in self._placed if run.over and run.of is not None)]
         self._ready = []
         self._placed = [run for run in self._placed if not run.over]
         if not self._runs and not self._pending:
-            for worker in self._workers.values():
-                del worker.marks[:-1]
-                worker.removed.clear()
+            for server_id in self._servers.values():
+                del server_id.marks[:-1]
+                server_id.removed.clear()
         return found
 
     def _free_s(self, name: str, now: float) -> float:
-        worker = self._workers[name]
-        return min((run.ends_s(worker.at(now)) for run in worker.slots), default=inf)
+        server_id = self._servers[name]
+        return min((run.ends_s(server_id.at(now)) for run in server_id.slots), default=inf)
 
     def _place(self, run: _Run, now: float, *, guess: bool) -> bool:
         """Give a request its start; False if that is not known yet."""
-        worker = self._workers.get(run.worker)
-        if worker is None:
+        server_id = self._servers.get(run.server_id)
+        if server_id is None:
             return False
-        open_s, arrived_s = worker.at(now), worker.at(run.arrived_s)
+        open_s, arrived_s = server_id.at(now), server_id.at(run.arrived_s)
         while True:
-            worker.grow()
-            first = min(worker.slots, key=lambda each: each.ends_s(open_s), default=None)
+            server_id.grow()
+            first = min(server_id.slots, key=lambda each: each.ends_s(open_s), default=None)
             if first is None:
                 return False
             if not first.over and first.taken_s is None:  # its slot time is not final
@@ -342,19 +346,19 @@ class ArrivalOrder:
             start_s = max(arrived_s, first.ends_s(open_s))
             if start_s >= open_s - SAME_S:
                 return False
-            if not worker.shrinks(first, start_s):
+            if not server_id.shrinks(first, start_s):
                 break
         run.start_s = start_s
         run.estimated = first.estimated and start_s > arrived_s
-        worker.slots[worker.slots.index(first)] = run
+        server_id.slots[server_id.slots.index(first)] = run
         if run.chain:
-            self._read(worker, run)
+            self._read(server_id, run)
         return True
 
-    def _read(self, worker: _Worker, run: _Run) -> None:
+    def _read(self, server_id: _Server, run: _Run) -> None:
         """Have the replay's cache see a prompt, once the answers before it are there."""
         start_s, due = run.start_s or 0.0, list[tuple[float, float, _Run, bool]]()
-        for each in worker.in_cache:
+        for each in server_id.in_cache:
             began_s = each.start_s or 0.0
             due += [(round(began_s + after_s, 6), at_s, each, False) for after_s, at_s in each.again]
             due += [(round(each.ends_s(0.0), 6), each.over_s, each, True)] if each.over else []
@@ -362,18 +366,18 @@ class ArrivalOrder:
             if at_s > round(start_s, 6):
                 break
             if not ended:
-                worker.cache.started(each.id, each.chain, each.prompt_tokens, each.session)
+                server_id.cache.started(each.id, each.chain, each.prompt_tokens, each.session)
                 del each.again[0]
                 continue
             if each.dropped:
-                worker.cache.dropped(each.id)
+                server_id.cache.dropped(each.id)
             elif each.answer is not None:
-                worker.cache.answered(each.id, *each.answer)
-            worker.in_cache.remove(each)
-        run.cached_in_order = worker.cache.expected(run.chain).tokens
-        worker.cache.started(run.id, run.chain, run.prompt_tokens, run.session)
-        worker.in_cache.append(run)
+                server_id.cache.answered(each.id, *each.answer)
+            server_id.in_cache.remove(each)
+        run.cached_in_order = server_id.cache.expected(run.chain).tokens
+        server_id.cache.started(run.id, run.chain, run.prompt_tokens, run.session)
+        server_id.in_cache.append(run)
 
     def _pair(self, run: _Run) -> Compared:
-        wait_s = (run.start_s or 0.0) - self._workers[run.worker].at(run.arrived_s)
+        wait_s = (run.start_s or 0.0) - self._servers[run.server_id].at(run.arrived_s)
         return Compared(run.of, wait_s - run.waited_s, wait_s, run.spared_tokens, run.estimated)

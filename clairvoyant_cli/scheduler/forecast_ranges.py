@@ -119,7 +119,7 @@ class ForecastRanges:
         running, waiting = job.id in scheduler.running, job.id in scheduler
         real_s = self._now - sample.at_s
         if served_s is None:
-            known = job.started_s >= sample.at_s and bool(job.worker)
+            known = job.started_s >= sample.at_s and bool(job.server_id)
             real_s = job.started_s - sample.at_s if known else real_s
             lost = not known and (job.held or not waiting)
         else:

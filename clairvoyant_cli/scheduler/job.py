@@ -75,11 +75,11 @@ class Job:
     client: str = ""
     model: str = ""
     affinity: str = ""  # what must be loaded to run it: model and runner options
-    pinned: str = ""  # the only worker that may run it, "" for any
+    pinned: str = ""  # the only server that may run it, "" for any
     priority: int = 0  # set by the client, lower is sooner
     urgency: int | None = None  # a level, 0 the most urgent
     tokens_q90: float = 0.0  # the upper quantile of `tokens`, 0 if the spread is unknown
-    able: frozenset[str] = frozenset()  # the workers that can run it, empty for all
+    able: frozenset[str] = frozenset()  # the servers that can run it, empty for all
     urgency_by: str = ""  # the source of its level: `urgency.Said`
     prefix: Chain = NO_CHAIN  # its conversation
     session: str = ""
@@ -102,16 +102,16 @@ class Job:
     by_operator: bool = False  # the operator set its rank
     held: bool = False
     parked: bool = False  # its session waits for its turn
-    routed: str = ""  # the worker that a routing policy chose
+    routed: str = ""  # the server that a routing policy chose
 
     # Its runs.
-    worker: str = ""
+    server_id: str = ""
     reason: Reason = Reason.POLICY
     started_s: float = 0.0
     began_s: float = 0.0  # from here on this run, or its answer after its thinking, should take `expected_s`
     expected_s: float = 0.0
     upper_s: float = 0.0  # the upper quantile of `expected_s`, 0 if unknown
-    pace: float = 1.0  # its worker takes this many times as long as its cost says
+    pace: float = 1.0  # its server takes this many times as long as its cost says
     served_s: float = 0.0  # slot time of earlier runs
     done_tokens: float = 0.0
     slice_start_tokens: float = 0.0  # `done_tokens` when this run started
@@ -136,7 +136,7 @@ class Job:
 
     @property
     def pinned_to(self) -> str:
-        """The only worker that can run it, "" if there are several."""
+        """The only server that can run it, "" if there are several."""
         return self.pinned or self.routed or (next(iter(self.able)) if len(self.able) == 1 else "")
 
     @property
@@ -189,7 +189,7 @@ class Job:
         self.upper_s = expected_s * q90 / tokens if tokens > 0.0 else 0.0
 
     def left_s(self, now: float | None = None) -> float:
-        """Return the expected seconds until a running job ends on its worker: by its age at `now`, or without
+        """Return the expected seconds until a running job ends on its server: by its age at `now`, or without
         by the tokens last reported.
         """
         if now is None:
@@ -203,7 +203,7 @@ class Job:
         self.cost_high_s = max(self.cost_high_s - more_s, 0.0)
 
     def run_by(self, able: frozenset[str]) -> None:
-        """Let these workers run it, all if empty; a pin to another is dropped."""
+        """Let these servers run it, all if empty; a pin to another is dropped."""
         self.able = able
         if able and self.pinned not in able:
             self.pinned = ""
@@ -221,20 +221,20 @@ class Estimates(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A decision: run this job on this worker now. `waited_s` counts from when it last joined the queue."""
+    """A decision: run this job on this server now. `waited_s` counts from when it last joined the queue."""
 
     job: Job
-    worker: str
+    server_id: str
     reason: Reason
     waited_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """A decision: stop this job on this worker, then `requeue` it."""
+    """A decision: stop this job on this server, then `requeue` it."""
 
     job_id: str
-    worker: str
+    server_id: str
 
 
 class QueueFullError(Exception):

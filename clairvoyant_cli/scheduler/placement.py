@@ -1,6 +1,6 @@
-"""Where a job runs: the worker on which it is predicted to end first, counted from now.
+"""Where a job runs: the server on which it is predicted to end first, counted from now.
 
-This need not be a free worker: a fast one, or one that has the model loaded or the conversation in its KV
+This need not be a free server: a fast one, or one that has the model loaded or the conversation in its KV
 cache, may be sooner even after a wait. So a slot may stay free for a moment, where the waiting job gains more
 than a margin (`queue`, rule 3).
 """
@@ -16,32 +16,32 @@ from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.server_cache import ServerCache
 
 WAIT_MARGIN = 0.3
-"""A job waits for another worker if it gains this share of its time on the best free one: an idle slot costs
-other jobs, and predictions are not exact. The best of 0.1 to 0.5 over one or two fast workers and one or
+"""A job waits for another server if it gains this share of its time on the best free one: an idle slot costs
+other jobs, and predictions are not exact. The best of 0.1 to 0.5 over one or two fast servers and one or
 three that are 2, 4 or 10 times slower, at utilisations of 0.3, 0.6 and 0.85."""
 
 MAX_PASSED = 3
-"""Jobs that may be left waiting for a better worker at one decision. If more wait, the free worker takes the
+"""Jobs that may be left waiting for a better server at one decision. If more wait, the free server takes the
 one of them that loses least. A fourth gains nothing."""
 
 
-class WorkerSpeed(Protocol):
+class ServerSpeed(Protocol):
     def seconds(self, prompt_tokens: float, tokens: float) -> float:
         """Return the predicted seconds of prefill and decoding."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class Station:
-    """A worker as the scheduler sees it: its slots and its jobs."""
+class ServerSlots:
+    """A server as the scheduler sees it: its slots and its jobs."""
 
     name: str
     slots: int
     at_once: int  # fewer than `slots` if it orders its own queue: the others wait inside, the shorter first
-    speed: WorkerSpeed | None = None  # without one, a job takes its predicted cost
+    speed: ServerSpeed | None = None  # without one, a job takes its predicted cost
     cache: ServerCache = field(default_factory=ServerCache)
-    last_resort: bool = False  # it starts only jobs pinned to it, or that no other available worker can run
-    weight: float = 1.0  # its share among equally good workers
+    last_resort: bool = False  # it starts only jobs pinned to it, or that no other available server can run
+    weight: float = 1.0  # its share among equally good servers
     running: dict[str, Job] = field(default_factory=dict)
     shared_tokens: float = inf  # KV cache of all slots together: an overflow aborts all their answers
 
@@ -58,7 +58,7 @@ class Station:
         return (len(self.running) + 1) / (self.at_once * self.weight)
 
     def inside_s(self, own_s: float, now: float) -> float:
-        """Return the expected wait of a job of `own_s` seconds inside this worker's own queue."""
+        """Return the expected wait of a job of `own_s` seconds inside this server's own queue."""
         if len(self.running) < self.at_once:
             return 0.0
         before_s = sum(each.left_s(now) for each in self.running.values() if each.expected_s <= own_s)
@@ -74,204 +74,206 @@ class Station:
 
 
 class Placement(NamedTuple):
-    """The best free station for a job, and the busy one that it should wait for instead, if any."""
+    """The best free server for a job, and the busy one that it should wait for instead, if any."""
 
-    station: Station
-    waits_for: Station | None = None
+    server: ServerSlots
+    waits_for: ServerSlots | None = None
     gain_s: float = 0.0  # how much sooner it would end there
-    takes_s: float = 0.0  # how long it would occupy that station
+    takes_s: float = 0.0  # how long it would occupy that server
 
 
 class Fleet:
-    """All workers, with the state that decides how long a job takes on each."""
+    """All servers, with the state that decides how long a job takes on each."""
 
     def __init__(self, slots: Mapping[str, int], load_s: Mapping[str, float]) -> None:
-        self.stations = {name: Station(name, count, count) for name, count in slots.items()}
+        self.servers = {name: ServerSlots(name, count, count) for name, count in slots.items()}
         self.residency = Residency(dict(load_s))
 
     def copied(self) -> "Fleet":
         """Return an independent copy in which nothing runs, without the contents of the KV caches."""
         fleet = Fleet({}, {})
-        fleet.stations = {name: replace(each, running={}) for name, each in self.stations.items()}
+        fleet.servers = {name: replace(each, running={}) for name, each in self.servers.items()}
         fleet.residency = deepcopy(self.residency)
         return fleet
 
-    def set(self, worker: str, slots: int, *, last_resort: bool, weight: float, at_once: int) -> None:
-        """Set the limits of a worker, 0 slots if it is down; running jobs are not affected."""
-        station = self.stations.setdefault(worker, Station(worker, slots, slots))
-        station.slots, station.last_resort, station.weight = slots, last_resort, weight
-        station.at_once = min(at_once, slots) or slots
+    def set(self, server_id: str, slots: int, *, last_resort: bool, weight: float, at_once: int) -> None:
+        """Set the limits of a server, 0 slots if it is down; running jobs are not affected."""
+        server = self.servers.setdefault(server_id, ServerSlots(server_id, slots, slots))
+        server.slots, server.last_resort, server.weight = slots, last_resort, weight
+        server.at_once = min(at_once, slots) or slots
         if not slots:
-            station.cache = station.cache.emptied()
-        station.cache.slots = max(station.at_once, 1)
+            server.cache = server.cache.emptied()
+        server.cache.slots = max(server.at_once, 1)
 
-    def remove(self, worker: str) -> None:
-        """Forget a worker; ValueError while it runs anything."""
-        station = self.stations.get(worker)
-        if station is not None and station.running:
-            raise ValueError(f"{worker} still runs {len(station.running)}")
-        self.stations.pop(worker, None)
+    def remove(self, server_id: str) -> None:
+        """Forget a server; ValueError while it runs anything."""
+        server = self.servers.get(server_id)
+        if server is not None and server.running:
+            raise ValueError(f"{server_id} still runs {len(server.running)}")
+        self.servers.pop(server_id, None)
 
-    def may_take(self, worker: str, job: Job) -> bool:
-        """Return whether a worker may serve a job, were it up."""
+    def may_take(self, server_id: str, job: Job) -> bool:
+        """Return whether a server may serve a job, were it up."""
         able, pinned_to = job.able, job.pinned or job.routed
-        if pinned_to or (able and worker not in able):
-            return pinned_to == worker
-        station = self.stations.get(worker)
-        return not (station and station.last_resort) or not any(
+        if pinned_to or (able and server_id not in able):
+            return pinned_to == server_id
+        server = self.servers.get(server_id)
+        return not (server and server.last_resort) or not any(
             each.slots and not each.last_resort and (not able or each.name in able)
-            for each in self.stations.values()
+            for each in self.servers.values()
         )
 
-    def started(self, job: Job, worker: str, now: float) -> None:
-        station = self.stations[worker]
-        job.worker = worker
+    def started(self, job: Job, server_id: str, now: float) -> None:
+        server = self.servers[server_id]
+        job.server_id = server_id
         job.started_s = now
-        job.expect(self.own_s(job, station), now)
-        if station.speed is not None and job.remaining_s:
-            load_s = self.residency.price_s(worker, job.affinity)
+        job.expect(self.own_s(job, server), now)
+        if server.speed is not None and job.remaining_s:
+            load_s = self.residency.price_s(server_id, job.affinity)
             job.pace = (job.expected_s - load_s) / job.remaining_s
-        station.running[job.id] = job
+        server.running[job.id] = job
         if self.residency.prices:
-            self.residency.dispatched(worker, job.id, job.affinity, now)
-        job.expected = station.cache.expected(job.prefix)
-        station.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
+            self.residency.dispatched(server_id, job.id, job.affinity, now)
+        job.expected = server.cache.expected(job.prefix)
+        server.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
 
     def thought(self, job: Job, thought: Thought, now: float) -> None:
         """Expect the end of a running job from now on by its answer, as it has stopped thinking."""
-        station = self.stations[job.worker]
+        server = self.servers[job.server_id]
         due_s = job.cost_s * thought.answer_tokens / job.tokens if job.tokens else 0.0
         if not due_s:
             return
-        if station.speed is not None:
-            job.pace = station.speed.seconds(0.0, thought.answer_tokens) / due_s
+        if server.speed is not None:
+            job.pace = server.speed.seconds(0.0, thought.answer_tokens) / due_s
         job.expect(job.pace * due_s, now)
 
     def ended(self, job: Job, *, served: bool) -> None:
         """Record that a job has left its slot; `served` means that it ran."""
-        station = self.stations[job.worker]
-        del station.running[job.id]
+        server = self.servers[job.server_id]
+        del server.running[job.id]
         if served:
-            self.residency.loaded(job.worker, job.id)
+            self.residency.loaded(job.server_id, job.id)
         else:
-            station.cache.dropped(job.id)
-            self.residency.not_loaded(job.worker, job.id)
+            server.cache.dropped(job.id)
+            self.residency.not_loaded(job.server_id, job.id)
 
-    def free(self) -> list[Station]:
-        """Return the stations with a free slot, the least loaded per weight first."""
-        free = [each for each in self.stations.values() if len(each.running) < each.slots]
+    def free(self) -> list[ServerSlots]:
+        """Return the servers with a free slot, the least loaded per weight first."""
+        free = [each for each in self.servers.values() if len(each.running) < each.slots]
         if len(free) > 1:
-            free.sort(key=lambda station: station.load)
+            free.sort(key=lambda server: server.load)
         return free
 
     def cached(self, job: Job) -> dict[str, float]:
-        """Return the tokens of a job's prompt that each worker has cached, if it has any."""
-        stations = self.stations.values() if job.prefix else ()
-        return {each.name: tokens for each in stations if (tokens := each.cache.cached_tokens(job.prefix))}
+        """Return the tokens of a job's prompt that each server has cached, if it has any."""
+        servers = self.servers.values() if job.prefix else ()
+        return {each.name: tokens for each in servers if (tokens := each.cache.cached_tokens(job.prefix))}
 
     def price(self, job: Job) -> None:
         """Leave the prefill that the best KV cache saves now out of a job's costs."""
         cached = self.cached(job)
         if not cached and not job.saved_s:
             return
-        able = [s for s in self.stations.values() if s.speed and (not job.able or s.name in job.able)]
+        able = [s for s in self.servers.values() if s.speed and (not job.able or s.name in job.able)]
         full_s = min((_seconds(s, job, 0.0) for s in able), default=0.0)
         saved_s = full_s - min((_seconds(s, job, cached.get(s.name, 0.0)) for s in able), default=0.0)
         job.saves(saved_s - job.saved_s)
 
-    def saves_s(self, worker: str, job: Job) -> float:
-        """Return how much less than its cost a job takes on a worker whose KV cache has more of it now."""
-        station = self.stations[worker]
-        if station.speed is None or (job.able and worker not in job.able):
+    def saves_s(self, server_id: str, job: Job) -> float:
+        """Return how much less than its cost a job takes on a server whose KV cache has more of it now."""
+        server = self.servers[server_id]
+        if server.speed is None or (job.able and server_id not in job.able):
             return 0.0
-        return max(job.cost_s - _seconds(station, job, station.cache.cached_tokens(job.prefix)), 0.0)
+        return max(job.cost_s - _seconds(server, job, server.cache.cached_tokens(job.prefix)), 0.0)
 
-    def own_s(self, job: Job, station: Station, cached: Mapping[str, float] | None = None) -> float:
-        """Return the predicted seconds of a job on a station: loading, uncached prefill, remaining decode."""
-        price_s = self.residency.price_s(station.name, job.affinity)
-        if station.speed is None:
+    def own_s(self, job: Job, server: ServerSlots, cached: Mapping[str, float] | None = None) -> float:
+        """Return the predicted seconds of a job on a server: loading, uncached prefill, remaining decode."""
+        price_s = self.residency.price_s(server.name, job.affinity)
+        if server.speed is None:
             return price_s + job.remaining_s
         cached = self.cached(job) if cached is None else cached
-        prompt_tokens = job.prompt_tokens - cached.get(station.name, 0.0) if cached else job.prompt_tokens
-        own_s = station.speed.seconds(max(prompt_tokens, 0.0), job.tokens)
+        prompt_tokens = job.prompt_tokens - cached.get(server.name, 0.0) if cached else job.prompt_tokens
+        own_s = server.speed.seconds(max(prompt_tokens, 0.0), job.tokens)
         if (job.done_tokens or job.read_s) and job.cost_s:
             own_s *= job.remaining_s / job.cost_s
         return price_s + own_s
 
-    def best(self, job: Job, now: float, free: Sequence[Station], ahead_s: Mapping[str, float]) -> Placement:
-        """Return where a job is predicted to end first. `free` are the stations that it could start on now,
-        in order of preference; `ahead_s` is the work before it on each other station, in seconds.
+    def best(
+        self, job: Job, now: float, free: Sequence[ServerSlots], ahead_s: Mapping[str, float]
+    ) -> Placement:
+        """Return where a job is predicted to end first. `free` are the servers that it could start on now,
+        in order of preference; `ahead_s` is the work before it on each other server, in seconds.
         """
-        if len(self.stations) == 1:
+        if len(self.servers) == 1:
             return Placement(free[0], None, 0.0, 0.0)
         cached = self.cached(job)
         best, best_s = free[0], inf
-        for station in free:
-            own_s = self.own_s(job, station, cached)
-            if station.at_once < station.slots:
-                own_s += station.inside_s(own_s, now)
+        for server in free:
+            own_s = self.own_s(job, server, cached)
+            if server.at_once < server.slots:
+                own_s += server.inside_s(own_s, now)
             if own_s < best_s:
-                best, best_s = station, own_s
+                best, best_s = server, own_s
         sooner_s, waits_for, takes_s = best_s * (1.0 - WAIT_MARGIN), None, 0.0
-        for station in () if job.pinned or job.routed else self.stations.values():
-            full = 0 < station.slots <= len(station.running)
-            if not full or not self.takes(station.name, job.able) or not self.open_to(job, station, now):
+        for server in () if job.pinned or job.routed else self.servers.values():
+            full = 0 < server.slots <= len(server.running)
+            if not full or not self.takes(server.name, job.able) or not self.open_to(job, server, now):
                 continue
-            own_s = self.own_s(job, station, cached)
-            end_s = station.next_free_s(now) + ahead_s.get(station.name, 0.0) / station.slots + own_s
+            own_s = self.own_s(job, server, cached)
+            end_s = server.next_free_s(now) + ahead_s.get(server.name, 0.0) / server.slots + own_s
             if end_s < sooner_s:
-                sooner_s, waits_for, takes_s = end_s, station, own_s / station.slots
+                sooner_s, waits_for, takes_s = end_s, server, own_s / server.slots
         return Placement(best, waits_for, best_s - sooner_s, takes_s)
 
-    def read_s(self, job: Job, station: Station) -> float:
-        """Return the seconds from a start on a station to the first token: loading and uncached prefill."""
-        read_s = self.residency.price_s(station.name, job.affinity)
-        if station.speed is not None:
-            left = job.prompt_tokens - station.cache.cached_tokens(job.prefix)
-            read_s += station.speed.seconds(max(left, 0.0), 0.0)
+    def read_s(self, job: Job, server: ServerSlots) -> float:
+        """Return the seconds from a start on a server to the first token: loading and uncached prefill."""
+        read_s = self.residency.price_s(server.name, job.affinity)
+        if server.speed is not None:
+            left = job.prompt_tokens - server.cache.cached_tokens(job.prefix)
+            read_s += server.speed.seconds(max(left, 0.0), 0.0)
         return read_s
 
-    def open_to(self, job: Job, station: Station, now: float) -> bool:
-        """Return whether a station may load the model of a job, if it is not loaded."""
-        name, residency = station.name, self.residency
+    def open_to(self, job: Job, server: ServerSlots, now: float) -> bool:
+        """Return whether a server may load the model of a job, if it is not loaded."""
+        name, residency = server.name, self.residency
         return not residency.must_stay(name, now) or not residency.price_s(name, job.affinity)
 
-    def takes(self, worker: str, able: frozenset[str]) -> bool:
-        """Return whether a worker is available for a job that `able` can run."""
-        station = self.stations.get(worker)
-        return bool(station and station.slots and not station.last_resort and (not able or worker in able))
+    def takes(self, server_id: str, able: frozenset[str]) -> bool:
+        """Return whether a server is available for a job that `able` can run."""
+        server = self.servers.get(server_id)
+        return bool(server and server.slots and not server.last_resort and (not able or server_id in able))
 
     def route(self, job: Job, among: int, now: float, waiting_s: Mapping[str, float]) -> str:
-        """Return the worker that a job should wait for: of `among` workers drawn by its number, the one with
+        """Return the server that a job should wait for: of `among` servers drawn by its number, the one with
         the soonest cautious completion (QUARTZ, Algorithm 1); "" if none can run it.
 
-        `waiting_s` has the seconds of work that wait for each worker.
+        `waiting_s` has the seconds of work that wait for each server.
         """
-        able = [s for s in self.stations.values() if s.slots and (not job.able or s.name in job.able)]
+        able = [s for s in self.servers.values() if s.slots and (not job.able or s.name in job.able)]
         able = [s for s in able if not s.last_resort] or able
         cached, cautious = self.cached(job), job.cost_high_s / job.cost_s if job.cost_s else 1.0
 
-        def ends_s(station: Station) -> float:
+        def ends_s(server: ServerSlots) -> float:
             # Means add, so only the job's own time is a quantile (QUARTZ, Eq. 4).
-            backlog_s = (waiting_s.get(station.name, 0.0) + station.left_s(now)) / station.at_once
-            price_s = self.residency.price_s(station.name, job.affinity)
-            return backlog_s + (self.own_s(job, station, cached) - price_s) * cautious + price_s
+            backlog_s = (waiting_s.get(server.name, 0.0) + server.left_s(now)) / server.at_once
+            price_s = self.residency.price_s(server.name, job.affinity)
+            return backlog_s + (self.own_s(job, server, cached) - price_s) * cautious + price_s
 
         best = min(_drawn(able, among, job.seq), key=ends_s, default=None)
         return "" if best is None else best.name
 
 
-def _seconds(station: Station, job: Job, cached_tokens: float) -> float:
-    assert station.speed is not None  # noqa: S101 - the caller asks only stations that have one
-    return station.speed.seconds(max(job.prompt_tokens - cached_tokens, 0.0), job.tokens)
+def _seconds(server: ServerSlots, job: Job, cached_tokens: float) -> float:
+    assert server.speed is not None  # noqa: S101 - the caller asks only servers that have one
+    return server.speed.seconds(max(job.prompt_tokens - cached_tokens, 0.0), job.tokens)
 
 
 def _most_tokens(job: Job) -> float:
     return job.prompt_tokens + max(job.tokens, job.tokens_q90)
 
 
-def _drawn(able: list[Station], count: int, number: int) -> list[Station]:
-    """Return `count` of the stations, drawn by a hash of `number`; all of them if there are no more."""
+def _drawn(able: list[ServerSlots], count: int, number: int) -> list[ServerSlots]:
+    """Return `count` of the servers, drawn by a hash of `number`; all of them if there are no more."""
     if count >= len(able):
         return able
     left, drawn = list(able), []

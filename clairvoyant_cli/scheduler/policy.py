@@ -19,7 +19,7 @@ GENTLE_AGING_RATE = 0.02
 QUARTZ_FAIRNESS = 0.10
 """Seconds of disadvantage per second of the client's service rate (beta: QUARTZ, Table 3)."""
 
-QUARTZ_CANDIDATES = 2  # workers among which a job is routed: the power of two choices (K of QUARTZ, Table 3)
+QUARTZ_CANDIDATES = 2  # servers among which a job is routed: the power of two choices (K of QUARTZ, Table 3)
 
 LEAST_DUE_S = 0.01
 
@@ -52,8 +52,8 @@ class Policy:
     by_share: bool = (
         False  # where there are several clients, `size_key` and their service order their first jobs
     )
-    # A job waits for one worker from its arrival, the best of this many drawn (QUARTZ, Algorithm 1). None: it
-    # waits for the worker where it is predicted to end first when a slot falls free.
+    # A job waits for one server from its arrival, the best of this many drawn (QUARTZ, Algorithm 1). None: it
+    # waits for the server where it is predicted to end first when a slot falls free.
     candidates: int | None = None
     preemptive: bool = False  # a waiting job takes a running one's slot if that gains (see `preemption`)
     margin: float = 0.0  # what a cut must gain beyond its cost, as a share of the waiting job's time

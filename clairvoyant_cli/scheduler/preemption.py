@@ -77,7 +77,7 @@ def worthwhile(
 ) -> list[Preempt]:
     """Return the cuts that are worth it, the best first, at most one per waiting job.
 
-    `able` has for each worker the job it would start next and the running jobs that may be cut for it;
+    `able` has for each server the job it would start next and the running jobs that may be cut for it;
     `had_s` is the service that clients had before others.
     """
     best: dict[str, tuple[float, Preempt]] = {}
@@ -87,7 +87,7 @@ def worthwhile(
             more_s -= min(victim.remaining_s, more_s) + had_s.get((waiting.client, waiting.interactive), 0.0)
             gained_s = gain_s(victim, waiting, policy, waiters, more_s)
             if gained_s > best.get(waiting.id, (0.0,))[0]:
-                best[waiting.id] = gained_s, Preempt(victim.id, victim.worker)
+                best[waiting.id] = gained_s, Preempt(victim.id, victim.server_id)
     return [preempt for _, preempt in sorted(best.values(), key=lambda each: -each[0])]
 
 
@@ -96,4 +96,4 @@ def spent(running: Iterable[Job], policy: Policy, quantum_tokens: float) -> list
     yields = policy.yields or policy.key
     done = [e for e in running if e.done_tokens - e.slice_start_tokens >= quantum_tokens]
     done.sort(key=lambda e: (e.rank, yields(e), e.seq), reverse=True)
-    return [Preempt(e.id, e.worker) for e in done]
+    return [Preempt(e.id, e.server_id) for e in done]

@@ -3,11 +3,11 @@
 Rule 1: no I/O and no clock. `now` is an argument, in seconds; a decision is a return value.
 Rule 2: a job is in exactly one state: waiting, held, running or gone.
 Rule 3: `next` leaves no slot idle while an unheld job that may use it waits. Exceptions: the queue is paused;
-each of the few waiting jobs is predicted to end sooner on another worker (`placement`); its earliest start
+each of the few waiting jobs is predicted to end sooner on another server (`placement`); its earliest start
 has not come; or the first job does not fit into the KV cache that the slots share. A job past tau or promoted
-never waits for a better worker. A job may not use a worker that it cannot run on (`Fleet`), nor any slot
+never waits for a better server. A job may not use a server that it cannot run on (`Fleet`), nor any slot
 while its client is at its limit of running jobs.
-Rule 4: waiting jobs are in one list, which a decision scans once for each distinct view of workers: those
+Rule 4: waiting jobs are in one list, which a decision scans once for each distinct view of servers: those
 with other models loaded, or to which other jobs are pinned. One view of 1,024 jobs takes some 0.4 ms.
 Rule 5: when the queue is full, the newest waiting job of the client that has most of them is dropped, the
 arriving one counted; if others have as many as its client, that is the arriving one.
@@ -44,7 +44,7 @@ from clairvoyant_cli.scheduler.job import (
     Thought,
 )
 from clairvoyant_cli.scheduler.newcomers import Newcomers
-from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, Station, WorkerSpeed
+from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, ServerSlots, ServerSpeed
 from clairvoyant_cli.scheduler.policy import Policy, tuned
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 from clairvoyant_cli.scheduler.residency import Residency
@@ -62,7 +62,7 @@ Excess = dict[tuple[str, bool], float]
 
 
 class Choice(NamedTuple):
-    """A job that a worker would start, and its order among the choices of others: rank, key, sequence."""
+    """A job that a server would start, and its order among the choices of others: rank, key, sequence."""
 
     order: tuple[float, float, int]
     job: Job
@@ -70,7 +70,7 @@ class Choice(NamedTuple):
 
 
 class Scheduler:
-    """Jobs in, dispatch decisions out, for K slots on each of several workers.
+    """Jobs in, dispatch decisions out, for K slots on each of several servers.
 
     What is told of a running job, or of one that waits, raises KeyError if it is not running, or not waiting.
     """
@@ -79,7 +79,7 @@ class Scheduler:
         self,
         policy: Policy,
         *,
-        workers: Mapping[str, int],
+        servers: Mapping[str, int],
         tau_s: float | None = None,
         capacity: int = 1024,
         tenants: Mapping[str, Tenant] | None = None,
@@ -88,7 +88,7 @@ class Scheduler:
     ) -> None:
         """Start empty.
 
-        `workers` maps a backend's name to its slots; `tau_s` is everybody's starvation timeout, None for no
+        `servers` maps a backend's name to its slots; `tau_s` is everybody's starvation timeout, None for no
         guard; `tenants` holds the rules of the clients that have any, `everybody` those of each other client
         that has a name; `load_s` maps an affinity to the seconds it takes to load.
         """
@@ -102,7 +102,7 @@ class Scheduler:
         self.tau_firings = 0
         self.since_promotion = 1 << 30  # starts by policy since the last one by tau
         self.deferring = False  # the last `next` left a slot free: the waiting jobs wait for a better one
-        self.fleet = Fleet(workers, load_s or {})
+        self.fleet = Fleet(servers, load_s or {})
         self.claims = Claims()
         self.accounts = Accounts()
         self.newcomers = Newcomers()
@@ -196,7 +196,7 @@ class Scheduler:
         if choice is None:
             self.deferring = self.deferring or self._parked > 0
             return None
-        job, worker, reason = choice
+        job, server_id, reason = choice
         if reason is Reason.TAU:
             self._turn_s[job.client] = now
         self._leave(job)
@@ -205,27 +205,27 @@ class Scheduler:
         job.slice_start_tokens = job.done_tokens
         job.moves.append(Move(now, MoveKind.DISPATCHED, reason))
         self.running[job.id] = job
-        self.fleet.started(job, worker, now)
-        self.books.granted(job.id, self.fleet.stations[worker], now, job.expected.tokens)
-        if self.sessions.started(job, worker, now):  # what a turn costs has changed
+        self.fleet.started(job, server_id, now)
+        self.books.granted(job.id, self.fleet.servers[server_id], now, job.expected.tokens)
+        if self.sessions.started(job, server_id, now):  # what a turn costs has changed
             for each in self._waiting.values():
                 if each.ready and self._is_in_order(each):
                     self._place(each)
         self._clients_running[job.client] = self._clients_running.get(job.client, 0) + 1
         self.claims.started(job, now)
         self.accounts.started(job, now)
-        self._reprice(job, worker, now)
+        self._reprice(job, server_id, now)
         if reason is Reason.TAU:
             self.tau_firings += 1
             self.since_promotion = 0
         else:
             self.since_promotion += 1
-        return Dispatch(job, worker, reason, now - job.queued_s)
+        return Dispatch(job, server_id, reason, now - job.queued_s)
 
     def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
         """Free the slot of a running job.
 
-        `served` means that the worker ran it, so that its model is loaded there.
+        `served` means that the server ran it, so that its model is loaded there.
         """
         job = self._stop(job_id, now, served=served)
         self.books.freed(job_id, now, over=True, served=served)
@@ -251,7 +251,7 @@ class Scheduler:
         read much again because the beginning of the prompt changed, else "".
         """
         job = self.running[job_id]
-        cache = self.fleet.stations[job.worker].cache
+        cache = self.fleet.servers[job.server_id].cache
         cache.answered(job_id, prompt_tokens, tokens)
         self.books.answered(job_id, prompt_tokens, tokens)
         session, news = self.sessions.of(job), ""
@@ -292,7 +292,7 @@ class Scheduler:
         self.fleet.thought(job, job.thought, now)
 
     def began(self, job_id: str, now: float) -> None:
-        """Record that a running job begins after a wait inside its worker."""
+        """Record that a running job begins after a wait inside its server."""
         self.running[job_id].began_s = now
 
     def owe(self, job_id: str, owed_s: float, now: float) -> None:
@@ -312,34 +312,34 @@ class Scheduler:
         now: float,
         *,
         served: bool = True,
-        worker: str = "",
+        server_id: str = "",
         able: frozenset[str] | None = None,
     ) -> None:
         """Free the slot of a running job and queue it again.
 
-        With `worker` it was preempted there, and waits for that worker if it has begun to answer. Without, it
-        was not taken up or broke off; `able` names the workers that can run it from now on, None leaves them
-        as they were. `served` as in `finish`.
+        With `server_id` it was preempted there, and waits for that server if it has begun to answer. Without,
+        it was not taken up or broke off; `able` names the servers that can run it from now on, None leaves
+        them as they were. `served` as in `finish`.
         """
         job = self._stop(job_id, now, served=served)
-        self.books.freed(job_id, now, over=False, served=served, returned=not worker)
+        self.books.freed(job_id, now, over=False, served=served, returned=not server_id)
         self.sessions.left_slot(job, now, waits=True)
         job.queued_s, job.spared = now, False
         if not job.done_tokens:
-            self.fleet.stations[job.worker].cache.dropped(job_id)
+            self.fleet.servers[job.server_id].cache.dropped(job_id)
         if able is not None:
             job.run_by(able)
-        if worker:
+        if server_id:
             job.cuts += 1
             job.owed_s, job.resume_s = job.resume_s, 0.0
             if job.stops_s is None:  # it had begun to answer
-                job.pinned = worker
+                job.pinned = server_id
             job.stops_s = None
             # If it was promoted from the background, it has had its turn.
             self._set_background(job, job.levels_at_arrival)
         else:
             job.read_s, job.stops_s, job.thought = 0.0, None, None
-        job.moves.append(Move(now, MoveKind.PREEMPTED if worker else MoveKind.RETURNED, worker))
+        job.moves.append(Move(now, MoveKind.PREEMPTED if server_id else MoveKind.RETURNED, server_id))
         self._wait(job)
 
     def reestimate(self, job_id: str, now: float, **estimates: Unpack[Estimates]) -> bool:
@@ -416,27 +416,27 @@ class Scheduler:
 
         For backends that can stop a job and resume it later. Call it once `next` starts nothing more; stop
         the jobs, `requeue` them, call `next` for the jobs that take their slots, and call it again.
-        `may_be_cut` says which jobs qualify, except on a worker that is down or runs more than its slots, or
+        `may_be_cut` says which jobs qualify, except on a server that is down or runs more than its slots, or
         while a prompt is read where a model is loaded before or after. An interactive job past tau is not cut
         for a job that the guard would start after it.
         """
         policy = self.policy
         if self.paused or not self._waiting or not policy.interrupts:
             return []
-        victims = dict[Station, list[Job]]()
-        for station in self.fleet.stations.values():
-            running = [each for each in station.running.values() if may_be_cut(each, policy)]
-            if running and len(station.running) == station.slots:
-                victims[station] = running
+        victims = dict[ServerSlots, list[Job]]()
+        for server in self.fleet.servers.values():
+            running = [each for each in server.running.values() if may_be_cut(each, policy)]
+            if running and len(server.running) == server.slots:
+                victims[server] = running
         if policy.quantum_tokens is not None:
             preempts = list[Preempt]()
-            for station, running in victims.items():
-                room = min(len(self._open_to(station, now)), len(self._waiting) - len(preempts))
+            for server, running in victims.items():
+                room = min(len(self._open_to(server, now)), len(self._waiting) - len(preempts))
                 preempts += spent(running, policy, policy.quantum_tokens)[:room]
             return preempts
         able = [
-            (choice.job, [each for each in victims[station] if self._may_pass(choice.job, each, now)])
-            for station, choice in self._choices(victims, now)
+            (choice.job, [each for each in victims[server] if self._may_pass(choice.job, each, now)])
+            for server, choice in self._choices(victims, now)
             if now >= choice.job.not_before_s
         ]
         if not able:
@@ -449,7 +449,7 @@ class Scheduler:
 
         Under `by_share` policies another client's running jobs can always be passed.
         """
-        loads = self.residency.swaps(running.worker, running.id, waiting.affinity)
+        loads = self.residency.swaps(running.server_id, running.id, waiting.affinity)
         if running.stops_s is not None and (loads or self._is_in_order(waiting)):
             return False
         tau_s = self.tau_of(running.client)
@@ -470,7 +470,7 @@ class Scheduler:
 
     @property
     def slots(self) -> dict[str, int]:
-        return {name: station.slots for name, station in self.fleet.stations.items()}
+        return {name: server.slots for name, server in self.fleet.servers.items()}
 
     @property
     def residency(self) -> Residency:
@@ -534,18 +534,18 @@ class Scheduler:
         limit = self.rules_of(client).max_running
         return limit is not None and self._clients_running.get(client, 0) >= limit
 
-    def takers(self, job: Job) -> list[Station]:
-        """Return the available workers that may serve a waiting job; none if it is held or parked."""
-        stations = self.fleet.stations.values() if job.ready else ()
-        return [each for each in stations if each.slots and self.fleet.may_take(each.name, job)]
+    def takers(self, job: Job) -> list[ServerSlots]:
+        """Return the available servers that may serve a waiting job; none if it is held or parked."""
+        servers = self.fleet.servers.values() if job.ready else ()
+        return [each for each in servers if each.slots and self.fleet.may_take(each.name, job)]
 
     # -- choosing -----------------------------------------------------------------------------------
 
     def choose(self, now: float) -> tuple[Job, str, Reason] | None:
-        """Return the job to start now, its worker and the reason; None if nothing can start.
+        """Return the job to start now, its server and the reason; None if nothing can start.
 
-        Takes the first job in order and finds the worker where it is predicted to end first; a job that
-        should wait for a busy worker is passed over. A worker whose KV cache has no room for the first job
+        Takes the first job in order and finds the server where it is predicted to end first; a job that
+        should wait for a busy server is passed over. A server whose KV cache has no room for the first job
         starts none after it, so that each has its turn.
         """
         free = self.fleet.free()
@@ -553,11 +553,11 @@ class Scheduler:
             return None
         passed, ahead_s = dict[str, tuple[Job, Placement]](), self._pinned_s()
         while (first := self._first(free, now, passed)) is not None:
-            station, (_, job, reason) = first
+            server, (_, job, reason) = first
             able = [
                 each
                 for each in free
-                if each is station
+                if each is server
                 or (self.fleet.may_take(each.name, job) and self.fleet.open_to(job, each, now))
             ]
             roomy = [each for each in able if each.has_room(job)]
@@ -569,36 +569,46 @@ class Scheduler:
             if reason is Reason.POLICY and now < job.not_before_s:
                 passed[job.id] = job, verdict._replace(gain_s=inf)
             elif there is None or reason is not Reason.POLICY or self.is_overdue(job):
-                return job, verdict.station.name, reason
+                return job, verdict.server.name, reason
             else:
                 passed[job.id] = job, verdict
                 ahead_s[there.name] = ahead_s.get(there.name, 0.0) + verdict.takes_s
             if len(passed) == MAX_PASSED < len(self._waiting):
                 job, verdict = min(passed.values(), key=lambda each: each[1].gain_s)
-                return job, verdict.station.name, Reason.POLICY
+                return job, verdict.server.name, Reason.POLICY
         self.deferring = bool(passed)
         return None
 
     def next_up(self, now: float) -> Choice | None:
-        """Return what would start now if each worker had a free slot, None if nothing may.
+        """Return what would start now if each server had a free slot, None if nothing may.
 
         Claims of urgency are not decided by this.
         """
-        up = [each for each in self.fleet.stations.values() if each.slots]
+        up = [each for each in self.fleet.servers.values() if each.slots]
         first = self._first(up, now, for_good=False)
         return None if first is None else first[1]
 
     def _first(
-        self, stations: Iterable[Station], now: float, passed: Container[str] = (), *, for_good: bool = True
-    ) -> tuple[Station, Choice] | None:
-        """Return the first choice over all stations, without the jobs passed over, and its station."""
-        choices = self._choices(stations, now, passed, for_good=for_good)
+        self,
+        servers: Iterable[ServerSlots],
+        now: float,
+        passed: Container[str] = (),
+        *,
+        for_good: bool = True,
+    ) -> tuple[ServerSlots, Choice] | None:
+        """Return the first choice over all servers, without the jobs passed over, and its server."""
+        choices = self._choices(servers, now, passed, for_good=for_good)
         return min(choices, key=lambda each: each[1].order, default=None)
 
     def _choices(
-        self, stations: Iterable[Station], now: float, passed: Container[str] = (), *, for_good: bool = True
-    ) -> Iterator[tuple[Station, Choice]]:
-        """Yield the stations that would start something now, with what a slot of theirs would start.
+        self,
+        servers: Iterable[ServerSlots],
+        now: float,
+        passed: Container[str] = (),
+        *,
+        for_good: bool = True,
+    ) -> Iterator[tuple[ServerSlots, Choice]]:
+        """Yield the servers that would start something now, with what a slot of theirs would start.
 
         Unless `for_good`, claims of urgency are accepted without a check.
         """
@@ -607,20 +617,20 @@ class Scheduler:
             self.excess_s(now),
         )
         found = dict[tuple[object, ...], Choice | None]()
-        for station in stations:
-            alone = station.name if apart or station.last_resort else ""
-            view = (alone, *self.residency.view(station.name, now))
-            if view not in found:  # equal workers make the same choice
-                found[view] = self._choice(station, now, passed, excess_s, for_good=for_good)
+        for server in servers:
+            alone = server.name if apart or server.last_resort else ""
+            view = (alone, *self.residency.view(server.name, now))
+            if view not in found:  # equal servers make the same choice
+                found[view] = self._choice(server, now, passed, excess_s, for_good=for_good)
             if (choice := found[view]) is not None:
-                yield station, choice
+                yield server, choice
 
     def _choice(
-        self, station: Station, now: float, passed: Container[str], excess_s: Excess, *, for_good: bool
+        self, server: ServerSlots, now: float, passed: Container[str], excess_s: Excess, *, for_good: bool
     ) -> Choice | None:
         """Return what a slot would start now: promoted, by tau or by policy."""
-        while jobs := self._open_to(station, now):
-            choice = self._first_of([each for each in jobs if each.id not in passed], station.name, excess_s)
+        while jobs := self._open_to(server, now):
+            choice = self._first_of([each for each in jobs if each.id not in passed], server.name, excess_s)
             if choice is None:
                 return None
             job = choice.job
@@ -630,17 +640,17 @@ class Scheduler:
             return None
         overdue = None if job.promoted else self._longest_overdue(jobs, now)
         if overdue is not None and overdue is not job and self._guard_allows(overdue, job, now):
-            price_s = self.residency.price_s(station.name, overdue.affinity)
+            price_s = self.residency.price_s(server.name, overdue.affinity)
             return Choice((FIRST, price_s, overdue.seq), overdue, Reason.TAU)
         return choice
 
-    def _first_of(self, jobs: list[Job], worker: str, excess_s: Excess) -> Choice | None:
+    def _first_of(self, jobs: list[Job], server_id: str, excess_s: Excess) -> Choice | None:
         """Return the first of waiting jobs by policy. Loading a model counts. Of several clients, that is the
         first by `share_key` of each one's first.
         """
         policy, price_s = self.policy, _free
         if policy.in_seconds and self.residency.prices:
-            price_s = cache(partial(self.residency.price_s, worker))
+            price_s = cache(partial(self.residency.price_s, server_id))
 
         def order(job: Job) -> tuple[float, float, int]:
             load_s = price_s(job.affinity)
@@ -663,12 +673,12 @@ class Scheduler:
         job = min(jobs, key=order)
         return Choice(order(job), job, Reason.PROMOTED if job.promoted else Reason.POLICY)
 
-    def _open_to(self, station: Station, now: float) -> list[Job]:
+    def _open_to(self, server: ServerSlots, now: float) -> list[Job]:
         """Return the waiting jobs that a slot may serve.
 
         While the loaded model must stay, only jobs that need no other; promoted jobs are exempt.
         """
-        worker, shares, may_take = station.name, not station.last_resort, self.fleet.may_take
+        server_id, shares, may_take = server.name, not server.last_resort, self.fleet.may_take
         limited = {client for client in self._clients_running if self.is_limited(client)}
         jobs = [
             e
@@ -676,10 +686,10 @@ class Scheduler:
             if not e.held
             and not e.parked
             and e.client not in limited
-            and ((shares and not (e.pinned or e.routed or e.able)) or may_take(worker, e))
+            and ((shares and not (e.pinned or e.routed or e.able)) or may_take(server_id, e))
         ]
-        if self.residency.must_stay(worker, now):
-            price_s = cache(partial(self.residency.price_s, worker))
+        if self.residency.must_stay(server_id, now):
+            price_s = cache(partial(self.residency.price_s, server_id))
             return [e for e in jobs if e.promoted or not price_s(e.affinity)] or jobs
         return jobs
 
@@ -718,9 +728,9 @@ class Scheduler:
         return policy.guard.allows(now - overdue.arrival_s, now - other.arrival_s, since)
 
     def _pinned_s(self) -> dict[str, float]:
-        """Return the predicted seconds of work waiting for each worker; under "", for any worker."""
+        """Return the predicted seconds of work waiting for each server; under "", for any server."""
         pinned_s = dict[str, float]()
-        for job in self._waiting.values() if len(self.fleet.stations) > 1 else ():
+        for job in self._waiting.values() if len(self.fleet.servers) > 1 else ():
             if job.ready:
                 pinned_s[job.pinned_to] = pinned_s.get(job.pinned_to, 0.0) + job.cost_s
         return pinned_s
@@ -777,15 +787,15 @@ class Scheduler:
         self._place_all()
 
     def set_slots(
-        self, worker: str, slots: int, *, last_resort: bool = False, weight: float = 1.0, at_once: int = 0
+        self, server_id: str, slots: int, *, last_resort: bool = False, weight: float = 1.0, at_once: int = 0
     ) -> None:
-        """Set how many jobs a worker may have, 0 if it is down; running jobs are not affected.
+        """Set how many jobs a server may have, 0 if it is down; running jobs are not affected.
 
         `at_once` is how many of these it serves concurrently; the others wait in its own queue.
         """
-        self.fleet.set(worker, slots, last_resort=last_resort, weight=weight, at_once=at_once)
+        self.fleet.set(server_id, slots, last_resort=last_resort, weight=weight, at_once=at_once)
         for job in self._waiting.values():
-            if job.routed == worker and not self.fleet.takes(worker, job.able):
+            if job.routed == server_id and not self.fleet.takes(server_id, job.able):
                 self._place(job)
 
     def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
@@ -794,8 +804,8 @@ class Scheduler:
             job.run_by(able(job))
         self._place_all()
 
-    def set_speed(self, worker: str, speed: WorkerSpeed) -> None:
-        self.fleet.stations[worker].speed = speed
+    def set_speed(self, server_id: str, speed: ServerSpeed) -> None:
+        self.fleet.servers[server_id].speed = speed
 
     def under(self, policy: Policy, now: float, every: int = 1) -> "Scheduler":
         """Return an independent copy under another policy, for simulation.
@@ -804,13 +814,13 @@ class Scheduler:
         """
         policy = tuned(policy, self.tail.rate, self.tail.slots)
         trial = Scheduler(
-            policy, workers={}, tau_s=self.tau_s, tenants=self.tenants, everybody=self.everybody
+            policy, servers={}, tau_s=self.tau_s, tenants=self.tenants, everybody=self.everybody
         )
         trial.fleet, trial._now, trial.since_promotion = self.fleet.copied(), now, self.since_promotion
         trial.accounts = deepcopy(self.accounts)
         trial._clients_running, trial._since_forward = dict(self._clients_running), self._since_forward
         for job_id, job in self.running.items():
-            trial.running[job_id] = trial.fleet.stations[job.worker].running[job_id] = copy(job)
+            trial.running[job_id] = trial.fleet.servers[job.server_id].running[job_id] = copy(job)
         unheld = (job for job in self._waiting.values() if not job.held)
         for job in islice(unheld, 0, None, every):
             mine = copy(job)
@@ -843,7 +853,7 @@ class Scheduler:
         self._place(job)
 
     def _place(self, job: Job, pinned_s: Mapping[str, float] | None = None) -> None:
-        """Give a waiting job the key, the worker and the turn that it has by now."""
+        """Give a waiting job the key, the server and the turn that it has by now."""
         if not job.promoted:
             job.key, job.share_key = self.policy.key(job), self.policy.seconds(job)
         self._route(job, pinned_s)
@@ -897,12 +907,12 @@ class Scheduler:
             self.sessions.take_turn(longest, now)
             self._place(longest)
 
-    def _reprice(self, job: Job, worker: str, now: float) -> None:
+    def _reprice(self, job: Job, server_id: str, now: float) -> None:
         """Compute again what the waiting jobs cost that share the beginning of a prompt that is read now."""
         root = job.prefix.hashes[:1]
         sharing = (e for e in self._waiting.values() if e.prefix.hashes[:1] == root) if root else ()
         for job in list(islice(sharing, MAX_REPRICED)):
-            less_s = self.fleet.saves_s(worker, job)
+            less_s = self.fleet.saves_s(server_id, job)
             if job.cuts or less_s <= REPRICE_SHARE * job.cost_s:
                 continue
             job.saves(less_s)
@@ -930,7 +940,7 @@ class Scheduler:
             job.rank = float(job.own_rank)
 
     def _route(self, job: Job, pinned_s: Mapping[str, float] | None) -> None:
-        """Choose the worker that a job waits for, under a policy that routes; a valid choice stays."""
+        """Choose the server that a job waits for, under a policy that routes; a valid choice stays."""
         among, routed = self.policy.candidates, job.routed
         if among is None or job.pinned:
             job.routed = ""

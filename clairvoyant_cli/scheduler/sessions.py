@@ -23,7 +23,7 @@ from math import inf
 
 from clairvoyant_cli.scheduler.chain import BROKEN_SHARE, NO_CHAIN, Chain, Change, change, goes_on
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.placement import Fleet, Station
+from clairvoyant_cli.scheduler.placement import Fleet, ServerSlots
 
 MAX_SESSIONS = 2000
 MAX_ENDS = 20_000
@@ -81,7 +81,7 @@ class Session:
     longest_gap_s: float = USUAL_GAP_S / GAP_MARGIN
     calls_tool: bool = False
     active: bool = False  # it has a turn
-    worker: str = ""
+    server_id: str = ""
     turn_s: float = 0.0  # since when it has a turn
     last_end_s: float = 0.0
     waiting: int = 0
@@ -208,7 +208,7 @@ class Sessions:
         session = self.of(job)
         return inf if session is None else session.family
 
-    def started(self, job: Job, worker: str, now: float) -> bool:
+    def started(self, job: Job, server_id: str, now: float) -> bool:
         """Record that a job of a session takes a slot; return whether `usual_s` has changed."""
         session = self.of(job)
         if session is None:
@@ -219,7 +219,7 @@ class Sessions:
             self._mean_s += (USUAL_WEIGHT if self._mean_s else 1.0) * (job.cost_s - self._mean_s)
             if not session.active:
                 session.turn_s = now
-            session.active, session.worker, session.chain = True, worker, job.prefix
+            session.active, session.server_id, session.chain = True, server_id, job.prefix
             self._active[session.id] = session
             if not self.usual_s / 2.0 < self._mean_s < 2.0 * self.usual_s:
                 self.usual_s = self._mean_s
@@ -309,27 +309,27 @@ class Sessions:
                 return True
             self._end_turn(session)
         return any(
-            self._fits(session, station, now, waiters)
-            for station in self.fleet.stations.values()
-            if station.slots and (not job.able or station.name in job.able)
+            self._fits(session, server, now, waiters)
+            for server in self.fleet.servers.values()
+            if server.slots and (not job.able or server.name in job.able)
         )
 
     def _stays(self, session: Session, now: float, waiters: int) -> bool:
         """Return whether a session keeps its turn: whether the cache holds it beside those that had theirs
         before. They may have grown, or it is smaller than assumed.
         """
-        station = self.fleet.stations.get(session.worker)
-        if station is None or station.cache.holds_any:
+        server = self.fleet.servers.get(session.server_id)
+        if server is None or server.cache.holds_any:
             return True
-        active = self.active_on(station, now, waiters)  # in the order of their turns
+        active = self.active_on(server, now, waiters)  # in the order of their turns
         before = takewhile(lambda each: each is not session, active)
-        return station.cache.holds([each.tokens for each in (*before, session)], now)
+        return server.cache.holds([each.tokens for each in (*before, session)], now)
 
-    def _fits(self, session: Session, station: Station, now: float, waiters: int) -> bool:
-        if station.cache.holds_any:
+    def _fits(self, session: Session, server: ServerSlots, now: float, waiters: int) -> bool:
+        if server.cache.holds_any:
             return True
-        active = self.active_on(station, now, waiters)
-        return station.cache.holds([GROWTH * each.tokens for each in (*active, session)], now)
+        active = self.active_on(server, now, waiters)
+        return server.cache.holds([GROWTH * each.tokens for each in (*active, session)], now)
 
     def in_order(self, job: Job, now: float, waiters: int) -> bool:
         """Return whether the turns of sessions are served as they come, whatever their length: the cache is
@@ -338,12 +338,12 @@ class Sessions:
         session = self.of(job)
         if session is None or not session.active or not self.usual_s:
             return False
-        stations = self.fleet.stations
-        for station in [stations[session.worker]] if session.worker in stations else stations.values():
-            if not station.cache.size[0]:
+        servers = self.fleet.servers
+        for server in [servers[session.server_id]] if session.server_id in servers else servers.values():
+            if not server.cache.size[0]:
                 return False
-            contexts = [each.tokens for each in self.active_on(station, now, waiters)]
-            if len(contexts) < 2 or not station.cache.holds(contexts, now, surely=True):
+            contexts = [each.tokens for each in self.active_on(server, now, waiters)]
+            if len(contexts) < 2 or not server.cache.holds(contexts, now, surely=True):
                 return False
         return True
 
@@ -351,20 +351,20 @@ class Sessions:
         session = self.of(job)
         if session is None or not session.agent or session.active:
             return
-        session.active, session.turn_s, session.worker = True, now, session.worker or job.pinned
+        session.active, session.turn_s, session.server_id = True, now, session.server_id or job.pinned
         self._active[session.id] = session
 
-    def active_on(self, station: Station, now: float, waiters: int) -> list[Session]:
-        """Return the sessions that have a turn on a station, without those that rest by now."""
-        alone, active = len(self.fleet.stations) == 1, self.with_turn(now, waiters)
-        return [each for each in active if alone or each.worker in (station.name, "")]
+    def active_on(self, server: ServerSlots, now: float, waiters: int) -> list[Session]:
+        """Return the sessions that have a turn on a server, without those that rest by now."""
+        alone, active = len(self.fleet.servers) == 1, self.with_turn(now, waiters)
+        return [each for each in active if alone or each.server_id in (server.name, "")]
 
     def hold_s(self, session: Session, waiters: int) -> float:
         """Return how long a session's turn outlasts its last answer: at most what a reread would cost."""
         if waiters and not self._is_held(session):
             return 0.0
         longest_s = min(GAP_MARGIN * session.longest_gap_s, MAX_HOLD_S)
-        reread_s = session.returns_p * self._read_s(session.worker, session.tokens)
+        reread_s = session.returns_p * self._read_s(session.server_id, session.tokens)
         return min(longest_s, reread_s / max(waiters, 1))
 
     def must_wait(self, job: Job, now: float, waiters: int) -> bool:
@@ -372,15 +372,15 @@ class Sessions:
         session that is about to come back. It waits at most as long as reading that again would take; one in
         the background as long as any has a turn. A session does not come back before its own request.
         """
-        for station in self.fleet.stations.values():
-            for session in self.active_on(station, now, waiters):
+        for server in self.fleet.servers.values():
+            for session in self.active_on(server, now, waiters):
                 own = bool(job.claimed) and (session.client, session.claimed) == (job.client, job.claimed)
                 if own and not job.background_levels:
                     continue
-                if session.chain and station.cache.evicts(session.chain):
+                if session.chain and server.cache.evicts(session.chain):
                     if job.background_levels:
                         return True
-                    most_s = session.returns_p * self._read_s(station.name, session.tokens)
+                    most_s = session.returns_p * self._read_s(server.name, session.tokens)
                     if now - job.arrival_s < min(most_s, MAX_QUESTION_S):
                         return True
         return False
@@ -395,7 +395,7 @@ class Sessions:
             if other is not None:
                 others[other.id] = other
         fair_s = sum(
-            self._read_s(each.worker, each.tokens) for each in others.values() if each is not session
+            self._read_s(each.server_id, each.tokens) for each in others.values() if each is not session
         )
         return now - job.arrival_s > min(max(tau_s, PATIENCE * fair_s), MOST_PATIENCE * fair_s)
 
@@ -410,9 +410,9 @@ class Sessions:
         session.active, session.chain = False, NO_CHAIN
         self._active.pop(session.id, None)
 
-    def _read_s(self, worker: str, tokens: float) -> float:
-        station = self.fleet.stations.get(worker) or next(iter(self.fleet.stations.values()), None)
-        return 0.0 if station is None or station.speed is None else station.speed.seconds(tokens, 0.0)
+    def _read_s(self, server_id: str, tokens: float) -> float:
+        server = self.fleet.servers.get(server_id) or next(iter(self.fleet.servers.values()), None)
+        return 0.0 if server is None or server.speed is None else server.speed.seconds(tokens, 0.0)
 
     def parked(self) -> list[Session]:
         return [each for each in self.known.values() if each.agent and each.waiting and not each.active]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.newcomers import square_of
-from clairvoyant_cli.scheduler.placement import Station
+from clairvoyant_cli.scheduler.placement import ServerSlots
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -131,7 +131,7 @@ class StartForecast:
         slots, free_s = self._slots, self._free_s
         able: Iterable[int] = range(len(slots))
         if job.pinned or job.routed or job.able:
-            names = {station.name for station in self._scheduler.takers(job)}
+            names = {server.name for server in self._scheduler.takers(job)}
             able = [number for number in able if slots[number].name in names]
         slot = min(able, key=free_s.__getitem__)
         ends = self._ends_of(job.client)
@@ -156,8 +156,8 @@ class StartForecast:
         sigma = min(max(sqrt(spread), MIN_SIGMA), MAX_SIGMA)
         ahead = len(self._found) + plan.passed_by
         self._found[job] = Wait(plan.mean_s * median, sigma, plan.alone_s * median, ahead)
-        station = self._slots[plan.slot]
-        own_s = job.remaining_s if number == station.slots else self._scheduler.fleet.own_s(job, station)
+        server = self._slots[plan.slot]
+        own_s = job.remaining_s if number == server.slots else self._scheduler.fleet.own_s(job, server)
         self._free_s[plan.slot] += own_s
         ends = self._ends_of(job.client)
         if ends:
@@ -175,22 +175,22 @@ def start_of(scheduler: Scheduler, job: Job, now: float) -> tuple[float, float]:
     wait = StartForecast(scheduler, order, now).of(mine)
     if wait is None:
         return inf, 0.0
-    return wait.mid_s, min(scheduler.fleet.read_s(mine, station) for station in scheduler.takers(mine))
+    return wait.mid_s, min(scheduler.fleet.read_s(mine, server) for server in scheduler.takers(mine))
 
 
-def _slots(scheduler: Scheduler, now: float) -> tuple[list[Station], list[float]]:
-    """Return the station of each slot, and in how many seconds it falls free.
+def _slots(scheduler: Scheduler, now: float) -> tuple[list[ServerSlots], list[float]]:
+    """Return the server of each slot, and in how many seconds it falls free.
 
     The first of several falls free sooner than the one with least left: each may end at any time. Their ends
     are taken to be exponentially distributed, with the same sum.
     """
-    left: list[tuple[float, Station]] = []
-    for station in scheduler.fleet.stations.values():
-        if station.slots:
-            ends_s = [0.0] * station.at_once
-            for job in station.running.values():  # more than that wait inside
+    left: list[tuple[float, ServerSlots]] = []
+    for server in scheduler.fleet.servers.values():
+        if server.slots:
+            ends_s = [0.0] * server.at_once
+            for job in server.running.values():  # more than that wait inside
                 heapreplace(ends_s, ends_s[0] + job.left_s(now))
-            left += [(each, station) for each in ends_s]
+            left += [(each, server) for each in ends_s]
     left.sort(key=itemgetter(0))
     rates = [1.0 / max(each, 1e-6) for each, _ in left]
     at_s, rate, free_s = 0.0, sum(rates), list[float]()
@@ -198,7 +198,7 @@ def _slots(scheduler: Scheduler, now: float) -> tuple[list[Station], list[float]
         at_s += 1.0 / rate if left_s else 0.0
         rate = max(rate - own, 1e-9)
         free_s.append(at_s)
-    return [station for _, station in left], free_s
+    return [server for _, server in left], free_s
 
 
 def starts(scheduler: Scheduler, policy: Policy, now: float) -> Iterator[tuple[str, float]]:

@@ -179,7 +179,7 @@ class Scene(Observer, Generic[V]):
         scheduler = self.daemon.dispatcher.scheduler
         if self.daemon.dispatcher.live or scheduler.running or len(scheduler):
             yield f"not all are gone: {self.daemon.dispatcher.live}, {scheduler!r}"
-        taken = [station.name for station in scheduler.fleet.stations.values() if station.running]
+        taken = [server.name for server in scheduler.fleet.servers.values() if server.running]
         if taken:
             yield f"slots are taken: {taken}"
         yield from (f"{name} ended {times} times" for name, times in self.ends_of.items() if times != 1)
@@ -212,12 +212,12 @@ async def scenery(
 
 async def prove(daemon: Daemon, resume_s: float) -> None:
     """Have each server go on with answers, at the price of some seconds."""
-    for worker in daemon.pool:
-        offered = await worker.adapter.offered_models(worker.ask) or ()
+    for server in daemon.pool:
+        offered = await server.adapter.offered_models(server.ask) or ()
         served = Served(
-            worker.adapter.name, "replay", version=worker.status.version, digest=offered[0].digest
+            server.adapter.name, "replay", version=server.status.version, digest=offered[0].digest
         )
-        await believe(worker, proven(served, resume_s, worker.slots))
+        await believe(server, proven(served, resume_s, server.slots))
 
 
 # -- answers that are cut -----------------------------------------------------------------------------------
@@ -330,15 +330,15 @@ class CutChaos(Scene[Visitor]):
     def _suspended_on(self, backend: Backend) -> int:
         suspended = (each for each in self.daemon.dispatcher.live.values() if each.is_suspended)
         return sum(
-            self.backends[self.daemon.pool.name_of(each.cuts[-1].worker)] is backend for each in suspended
+            self.backends[self.daemon.pool.name_of(each.cuts[-1].server_id)] is backend for each in suspended
         )
 
     def faults(self) -> list[str]:
         found, counts = list(self.left_behind()), self.daemon.stats
         engines = [each.engine for each in self.backends.values()]
         found += [f"{each!r} is still at work" for each in engines if each.running or each.waiting]
-        stations = self.daemon.dispatcher.scheduler.fleet.stations.values()
-        kept = [station.cache.waiting for station in stations]
+        servers = self.daemon.dispatcher.scheduler.fleet.servers.values()
+        kept = [server.cache.waiting for server in servers]
         if any(kept):
             found.append(f"contexts are kept for nobody: {kept}")
         if counts.resumes > counts.cuts:
@@ -366,17 +366,17 @@ def _place(exchange: Exchange) -> str:
 
 @asynccontextmanager
 async def cut_chaos(
-    policies: Sequence[str], *, workers: int = 1, slots: int = 1, seed: int = 1
+    policies: Sequence[str], *, servers: int = 1, slots: int = 1, seed: int = 1
 ) -> AsyncIterator[CutChaos]:
     """Set the scene; a fault that the daemon logs is an error."""
     engines = {
         f"w{number}": Engine(slots, SPEED, answer_tokens=lambda prompt, rng: 1000, resume_s=0.005)
-        for number in range(workers)
+        for number in range(servers)
     }
     async with scenery(engines, policy=policies[0], outage_grace=GRACE_S, tau=30.0) as (daemon, backends, _):
         await prove(daemon, 0.005)
-        for worker in daemon.pool:
-            worker.traits.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
+        for server in daemon.pool:
+            server.traits.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         yield CutChaos(daemon, backends, random.Random(seed), policies=policies)
 
 
@@ -451,7 +451,7 @@ class PoolChaos(Scene[Visitor]):
 
     def faults(self) -> list[str]:
         found = list(self.left_behind())
-        names = {worker.name for worker in self.daemon.pool}
+        names = {server.name for server in self.daemon.pool}
         if names != {"w1", "w2", "w3", "w4"}:
             found.append(f"there are {sorted(names)}")
         services = [each for backend in self.backends.values() for each in backend.engine.journal]

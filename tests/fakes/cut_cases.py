@@ -178,13 +178,13 @@ class CaseRunner(Observer):
         self.down = False
         parts = self.daemon = daemon_parts("a", kind=dialect.kind, capacity=10**6)
         parts.dispatcher.scheduler.set_policy(POLICIES["boost"], 0.0)
-        worker = self.worker = parts.pool.named("a")
+        server = self.server = parts.pool.named("a")
         proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
-        served = Served(dialect.kind, "m", version=worker.status.version)
-        worker.traits.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
-        worker.traits.settings = {worker._key_of("m"): ModelSettings("f")}
-        worker.prober.asking = lambda url, prefix="": self.ask  # type: ignore[method-assign]
-        worker.upstream.connect = self.connect  # type: ignore[method-assign]
+        served = Served(dialect.kind, "m", version=server.status.version)
+        server.traits.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
+        server.traits.settings = {server._key_of("m"): ModelSettings("f")}
+        server.prober.asking = lambda url, prefix="": self.ask  # type: ignore[method-assign]
+        server.upstream.connect = self.connect  # type: ignore[method-assign]
         parts.observer, self.serving = self, parts.serving
 
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
@@ -252,7 +252,7 @@ class CaseRunner(Observer):
         request = Request(head, cast(Any, client))
         request.feed(body)
         request.feed_end([])
-        route = self.worker.adapter.routes[self.dialect.path]
+        route = self.server.adapter.routes[self.dialect.path]
         parsed = ParsedRequest(
             model="m",
             view=PromptView("?"),
@@ -264,7 +264,7 @@ class CaseRunner(Observer):
         exchange = self.exchange = cast(
             Exchange, self.daemon.admission.enqueue(request, ReadBody(route, "ann"), parsed)
         )
-        self.worker.health.forget()
+        self.server.health.forget()
         self.serving.preemption._plain.clear()
         self.outcomes.clear()
         await self.serving.serve(exchange, request)

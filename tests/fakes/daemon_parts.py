@@ -79,17 +79,17 @@ class DaemonParts(Daemon):
         return command
 
     def becomes(self, name: str, state: str, detail: str = "") -> None:
-        worker = self.pool.named(name)
-        worker.status.state, worker.status.detail = state, detail
-        worker.status.seen = worker.status.seen or state in ("up", "loading")
-        self.lifecycle.changed(worker)
+        server = self.pool.named(name)
+        server.status.state, server.status.detail = state, detail
+        server.status.seen = server.status.seen or state in ("up", "loading")
+        self.lifecycle.changed(server)
 
     def on(self, exchange: Exchange) -> str:
-        return "" if exchange.attempt is None else self.pool.name_of(exchange.attempt.worker)
+        return "" if exchange.attempt is None else self.pool.name_of(exchange.attempt.server_id)
 
 
 def daemon_parts(
-    *workers: str,
+    *servers: str,
     slots: int = 1,
     capacity: int = 10,
     grace_s: float = 60.0,
@@ -102,8 +102,8 @@ def daemon_parts(
     config = ServeConfig(
         policy="sjf", queue_capacity=capacity, outage_grace=grace_s, max_wait=max_wait_s, slo=slo
     )
-    servers = [simulated_server(*each, adapter_of(kind), slots) for each in enumerate(workers or ("mac",))]
-    return DaemonParts(config, Clients(rules=clients or {}), servers)
+    found = [simulated_server(*each, adapter_of(kind), slots) for each in enumerate(servers or ("mac",))]
+    return DaemonParts(config, Clients(rules=clients or {}), found)
 
 
 def simulated_server(number: int, name: str, adapter: Adapter, slots: int) -> Server:

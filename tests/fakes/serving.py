@@ -50,14 +50,14 @@ class ByFirstWord(Predictor):
         self.learned.append(tokens)
 
 
-async def believe(worker: Server, profile: Profile) -> None:
-    """Have a worker go by a profile, as if what it says of going on were measured of what serves now."""
+async def believe(server: Server, profile: Profile) -> None:
+    """Have a server go by a profile, as if what it says of going on were measured of what serves now."""
     served = profile.served
-    settings = await worker.adapter.settings(worker.ask, served.model, worker.status.version)
+    settings = await server.adapter.settings(server.ask, served.model, server.status.version)
     assert settings is not None
     proofs = tuple(replace(each, fingerprint=settings.fingerprint) for each in profile.continuations)
-    worker.traits.profiles = (replace(profile, continuations=proofs),)
-    await worker.see_settings()
+    server.traits.profiles = (replace(profile, continuations=proofs),)
+    await server.see_settings()
 
 
 @asynccontextmanager

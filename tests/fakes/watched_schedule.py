@@ -277,8 +277,8 @@ async def watched(
     engines = {f"w{number}": Engine(slots, SPEED, **long) for number in range(servers)}  # type: ignore[arg-type]
     async with scenery(engines, policy=policy, outage_grace=GRACE_S, tau=TAU_S) as (daemon, backends, _):
         await asyncio.sleep(1.0)  # at 0, a time is false
-        for worker in daemon.pool:
-            worker.traits.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
+        for server in daemon.pool:
+            server.traits.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         if cuts:
             await prove(daemon, RESUME_S)
         yield Watched(daemon, backends, random.Random(f"{policy} {seed}"), deeds=deeds)

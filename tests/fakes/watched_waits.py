@@ -91,9 +91,9 @@ class WatchedWaits(SlotSimulation):
                 runs.append((shown, float(run.finish_s[shown.number]) - shown.at_s, 0.0))
         return _judge(waits), _judge(runs)
 
-    def _start(self, number: int, worker: str, now: float) -> None:
+    def _start(self, number: int, server: str, now: float) -> None:
         self.starts[number].append(now)
-        super()._start(number, worker, now)
+        super()._start(number, server, now)
 
     def _decide(self, now: float) -> None:
         super()._decide(now)
@@ -168,7 +168,7 @@ def watched(
 def of_workload(
     policy: str, workload: Workload, predictions: Predictions, slots: int, seed: int, look_s: float
 ) -> WatchedWaits:
-    scheduler = Scheduler(POLICIES[policy], workers={"a": slots}, tau_s=TAU_S, capacity=len(workload))
+    scheduler = Scheduler(POLICIES[policy], servers={"a": slots}, tau_s=TAU_S, capacity=len(workload))
     preemption = Preemption(fixed_s=0.1) if scheduler.policy.interrupts else None
     return WatchedWaits(scheduler, workload, predictions, look_s=look_s, seed=seed, preemption=preemption)
 

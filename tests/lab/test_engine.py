@@ -24,7 +24,7 @@ def three(arrival_s: list[float], service_s: list[float]) -> Workload:
 
 
 def serve(policy: str, workload: Workload, **options: object) -> Run:
-    scheduler = Scheduler(ALL_POLICIES[policy], workers={"a": 1}, capacity=10_000)
+    scheduler = Scheduler(ALL_POLICIES[policy], servers={"a": 1}, capacity=10_000)
     return SlotSimulation(scheduler, workload, oracle(workload), **options).run()  # type: ignore[arg-type]
 
 
@@ -36,7 +36,7 @@ def test_a_burst_arrives_before_the_first_decision() -> None:
 
 def test_several_slots_run_side_by_side() -> None:
     workload = three([0.0, 0.0, 0.0], [4.0, 4.0, 4.0])
-    scheduler = Scheduler(ALL_POLICIES["fcfs"], workers={"a": 1, "b": 1})
+    scheduler = Scheduler(ALL_POLICIES["fcfs"], servers={"a": 1, "b": 1})
     run = SlotSimulation(scheduler, workload, oracle(workload)).run()
     assert sorted(run.finish_s.tolist()) == [4.0, 4.0, 8.0]
 
@@ -61,7 +61,7 @@ def guessed(service_s: list[float], guess_s: list[float], arrival_s: list[float]
     """Return a run under `srpt` on one slot, of guesses with a spread, forty tokens a second."""
     guess = np.array(guess_s)
     predictions = Predictions(np.full(len(guess), 0.5), guess, 2 * guess, 40 * guess, 80 * guess)
-    scheduler = Scheduler(ALL_POLICIES["srpt"], workers={"a": 1})
+    scheduler = Scheduler(ALL_POLICIES["srpt"], servers={"a": 1})
     return SlotSimulation(scheduler, three(arrival_s, service_s), predictions, preemption=Preemption())
 
 
@@ -94,7 +94,7 @@ def test_progress_reveals_nothing_of_the_remaining_length() -> None:
 
 def test_a_route_pins_requests_to_workers() -> None:
     workload = three([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
-    scheduler = Scheduler(ALL_POLICIES["fcfs"], workers={"a": 1, "b": 1})
+    scheduler = Scheduler(ALL_POLICIES["fcfs"], servers={"a": 1, "b": 1})
     simulation = SlotSimulation(scheduler, workload, oracle(workload), route=lambda number, now, queue: "b")
     assert simulation.run().finish_s.tolist() == [1.0, 2.0, 3.0]
 
@@ -108,7 +108,7 @@ def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(
         rng = np.random.default_rng(seed)
         workload = poisson(rng, 60, 0.2 * slots, TwoNormals())
         predictions = noisy_class(rng, workload, 0.8, 3.5, 8.9)
-        scheduler = Scheduler(ALL_POLICIES[policy], workers={"a": slots}, tau_s=20.0)
+        scheduler = Scheduler(ALL_POLICIES[policy], servers={"a": slots}, tau_s=20.0)
         return SlotSimulation(scheduler, workload, predictions, preemption=Preemption()).run()
 
     first, second = run(), run()
@@ -140,7 +140,7 @@ def test_no_wait_exceeds_the_bound_the_default_states(
     gaps, costs, guesses = (np.array(column) for column in zip(*requests, strict=True))
     workload = Workload(np.cumsum(gaps), costs, np.zeros(len(costs), dtype=np.int64))
     predictions = Predictions(np.full(len(costs), 0.5), guesses, guesses, guesses)
-    scheduler = Scheduler(ALL_POLICIES["bounded"], workers={"a": 1}, tau_s=tau_s)
+    scheduler = Scheduler(ALL_POLICIES["bounded"], servers={"a": 1}, tau_s=tau_s)
     run = SlotSimulation(scheduler, workload, predictions).run()
     free_s = 0.0
     for arrival_s, cost_s, wait_s in zip(workload.arrival_s, costs, run.wait_s, strict=True):

@@ -26,7 +26,7 @@ def measured(
     means = []
     for seed in range(SEEDS):
         workload = poisson(np.random.default_rng(seed), REQUESTS, rate_per_s, service)
-        scheduler = Scheduler(policy, workers={"a": 1}, capacity=REQUESTS)
+        scheduler = Scheduler(policy, servers={"a": 1}, capacity=REQUESTS)
         preemption = Preemption() if policy.preemptive else None
         run = SlotSimulation(scheduler, workload, oracle(workload), preemption=preemption).run()
         means.append(float(figure(run).mean()))
@@ -45,12 +45,12 @@ def test_mm1_in_order_of_arrival() -> None:
 
 
 def test_mmc_in_order_of_arrival() -> None:
-    """Three slots of one worker: Erlang's formula."""
+    """Three slots of one server: Erlang's formula."""
     rate, slots = 2.1, 3
     means = []
     for seed in range(SEEDS):
         workload = poisson(np.random.default_rng(seed), REQUESTS, rate, theory.exponential(1.0))
-        scheduler = Scheduler(ALL_POLICIES["fcfs"], workers={"a": slots}, capacity=REQUESTS)
+        scheduler = Scheduler(ALL_POLICIES["fcfs"], servers={"a": slots}, capacity=REQUESTS)
         means.append(float(SlotSimulation(scheduler, workload, oracle(workload)).run().wait_s.mean()))
     assert theory.covers(mean_of(means), theory.mmc_fcfs_wait_s(rate, 1.0, slots))
 

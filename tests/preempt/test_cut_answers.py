@@ -94,10 +94,10 @@ async def preempting(
         settings.setdefault("policy", "boost")
         daemon = await stack.enter_async_context(serving(server.url, clock=clock, **settings))
         await until(daemon, lambda s: s.backends[0].state == "up")
-        worker = daemon.pool.first
-        served = Served(worker.adapter.name, "replay", version=worker.status.version)
-        await believe(worker, replace(PROFILE, served=served, continuations=(replace(PROOF, way=way),)))
-        worker.traits.speeds.decode_tokens_per_s = 400.0
+        known = daemon.pool.first
+        served = Served(known.adapter.name, "replay", version=known.status.version)
+        await believe(known, replace(PROFILE, served=served, continuations=(replace(PROOF, way=way),)))
+        known.traits.speeds.decode_tokens_per_s = 400.0
         yield daemon, server.engine
 
 
@@ -384,10 +384,10 @@ async def test_a_server_that_comes_back_without_the_model_is_no_faked_ending(way
 @virtually
 async def test_what_was_measured_of_others_proves_nothing(fingerprint: str) -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
-        worker = daemon.pool.first
-        (profile,) = worker.traits.profiles
+        server = daemon.pool.first
+        (profile,) = server.traits.profiles
         proofs = tuple(replace(each, fingerprint=fingerprint) for each in profile.continuations)
-        worker.traits.profiles = (replace(profile, continuations=proofs),)
+        server.traits.profiles = (replace(profile, continuations=proofs),)
         await cut_once(daemon, client, "/api/chat", stream=True)
         assert daemon.snapshot().counters.cuts == 0
 
@@ -395,12 +395,12 @@ async def test_what_was_measured_of_others_proves_nothing(fingerprint: str) -> N
 @virtually
 async def test_a_server_that_is_another_than_was_measured_is_noticed_and_told_once() -> None:
     async with preempting() as (daemon, _):
-        worker = daemon.pool.first
-        assert worker.continuation_of("replay") is not None
-        worker.status.version = "another"
+        server = daemon.pool.first
+        assert server.continuation_of("replay") is not None
+        server.status.version = "another"
         for _ in range(2):
-            await daemon.lifecycle.see_settings(worker)
-        assert worker.continuation_of("replay") is None
+            await daemon.lifecycle.see_settings(server)
+        assert server.continuation_of("replay") is None
         told = [event.text for event in daemon.snapshot().log if "not what was measured" in event.text]
         assert len(told) == 1
         assert "another build" in told[0]
@@ -438,9 +438,9 @@ async def test_what_was_answered_before_is_not_cut_where_it_would_be_another(
     temperature: float, cuts: int
 ) -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
-        worker = daemon.pool.first
-        (profile,) = worker.traits.profiles
-        await believe(worker, replace(profile, continuations=(replace(PROOF, exact=18, exact_repeats=6),)))
+        server = daemon.pool.first
+        (profile,) = server.traits.profiles
+        await believe(server, replace(profile, continuations=(replace(PROOF, exact=18, exact_repeats=6),)))
         options = {"temperature": temperature, "num_predict": TOKENS}
         for _ in range(2):
             await cut_once(daemon, client, "/api/chat", stream=True, options=options)
@@ -456,10 +456,10 @@ async def test_where_texts_differ_by_rounding_only_sampled_answers_are_cut(
     temperature: float | None, which: str, cuts: int
 ) -> None:
     async with preempting(preempt=which) as (daemon, _), raw_client(daemon.base_url) as client:
-        worker = daemon.pool.first
-        (profile,) = worker.traits.profiles
+        server = daemon.pool.first
+        (profile,) = server.traits.profiles
         proof = replace(PROOF, exact=10, exact_repeats=6, rounded=14, tie_nats=0.5)
-        await believe(worker, replace(profile, continuations=(proof,)))
+        await believe(server, replace(profile, continuations=(proof,)))
         options = {"num_predict": TOKENS} | ({} if temperature is None else {"temperature": temperature})
         await cut_once(daemon, client, "/api/chat", stream=True, options=options)
         assert daemon.snapshot().counters.cuts == cuts

@@ -11,13 +11,13 @@ CUTTING = ("boost", "boost", "urgency")
 
 
 @pytest.mark.parametrize(
-    ("policies", "workers", "slots"),
+    ("policies", "servers", "slots"),
     [(CUTTING, 1, 1), (CUTTING, 2, 1), (("boost",), 1, 2), (("rr", "rr-sjf", "boost"), 2, 1)],
-    ids=["one", "two workers", "two slots", "turns"],
+    ids=["one", "two servers", "two slots", "turns"],
 )
-def test_all_end_once_and_read_what_was_written(policies: Sequence[str], workers: int, slots: int) -> None:
+def test_all_end_once_and_read_what_was_written(policies: Sequence[str], servers: int, slots: int) -> None:
     async def scene() -> None:
-        async with cut_chaos(policies, workers=workers, slots=slots) as it:
+        async with cut_chaos(policies, servers=servers, slots=slots) as it:
             await it.run(80)
             faults, cuts = it.faults(), it.daemon.stats.cuts
         assert not faults, it.told

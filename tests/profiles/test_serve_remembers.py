@@ -208,11 +208,11 @@ async def test_the_learned_size_of_a_cache_outlives_the_daemon(tmp_path: Path) -
     async with replay() as (_, url):
         for before, after in (((0.0, inf), (500.0, 900.0)), ((500.0, 900.0), (500.0, inf))):
             async with daemon_on(path, url) as daemon:
-                cache = daemon.pool.queue.fleet.stations[daemon.pool.first.id].cache
+                cache = daemon.pool.queue.fleet.servers[daemon.pool.first.id].cache
                 assert cache.size == before
                 cache.size = after
         async with daemon_on(path, url) as daemon:
-            cache = daemon.pool.queue.fleet.stations[daemon.pool.first.id].cache
+            cache = daemon.pool.queue.fleet.servers[daemon.pool.first.id].cache
             assert (cache.size, cache.room_tokens) == ((500.0, inf), inf)
 
 
@@ -301,7 +301,7 @@ async def test_each_of_several_servers_takes_the_profile_of_its_own_address(tmp_
         of_slow = replace(of_slow, mu_short_s=Estimate(2.0, 1.9, 2.1, 100), measured_at=HERE.measured_at + 1)
         path = keep(tmp_path / "c.db", (), of_fast, of_slow)
         async with daemon_on(path, f"fast={fast},slow={slow}") as daemon:
-            speeds = [worker.traits.speeds.decode_tokens_per_s for worker in daemon.pool]
+            speeds = [server.traits.speeds.decode_tokens_per_s for server in daemon.pool]
             tau_s = daemon.snapshot().tau.tau_s
     assert speeds == [1000.0, 50.0]
     assert tau_s == pytest.approx((TAU_S + 6.0) / 2)

@@ -61,7 +61,7 @@ async def test_its_cost_is_the_time_that_the_fastest_worker_needs() -> None:
     exchange = parts.queued("0.0 fifty tokens")
     assert exchange.job.cost_s == pytest.approx(50 / 100 + 4 / 500)
     assert exchange.attempt is not None
-    expected_s = parts.pool[exchange.attempt.worker].service_s(4.0, 50.0)
+    expected_s = parts.pool[exchange.attempt.server_id].service_s(4.0, 50.0)
     assert exchange.attempt.expected_s == pytest.approx(expected_s)
 
 
@@ -95,8 +95,8 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     verdict = parts.ask("0.9 too much")
     assert refused(verdict) == (503, "clairvoyant: the queue is full")
     assert isinstance(verdict, Refused)
-    [station] = parts.pool.queue.fleet.stations.values()
-    assert verdict.refusal.retry_after_s == station.next_free_s(parts.now[0]) > 2.0
+    [server] = parts.pool.queue.fleet.servers.values()
+    assert verdict.refusal.retry_after_s == server.next_free_s(parts.now[0]) > 2.0
     assert parts.stats.counters().rejected == 1
 
 

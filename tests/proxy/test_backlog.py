@@ -13,7 +13,7 @@ class Clocked:
 
     def __init__(self) -> None:
         self.now, self.count = 0.0, 0
-        self.scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1}, capacity=100)
+        self.scheduler = Scheduler(POLICIES["sjf"], servers={"a": 1}, capacity=100)
         self.backlog = Backlog(self.scheduler, lambda: self.now)
         self.come(1)
         self.scheduler.next(0.0)

@@ -69,7 +69,7 @@ async def test_a_prompt_that_was_cut_is_known_to_all_who_record_its_request(
 
 async def test_what_an_answer_leaves_in_the_cache_is_known_by_its_servers_numbers() -> None:
     parts = daemon_parts()
-    cache = parts.dispatcher.scheduler.fleet.stations[parts.pool.first.id].cache
+    cache = parts.dispatcher.scheduler.fleet.servers[parts.pool.first.id].cache
     before = cache.usual_tokens
     answered(parts, queued(parts))
     assert cache.usual_tokens == pytest.approx(before + USUAL_WEIGHT * (50_100 - before))

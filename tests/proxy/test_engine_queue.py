@@ -13,8 +13,8 @@ class House:
 
     def __init__(self) -> None:
         self.daemon: DaemonParts = daemon_parts("engine", slots=200, kind="vllm")
-        self.worker = self.daemon.pool.named("engine")
-        self.worker.annotate = "on"
+        self.server = self.daemon.pool.named("engine")
+        self.server.annotate = "on"
         self.said: list[str] = []
         self.queues = EngineQueues(
             self.daemon.dispatcher, self.daemon.pool, lambda _, news: self.said.append(news)
@@ -44,7 +44,7 @@ async def test_an_engine_that_lets_the_better_number_pass_heeds_it() -> None:
     parts = House()
     for turn in range(JUDGED):
         parts.race(1000.0 * turn, first_begins_s=6.0, second_begins_s=5.0)
-    assert parts.queues.heeded(parts.worker) == 1.0
+    assert parts.queues.heeded(parts.server) == 1.0
     assert parts.said == []
 
 
@@ -52,7 +52,7 @@ async def test_one_that_keeps_to_the_order_of_arrival_is_found_out_once() -> Non
     parts = House()
     for turn in range(JUDGED + 5):
         parts.race(1000.0 * turn, first_begins_s=60.0, second_begins_s=61.0)
-    assert parts.queues.heeded(parts.worker) == 0.0
+    assert parts.queues.heeded(parts.server) == 0.0
     assert len(parts.said) == 1
     assert "--scheduling-policy priority" in parts.said[0]
 
@@ -61,12 +61,12 @@ async def test_who_came_while_another_was_being_started_proves_nothing() -> None
     parts = House()
     for turn in range(JUDGED):
         parts.race(1000.0 * turn, first_begins_s=1.2, second_begins_s=2.0)
-    assert parts.queues.heeded(parts.worker) is None
+    assert parts.queues.heeded(parts.server) is None
 
 
 async def test_queued_request_inside_the_engine_ends_after_those_before_it() -> None:
     parts = House()
-    parts.worker.status.slots = 1
+    parts.server.status.slots = 1
     runs, late, soon = parts.sent(0.0, 5), parts.sent(1.0, 9), parts.sent(2.0, 1)
     parts.begins(runs, 2.5)
     took = {each[0].id: each[1].expected_s for each in (runs, late, soon)}

@@ -31,7 +31,7 @@ def test_a_server_that_recomputes_cut_answers_is_spared_cuts(resume_s: float | N
                 assert (await long.response()).whole
             state = daemon.snapshot()
             told = any("had to recompute" in each.text for each in daemon.stats.journal.events)
-            [station] = daemon.dispatcher.scheduler.fleet.stations.values()
-            return state.counters.cuts, len(station.cache.waiting), told
+            [server] = daemon.dispatcher.scheduler.fleet.servers.values()
+            return state.counters.cuts, len(server.cache.waiting), told
 
     assert run_virtually(scene()) == (cuts, 0, resume_s is None)

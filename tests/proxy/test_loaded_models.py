@@ -42,7 +42,7 @@ def asked(model: str, affinity: str = "", number: int = 0) -> Exchange:
 
 
 def scheduler() -> Scheduler:
-    return Scheduler(POLICIES[DEFAULT_POLICY], workers={"ollama": 1})
+    return Scheduler(POLICIES[DEFAULT_POLICY], servers={"ollama": 1})
 
 
 def test_a_loaded_model_is_served_before_another_is_loaded() -> None:
@@ -67,7 +67,7 @@ def learned_s(queue: Scheduler, *answers: tuple[float | None, int]) -> float:
     for load_s, status in answers:
         cast(Any, exchange).totals = replace(exchange.totals, load_s=load_s)
         residents.answered(exchange, status)
-    return queue.residency.price_s("another worker", "a")
+    return queue.residency.price_s("another server", "a")
 
 
 def test_what_a_load_took_is_learned_and_a_warm_answer_teaches_nothing() -> None:

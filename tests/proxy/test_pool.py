@@ -1,4 +1,4 @@
-"""Several workers behind one queue, without a socket: their states change, the queue follows."""
+"""Several servers behind one queue, without a socket: their states change, the queue follows."""
 
 import pytest
 
@@ -18,13 +18,13 @@ from tests.fakes.daemon_parts import DaemonParts, daemon_parts
 
 async def test_work_goes_where_a_slot_is_free() -> None:
     parts = daemon_parts("mac", "rtx", slots=2)
-    workers = [parts.on(parts.queued(f"0.5 number {n}")) for n in range(5)]
-    assert sorted(workers) == ["", "mac", "mac", "rtx", "rtx"]
+    servers = [parts.on(parts.queued(f"0.5 number {n}")) for n in range(5)]
+    assert sorted(servers) == ["", "mac", "mac", "rtx", "rtx"]
 
 
 async def test_two_servers_of_a_kind_stand_side_by_side() -> None:
     parts = daemon_parts("upstairs", "downstairs")
-    assert [worker.name for worker in parts.pool] == ["upstairs", "downstairs"]
+    assert [server.name for server in parts.pool] == ["upstairs", "downstairs"]
     assert (parts.pool.slots, len(parts.pool)) == (2, 2)
     first = parts.queued("x")
     assert parts.pool.server_of(first).name == parts.on(first)
@@ -124,9 +124,9 @@ async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
     assert attempt is not None
     attempt.totals = type(attempt.totals)(tokens=100, decode_s=1.0, complete=True)
     parts.after(exchange, Answered(200))
-    speeds = {worker.id: worker.traits.speeds.decode_tokens_per_s for worker in parts.pool}
-    other = next(name for name in speeds if name != attempt.worker)
-    assert (speeds[attempt.worker], speeds[other]) == (100.0, None)
+    speeds = {server.id: server.traits.speeds.decode_tokens_per_s for server in parts.pool}
+    other = next(name for name in speeds if name != attempt.server_id)
+    assert (speeds[attempt.server_id], speeds[other]) == (100.0, None)
 
 
 def offers(parts: DaemonParts, **models: set[str]) -> None:
@@ -202,7 +202,7 @@ async def test_what_was_cut_on_one_that_drains_goes_on_there() -> None:
     assert parts.on(cut) == on
     assert parts.pool.named(on).standing == "leaving"
     parts.after(cut, Answered(200))
-    assert [worker.name for worker in parts.pool] == [parts.on(occupied)]
+    assert [server.name for server in parts.pool] == [parts.on(occupied)]
 
 
 async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
@@ -216,7 +216,7 @@ async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
     parts.after(cut, NotTaken(AttemptEnd.UNREACHABLE))
     waits = parts.queued("0.5 b", model="large")
     parts.lifecycle.withdraw(parts.pool.named("rtx"), "leaving")
-    assert [worker.name for worker in parts.pool] == ["mac"]
+    assert [server.name for server in parts.pool] == ["mac"]
     assert parts.on(waits) == "mac"  # which answers that it has no such model
     with pytest.raises(OutageError):
         cut.granted.result()
@@ -235,7 +235,7 @@ async def test_one_that_fails_at_once_does_not_draw_all_the_work() -> None:
     parts = daemon_parts("mac", "rtx")
     well = parts.queued("0.5 long")
     on_mac = parts.on(well)
-    other = next(worker.name for worker in parts.pool if worker.name != on_mac)
+    other = next(server.name for server in parts.pool if server.name != on_mac)
     failed = 0
     while failed < 10 and parts.on(bad := parts.queued(f"0.5 {failed}")) == other:
         parts.after(bad, BrokenOff("it broke", 500))

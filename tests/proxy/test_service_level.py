@@ -27,8 +27,8 @@ def test_what_is_no_service_level_is_refused_with_an_example(text: str) -> None:
         ServeConfig(slo=text)
 
 
-def promising(text: str, *workers: str) -> tuple[DaemonParts, ServiceLevel]:
-    parts = daemon_parts(*workers, capacity=100, slo=text)
+def promising(text: str, *servers: str) -> tuple[DaemonParts, ServiceLevel]:
+    parts = daemon_parts(*servers, capacity=100, slo=text)
     assert parts.service_level is not None
     return parts, parts.service_level
 

@@ -102,7 +102,7 @@ async def test_a_server_that_cannot_be_one_keeps_nobody_from_starting() -> None:
     async with serve_app(Ollama("mac", "small:latest").app) as mac, serving(mac) as other:
         backends = (BackendConfig("us", other.base_url), BackendConfig("mac", mac))
         async with serving(None, backends=backends) as daemon:
-            assert [worker.name for worker in daemon.pool] == ["mac"]
+            assert [server.name for server in daemon.pool] == ["mac"]
             assert (await ask(daemon, chat("small"))).status == 200
 
 

@@ -15,12 +15,12 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 
 
 class Server:
-    """A scheduler with workers that take a known time for each job, in virtual time."""
+    """A scheduler with servers that take a known time for each job, in virtual time."""
 
-    def __init__(self, policy: str, workers: dict[str, int], seed: int = 0) -> None:
-        self.scheduler = Scheduler(POLICIES[policy], workers=workers, tau_s=60.0)
+    def __init__(self, policy: str, servers: dict[str, int], seed: int = 0) -> None:
+        self.scheduler = Scheduler(POLICIES[policy], servers=servers, tau_s=60.0)
         self.books = self.scheduler.books = ArrivalOrder()
-        self.slots = dict(workers)
+        self.slots = dict(servers)
         self.random = Random(seed)
         self.now = 0.0
         self.service_s: dict[str, float] = {}
@@ -87,30 +87,32 @@ class Server:
     def _release(self, job_id: str, _: str) -> None:
         self.scheduler.release(job_id, self.now)
 
-    def _slots(self, worker: str, number: str) -> None:
-        self.scheduler.set_slots(worker, int(number))
+    def _slots(self, server_id: str, number: str) -> None:
+        self.scheduler.set_slots(server_id, int(number))
 
-    def _fail(self, worker: str, _: str) -> None:
-        """Fail what runs on a worker, which is down from now on: it is asked for again, or given up."""
-        for job_id in [each for each, entry in self.scheduler.running.items() if entry.worker == worker]:
+    def _fail(self, server_id: str, _: str) -> None:
+        """Fail what runs on a server, which is down from now on: it is asked for again, or given up."""
+        for job_id in [
+            each for each, entry in self.scheduler.running.items() if entry.server_id == server_id
+        ]:
             if self.random.random() < 0.7:
                 self.scheduler.requeue(job_id, self.now, served=False)
             else:
                 self.books.ended(job_id, None)
                 self.scheduler.finish(job_id, self.now, served=False)
-        self.scheduler.set_slots(worker, 0)
+        self.scheduler.set_slots(server_id, 0)
 
-    def _cut(self, worker: str, _: str) -> None:
-        """Cut what runs on a worker, unless another would take its slot: that changes the order."""
-        running = [each for each, entry in self.scheduler.running.items() if entry.worker == worker]
+    def _cut(self, server_id: str, _: str) -> None:
+        """Cut what runs on a server, unless another would take its slot: that changes the order."""
+        running = [each for each, entry in self.scheduler.running.items() if entry.server_id == server_id]
         waiting = [entry.arrival_s for entry in self.scheduler.waiting()]
         latest_s = max((self._jobs[each].arrival_s for each in running), default=0.0)
-        if len(running) > self.scheduler.slots[worker] or min(waiting, default=latest_s) < latest_s:
+        if len(running) > self.scheduler.slots[server_id] or min(waiting, default=latest_s) < latest_s:
             return
         for job_id in running:
             self.done_s[job_id] = self.done_s.get(job_id, 0.0) + self.now - self.started_s[job_id]
             self.scheduler.progress(job_id, 1.0)
-            self.scheduler.requeue(job_id, self.now, worker=worker)
+            self.scheduler.requeue(job_id, self.now, server_id=server_id)
 
     def _cancel(self, job_id: str, _: str) -> None:
         if self.scheduler.cancel(job_id, self.now):
@@ -140,18 +142,18 @@ def troubled(server: Server, until_s: float) -> Server:
     """Add pauses, outages, other numbers of slots, cuts, holds, cancellations and clients that leave."""
     random, now = server.random, 0.0
     while (now := now + random.expovariate(1 / 40)) < until_s:
-        worker, lasts_s = random.choice(list(server.slots)), random.uniform(0.1, 60.0)
+        server_id, lasts_s = random.choice(list(server.slots)), random.uniform(0.1, 60.0)
         match random.choice(("pause", "fail", "slots", "cut", "cancel", "leave", "hold")):
             case "pause":
                 server.at(now, "pause")
                 server.at(now + lasts_s, "resume")
             case "fail":
-                server.at(now, "fail", worker)
-                server.at(now + lasts_s, "slots", worker, str(server.slots[worker]))
+                server.at(now, "fail", server_id)
+                server.at(now + lasts_s, "slots", server_id, str(server.slots[server_id]))
             case "slots":
-                server.at(now, "slots", worker, str(random.randint(1, 4)))
+                server.at(now, "slots", server_id, str(random.randint(1, 4)))
             case "cut":
-                server.at(now, "cut", worker)
+                server.at(now, "cut", server_id)
             case "cancel":
                 server.at(now, "cancel", random.choice(list(server.service_s)))
             case "hold":
@@ -163,8 +165,8 @@ def troubled(server: Server, until_s: float) -> Server:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_first_come_first_served_gains_nothing_whatever_happens(seed: int) -> None:
-    workers = {"a": 1 + seed % 3} | ({"b": 1} if seed % 2 else {})
-    server = troubled(loaded(Server("fcfs", workers, seed), 60, sessions=seed % 3), 600.0).run()
+    servers = {"a": 1 + seed % 3} | ({"b": 1} if seed % 2 else {})
+    server = troubled(loaded(Server("fcfs", servers, seed), 60, sessions=seed % 3), 600.0).run()
     assert len(server.compared) > 20
     assert all(abs(each.saved_s) < 1e-6 for each in server.compared.values())
     assert not any(each.estimated or each.spared_tokens for each in server.compared.values())
@@ -230,7 +232,7 @@ def test_a_request_on_hold_is_not_compared_and_holds_nothing_up() -> None:
 def test_the_prefill_that_an_order_spares_is_told_apart() -> None:
     """Two conversations take turns in one slot; served one after the other, each finds its own."""
     server = Server("sjf", {"a": 1})
-    server.scheduler.fleet.stations["a"].cache.size = (0.0, 1.0)  # nothing is kept behind the slot
+    server.scheduler.fleet.servers["a"].cache.size = (0.0, 1.0)  # nothing is kept behind the slot
     chains = [Chain((10 * at, 10 * at + 1), (400, 800)) for at in range(2)]
     for number in range(8):
         cost_s = 1.0 if number % 2 else 2.0

@@ -27,7 +27,7 @@ def title(name: str = "title") -> Job:
 def test_background_jobs_wait_for_interactive_ones_until_tau(
     name: str, tau_s: float | None, within_s: float
 ) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=tau_s)
+    scheduler = Scheduler(POLICIES[name], servers={"a": 1}, tau_s=tau_s)
     scheduler.submit(title(), 0.0)
     order, now = list[str](), 0.0
     while "title" not in order and now < 4 * within_s:
@@ -46,7 +46,7 @@ def test_background_jobs_wait_for_interactive_ones_until_tau(
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("tau_s", [100.0, None])
 def test_consecutive_background_jobs_never_delay_a_question(name: str, tau_s: float | None) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=tau_s)
+    scheduler = Scheduler(POLICIES[name], servers={"a": 1}, tau_s=tau_s)
     titles = {f"title {n}" for n in range(5)}
     for each in sorted(titles):
         scheduler.submit(title(each), 0.0)
@@ -64,7 +64,7 @@ def test_consecutive_background_jobs_never_delay_a_question(name: str, tau_s: fl
 
 
 def test_background_jobs_do_not_raise_the_cost_of_a_cut() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=100.0)
     scheduler.submit(question(1, 0.0), 0.0)
     assert scheduler.next(0.0) is not None
     for number in range(30):
@@ -76,13 +76,13 @@ def test_background_jobs_do_not_raise_the_cost_of_a_cut() -> None:
 
 
 def test_a_question_cuts_a_background_job_which_still_ends() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=50.0)
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=50.0)
     scheduler.submit(title(), 0.0)
     assert scheduler.next(0.0) is not None
     scheduler.submit(question(1, 0.1), 0.1)
     scheduler.progress("title", 1.0)
     assert [cut.job_id for cut in scheduler.preemptions(0.1)] == ["title"]
-    scheduler.requeue("title", 0.1, worker="a")
+    scheduler.requeue("title", 0.1, server_id="a")
     assert scheduler.next(0.1).job.id == "question 1"  # type: ignore[union-attr]
     scheduler.finish("question 1", 60.0)
     scheduler.submit(question(2, 60.0), 60.0)
@@ -90,7 +90,7 @@ def test_a_question_cuts_a_background_job_which_still_ends() -> None:
 
 
 def test_a_question_cuts_a_background_job_whatever_its_prefill() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=100.0)
     scheduler.submit(title(), 0.0)
     assert scheduler.next(0.0) is not None
     scheduler.submit(question(1, 0.1), 0.1)
@@ -101,7 +101,7 @@ def test_a_question_cuts_a_background_job_whatever_its_prefill() -> None:
 
 
 def test_a_promoted_background_job_is_protected_for_its_predicted_length() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), tokens_q90=20.0), 0.0)
     assert scheduler.next(700.0).job.background_levels == 0  # type: ignore[union-attr]
     scheduler.submit(question(1, 702.0), 702.0)
@@ -112,7 +112,7 @@ def test_a_promoted_background_job_is_protected_for_its_predicted_length() -> No
 
 
 def test_background_work_does_not_delay_its_clients_questions() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=100.0)
     for number in range(3):
         scheduler.submit(question(number, 0.0), 0.0)
     assert scheduler.next(0.0) is not None
@@ -124,7 +124,7 @@ def test_background_work_does_not_delay_its_clients_questions() -> None:
 
 
 def test_background_jobs_share_fairly() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=100.0)
     for number in range(5):
         scheduler.submit(title(f"title {number}"), 0.0)
     scheduler.submit(replace(title("ann's"), client="ann", cost_s=1.5), 0.0)
@@ -134,7 +134,7 @@ def test_background_jobs_share_fairly() -> None:
 
 
 def test_promoted_background_work_does_not_delay_its_clients_questions() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=100.0)
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), cost_s=30.0), 0.0)
     assert scheduler.next(700.0).job.background_levels == 0  # type: ignore[union-attr]
     scheduler.submit(replace(question(1, 702.0), client="ben"), 702.0)
@@ -144,10 +144,10 @@ def test_promoted_background_work_does_not_delay_its_clients_questions() -> None
 
 
 def test_a_cancelled_job_is_charged_for_service_before_a_cut() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1})
     scheduler.submit(question(1, 0.0), 0.0)
     assert scheduler.next(0.0) is not None
-    scheduler.requeue("question 1", 15.0, worker="a")
+    scheduler.requeue("question 1", 15.0, server_id="a")
     scheduler.cancel("question 1", 15.0)
     scheduler.submit(question(2, 15.0), 15.0)
     scheduler.submit(replace(question(3, 15.0), client="cy", cost_s=22.0), 15.0)
@@ -156,7 +156,7 @@ def test_a_cancelled_job_is_charged_for_service_before_a_cut() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_title_waits_for_a_question_that_arrives_after_it(name: str) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+    scheduler = Scheduler(POLICIES[name], servers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), not_before_s=0.25), 0.0)
     assert scheduler.next(0.0) is None
     assert scheduler.deferring, "it is looked at again"
@@ -169,7 +169,7 @@ def test_a_title_waits_for_a_question_that_arrives_after_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if POLICIES[name].preemptive])
 def test_nothing_is_cut_before_a_jobs_earliest_start(name: str) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+    scheduler = Scheduler(POLICIES[name], servers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title("long"), cost_s=50.0, tokens=500.0), 0.0)
     assert scheduler.next(0.0) is not None
     scheduler.submit(replace(title(), client="cy", not_before_s=1.25), 1.0)
@@ -179,14 +179,14 @@ def test_nothing_is_cut_before_a_jobs_earliest_start(name: str) -> None:
 
 
 def test_a_promoted_job_ignores_its_earliest_start() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1})
     scheduler.submit(replace(title(), not_before_s=0.25), 0.0)
     scheduler.promote("title", 0.0)
     assert scheduler.next(0.0).job.id == "title"  # type: ignore[union-attr]
 
 
 def test_an_endless_background_job_is_cut_for_each_question() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=50.0)
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=50.0)
     scheduler.submit(replace(title("endless"), cost_s=60.0, tokens=500.0), 0.0)
     now, forward = 0.0, 0
     assert scheduler.next(now) is not None
@@ -196,7 +196,7 @@ def test_an_endless_background_job_is_cut_for_each_question() -> None:
         scheduler.submit(short, now)
         scheduler.progress("endless", 10.0 * number)
         assert [cut.job_id for cut in scheduler.preemptions(now)] == ["endless"]
-        scheduler.requeue("endless", now, worker="a")
+        scheduler.requeue("endless", now, server_id="a")
         while (started := scheduler.next(now)) is not None and started.job.id != "endless":
             now += 2.0
             scheduler.finish(started.job.id, now)

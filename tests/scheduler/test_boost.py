@@ -56,7 +56,7 @@ def test_few_answers_do_not_change_the_usual_rate() -> None:
 
 
 def test_a_scheduler_places_waiting_jobs_again_when_the_rate_changes() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"w": 1}, tau_s=None)
+    scheduler = Scheduler(POLICIES["boost"], servers={"w": 1}, tau_s=None)
     now = 0.0
     for number in range(2 * LEAST):
         scheduler.submit(Job(f"done{number}", now, cost_s=0.2), now)
@@ -75,7 +75,7 @@ def test_a_scheduler_places_waiting_jobs_again_when_the_rate_changes() -> None:
 
 @pytest.mark.parametrize(("resume_s", "cut"), [(0.05, True), (20.0, True), (40.0, False)])
 def test_a_cut_is_weighed_in_seconds_of_service_and_not_of_head_start(resume_s: float, cut: bool) -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"w": 1}, tau_s=None)
+    scheduler = Scheduler(POLICIES["boost"], servers={"w": 1}, tau_s=None)
     scheduler.submit(Job("long", 0.0, cost_s=30.0, tokens=1200.0), 0.0)
     scheduler.next(0.0)
     scheduler.submit(Job("short", 1.0, cost_s=0.5, tokens=20.0), 1.0)
@@ -86,7 +86,7 @@ def test_a_cut_is_weighed_in_seconds_of_service_and_not_of_head_start(resume_s: 
 
 
 def test_a_job_that_would_start_again_at_once_is_not_cut() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"w": 1}, tau_s=None)
+    scheduler = Scheduler(POLICIES["boost"], servers={"w": 1}, tau_s=None)
     scheduler.submit(Job("old", 0.0, cost_s=30.0, tokens=1200.0), 0.0)
     scheduler.next(0.0)
     scheduler.submit(Job("new", 900.0, cost_s=0.5, tokens=20.0), 900.0)

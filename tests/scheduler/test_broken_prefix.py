@@ -37,7 +37,7 @@ def turns(number: int, name: str = "a", size: int = 600) -> Messages:
 class Desk:
     """A scheduler, and a server with one slot that reads four characters a token and holds one prompt."""
 
-    scheduler: Scheduler = field(default_factory=lambda: Scheduler(POLICIES["boost"], workers={"gpu": 1}))
+    scheduler: Scheduler = field(default_factory=lambda: Scheduler(POLICIES["boost"], servers={"gpu": 1}))
     now: float = 0.0
     held: Chain = NO_CHAIN
     news: list[str] = field(default_factory=list)

@@ -15,7 +15,7 @@ def waiting(
     policy: str, jobs: list[Job], *, tau_s: float | None = None, runs: int = 0, **options: object
 ) -> Scheduler:
     """Return a scheduler of one slot, before which jobs wait; the first `runs` have started."""
-    scheduler = Scheduler(POLICIES[policy], workers={"a": 1}, tau_s=tau_s, **options)  # type: ignore[arg-type]
+    scheduler = Scheduler(POLICIES[policy], servers={"a": 1}, tau_s=tau_s, **options)  # type: ignore[arg-type]
     for job in jobs:
         scheduler.submit(job, job.arrival_s)
         if runs:

@@ -13,7 +13,7 @@ class Waits:
     """Jobs that wait one after the other, each forecast to wait ten seconds."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1})
+        self.scheduler = Scheduler(POLICIES["fcfs"], servers={"a": 1})
         self.ranges = ForecastRanges()
         self.now, self.number = 1000.0, 0
 

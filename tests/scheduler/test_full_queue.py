@@ -11,7 +11,7 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 def full_of(*jobs: Job, policy: str = "boost", tau_s: float | None = None, **tenants: Tenant) -> Scheduler:
     """Return a scheduler without a slot that has room for just these jobs."""
     scheduler = Scheduler(
-        POLICIES[policy], workers={"a": 0}, capacity=len(jobs), tau_s=tau_s, tenants=tenants
+        POLICIES[policy], servers={"a": 0}, capacity=len(jobs), tau_s=tau_s, tenants=tenants
     )
     for job in jobs:
         assert scheduler.submit(job, job.arrival_s) is None
@@ -110,7 +110,7 @@ def test_queue_lengths_follow_every_operation() -> None:
 
 
 def test_new_limits_apply_to_waiting_jobs() -> None:
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 3}, tenants={"a": Tenant(max_running=1)})
+    scheduler = Scheduler(POLICIES["fcfs"], servers={"a": 3}, tenants={"a": Tenant(max_running=1)})
     for name in ("a1", "a2", "b1", "b2"):
         scheduler.submit(job(name), 0.0)
     first = [scheduler.next(0.0), scheduler.next(0.0)]
@@ -128,7 +128,7 @@ def test_new_limits_apply_to_waiting_jobs() -> None:
 
 def test_new_priorities_apply_to_waiting_and_requeued_jobs() -> None:
     """But for what the operator has promoted, or given a priority."""
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["fcfs"], servers={"a": 1})
     for number, name in enumerate(("a0", "a1", "a2", "a3", "a4", "b1")):
         scheduler.submit(job(name, at=float(number), priority=0 if name == "b1" else -10), float(number))
     assert scheduler.next(9.0) is not None
@@ -148,7 +148,7 @@ def test_new_priorities_apply_to_waiting_and_requeued_jobs() -> None:
 
 
 def test_a_restored_priority_range_restores_the_place() -> None:
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["fcfs"], servers={"a": 1})
     scheduler.submit(job("a1", priority=-10), 0.0)
     scheduler.set_tenants({}, 1.0, priority_of=lambda job: max(job.priority, 50))
     scheduler.set_tenants({}, 2.0, priority_of=lambda job: max(job.priority, -100))
@@ -158,7 +158,7 @@ def test_a_restored_priority_range_restores_the_place() -> None:
 
 
 def test_default_rules_apply_per_client() -> None:
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 9}, everybody=Tenant(max_running=1, max_waiting=1))
+    scheduler = Scheduler(POLICIES["fcfs"], servers={"a": 9}, everybody=Tenant(max_running=1, max_waiting=1))
     for name in ("a1", "b1"):
         scheduler.submit(job(name), 0.0)
     with pytest.raises(ClientFullError):
@@ -170,7 +170,7 @@ def test_default_rules_apply_per_client() -> None:
 
 def test_a_new_weight_reorders_the_queue() -> None:
     def next_after(weight: float) -> str:
-        scheduler = Scheduler(POLICIES["boost"], workers={"a": 1})
+        scheduler = Scheduler(POLICIES["boost"], servers={"a": 1})
         for client, seconds in (("a", 30.0), ("b", 10.0)):
             scheduler.submit(job(f"{client}0", seconds), 0.0)
             scheduler.next(0.0)

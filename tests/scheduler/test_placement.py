@@ -1,4 +1,4 @@
-"""Where jobs run: several workers, what they have loaded, and what clients may take."""
+"""Where jobs run: several servers, what they have loaded, and what clients may take."""
 
 from dataclasses import dataclass, replace
 
@@ -14,35 +14,35 @@ from clairvoyant_cli.scheduler.start_forecast import start_of
 
 
 def started(scheduler: Scheduler, now: float) -> dict[str, str]:
-    """Start all that can start and return which worker each job went to."""
+    """Start all that can start and return which server each job went to."""
     placed = {}
     while (dispatch := scheduler.next(now)) is not None:
-        placed[dispatch.job.id] = dispatch.worker
+        placed[dispatch.job.id] = dispatch.server_id
     return placed
 
 
 def test_the_least_busy_worker_comes_first() -> None:
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 2, "b": 2})
+    scheduler = Scheduler(POLICIES["fcfs"], servers={"a": 2, "b": 2})
     for number in range(4):
         scheduler.submit(Job(str(number), 0.0), 0.0)
     assert list(started(scheduler, 0.0).values()) == ["a", "b", "a", "b"]
 
 
 def test_jobs_that_would_overflow_a_shared_kv_cache_do_not_run_together() -> None:
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 3})
-    scheduler.fleet.stations["a"].shared_tokens = 1000.0
+    scheduler = Scheduler(POLICIES["fcfs"], servers={"a": 3})
+    scheduler.fleet.servers["a"].shared_tokens = 1000.0
     for name, prompt_tokens in (("first", 600.0), ("huge", 5000.0), ("small", 300.0), ("next", 300.0)):
         scheduler.submit(Job(name, 0.0, prompt_tokens=prompt_tokens, tokens=50.0, tokens_q90=100.0), 0.0)
     assert started(scheduler, 0.0) == {"first": "a"}  # and none before its turn
     scheduler.finish("first", 1.0)
-    assert started(scheduler, 1.0) == {"huge": "a"}  # an empty worker starts any job
+    assert started(scheduler, 1.0) == {"huge": "a"}  # an empty server starts any job
     scheduler.finish("huge", 2.0)
     assert started(scheduler, 2.0) == {"small": "a", "next": "a"}
 
 
 def test_another_worker_takes_what_does_not_fit() -> None:
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 2, "b": 1})
-    scheduler.fleet.stations["a"].shared_tokens = 1000.0
+    scheduler = Scheduler(POLICIES["fcfs"], servers={"a": 2, "b": 1})
+    scheduler.fleet.servers["a"].shared_tokens = 1000.0
     for number in range(3):
         scheduler.submit(Job(str(number), 0.0, prompt_tokens=900.0), 0.0)
     assert started(scheduler, 0.0) == {"0": "a", "1": "b"}
@@ -50,7 +50,7 @@ def test_another_worker_takes_what_does_not_fit() -> None:
 
 @dataclass(frozen=True)
 class Times:
-    """A worker that takes so many times as long as the fastest, which writes 10 tokens a second."""
+    """A server that takes so many times as long as the fastest, which writes 10 tokens a second."""
 
     slowness: float = 1.0
 
@@ -60,9 +60,9 @@ class Times:
 
 
 def unequal(policy: str = "boost", *, slowness: float = 4.0, tau_s: float | None = None) -> Scheduler:
-    scheduler = Scheduler(POLICIES[policy], workers={"slow": 1, "fast": 1}, tau_s=tau_s)
-    for worker, times in (("fast", 1.0), ("slow", slowness)):
-        scheduler.set_speed(worker, Times(times))
+    scheduler = Scheduler(POLICIES[policy], servers={"slow": 1, "fast": 1}, tau_s=tau_s)
+    for server_id, times in (("fast", 1.0), ("slow", slowness)):
+        scheduler.set_speed(server_id, Times(times))
     return scheduler
 
 
@@ -138,7 +138,7 @@ def test_a_job_runs_only_where_it_can() -> None:
 
 def test_a_job_waits_for_the_worker_that_has_its_model_if_loading_takes_longer() -> None:
     for left_s, placed in ((2.0, {}), (20.0, {"x": "b"})):
-        scheduler = Scheduler(POLICIES["boost"], workers={"a": 1, "b": 1}, load_s={"m": 10.0})
+        scheduler = Scheduler(POLICIES["boost"], servers={"a": 1, "b": 1}, load_s={"m": 10.0})
         scheduler.residency.set("a", frozenset({"m"}))
         scheduler.submit(Job("first", 0.0, cost_s=left_s, affinity="m"), 0.0)
         assert started(scheduler, 0.0) == {"first": "a"}
@@ -165,9 +165,9 @@ def talking(prefix: Chain, name: str) -> Job:
 
 
 def test_a_conversation_returns_to_the_cache_it_left() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1, "b": 1})
-    for worker in "ab":
-        scheduler.set_speed(worker, Times())
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1, "b": 1})
+    for server_id in "ab":
+        scheduler.set_speed(server_id, Times())
     scheduler.submit(talking(chain("hi"), "1"), 0.0)
     scheduler.submit(talking(chain("yo"), "2"), 0.0)
     assert started(scheduler, 0.0) == {"1": "a", "2": "b"}
@@ -181,7 +181,7 @@ def test_a_conversation_returns_to_the_cache_it_left() -> None:
 
 
 def test_a_pinned_job_waits_without_blocking_others() -> None:
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 0})
+    scheduler = Scheduler(POLICIES["fcfs"], servers={"a": 1, "b": 0})
     scheduler.submit(Job("pinned", 0.0, pinned="b"), 0.0)
     scheduler.submit(Job("free", 1.0), 1.0)
     assert started(scheduler, 2.0) == {"free": "a"}
@@ -190,14 +190,14 @@ def test_a_pinned_job_waits_without_blocking_others() -> None:
 
 
 def test_a_job_goes_where_its_model_is_loaded() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1, "b": 1}, load_s={"m": 10.0})
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1, "b": 1}, load_s={"m": 10.0})
     scheduler.residency.set("b", frozenset({"m"}))
     scheduler.submit(Job("x", 0.0, cost_s=1.0, affinity="m"), 0.0)
     assert started(scheduler, 0.0) == {"x": "b"}
 
 
 def test_two_models_do_not_thrash() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tau_s=5.0, load_s={"m": 10.0, "n": 10.0})
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=5.0, load_s={"m": 10.0, "n": 10.0})
     for number in range(60):
         scheduler.submit(
             Job(str(number), float(number), cost_s=5.0, affinity="mn"[number % 2]), float(number)
@@ -216,7 +216,7 @@ def test_two_models_do_not_thrash() -> None:
 
 
 def test_the_price_of_loading_keeps_a_shorter_job_of_another_model_waiting() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, load_s={"m": 10.0, "n": 10.0})
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, load_s={"m": 10.0, "n": 10.0})
     scheduler.residency.set("a", frozenset({"m"}))
     scheduler.submit(Job("other", 0.0, cost_s=2.0, affinity="n"), 0.0)
     scheduler.submit(Job("same", 1.0, cost_s=9.0, affinity="m"), 1.0)
@@ -224,7 +224,7 @@ def test_the_price_of_loading_keeps_a_shorter_job_of_another_model_waiting() -> 
 
 
 def test_a_recently_loaded_model_stays_except_for_promoted_jobs() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, load_s={"m": 10.0, "n": 10.0})
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, load_s={"m": 10.0, "n": 10.0})
     for number, affinity in enumerate("mnm"):
         scheduler.submit(Job(str(number), 0.0, cost_s=5.0 - number, affinity=affinity), 0.0)
     scheduler.promote("0", 0.0)
@@ -238,11 +238,11 @@ def test_a_recently_loaded_model_stays_except_for_promoted_jobs() -> None:
 
 
 def swapping(*names: str) -> Scheduler:
-    """Return a scheduler of two slots of a worker where "m" and "n" have a price of 10 s, and all else 8 s.
+    """Return a scheduler of two slots of a server where "m" and "n" have a price of 10 s, and all else 8 s.
 
     "m" has just been served; a short job of each of `names` waits.
     """
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 2}, load_s={"m": 10.0, "n": 10.0})
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 2}, load_s={"m": 10.0, "n": 10.0})
     scheduler.residency.unknown_s = 8.0
     scheduler.residency.set("a", frozenset({"m"}))
     for number, name in enumerate(names):
@@ -273,7 +273,7 @@ def test_of_two_starts_only_the_served_one_changes_what_is_loaded() -> None:
 
 
 def swapping_to_and_fro() -> Scheduler:
-    """Return a scheduler whose worker had "m" loaded, has started a job for "n", and then one for "m"."""
+    """Return a scheduler whose server had "m" loaded, has started a job for "n", and then one for "m"."""
     scheduler = swapping("n", "m")
     for name in ("n0", "m1"):
         scheduler.promote(name, 0.0)
@@ -336,12 +336,12 @@ def test_known_resident_models_are_bounded() -> None:
         residency.dispatched("a", str(number), f"alias {number}", 0.0)
         residency.was_there("a", str(number))
     assert residency.price_s("a", "m") == 0.0
-    assert len(residency._workers["a"].known.affinities) <= 64
-    assert not residency._workers["a"].starts
+    assert len(residency._servers["a"].known.affinities) <= 64
+    assert not residency._servers["a"].starts
 
 
 def test_a_tenants_own_tau() -> None:
-    scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1}, tau_s=1e9, tenants={"gold": Tenant(tau_s=10.0)})
+    scheduler = Scheduler(POLICIES["sjf"], servers={"a": 1}, tau_s=1e9, tenants={"gold": Tenant(tau_s=10.0)})
     scheduler.submit(Job("plain", 0.0, p_long=0.9), 0.0)
     scheduler.submit(Job("gold", 1.0, p_long=0.9, client="gold"), 1.0)
     scheduler.submit(Job("short", 2.0, p_long=0.1), 2.0)
@@ -352,7 +352,7 @@ def test_a_tenants_own_tau() -> None:
 
 def test_a_tenants_quotas() -> None:
     tenants = {"bulk": Tenant(max_running=1, max_waiting=2)}
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 3}, tenants=tenants)
+    scheduler = Scheduler(POLICIES["fcfs"], servers={"a": 3}, tenants=tenants)
     scheduler.submit(Job("b0", 0.0, client="bulk"), 0.0)
     scheduler.submit(Job("b1", 0.0, client="bulk"), 0.0)
     with pytest.raises(QueueFullError):
@@ -364,7 +364,7 @@ def test_a_tenants_quotas() -> None:
 
 
 def test_a_heavier_tenant_is_served_more() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1}, tenants={"gold": Tenant(weight=3.0)})
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tenants={"gold": Tenant(weight=3.0)})
     for number in range(9):
         for client in ("gold", "iron"):
             scheduler.submit(Job(f"{client}{number}", 0.0, cost_s=6.0, client=client), 0.0)
@@ -387,7 +387,7 @@ def test_charges_decay_and_are_forgotten() -> None:
 
 def in_debt() -> Scheduler:
     """Return a scheduler whose client "a" has been served 60 s, and whose slot is taken."""
-    scheduler = Scheduler(POLICIES["boost"], workers={"w": 1}, capacity=3)
+    scheduler = Scheduler(POLICIES["boost"], servers={"w": 1}, capacity=3)
     scheduler.submit(Job("a0", 0.0, cost_s=60.0, client="a"), 0.0)
     scheduler.next(0.0)
     scheduler.finish("a0", 60.0)
@@ -427,22 +427,22 @@ def test_a_dropped_job_refunds_only_its_own_charge() -> None:
 
 
 def test_a_worker_with_fixed_models_loads_none_for_the_first_job() -> None:
-    scheduler = Scheduler(POLICIES["fcfs"], workers={"empty": 1, "fixed": 1}, load_s={"m": 60.0})
+    scheduler = Scheduler(POLICIES["fcfs"], servers={"empty": 1, "fixed": 1}, load_s={"m": 60.0})
     scheduler.residency.fixed.add("fixed")
     scheduler.submit(Job("first", 0.0, cost_s=1.0, affinity="m"), 0.0)
     scheduler.submit(Job("second", 1.0, cost_s=1.0), 1.0)
     starts = [scheduler.next(1.0), scheduler.next(1.0)]
-    assert [(each.job.id, each.worker) for each in starts if each] == [
+    assert [(each.job.id, each.server_id) for each in starts if each] == [
         ("first", "fixed"),
         ("second", "empty"),
     ]
 
 
 def beside_an_engine(at_once: int) -> Scheduler:
-    """Return a scheduler of a worker of one slot and an engine, as fast, that takes whatever it is sent."""
-    scheduler = Scheduler(POLICIES["boost"], workers={"engine": 1024, "held": 1})
-    for worker in ("engine", "held"):
-        scheduler.set_speed(worker, Times())
+    """Return a scheduler of a server of one slot and an engine, as fast, that takes whatever it is sent."""
+    scheduler = Scheduler(POLICIES["boost"], servers={"engine": 1024, "held": 1})
+    for server_id in ("engine", "held"):
+        scheduler.set_speed(server_id, Times())
     scheduler.set_slots("engine", 1024, at_once=at_once)
     return scheduler
 
@@ -468,7 +468,7 @@ def test_a_long_job_avoids_an_engine_with_shorter_jobs_queued() -> None:
 
 
 def test_jobs_queued_inside_an_engine_count_as_backlog() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"engine": 1024})
+    scheduler = Scheduler(POLICIES["boost"], servers={"engine": 1024})
     scheduler.set_speed("engine", Times())
     scheduler.set_slots("engine", 1024, at_once=2)
     for number in range(4):

@@ -8,7 +8,7 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 
 
 def one_slot(name: str, **options: float) -> Scheduler:
-    return Scheduler(POLICIES[name], workers={"a": 1}, **options)  # type: ignore[arg-type]
+    return Scheduler(POLICIES[name], servers={"a": 1}, **options)  # type: ignore[arg-type]
 
 
 def drain(scheduler: Scheduler, now: float) -> list[str]:
@@ -174,7 +174,7 @@ def test_round_robin_passes_the_slot_on_after_a_quantum() -> None:
 
 def test_rr_sjf_breaks_ties_of_waiting_time_by_length_and_preempts_the_longest() -> None:
     policy = POLICIES["rr-sjf"]
-    scheduler = Scheduler(policy, workers={"a": 2})
+    scheduler = Scheduler(policy, servers={"a": 2})
     for number, tokens in enumerate([400.0, 100.0, 300.0, 200.0]):
         scheduler.submit(Job(str(number), 0.0, tokens=tokens), 0.0)
     scheduler.next(0.0)
@@ -195,7 +195,7 @@ def test_a_flooding_clients_running_jobs_are_preempted() -> None:
     scheduler.progress("ann 1", 20.0, resume_s=0.1)
     scheduler.submit(Job("ben", 6.0, cost_s=5.0, tokens=50.0, client="ben"), 6.0)
     assert scheduler.preemptions(6.0) == [Preempt("ann 1", "a")]
-    scheduler.requeue("ann 1", 6.0, worker="a")
+    scheduler.requeue("ann 1", 6.0, server_id="a")
     assert drain(scheduler, 6.0) == ["ben", "ann 1", "ann 2", "ann 3", "ann 4"]
 
 

@@ -9,7 +9,7 @@ from clairvoyant_cli.scheduler.start_forecast import MAX_PLAYED, starts
 
 
 def queue(policy: str = "fcfs", *costs_s: float, slots: int = 1) -> Scheduler:
-    scheduler = Scheduler(POLICIES[policy], workers={"mac": slots}, capacity=10_000)
+    scheduler = Scheduler(POLICIES[policy], servers={"mac": slots}, capacity=10_000)
     for number, cost_s in enumerate(costs_s):
         scheduler.submit(Job(f"j{number}", 0.0, cost_s / 100.0, cost_s, cost_s), 0.0)
         scheduler.next(0.0)

@@ -24,8 +24,8 @@ def job(name: str, cost_s: float, at: float = 0.0, **more: object) -> Job:
 
 
 def one_runs(cost_s: float = 10.0, slots: int = 1, **options: object) -> Scheduler:
-    """Return a scheduler on whose worker "a" the job "long" has just started."""
-    scheduler = Scheduler(SRPT, workers={"a": slots}, **options)  # type: ignore[arg-type]
+    """Return a scheduler on whose server "a" the job "long" has just started."""
+    scheduler = Scheduler(SRPT, servers={"a": slots}, **options)  # type: ignore[arg-type]
     scheduler.submit(job("long", cost_s), 0.0)
     scheduler.next(0.0)
     return scheduler
@@ -34,7 +34,7 @@ def one_runs(cost_s: float = 10.0, slots: int = 1, **options: object) -> Schedul
 def cut(scheduler: Scheduler, now: float) -> Dispatch:
     """Carry out the one cut that is worth making; return what takes the slot."""
     [preempt] = scheduler.preemptions(now)
-    scheduler.requeue(preempt.job_id, now, worker=preempt.worker)
+    scheduler.requeue(preempt.job_id, now, server_id=preempt.server_id)
     dispatch = scheduler.next(now)
     assert dispatch is not None
     return dispatch
@@ -100,7 +100,7 @@ def test_a_gain_within_the_margin_makes_no_cut() -> None:
 
 
 def test_a_job_that_outlived_its_estimate_is_cut() -> None:
-    scheduler = Scheduler(SRPT, workers={"a": 1})
+    scheduler = Scheduler(SRPT, servers={"a": 1})
     scheduler.submit(job("endless", 4.0, tokens_q90=80.0), 0.0)
     scheduler.next(0.0)
     scheduler.submit(job("next", 6.0, 1.0), 1.0)
@@ -134,12 +134,12 @@ def test_a_returned_job_is_neither_cut_nor_pinned() -> None:
 
 
 def test_a_cut_job_waits_for_its_worker() -> None:
-    scheduler = Scheduler(SRPT, workers={"a": 1, "b": 1})
+    scheduler = Scheduler(SRPT, servers={"a": 1, "b": 1})
     scheduler.submit(job("long", 10.0), 0.0)
     scheduler.submit(job("other", 9.0, 0.0, pinned="b"), 0.0)
-    assert {scheduler.next(0.0).worker, scheduler.next(0.0).worker} == {"a", "b"}  # type: ignore[union-attr]
+    assert {scheduler.next(0.0).server_id, scheduler.next(0.0).server_id} == {"a", "b"}  # type: ignore[union-attr]
     scheduler.submit(job("short", 2.0, 1.0, pinned="a"), 1.0)
-    assert cut(scheduler, 1.0).worker == "a"
+    assert cut(scheduler, 1.0).server_id == "a"
     scheduler.finish("other", 2.0)
     assert scheduler.next(2.0) is None
     scheduler.finish("short", 3.0)
@@ -184,12 +184,12 @@ def test_nothing_is_cut_while_paused_or_for_held_jobs() -> None:
 
 
 def test_one_waiting_job_cuts_one_running_job_where_two_workers_could_serve_it() -> None:
-    scheduler = Scheduler(SRPT, workers={"a": 1, "b": 1})
+    scheduler = Scheduler(SRPT, servers={"a": 1, "b": 1})
     for name, cost_s in (("x", 10.0), ("y", 20.0)):
         scheduler.submit(job(name, cost_s), 0.0)
         scheduler.next(0.0)
     scheduler.submit(job("short", 2.0), 0.0)
-    assert scheduler.preemptions(0.0) == [Preempt("y", scheduler.running["y"].worker)]
+    assert scheduler.preemptions(0.0) == [Preempt("y", scheduler.running["y"].server_id)]
 
 
 def test_a_promoted_one_takes_the_slot_and_keeps_it() -> None:
@@ -237,7 +237,7 @@ def test_a_partial_answer_is_never_dropped() -> None:
 
 
 def test_a_new_prediction_updates_place_and_charge() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1})
     scheduler.submit(job("first", 5.0, client="ann"), 0.0)
     scheduler.submit(job("second", 9.0, client="bob"), 0.0)
 
@@ -259,7 +259,7 @@ def test_a_new_prediction_updates_place_and_charge() -> None:
 
 
 def test_a_new_prediction_keeps_hold_and_promotion() -> None:
-    scheduler = Scheduler(SRPT, workers={"a": 1})
+    scheduler = Scheduler(SRPT, servers={"a": 1})
     for name in ("held", "wanted", "plain"):
         scheduler.submit(job(name, 5.0), 0.0)
     scheduler.hold("held", 0.0)
@@ -320,7 +320,7 @@ def watched(seed: int, count: int, price_s: float, tau_s: float | None) -> tuple
     predictions = Predictions(
         np.full(count, 0.5), guess_s, 2.0 * guess_s, 40.0 * guess_s, rng.choice([0.0, 80.0], count) * guess_s
     )
-    scheduler = Watched(SRPT, workers={"a": 1}, tau_s=tau_s, capacity=count)
+    scheduler = Watched(SRPT, servers={"a": 1}, tau_s=tau_s, capacity=count)
     scheduler.cuts, scheduler.ended = Counter(), Counter()
     run = SlotSimulation(scheduler, workload, predictions, preemption=Preemption(price_s)).run()
     return scheduler, run
@@ -359,7 +359,7 @@ def test_a_decision_over_a_full_queue_takes_at_most_2_ms() -> None:
 
 def reads(policy: str = "boost", read_s: float = 5.0, again_s: float = 0.0, **more: float) -> Scheduler:
     """Return a scheduler whose job of 20 s and 2,000 prompt tokens has read its prompt for `read_s`."""
-    scheduler = Scheduler(POLICIES[policy], workers={"a": 1})
+    scheduler = Scheduler(POLICIES[policy], servers={"a": 1})
     scheduler.submit(job("long", 20.0, prompt_tokens=2000.0), 0.0)
     scheduler.next(0.0)
     scheduler.progress("long", 0.0, again_s, prefill=Prefill(read_s, **({"stops_s": 0.0} | more)))
@@ -409,7 +409,7 @@ def test_a_prompt_is_cut_more_often_only_as_more_of_it_is_kept(kept_s: float, mo
 
 
 def test_a_background_prompt_is_not_cut_without_end() -> None:
-    scheduler = Scheduler(SRPT, workers={"a": 1})
+    scheduler = Scheduler(SRPT, servers={"a": 1})
     scheduler.submit(job("title", 20.0, background_levels=1), 0.0)
     scheduler.next(0.0)
     scheduler.running["title"].cuts = MAX_CUTS
@@ -420,7 +420,7 @@ def test_a_background_prompt_is_not_cut_without_end() -> None:
 
 
 def test_a_prompt_is_not_cut_where_a_model_is_loaded() -> None:
-    scheduler = Scheduler(SRPT, workers={"a": 1}, load_s={"m": 1.0, "n": 1.0})
+    scheduler = Scheduler(SRPT, servers={"a": 1}, load_s={"m": 1.0, "n": 1.0})
     scheduler.residency.set("a", frozenset({"m"}))
     scheduler.submit(job("long", 20.0, affinity="m"), 0.0)
     scheduler.next(0.0)

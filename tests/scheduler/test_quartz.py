@@ -12,9 +12,9 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 from tests.scheduler.test_placement import started
 
 
-def quartz(workers: int, capacity: int = 100) -> Scheduler:
-    slots = {f"w{n}": 1 for n in range(workers)}
-    return Scheduler(POLICIES["quartz"], workers=slots, capacity=capacity)
+def quartz(servers: int, capacity: int = 100) -> Scheduler:
+    slots = {f"w{n}": 1 for n in range(servers)}
+    return Scheduler(POLICIES["quartz"], servers=slots, capacity=capacity)
 
 
 def waiting_for(scheduler: Scheduler) -> dict[str, str]:
@@ -62,8 +62,8 @@ def test_jobs_of_a_removed_worker_are_routed_again() -> None:
 
 def test_an_unroutable_job_goes_to_the_first_able_worker() -> None:
     scheduler = quartz(2)
-    for worker in ("w0", "w1"):
-        scheduler.set_slots(worker, 0)
+    for server_id in ("w0", "w1"):
+        scheduler.set_slots(server_id, 0)
     scheduler.submit(Job("x", 0.0, cost_s=1.0), 0.0)
     assert started(scheduler, 0.0) == {}
     scheduler.set_slots("w1", 1)

@@ -23,7 +23,7 @@ ids = st.integers(0, 30)
 actions = st.one_of(
     st.tuples(
         st.just("submit"),
-        st.floats(0.001, 100.0),  # what takes no time at all leaves every worker as idle as it was
+        st.floats(0.001, 100.0),  # what takes no time at all leaves every server as idle as it was
         st.floats(0, 1),
         st.sampled_from(["", "m1", "m2"]),
         st.sampled_from(["", "gold", "bob", "eve"]),
@@ -114,7 +114,7 @@ class Story:
         self.waiting.discard(dispatch.job.id)
         self.running.add(dispatch.job.id)
         self.spared.discard(dispatch.job.id)
-        assert {*self.cut_at.get(dispatch.job.id, [])} <= {dispatch.worker}
+        assert {*self.cut_at.get(dispatch.job.id, [])} <= {dispatch.server_id}
         self.trace.append(dispatch)
 
     def finish(self, number: int, served: bool = True) -> None:
@@ -136,8 +136,8 @@ class Story:
             assert preempt.job_id in self.running - self.spared
             assert self.scheduler.running[preempt.job_id].reason is Reason.POLICY
             done_tokens = self.scheduler.running[preempt.job_id].done_tokens
-            self.cut_at.setdefault(preempt.job_id, []).append(preempt.worker)
-            self.scheduler.requeue(preempt.job_id, self.now, worker=preempt.worker)
+            self.cut_at.setdefault(preempt.job_id, []).append(preempt.server_id)
+            self.scheduler.requeue(preempt.job_id, self.now, server_id=preempt.server_id)
             assert len(self.cut_at[preempt.job_id]) <= most_cuts(MAX_CUTS, done_tokens)
             self.running.discard(preempt.job_id)
             self.waiting.add(preempt.job_id)
@@ -199,7 +199,7 @@ class Story:
         assert {entry.id for entry in self.scheduler.waiting()} == self.waiting
         assert set(self.scheduler.running) == self.running
         assert not self.waiting & self.running
-        starts = {job_id for each in self.scheduler.residency._workers.values() for job_id in each.starts}
+        starts = {job_id for each in self.scheduler.residency._servers.values() for job_id in each.starts}
         assert starts <= self.running
         told = self.scheduler.clients
         here = [*self.scheduler.waiting(), *self.scheduler.running.values()]
@@ -207,11 +207,11 @@ class Story:
 
 
 def story(name: str, slots: int = 2) -> Story:
-    """Return a story about two workers, a tenant with quotas and models that take time to load."""
+    """Return a story about two servers, a tenant with quotas and models that take time to load."""
     tenants = {"gold": Tenant(tau_s=5.0, weight=2.0, max_running=1)}
     scheduler = Scheduler(
         POLICIES[name],
-        workers={"a": slots, "b": 1},
+        servers={"a": slots, "b": 1},
         tau_s=20.0,
         capacity=5,
         tenants=tenants,
@@ -259,7 +259,7 @@ def test_random_operations_keep_the_rules_of_a_busy_queue(name: str) -> None:
                 ]
             )
         )
-    assert sum(len(workers) for workers in tale.cut_at.values()) > 100
+    assert sum(len(servers) for servers in tale.cut_at.values()) > 100
 
 
 @given(names, st.lists(actions, max_size=40))
@@ -270,7 +270,7 @@ def test_the_same_script_gives_the_same_trace(name: str, script: list[tuple[Any,
         first.act(action)
         second.act(action)
     traces = (
-        [(each.job.id, each.worker, each.reason, each.waited_s) for each in tale.trace]
+        [(each.job.id, each.server_id, each.reason, each.waited_s) for each in tale.trace]
         for tale in (first, second)
     )
     assert next(traces) == next(traces)
@@ -286,8 +286,8 @@ def test_no_slot_idles_while_a_job_may_use_it_unless_for_a_better_one(
         tale.act(action)
     while tale.scheduler.next(tale.now) is not None:
         pass
-    busy = Counter(entry.worker for entry in tale.scheduler.running.values())
-    free = {worker for worker, slots in tale.scheduler.slots.items() if busy[worker] < slots}
+    busy = Counter(entry.server_id for entry in tale.scheduler.running.values())
+    free = {server_id for server_id, slots in tale.scheduler.slots.items() if busy[server_id] < slots}
     golden = any(entry.client == "gold" for entry in tale.scheduler.running.values())
     able = [e for e in tale.scheduler.waiting() if not e.held and not (golden and e.client == "gold")]
     if tale.scheduler.deferring:
@@ -299,7 +299,7 @@ def test_no_slot_idles_while_a_job_may_use_it_unless_for_a_better_one(
 @given(names, st.integers(1, 20))
 @settings(max_examples=50, deadline=None)
 def test_equals_run_in_order_of_arrival(name: str, count: int) -> None:
-    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=50.0)
+    scheduler = Scheduler(POLICIES[name], servers={"a": 1}, tau_s=50.0)
     for number in range(count):
         scheduler.submit(Job(str(number), 0.0, 0.5, 3.0, 4.0, 30.0), 0.0)
     order = []
@@ -327,21 +327,21 @@ def loads(draw: st.DrawFn) -> Load:
 
 
 def test_a_cancelled_job_never_runs() -> None:
-    scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["sjf"], servers={"a": 1})
     scheduler.submit(Job("a", 0.0), 0.0)
     assert scheduler.cancel("a", 1.0)
     assert scheduler.next(2.0) is None
 
 
 def test_a_duplicate_id_is_rejected() -> None:
-    scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["sjf"], servers={"a": 1})
     scheduler.submit(Job("a", 0.0), 0.0)
     with pytest.raises(ValueError, match="in the queue already"):
         scheduler.submit(Job("a", 0.0), 0.0)
 
 
 def test_the_papers_guard_promotes_the_longest_waiting_job() -> None:
-    scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1}, tau_s=10.0)
+    scheduler = Scheduler(POLICIES["sjf"], servers={"a": 1}, tau_s=10.0)
     scheduler.submit(Job("long", 0.0, p_long=0.9), 0.0)
     scheduler.submit(Job("short", 5.0, p_long=0.1), 5.0)
     dispatch = scheduler.next(10.5)

@@ -34,11 +34,11 @@ def turn(name: str, number: int, now: float = 0.0, **more: Any) -> Job:
 
 def queue(slots: int = 1, room: float | None = None, policy: str = "boost", **more: Any) -> Scheduler:
     """Return a queue for one server whose cache behind the slots holds `room` tokens, None: unknown."""
-    scheduler = Scheduler(POLICIES[policy], workers={"gpu": slots}, **more)
+    scheduler = Scheduler(POLICIES[policy], servers={"gpu": slots}, **more)
     scheduler.set_slots("gpu", slots, at_once=slots)
     scheduler.set_speed("gpu", Speed())
     if room is not None:
-        scheduler.fleet.stations["gpu"].cache.room_tokens = room
+        scheduler.fleet.servers["gpu"].cache.room_tokens = room
     return scheduler
 
 
@@ -290,7 +290,7 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_turns_go_in_order_where_the_cache_is_known_to_hold_their_sessions() -> None:
     for known, first in ((9000.0, "b0"), (0.0, "a1")):
         scheduler = queue()
-        scheduler.fleet.stations["gpu"].cache.size = (known, inf)
+        scheduler.fleet.servers["gpu"].cache.size = (known, inf)
         serve(scheduler, turn("a", 0), 0.0)
         scheduler.submit(turn("b", 0, 1.1, cost_s=20.0), 1.1)
         scheduler.submit(turn("a", 1, 1.2), 1.2)

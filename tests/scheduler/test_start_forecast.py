@@ -15,7 +15,7 @@ def job(name: str, cost_s: float, at_s: float = 0.0, **more: object) -> Job:
 
 
 def busy(*running: Job, policy: str = "boost", slots: int = 1, **options: object) -> Scheduler:
-    scheduler = Scheduler(POLICIES[policy], workers={"a": slots}, **options)  # type: ignore[arg-type]
+    scheduler = Scheduler(POLICIES[policy], servers={"a": slots}, **options)  # type: ignore[arg-type]
     for each in running:
         scheduler.submit(each, each.arrival_s)
         assert scheduler.next(each.arrival_s) is not None

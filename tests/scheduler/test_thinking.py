@@ -10,7 +10,7 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 
 def started() -> Scheduler:
     """A job that runs from 0 on, of a thousand tokens in a hundred seconds."""
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1})
     scheduler.submit(Job("long", 0.0, cost_s=100.0, cost_high_s=200.0, tokens=1000.0, tokens_q90=2000.0), 0.0)
     assert scheduler.next(0.0) is not None
     return scheduler
@@ -30,7 +30,7 @@ def test_preemption_and_forecasts_expect_the_answer_alone() -> None:
     ranges = ForecastRanges()
     ranges.look(scheduler, 64.0)
     assert ranges.of_run(entry).high_s < 20.0
-    assert scheduler.fleet.stations["a"].next_free_s(64.0) == entry.left_s(64.0)
+    assert scheduler.fleet.servers["a"].next_free_s(64.0) == entry.left_s(64.0)
 
 
 def test_a_job_that_starts_over_thinks_again_and_one_that_was_cut_does_not() -> None:
@@ -38,7 +38,7 @@ def test_a_job_that_starts_over_thinks_again_and_one_that_was_cut_does_not() -> 
     entry = scheduler.running["long"]
     scheduler.progress("long", 600.0)
     scheduler.thought("long", 600.0, 50.0, 100.0, 60.0)
-    scheduler.requeue("long", 61.0, worker="a")
+    scheduler.requeue("long", 61.0, server_id="a")
     assert scheduler.next(70.0) is not None
     assert entry.left_s(70.0) == pytest.approx(entry.remaining_s)
     assert entry.remaining_s < 6.0
@@ -54,7 +54,7 @@ class Slow:
 
 
 def test_preemption_on_a_slow_server_counts_its_seconds() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"a": 1})
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1})
     scheduler.set_speed("a", Slow())
     for name, tokens in (("long", 1000.0), ("short", 990.0)):
         scheduler.submit(Job(name, 0.0, cost_s=tokens / 10.0, tokens=tokens, tokens_q90=1.5 * tokens), 0.0)

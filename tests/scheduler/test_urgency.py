@@ -28,7 +28,7 @@ def started(scheduler: Scheduler, now: float) -> str:
 
 
 def test_an_urgent_job_preempts_whatever_runs_or_waits() -> None:
-    scheduler = Scheduler(URGENCY, workers={"a": 1})
+    scheduler = Scheduler(URGENCY, servers={"a": 1})
     scheduler.submit(job("chat", 4, 2.0), 0.0)
     scheduler.next(0.0)
     for number in range(9):
@@ -41,13 +41,13 @@ def test_an_urgent_job_preempts_whatever_runs_or_waits() -> None:
 
 
 def test_an_answer_is_cut_at_most_max_cuts_times() -> None:
-    scheduler = Scheduler(URGENCY, workers={"a": 1})
+    scheduler = Scheduler(URGENCY, servers={"a": 1})
     scheduler.submit(job("essay", 4, 100.0), 0.0)
     scheduler.next(0.0)
     for number in range(MAX_CUTS):
         scheduler.submit(job(f"urgent {number}", 0), 0.0)
         assert scheduler.preemptions(0.0) == [Preempt("essay", "a")]
-        scheduler.requeue("essay", 0.0, worker="a")
+        scheduler.requeue("essay", 0.0, server_id="a")
         assert started(scheduler, 0.0) == f"urgent {number}"
         scheduler.next(0.0)
     scheduler.submit(job("one too many", 0), 0.0)
@@ -55,7 +55,7 @@ def test_an_answer_is_cut_at_most_max_cuts_times() -> None:
 
 
 def test_the_operator_can_set_urgency_of_waiting_and_running_jobs() -> None:
-    scheduler = Scheduler(URGENCY, workers={"a": 1})
+    scheduler = Scheduler(URGENCY, servers={"a": 1})
     scheduler.submit(job("runs", 4, 9.0), 0.0)
     scheduler.next(0.0)
     scheduler.submit(job("waits", 3, 9.0), 0.0)
@@ -85,7 +85,7 @@ def test_under_steady_emergencies_every_request_ends(load: float, preemption: Pr
     work, predictions = overloaded(1, load, seconds)
 
     def run(with_tau_s: float | None) -> Run:
-        scheduler = Scheduler(URGENCY, workers={"a": 1}, tau_s=with_tau_s, capacity=10_000)
+        scheduler = Scheduler(URGENCY, servers={"a": 1}, tau_s=with_tau_s, capacity=10_000)
         return SlotSimulation(scheduler, work, predictions, preemption=preemption).run()
 
     guarded, unguarded = run(tau_s), run(None)
@@ -104,7 +104,7 @@ def shouting(level: int | None, by: Said, seconds: int, modestly: int | None = N
 
     Return the seconds that it was served as urgent, and how many requests of the modest one were served.
     """
-    scheduler = Scheduler(URGENCY, workers={"a": 1}, capacity=10_000)
+    scheduler = Scheduler(URGENCY, servers={"a": 1}, capacity=10_000)
     urgent_s, modest = 0.0, 0
     for second in range(seconds):
         at = float(second)
@@ -141,7 +141,7 @@ def test_excess_urgency_claims_gain_no_more_than_a_share() -> None:
     ],
 )
 def test_within_a_client_claims_do_not_delay_overdue_requests(by: Said, level: int, order: list[str]) -> None:
-    scheduler = Scheduler(URGENCY, workers={"a": 1}, tau_s=5.0)
+    scheduler = Scheduler(URGENCY, servers={"a": 1}, tau_s=5.0)
     for name in ("late", "later"):
         scheduler.submit(job(name, 3, 9.0, urgency_by=Said.PREDICTOR, client="home"), 0.0)
     for number in range(9):
@@ -150,7 +150,7 @@ def test_within_a_client_claims_do_not_delay_overdue_requests(by: Said, level: i
 
 
 def test_ignored_claims_are_marked_and_a_lone_clients_claims_count() -> None:
-    scheduler = Scheduler(URGENCY, workers={"a": 1})
+    scheduler = Scheduler(URGENCY, servers={"a": 1})
     for number in range(200):
         scheduler.submit(job(f"loud {number}", 0, 1.0, client="loud", urgency_by=Said.CLIENT), 0.0)
     scheduler.submit(job("later", 4, 0.1, client="loud", urgency_by=Said.CLIENT), 0.0)

@@ -53,10 +53,10 @@ class Persistence(Protocol):
 
 
 @dataclass(slots=True)
-class WorkerMemory:
-    """The profiles of one worker, the one in use, and what was learned since."""
+class ServerMemory:
+    """The profiles of one server, the one in use, and what was learned since."""
 
-    worker: Server
+    server: Server
     profiles: Sequence[Profile]
     learner: Learner
     used: Profile | None = None
@@ -64,11 +64,11 @@ class WorkerMemory:
 
     @property
     def state_name(self) -> str:
-        return state_name(self.worker.adapter.name, self.worker.base_url)
+        return state_name(self.server.adapter.name, self.server.base_url)
 
     def take(self, profiles: Sequence[Profile]) -> None:
         """Change the profiles; what was learned under those that stay is kept."""
-        self.profiles = self.worker.traits.profiles = profiles
+        self.profiles = self.server.traits.profiles = profiles
         self.learner = Learner(profiles, self.learner.learned)
         self.followed = ()
 
@@ -81,7 +81,7 @@ class WorkerMemory:
 @dataclass(slots=True)
 class StateSaver:
     """Initialises a daemon from storage and records what it does. `took_over` is called when the profile of a
-    worker has changed while the daemon runs.
+    server has changed while the daemon runs.
     """
 
     persistence: Persistence
@@ -93,7 +93,7 @@ class StateSaver:
     gain: Gain
     freeze: bool
     took_over: Callable[[], None]
-    _memories: dict[str, WorkerMemory] = field(default_factory=dict)
+    _memories: dict[str, ServerMemory] = field(default_factory=dict)
     _told_tau: ToldTau = field(default_factory=ToldTau)
     _forgot_s: float = -inf
     _saved_ago_s: float = 0.0
@@ -103,14 +103,14 @@ class StateSaver:
     def _pool(self) -> ServerPool:
         return self.lifecycle.pool
 
-    def _profiles_of(self, worker: Server) -> Sequence[Profile]:
-        url = worker.base_url
-        profiles = self.persistence.profiles(worker.adapter.name, url)
+    def _profiles_of(self, server: Server) -> Sequence[Profile]:
+        url = server.base_url
+        profiles = self.persistence.profiles(server.adapter.name, url)
         return measured_at(url, profiles) if len(self._pool) > 1 else profiles
 
     def begin(self) -> None:
         """Load profiles and learned state."""
-        for memory in [self._remember(worker) for worker in self._pool]:
+        for memory in [self._remember(server) for server in self._pool]:
             self._take_up(memory)
         today = midnight_before(self.gain.clock())
         for at, kind, waited_s, saved_s, tokens in self.persistence.compared_since(today):
@@ -122,18 +122,18 @@ class StateSaver:
         except (ValueError, ModelError) as error:
             self.stats.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
 
-    def take_in(self, worker: Server) -> None:
-        """Load the profiles and learned state of a worker that was added. Those of a removed one stay."""
-        self._take_up(self._remember(worker))
+    def take_in(self, server: Server) -> None:
+        """Load the profiles and learned state of a server that was added. Those of a removed one stay."""
+        self._take_up(self._remember(server))
 
-    def _remember(self, worker: Server) -> WorkerMemory:
-        worker.traits.profiles = profiles = self._profiles_of(worker)
-        learned = learned_of(self.persistence.load(state_name(worker.adapter.name, worker.base_url)))
-        memory = self._memories[worker.id] = WorkerMemory(worker, profiles, Learner(profiles, learned))
+    def _remember(self, server: Server) -> ServerMemory:
+        server.traits.profiles = profiles = self._profiles_of(server)
+        learned = learned_of(self.persistence.load(state_name(server.adapter.name, server.base_url)))
+        memory = self._memories[server.id] = ServerMemory(server, profiles, Learner(profiles, learned))
         return memory
 
-    def _take_up(self, memory: WorkerMemory) -> None:
-        memory.worker.traits.speeds.frozen = self.freeze
+    def _take_up(self, memory: ServerMemory) -> None:
+        memory.server.traits.speeds.frozen = self.freeze
         self._set_cache_size(memory)
         if memory.profiles:
             self._use(memory, memory.profiles[0])
@@ -156,13 +156,13 @@ class StateSaver:
     async def take_over(self) -> None:
         """Load the profiles again after `calibrate` or a choice of another profile."""
         self._told_tau = ToldTau(self.operation.tau_s)
-        for worker in list(self._pool):
-            profiles = await asyncio.to_thread(self._profiles_of, worker)
-            memory = self._memories[worker.id]
+        for server in list(self._pool):
+            profiles = await asyncio.to_thread(self._profiles_of, server)
+            memory = self._memories[server.id]
             if list(profiles) == list(memory.profiles):
                 continue
             memory.take(profiles)
-            await self.lifecycle.see_settings(worker)  # a proof holds for known settings only
+            await self.lifecycle.see_settings(server)  # a proof holds for known settings only
             first = self._loaded_profile(memory) or next(iter(profiles), None)
             if first is None:
                 memory.used = None
@@ -179,8 +179,8 @@ class StateSaver:
         if self.freeze:
             return
         for memory in self._memories.values():
-            if (station := self._pool.queue.fleet.stations.get(memory.worker.id)) is not None:
-                held, lost = station.cache.size
+            if (server := self._pool.queue.fleet.servers.get(memory.server.id)) is not None:
+                held, lost = server.cache.size
                 memory.learner.learned.cache_tokens = held, None if lost == inf else lost
             self.persistence.save(memory.state_name, msgspec.json.encode(memory.learner.learned))
             for line in memory.learner.drift():
@@ -235,18 +235,18 @@ class StateSaver:
 
     # -- profiles ---------------------------------------------------------------------------------------
 
-    def _set_cache_size(self, memory: WorkerMemory) -> None:
-        station = self._pool.queue.fleet.stations.get(memory.worker.id)
-        if station is not None:
+    def _set_cache_size(self, memory: ServerMemory) -> None:
+        server = self._pool.queue.fleet.servers.get(memory.server.id)
+        if server is not None:
             held, lost = memory.learner.learned.cache_tokens
-            station.cache.size = held, inf if lost is None else lost
+            server.cache.size = held, inf if lost is None else lost
 
-    def _say(self, memory: WorkerMemory, news: str, level: int = logging.INFO) -> None:
-        whose = f"{memory.worker.name}: " if len(self._pool) > 1 else ""
+    def _say(self, memory: ServerMemory, news: str, level: int = logging.INFO) -> None:
+        whose = f"{memory.server.name}: " if len(self._pool) > 1 else ""
         self.stats.journal.event(level, whose + news)
 
-    def _use(self, memory: WorkerMemory, profile: Profile) -> None:
-        backend = memory.worker
+    def _use(self, memory: ServerMemory, profile: Profile) -> None:
+        backend = memory.server
         speeds = backend.traits.speeds
         speeds.decode_tokens_per_s = profile.decode_tokens_per_s
         speeds.prefill_tokens_per_s = profile.prefill_tokens_per_s
@@ -264,7 +264,7 @@ class StateSaver:
 
     def follow_the_loaded_models(self) -> None:
         for memory in self._memories.values():
-            loaded, used = memory.worker.status.models, memory.used
+            loaded, used = memory.server.status.models, memory.used
             if used is None or loaded == memory.followed or not loaded:
                 continue
             memory.followed = loaded
@@ -279,16 +279,16 @@ class StateSaver:
             if model.digest and profile.served.digest and model.digest != profile.served.digest:
                 self._say_stale(memory, profile, f"{model.name} has changed since")
 
-    def _loaded_profile(self, memory: WorkerMemory) -> Profile | None:
-        found = (memory.learner.prefer(model.name) for model in memory.worker.status.models)
+    def _loaded_profile(self, memory: ServerMemory) -> Profile | None:
+        found = (memory.learner.prefer(model.name) for model in memory.server.status.models)
         return next((profile for profile in found if profile is not None), None)
 
-    def _say_stale(self, memory: WorkerMemory, profile: Profile, why: str) -> None:
+    def _say_stale(self, memory: ServerMemory, profile: Profile, why: str) -> None:
         news = f"profile {profile.name} may be stale ({why}); run: clairvoyant calibrate"
         self._say(memory, news, logging.WARNING)
 
-    def _set_tau(self, memory: WorkerMemory, model: str) -> None:
-        """Set tau for a model: of this worker, or with several workers, the mean over all slots."""
+    def _set_tau(self, memory: ServerMemory, model: str) -> None:
+        """Set tau for a model: of this server, or with several servers, the mean over all slots."""
         tau_s, source = memory.learner.tau_of(model)
         mu_short_s = memory.learner.mu_short_of(model)
         if len(self._pool) > 1:
@@ -356,4 +356,4 @@ def measured_at(url: str, profiles: Sequence[Profile]) -> list[Profile]:
 
 
 def _worker_of(exchange: Exchange) -> str:
-    return "" if exchange.attempt is None else exchange.attempt.worker
+    return "" if exchange.attempt is None else exchange.attempt.server_id

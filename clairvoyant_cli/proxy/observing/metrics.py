@@ -198,7 +198,7 @@ class Metrics:
         labels = asked.route.name, _known(str(end.status)), outcome
         self._requests[bounded(self._requests, REQUEST_LABELS, labels)] += 1
         if exchange.attempt is not None:
-            self._answered[self._pool.name_of(exchange.attempt.worker), outcome] += 1
+            self._answered[self._pool.name_of(exchange.attempt.server_id), outcome] += 1
         observe("prediction_seconds", asked.predicted_in_s)
         observe("request_queue_time_seconds", waited_s, prediction.length_class.value)
         observe("urgency_queue_time_seconds", waited_s, str(level_of(exchange.job)))
@@ -259,7 +259,7 @@ def _error_type(end: RequestEnd) -> str:
 
 def _attributes(exchange: Exchange, end: RequestEnd, pool: ServerPool) -> dict[str, str]:
     """Return the attributes in `GENAI_LABELS` that apply to an ended request."""
-    server = pool.get(exchange.attempt.worker) if exchange.attempt is not None else None
+    server = pool.get(exchange.attempt.server_id) if exchange.attempt is not None else None
     told = {
         "gen_ai.operation.name": OPERATIONS.get(exchange.asked.route.shape, "chat"),
         "gen_ai.provider.name": "clairvoyant" if server is None else server.adapter.name,

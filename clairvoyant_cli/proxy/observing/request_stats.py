@@ -77,10 +77,10 @@ class RequestStats:
     def repeated(self, exchange: Exchange, why: str) -> None:
         """Count an answer that broke off and is asked for again, unnoticed by its client."""
         self.repeats += 1
-        worker = "" if exchange.attempt is None else self.name_of(exchange.attempt.worker)
+        server = "" if exchange.attempt is None else self.name_of(exchange.attempt.server_id)
         how = "goes on" if exchange.has_begun else "is asked for again"
         self.journal.event(
-            logging.WARNING, f"{worker} broke off the answer to {exchange.id} ({why}): it {how}"
+            logging.WARNING, f"{server} broke off the answer to {exchange.id} ({why}): it {how}"
         )
 
     def arrived(self, exchange: Exchange) -> None:
@@ -94,7 +94,7 @@ class RequestStats:
         self.counts[end.outcome] += 1
         if (generated := exchange.generated(now)) > 0:
             self.tokens.add(exchange.job.client, generated)
-        backend = self.name_of(attempt.worker) if attempt else ""
+        backend = self.name_of(attempt.server_id) if attempt else ""
         waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
         tokens = exchange.totals.tokens if exchange.totals.complete else None
         if exchange.dispatched_s is not None:
@@ -154,7 +154,7 @@ class RequestStats:
             ended_s = part.ended_s or exchange.ended_s
             ended_at = None if ended_s is None else at(ended_s)
             parts.append(
-                AnswerPart(at(part.granted_s), ended_at, part.tokens, self.name_of(part.worker), part.slot)
+                AnswerPart(at(part.granted_s), ended_at, part.tokens, self.name_of(part.server_id), part.slot)
             )
         return {
             "id": exchange.id,

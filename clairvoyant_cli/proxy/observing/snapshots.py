@@ -130,7 +130,7 @@ class SnapshotBuilder:
             policies=tuple(POLICIES),
             tau=self._tau(now),
             predictor=self._predictor(),
-            backends=tuple(self._backend(worker, alone[worker.id]) for worker in self.pool),
+            backends=tuple(self._backend(server, alone[server.id]) for server in self.pool),
             running=tuple(self._running(now, explains=explains)),
             queue=waiting.state(rows),
             recent=tuple(stats.recent),
@@ -189,34 +189,34 @@ class SnapshotBuilder:
             for name, policy in POLICIES.items()
         ]
 
-    def _backend(self, worker: Server, waiting: int) -> BackendState:
+    def _backend(self, server: Server, waiting: int) -> BackendState:
         return BackendState(
-            name=worker.name,
-            kind=worker.adapter.name,
-            url=worker.base_url,
-            state=worker.status.state,
-            slots=worker.room,
-            busy=len(self.operation.dispatcher.attempts_on(worker.id)),
-            version=worker.status.version,
-            detail=worker.status.detail or worker.traits.remark,
-            models=tuple(LoadedModel(*each[:4], digest=each.digest) for each in worker.status.models),
-            decode_tokens_per_s=worker.traits.speeds.decode_tokens_per_s,
-            prefill_tokens_per_s=worker.traits.speeds.prefill_tokens_per_s,
-            swaps_total=worker.status.swaps,
-            standing=worker.standing,
+            name=server.name,
+            kind=server.adapter.name,
+            url=server.base_url,
+            state=server.status.state,
+            slots=server.room,
+            busy=len(self.operation.dispatcher.attempts_on(server.id)),
+            version=server.status.version,
+            detail=server.status.detail or server.traits.remark,
+            models=tuple(LoadedModel(*each[:4], digest=each.digest) for each in server.status.models),
+            decode_tokens_per_s=server.traits.speeds.decode_tokens_per_s,
+            prefill_tokens_per_s=server.traits.speeds.prefill_tokens_per_s,
+            swaps_total=server.status.swaps,
+            standing=server.standing,
             waiting=waiting,
-            offered=None if worker.status.offered is None else len(worker.status.offered),
-            weight=worker.config.weight,
-            stamped=worker.stamps is not None,
-            engine=EngineState(*worker.status.engine)
-            if worker.status.engine and worker.stamps is not None
+            offered=None if server.status.offered is None else len(server.status.offered),
+            weight=server.config.weight,
+            stamped=server.stamps is not None,
+            engine=EngineState(*server.status.engine)
+            if server.status.engine and server.stamps is not None
             else None,
-            heeded=self.engines.heeded(worker),
-            prompt_stop_s=worker.traits.prompt_stop_s,
-            truncated=worker.traits.truncated,
-            cut_to=worker.traits.cut_to,
-            kept_for_s=worker.health.given_up_in_s,
-            self_test=worker.traits.self_test,
+            heeded=self.engines.heeded(server),
+            prompt_stop_s=server.traits.prompt_stop_s,
+            truncated=server.traits.truncated,
+            cut_to=server.traits.cut_to,
+            kept_for_s=server.health.given_up_in_s,
+            self_test=server.traits.self_test,
         )
 
     def _tau(self, now: float) -> TauState:
@@ -268,7 +268,7 @@ class SnapshotBuilder:
             for each in chain(turns, parked, known)
             if each.running or each.waiting or now - each.last_end_s < RESTED_S
         )
-        rooms = [station.cache.room_tokens for station in scheduler.fleet.stations.values()]
+        rooms = [server.cache.room_tokens for server in scheduler.fleet.servers.values()]
         rooms = [room for room in rooms if room < inf]
         since = _earliest((each.session, each.arrival_s) for each in waiting)
         since |= _earliest((each.session, each.started_s) for each in scheduler.running.values())
@@ -377,7 +377,7 @@ class SnapshotBuilder:
             state = Phase.DECODING.value if tokens_shown else state
         return RunningRequest(
             **self.stats.common(exchange),
-            backend=self.pool.name_of(attempt.worker),
+            backend=self.pool.name_of(attempt.server_id),
             state=state,
             waited_s=exchange.waited_s(now),
             elapsed_s=now - attempt.granted_s,

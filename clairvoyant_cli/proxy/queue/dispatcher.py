@@ -91,7 +91,7 @@ class Dispatcher:
         exchange.begin(
             Attempt(
                 dispatch,
-                slot=self._free_slot(dispatch.worker),
+                slot=self._free_slot(dispatch.server_id),
                 granted_s=now,
                 expected_s=exchange.service_s(now) + job.expected_s,
                 moves=tuple(job.moves),
@@ -102,14 +102,14 @@ class Dispatcher:
             del self.firings[:-MAX_FIRINGS]
             self._told.fired()
 
-    def _free_slot(self, worker: str) -> int:
+    def _free_slot(self, server: str) -> int:
         # Backends do not name their slots. The lowest free number keeps a dashboard's rows stable.
-        taken = {each.slot for each in self.attempts_on(worker)}
+        taken = {each.slot for each in self.attempts_on(server)}
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
-    def attempts_on(self, worker: str) -> list[Attempt]:
+    def attempts_on(self, server: str) -> list[Attempt]:
         running = (self.live[job_id].attempt for job_id in self.scheduler.running)
-        return [each for each in running if each is not None and each.worker == worker]
+        return [each for each in running if each is not None and each.server_id == server]
 
     def end(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
         """Record the end of an exchange and free its place in the queue or its slot."""
@@ -144,12 +144,12 @@ class Dispatcher:
         return True
 
     def wait_again(self, exchange: Exchange, why: AttemptEnd, able: frozenset[str] | None = None) -> None:
-        """Requeue a running exchange, which keeps its age. One that was cut goes on with the worker that has
-        its context in the KV cache; `able` names the workers for any other, None if unchanged.
+        """Requeue a running exchange, which keeps its age. One that was cut goes on with the server that has
+        its context in the KV cache; `able` names the servers for any other, None if unchanged.
         """
         now = self._clock()
-        worker = "" if exchange.attempt is None or why is not AttemptEnd.CUT else exchange.attempt.worker
-        self.scheduler.requeue(exchange.id, now, served=bool(worker), worker=worker, able=able)
+        server = "" if exchange.attempt is None or why is not AttemptEnd.CUT else exchange.attempt.server_id
+        self.scheduler.requeue(exchange.id, now, served=bool(server), server_id=server, able=able)
         exchange.wait_again(why, now)
         self.moved()
 

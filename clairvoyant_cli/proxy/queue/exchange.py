@@ -102,8 +102,8 @@ class Attempt:
     follows_cut_s: float | None = None  # when such a cut freed its slot
 
     @property
-    def worker(self) -> str:
-        return self.dispatch.worker
+    def server_id(self) -> str:
+        return self.dispatch.server_id
 
     @property
     def tokens(self) -> int:

@@ -60,7 +60,7 @@ class Refusals:
         """Return a refusal; by default it may be tried again when a slot falls free. Clients count tries."""
         queue, now = self.pool.queue, self.stats.journal.clock()
         if least_s is None:
-            least_s = min((each.next_free_s(now) for each in queue.fleet.stations.values()), default=0.0)
+            least_s = min((each.next_free_s(now) for each in queue.fleet.servers.values()), default=0.0)
         wait_s = min(max(least_s, self.stats.retry_after_s(len(queue))), MAX_RETRY_AFTER_S)
         return Refusal(self.overload_status, message, wait_s, busy=busy)
 

@@ -121,7 +121,7 @@ class Serving:
         assert attempt is not None  # noqa: S101 - what has been granted is an attempt
         if request.connection.gone:
             return ClientLeft()
-        server = self.pool[attempt.worker]
+        server = self.pool[attempt.server_id]
         relay: Relay | None = None
         try:
             onward = await self.preemption.request_for(exchange, attempt, request, server)
@@ -194,14 +194,14 @@ class Serving:
             return
         if attempt.connection is not None:
             await attempt.connection.hang_up(HANG_UP_TIMEOUT_S)
-        server, live = self.pool[attempt.worker], self.dispatcher.live
+        server, live = self.pool[attempt.server_id], self.dispatcher.live
         traits = server.traits
         traits.remark = await slots_settled(
             server,
             lambda: [
                 each.attempt.granted_s
                 for each in live.values()
-                if each is not exchange and each.attempt is not None and each.attempt.worker == server.id
+                if each is not exchange and each.attempt is not None and each.attempt.server_id == server.id
                 for _ in range(each.asked.parsed.choices)  # llama.cpp gives each choice a slot
             ],
             self.stats.journal.clock,
@@ -219,7 +219,7 @@ class Serving:
         error: UpstreamError,
     ) -> ServingEvent:
         """Find out whether the server is still up, and whether the client would notice another attempt."""
-        server, status = self.pool[attempt.worker], relay.status if relay is not None else 0
+        server, status = self.pool[attempt.server_id], relay.status if relay is not None else 0
         try:
             if isinstance(error, UnfitError) and attempt.connection is not None:
                 await self._released(exchange)  # the server may be at it still
@@ -267,7 +267,7 @@ class Serving:
     def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
         if attempt.usage is not None:
             attempt.totals = self.preemption.totals(exchange, attempt, attempt.usage.totals())
-        if (loaded := self.pool[attempt.worker].loaded) is not None:
+        if (loaded := self.pool[attempt.server_id].loaded) is not None:
             loaded.answered(exchange, status)
         return Answered(status, attempt.totals.error)
 
@@ -305,7 +305,7 @@ class Serving:
         request: Request,
         heartbeat: Heartbeat,
     ) -> Relay:
-        server = self.pool[attempt.worker]
+        server = self.pool[attempt.server_id]
         may_wait, resumes = self._may_wait(exchange, server, request), exchange.has_begun
 
         def on_head(head: ResponseHead) -> UsageReader:

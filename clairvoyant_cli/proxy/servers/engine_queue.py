@@ -50,7 +50,7 @@ class EngineQueues:
 
     def begun(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
         """Judge by the requests that this one overtook, or that overtook it, before its answer began."""
-        server = self.pool[attempt.worker]
+        server = self.pool[attempt.server_id]
         priority = server.stamps
         if priority is None:
             return
@@ -81,7 +81,7 @@ class EngineQueues:
         for job_id in self.dispatcher.scheduler.running:
             exchange = self.dispatcher.live[job_id]
             attempt = exchange.attempt
-            if attempt is None or attempt.worker != server.id:
+            if attempt is None or attempt.server_id != server.id:
                 continue
             seen = attempt.first_byte_s is not None or not exchange.asked.parsed.stream
             if not waiting or (attempt.priority is not None and not seen):

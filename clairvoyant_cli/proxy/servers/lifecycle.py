@@ -164,7 +164,7 @@ class ServerLifecycle:
 
     def _on(self, server: Server) -> Iterator[Exchange]:
         for each in self.dispatcher.live.values():
-            if each.attempt is not None and each.attempt.worker == server.id:
+            if each.attempt is not None and each.attempt.server_id == server.id:
                 yield each
 
     def _note_whether_it_swaps(self, server: Server) -> None:
@@ -204,7 +204,7 @@ class ServerLifecycle:
             self.dispatcher.scheduler.set_slots(
                 server.id, slots, last_resort=last_resort, weight=server.config.weight, at_once=server.at_once
             )
-            self.dispatcher.scheduler.fleet.stations[server.id].shared_tokens = server.shared_tokens
+            self.dispatcher.scheduler.fleet.servers[server.id].shared_tokens = server.shared_tokens
 
     def share_out(self) -> None:
         """Recompute the slots of all servers, and dispatch waiting requests."""

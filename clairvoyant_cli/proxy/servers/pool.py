@@ -73,7 +73,7 @@ class ServerPool:
     def server_of(self, exchange: Exchange) -> Server:
         """Return the server that serves an exchange; the first if it waits, or its server has left."""
         attempt = exchange.attempt
-        return self.first if attempt is None else self.servers.get(attempt.worker, self.first)
+        return self.first if attempt is None else self.servers.get(attempt.server_id, self.first)
 
     def model_of(self, exchange: Exchange) -> str:
         """Return the model a request names, or else its server's only model."""
@@ -112,7 +112,7 @@ class ServerPool:
         found = self.able(exchange.asked.route.speakers, parsed.model, parsed.follows)
         if not exchange.has_begun:
             return found
-        origin = self.get((exchange.attempt or exchange.parts[-1]).worker)
+        origin = self.get((exchange.attempt or exchange.parts[-1]).server_id)
         if origin is None:
             return []
         if not origin.away:

@@ -282,7 +282,7 @@ async def measure_agents(
                 running_daemon(own, new_predictor(), clock=clock, encode=encode) as daemon,
                 client_for(daemon.base_url) as client,
             ):
-                known = daemon.pool.queue.fleet.stations[daemon.pool.first.id].cache
+                known = daemon.pool.queue.fleet.servers[daemon.pool.first.id].cache
                 known.size = cache_sizes.get(arm, known.size)
                 yield client
                 cache_sizes[arm] = known.size

@@ -231,10 +231,10 @@ async def set_up(
         daemon = await stack.enter_async_context(running_daemon(config, oracle, clock=clock))
         proxied = await stack.enter_async_context(client_for(daemon.base_url))
         bench = Bench(settings, daemon, oracle, proxied, direct, asker, pools, engine)
-        worker = daemon.pool.first
-        worker.traits.profiles = stored(found) if engine is None else [await _profile(bench, engine, found)]
-        await worker.see_settings()
-        proof = worker.continuation_of(model)
+        server = daemon.pool.first
+        server.traits.profiles = stored(found) if engine is None else [await _profile(bench, engine, found)]
+        await server.see_settings()
+        proof = server.continuation_of(model)
         bench.resume_s = None if proof is None else proof.proof.resume_s * settings.speedup
         pace = "virtual time" if settings.virtual_time else f"{settings.speedup:g} times as fast"
         title = f"{found.adapter.name} {found.version}".rstrip()
@@ -283,11 +283,11 @@ async def first_model(found: Found, key: str | None) -> str:
 
 async def _profile(bench: Bench, engine: Engine, found: Found) -> Profile:
     """Return a profile that proves how the simulated backend resumes answers."""
-    worker, model = bench.daemon.pool.first, bench.asker.model
-    offered = await found.adapter.offered_models(worker.ask) or ()
+    server, model = bench.daemon.pool.first, bench.asker.model
+    offered = await found.adapter.offered_models(server.ask) or ()
     digest = next((each.digest for each in offered if each.name == model), "")
-    version = worker.status.version
-    settings = await found.adapter.settings(worker.ask, model, version)
+    version = server.status.version
+    settings = await found.adapter.settings(server.ask, model, version)
     served = Served(found.adapter.name, model, version=version, digest=digest)
     fingerprint = "" if settings is None else settings.fingerprint
     return proven(served, engine.resume_s or 0.0, engine.slots, fingerprint)

@@ -181,7 +181,7 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
         draw,
         comparison.figures_for(sample.kind),
         options,
-        slots={f"worker{number}": mix.slots for number in range(mix.workers)},
+        slots={f"server{number}": mix.slots for number in range(mix.workers)},
         preemption=None if mix.preempt is None else Preemption(mix.preempt),
     )
     places = mix.slots * mix.workers

@@ -91,15 +91,15 @@ def compare(
     """Run every variant on the same workloads, one a seed, and collect the figures.
 
     Each variant gets a fresh generator of the seed for its predictions, so that equal forecasters make equal
-    mistakes. `slots` maps workers to slots (default: one slot).
+    mistakes. `slots` maps servers to slots (default: one slot).
     """
     samples: Samples = {v.name: {f: [] for f in figures} for v in variants}
-    workers = slots or {"slot": 1}
+    servers = slots or {"slot": 1}
     for seed in range(options.seeds):
         workload = draw(np.random.default_rng((seed, 0)))
         for each in variants:
             predictions = each.forecaster(np.random.default_rng((seed, 1)), workload)
-            scheduler = Scheduler(each.policy, workers=workers, tau_s=each.tau_s, capacity=UNBOUNDED)
+            scheduler = Scheduler(each.policy, servers=servers, tau_s=each.tau_s, capacity=UNBOUNDED)
             run = SlotSimulation(scheduler, workload, predictions, preemption=preemption).run()
             for name, figure in figures.items():
                 samples[each.name][name].append(figure(run))

@@ -1,4 +1,4 @@
-"""Simulates slots on several workers, one job a slot, in virtual time.
+"""Simulates slots on several servers, one job a slot, in virtual time.
 
 1. Completions are in a heap, arrivals are a column. At one instant completions come first, then arrivals,
    then the scheduler's decision: it sees a burst as a whole.
@@ -21,7 +21,7 @@ Completion = tuple[float, int, int, int]
 """(time, sequence, request, run of the request); outdated once that run was preempted."""
 
 Route = Callable[[int, float, Scheduler], str]
-"""Chooses the worker a request is pinned to on arrival, "" for any: (number, now, scheduler) -> worker."""
+"""Chooses the server a request is pinned to on arrival, "" for any: (number, now, scheduler) -> server."""
 
 LOOK_S = 0.5
 """Seconds between two decisions while requests wait: the remaining times of running ones change."""
@@ -32,7 +32,7 @@ class Preemption:
     """The cost of preempting a job and resuming it, in seconds.
 
     `fixed_s` saves or restores the KV cache. `recompute` is the share of the time already served that must be
-    spent again if the cache was evicted. A worker keeps the caches of the last `room_s` seconds of service.
+    spent again if the cache was evicted. A server keeps the caches of the last `room_s` seconds of service.
     """
 
     fixed_s: float = 0.0
@@ -97,7 +97,7 @@ class SlotSimulation:
         self._preemptions = 0
         self._lost_s = 0.0
         room_s = 0.0 if preemption is None else preemption.room_s
-        self._kept = {worker: ServerCache(0, room_s) for worker in scheduler.slots}
+        self._kept = {server_id: ServerCache(0, room_s) for server_id in scheduler.slots}
 
     def run(self) -> Run:
         arrival_s = [*self.workload.arrival_s.tolist(), float("inf")]
@@ -131,8 +131,8 @@ class SlotSimulation:
                     self._leave(number, self._service_s[number], now, self._preemption, waits=False)
 
     def _arrive(self, number: int, now: float) -> None:
-        worker = "" if self._route is None else self._route(number, now, self.scheduler)
-        self.scheduler.submit(replace(self._job(number), pinned=worker), now)
+        server_id = "" if self._route is None else self._route(number, now, self.scheduler)
+        self.scheduler.submit(replace(self._job(number), pinned=server_id), now)
 
     def _decide(self, now: float) -> None:
         self._fill(now)
@@ -144,22 +144,22 @@ class SlotSimulation:
             for preempt in preempts:
                 number = int(preempt.job_id)
                 self._stop(number, now, self._preemption)
-                self.scheduler.requeue(preempt.job_id, now, worker=preempt.worker)
+                self.scheduler.requeue(preempt.job_id, now, server_id=preempt.server_id)
                 self._leave(number, self._done_s[number], now, self._preemption, waits=True)
             self._fill(now)
         self._look_s = now + LOOK_S if len(self.scheduler) else float("inf")
 
     def _fill(self, now: float) -> None:
         while (dispatch := self.scheduler.next(now)) is not None:
-            self._start(int(dispatch.job.id), dispatch.worker, now)
+            self._start(int(dispatch.job.id), dispatch.server_id, now)
 
-    def _start(self, number: int, worker: str, now: float) -> None:
+    def _start(self, number: int, server_id: str, now: float) -> None:
         if self._start_s[number] < 0.0:
             self._start_s[number] = now
         duration_s = self._service_s[number] - self._done_s[number] + self._overhead_s[number]
         self._lost_s += self._overhead_s[number]
-        self._kept[worker].dropped(str(number))
-        self._worker[number] = worker
+        self._kept[server_id].dropped(str(number))
+        self._worker[number] = server_id
         self._resumed_s[number] = now
         self._seq += 1
         heappush(self._completions, (now + duration_s, self._seq, number, self._runs[number]))
@@ -173,7 +173,7 @@ class SlotSimulation:
             number = int(job_id)
             done_s = self._done_by(number, now)
             tokens_per_s = entry.tokens / max(entry.cost_s, 1e-12)
-            cache = self._kept[entry.worker]
+            cache = self._kept[entry.server_id]
             price = cache.price_of_cut(job_id, done_s, preemption.fixed_s, preemption.reread_s)
             self.scheduler.progress(job_id, done_s * tokens_per_s, *price)
 
@@ -186,7 +186,7 @@ class SlotSimulation:
     def _leave(
         self, number: int, served_s: float, now: float, preemption: Preemption, *, waits: bool
     ) -> None:
-        """Keep the job's cache on its worker; jobs whose caches are evicted must recompute them."""
+        """Keep the job's cache on its server; jobs whose caches are evicted must recompute them."""
         for lost in self._kept[self._worker[number]].left(str(number), served_s, waits=waits):
             other = int(lost)
             self._overhead_s[other] = preemption.fixed_s + preemption.reread_s(self._done_s[other])

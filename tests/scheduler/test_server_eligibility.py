@@ -1,4 +1,4 @@
-"""Which workers can run which jobs, workers of last resort, and weights."""
+"""Which servers can run which jobs, servers of last resort, and weights."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.scheduler.test_placement import started
 
 
 def fleet(**slots: int) -> Scheduler:
-    return Scheduler(POLICIES["fcfs"], workers=slots)
+    return Scheduler(POLICIES["fcfs"], servers=slots)
 
 
 def test_a_job_waits_for_able_workers_without_blocking_others() -> None:
@@ -70,7 +70,7 @@ def test_a_worker_is_removed_only_when_idle() -> None:
 
 
 def test_a_worker_with_fixed_models_never_loads() -> None:
-    scheduler = Scheduler(POLICIES["boost"], workers={"swaps": 1, "fixed": 1}, load_s={"m": 8.0, "n": 8.0})
+    scheduler = Scheduler(POLICIES["boost"], servers={"swaps": 1, "fixed": 1}, load_s={"m": 8.0, "n": 8.0})
     scheduler.residency.fixed.add("fixed")
     for number, affinity in enumerate("mnm"):
         job = Job(str(number), 0.0, cost_s=1.0, affinity=affinity, able=frozenset(("swaps", "fixed")))

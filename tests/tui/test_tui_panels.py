@@ -405,8 +405,12 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
         (header.header, {"gain": replace(GAIN, saved_today_s=-99.0)}, (80, 3), "1m39 more waiting today"),
         (header.header, {"gain": GAIN}, (80, 3), "1h19 less waiting today (100 answers, 47s each, 58|!fewer"),
         (header.header, {"gain": GAIN}, (120, 3), "estimated)   about 1,049 fewer tokens read"),
-        (header.header, {"gain": replace(GAIN, behind=1103)}, (80, 3), "estimated)   provisional|!1,103"),
-        (header.header, {"gain": replace(GAIN, behind=1103)}, (120, 3), "provisional, 1,103 to compare"),
+        (
+            header.header,
+            {"gain": replace(GAIN, behind=1103, settled=False)},
+            (80, 3),
+            "comparing with order of arrival: 100 of 1,203 answers|!waiting today|!this hour",
+        ),
         (header.header, {"utilisation_s": 42.0}, (80, 2), "load 42 s"),
     ],
 )

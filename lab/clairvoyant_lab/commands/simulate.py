@@ -168,14 +168,15 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
             decode_rate=mix.decode_rate,
             limit=options.requests or None,
         )
-        short_s, long_s = mean_by_class(history.workload)
     nothing_random = history is not None and mix.predictor in ("oracle", "recorded")
     seeds = options.seeds or (1 if nothing_random else SEEDS)
     options = replace(options, seeds=seeds, requests=options.requests or REQUESTS)
-    tau_s = tau_from_setting(mix.tau, TAU_PER_SHORT_SERVICE * short_s)
-    forecaster = forecaster_of(mix, history, short_s, long_s)
     draw = draw_of(mix, history, options.requests)
     sample = draw(np.random.default_rng((0, 0)))
+    if mix.workload not in ("poisson", "burst"):
+        short_s, long_s = mean_by_class(sample)
+    tau_s = tau_from_setting(mix.tau, TAU_PER_SHORT_SERVICE * short_s)
+    forecaster = forecaster_of(mix, history, short_s, long_s)
     samples = comparison.compare(
         [comparison.variant(policy, tau_s, forecaster) for policy in policies],
         draw,

@@ -1,5 +1,7 @@
 """Policies that the product does not have, to compare it with."""
 
+from collections.abc import Callable
+
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import (
     CUT_MARGIN,
@@ -10,6 +12,8 @@ from clairvoyant_cli.scheduler.policy import (
 )
 from clairvoyant_cli.scheduler.starvation import Guard
 
+TAIL_WEIGHT = 0.5  # in `tail_inflated`, chosen on log-normal answers (docs/bench/tail.md)
+
 
 def cost(job: Job) -> float:
     return job.cost_s
@@ -18,6 +22,14 @@ def cost(job: Job) -> float:
 def gently_aged_cost(job: Job) -> float:
     """Order by predicted service time, slightly aged: equals keep their order of arrival."""
     return job.cost_s + GENTLE_AGING_RATE * job.arrival_s
+
+
+def tail_inflated(key: Callable[[Job], float]) -> Callable[[Job], float]:
+    """Return the order by a key in seconds plus what the tail adds (TIE, arXiv 2604.00499).
+
+    That is a share of what the upper quantile of the service time is above the mean.
+    """
+    return lambda job: key(job) + TAIL_WEIGHT * (job.cost_high_s - job.cost_s)
 
 
 ALL_POLICIES = POLICIES | {
@@ -37,6 +49,22 @@ ALL_POLICIES = POLICIES | {
             remaining_of_size,
             "Shortest predicted remaining time first, weighted by the total, with preemption. At most one "
             "start in three goes to a request past tau.",
+            Guard(every=2),
+            in_seconds=True,
+            preemptive=True,
+            margin=CUT_MARGIN,
+        ),
+        Policy(
+            "tie",
+            tail_inflated(gently_aged_cost),
+            "Shortest predicted service time plus a share of its tail first; the rest as in `bounded`.",
+            Guard(stretch=5.0),
+            in_seconds=True,
+        ),
+        Policy(
+            "tie-srpt",
+            tail_inflated(remaining_of_size),
+            "Shortest predicted remaining time plus a share of its tail first; the rest as in `srpt`.",
             Guard(every=2),
             in_seconds=True,
             preemptive=True,

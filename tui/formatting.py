@@ -6,9 +6,12 @@ from itertools import takewhile
 from math import ceil, floor
 from time import localtime, strftime
 
+from rich.cells import set_cell_size
+
 from tui.styled_text import Line, Tone, cells
 
 NOTHING = "–"
+_FORMAT = re.compile(r"[-.]gguf(?=:|$)", re.IGNORECASE)
 _EIGHTHS = "▁▂▃▄▅▆▇█"
 _WORDS = re.compile(r"(?<=[-_.:/])|(?<=\D)(?=\d)")
 CLASS_LETTER: dict[Tone, str] = {"short": "S", "medium": "M", "long": "L"}
@@ -44,6 +47,19 @@ def _whole(seconds: float, rounded: Callable[[float], int]) -> tuple[int, str]:
         if (number := rounded(max(0.0, seconds) / size)) < 100:
             return number, unit
     return rounded(seconds / 86_400), "d"
+
+
+def model_name(name: str) -> str:
+    """Return a model's name without its folder or owner, and without the format of its file."""
+    return _FORMAT.sub("", name.rsplit("/", 1)[-1])
+
+
+def middle_cut(text: str, width: int) -> str:
+    """Cut text to `width` cells in its middle: names differ at their ends."""
+    if cells(text) <= width:
+        return text
+    half = (width - 1) // 2
+    return f"{set_cell_size(text, width - 1 - half)}…{text[-half:]}"
 
 
 def short_names(names: Iterable[str], least: int = 4) -> dict[str, str]:

@@ -295,7 +295,7 @@ class Preemption:
             found = None if other is None else server.continuation_of(other.job.model)
             if other is not None and other.is_suspended and found is not None:
                 owed_s = found.proof.resume_s + server.read_s(_context_tokens(other))
-                scheduler.owe(job_id, owed_s, self.stats.journal.clock())
+                scheduler.set_resume_cost(job_id, owed_s, self.stats.journal.clock())
 
     async def _onward(self, exchange: Exchange, server: Server) -> ContinuationRequest:
         """Return the request that continues an answer."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.scheduler.job import Prefill
+from clairvoyant_cli.scheduler.job import PromptRead
 from clairvoyant_cli.scheduler.server_cache import CutPrice
 
 MIN_PROMPT_S = 1.0  # shorter prompts are not cut: llama.cpp looks once a second whether its client has left
@@ -55,7 +55,7 @@ class PromptCuts:
 
     def prefill_of(
         self, exchange: Exchange, attempt: Attempt, server: Server, expected_s: float, now: float
-    ) -> tuple[Prefill, CutPrice] | None:
+    ) -> tuple[PromptRead, CutPrice] | None:
         """Return how far a prompt was read and the price of cutting it now; None if it may not be cut. An
         answer that does not show when it begins counts as begun when its prompt should be read, at the
         server's measured speed and without what was cached when this run of `expected_s` seconds started.
@@ -70,7 +70,7 @@ class PromptCuts:
                 return None
         read_s = min(before_s + runs_s, whole_s)
         stops_s = self.stops_s(server.read_s, whole_s - read_s)
-        return Prefill(read_s, stops_s), CutPrice((1.0 - self.kept) * (read_s + stops_s))
+        return PromptRead(read_s, stops_s), CutPrice((1.0 - self.kept) * (read_s + stops_s))
 
     def note_cut(self, exchange: Exchange, attempt: Attempt, server: Server, now: float) -> None:
         """Record that a request was cut while its prompt was read."""

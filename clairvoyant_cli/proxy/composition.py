@@ -134,7 +134,7 @@ class Daemon:
         stats = self.stats = RequestStats(
             journal, pool.model_of, pool.name_of, self.compared, config.urgency_target
         )
-        scheduler.books = stats.books
+        scheduler.arrival_order = stats.arrival_order
         self.metrics, self.gain = Metrics(pool), Gain(wall)
         engines, levels = EngineQueues(dispatcher, pool, say), UrgencyLevels(access, urgency)
         self.snapshots = SnapshotBuilder(

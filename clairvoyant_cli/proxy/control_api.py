@@ -30,7 +30,7 @@ from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.server_actions import SECRETS, InvalidError, RefusedError, ServerActions
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.starvation import tau_from_setting
-from clairvoyant_cli.scheduler.urgency import LEVELS, Said
+from clairvoyant_cli.scheduler.urgency import LEVELS, UrgencySource
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, Verb
 from clairvoyant_cli.state.client import PREFIX
 from clairvoyant_cli.state.encoding import encode
@@ -158,7 +158,7 @@ class Actions:
         if verb is Verb.URGENCY:
             level = int(_number(arguments, "level", 0, LEVELS - 1))
             exchange = dispatcher.live.get(job_id)
-            return exchange is not None and dispatcher.set_urgency(exchange, level, Said.OPERATOR)
+            return exchange is not None and dispatcher.set_urgency(exchange, level, UrgencySource.OPERATOR)
         moves = {Verb.PROMOTE: scheduler.promote, Verb.HOLD: scheduler.hold, Verb.RELEASE: scheduler.release}
         return moves[verb](job_id, now)
 

@@ -40,7 +40,7 @@ class Move:
     note: str = ""
 
 
-class Prefill(NamedTuple):
+class PromptRead(NamedTuple):
     """Of a prompt that is being read: the seconds read, and those until the slot is free after a cut."""
 
     read_s: float
@@ -80,7 +80,7 @@ class Job:
     urgency: int | None = None  # a level, 0 the most urgent
     tokens_q90: float = 0.0  # the upper quantile of `tokens`, 0 if the spread is unknown
     able: frozenset[str] = frozenset()  # the servers that can run it, empty for all
-    urgency_by: str = ""  # the source of its level: `urgency.Said`
+    urgency_by: str = ""  # the source of its level: `urgency.UrgencySource`
     prefix: Chain = NO_CHAIN  # its conversation
     session: str = ""
     claimed: str = ""  # the session id that its client claims, as a hash

@@ -38,7 +38,7 @@ from clairvoyant_cli.scheduler.job import (
     Move,
     MoveKind,
     Preempt,
-    Prefill,
+    PromptRead,
     QueueFullError,
     Reason,
     Thought,
@@ -50,7 +50,7 @@ from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
 from clairvoyant_cli.scheduler.tail_rate import TailRate
-from clairvoyant_cli.scheduler.urgency import Claims, Said, level_beyond_share, level_of, outranks
+from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyond_share, level_of, outranks
 
 MAX_BACK_S = 600.0  # the longest that a background job waits behind others, where tau is longer or not set
 MAX_REPRICED = 8  # at most this many waiting jobs are priced again when a prompt is read
@@ -98,7 +98,7 @@ class Scheduler:
         self.tenants = dict(tenants or {})
         self.everybody = everybody
         self.paused = False
-        self.books = ArrivalOrder()
+        self.arrival_order = ArrivalOrder()
         self.tau_firings = 0
         self.since_promotion = 1 << 30  # starts by policy since the last one by tau
         self.deferring = False  # the last `next` left a slot free: the waiting jobs wait for a better one
@@ -157,7 +157,7 @@ class Scheduler:
         self._wait(job)
         self.newcomers.came(job)
         self.tail.arrived(now)
-        self.books.arrived(job, at_grant=rules.max_running is not None)
+        self.arrival_order.arrived(job, at_grant=rules.max_running is not None)
         return displaced
 
     def _admit(self, job: Job) -> None:
@@ -183,7 +183,7 @@ class Scheduler:
         """Decide which job takes which free slot now and mark it running; None if nothing can start."""
         self._now = now
         self.deferring = False
-        self.books.look(self.slots, now, paused=self.paused)
+        self.arrival_order.look(self.slots, now, paused=self.paused)
         if self.paused or not self._waiting:
             return None
         self._let_forward(now)
@@ -206,7 +206,7 @@ class Scheduler:
         job.moves.append(Move(now, MoveKind.DISPATCHED, reason))
         self.running[job.id] = job
         self.fleet.started(job, server_id, now)
-        self.books.granted(job.id, self.fleet.servers[server_id], now, job.expected.tokens)
+        self.arrival_order.granted(job.id, self.fleet.servers[server_id], now, job.expected.tokens)
         if self.sessions.started(job, server_id, now):  # what a turn costs has changed
             for each in self._waiting.values():
                 if each.ready and self._is_in_order(each):
@@ -228,7 +228,7 @@ class Scheduler:
         `served` means that the server ran it, so that its model is loaded there.
         """
         job = self._stop(job_id, now, served=served)
-        self.books.freed(job_id, now, over=True, served=served)
+        self.arrival_order.freed(job_id, now, over=True, served=served)
         self.sessions.left_slot(job, now, waits=False)
         if served and self.tail.served(job.served_s, max(1, sum(self.slots.values())), now):
             self.policy = tuned(self.policy, self.tail.rate, self.tail.slots)
@@ -253,7 +253,7 @@ class Scheduler:
         job = self.running[job_id]
         cache = self.fleet.servers[job.server_id].cache
         cache.answered(job_id, prompt_tokens, tokens)
-        self.books.answered(job_id, prompt_tokens, tokens)
+        self.arrival_order.answered(job_id, prompt_tokens, tokens)
         session, news = self.sessions.of(job), ""
         if cached_tokens is not None:
             cache.told(job.expected, cached_tokens)
@@ -271,7 +271,7 @@ class Scheduler:
         tokens_done: float,
         resume_s: float = 0.0,
         evicts_s: float = 0.0,
-        prefill: Prefill | None = None,
+        prefill: PromptRead | None = None,
     ) -> None:
         """Record the tokens of a running job, and what cutting it now would cost in seconds; see `Job`.
 
@@ -295,7 +295,7 @@ class Scheduler:
         """Record that a running job begins after a wait inside its server."""
         self.running[job_id].began_s = now
 
-    def owe(self, job_id: str, owed_s: float, now: float) -> None:
+    def set_resume_cost(self, job_id: str, owed_s: float, now: float) -> None:
         """Set the cost of resuming a waiting job, in seconds."""
         job = self._waiting[job_id]
         job.owed_s = owed_s
@@ -322,7 +322,7 @@ class Scheduler:
         them as they were. `served` as in `finish`.
         """
         job = self._stop(job_id, now, served=served)
-        self.books.freed(job_id, now, over=False, served=served, returned=not server_id)
+        self.arrival_order.freed(job_id, now, over=False, served=served, returned=not server_id)
         self.sessions.left_slot(job, now, waits=True)
         job.queued_s, job.spared = now, False
         if not job.done_tokens:
@@ -365,7 +365,7 @@ class Scheduler:
         if job is None:
             return False
         self._leave(job)
-        self.books.left(job_id, now)
+        self.arrival_order.left(job_id, now)
         self.sessions.left_queue(job)
         return True
 
@@ -396,7 +396,7 @@ class Scheduler:
         if job is None or job.held:
             return False
         job.held = True
-        self.books.held(job_id, now)
+        self.arrival_order.held(job_id, now)
         job.moves.append(Move(now, MoveKind.HELD))
         return True
 
@@ -406,7 +406,7 @@ class Scheduler:
         if job is None or not job.held:
             return False
         job.held = False
-        self.books.released(job_id, now)
+        self.arrival_order.released(job_id, now)
         job.moves.append(Move(now, MoveKind.RELEASED))
         self._place(job)
         return True
@@ -744,7 +744,7 @@ class Scheduler:
         share = self.rules_of(client).weight / sum(weights)
         if self.claims.within_share(job, share, self.slots.values(), now):
             return True
-        self.set_urgency(job.id, level_beyond_share(job), Said.SHARE, now)
+        self.set_urgency(job.id, level_beyond_share(job), UrgencySource.SHARE, now)
         return False
 
     # -- the operator -------------------------------------------------------------------------------
@@ -828,10 +828,10 @@ class Scheduler:
             trial._wait(mine)
         return trial
 
-    def set_urgency(self, job_id: str, level: int | None, by: Said, now: float) -> bool:
+    def set_urgency(self, job_id: str, level: int | None, by: UrgencySource, now: float) -> bool:
         """Set the urgency of a job; False if it is gone, or a predictor would overrule another source."""
         job = self._waiting.get(job_id) or self.running.get(job_id)
-        if job is None or (by is Said.PREDICTOR and job.urgency_by != by):
+        if job is None or (by is UrgencySource.PREDICTOR and job.urgency_by != by):
             return False
         is_running = job_id in self.running
         if is_running:

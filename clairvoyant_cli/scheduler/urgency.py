@@ -24,7 +24,7 @@ CLAIM_HALF_LIFE_S = 60.0  # half-life of a client's recorded urgent service
 CLAIM_WINDOW_S = CLAIM_HALF_LIFE_S / log(2.0)  # the limit of such a counter for a slot that is never idle
 
 
-class Said(StrEnum):
+class UrgencySource(StrEnum):
     """Sources of a level of urgency, the strongest first."""
 
     OPERATOR = "operator"
@@ -42,18 +42,21 @@ def level_of(job: Job) -> int:
 
 def is_claim(job: Job) -> bool:
     """Return whether a job goes before others because of a claim of its client."""
-    return level_of(job) < UNSAID_URGENCY and job.urgency_by in (Said.CLIENT, Said.PREDICTOR)
+    return level_of(job) < UNSAID_URGENCY and job.urgency_by in (
+        UrgencySource.CLIENT,
+        UrgencySource.PREDICTOR,
+    )
 
 
 def outranks(job: Job, other: Job) -> bool:
     """Return whether a job precedes another by its claim of urgency, and not by the operator's word."""
-    by_operator = job.urgency_by in (Said.OPERATOR, Said.RULE)
+    by_operator = job.urgency_by in (UrgencySource.OPERATOR, UrgencySource.RULE)
     return not by_operator and level_of(job) < max(level_of(other), UNSAID_URGENCY)
 
 
 def level_beyond_share(job: Job) -> int | None:
     """Return the level of a job whose claim is ignored; None means unset."""
-    return LEVELS - 1 if job.urgency_by == Said.PREDICTOR else None
+    return LEVELS - 1 if job.urgency_by == UrgencySource.PREDICTOR else None
 
 
 class Claims:

@@ -102,7 +102,7 @@ def test_status_doctor_reports_and_calibrate_show_names_as_they_are(
 ) -> None:
     snapshot = busy()
     backend = replace(snapshot.backends[0], detail="[/detail]")
-    queue = tuple(replace(each, model="[/m]") for each in snapshot.queue)
+    queue = tuple(replace(each, client="[/m]") for each in snapshot.queue)
     status._print(replace(snapshot, listen="[/l]", backends=(backend,), queue=queue))
     print_findings([broken("[/t]", "[/f]", "[/mend]")])
     print_report(Report("[/r]", "[/s]", notes=("[/note]",)), PlainConsole())

@@ -249,6 +249,14 @@ async def test_a_request_arrives_as_it_was_sent(path: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("wish", ["identity", "", "x;q=0, \xfe\xff", "brick"])
+async def test_a_wish_that_names_no_coding_arrives_as_it_was_sent(wish: str) -> None:
+    [seen], _ = await seen_upstream(
+        post("/v1/chat/completions", b'{"messages":[]}', f"Accept-Encoding: {wish}")
+    )
+    assert seen.values("accept-encoding") == [wish.encode("latin-1")]
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "PROPFIND"])
 async def test_any_method_passes(method: str) -> None:
     [seen], [got] = await seen_upstream(get("/some/path", method=method))

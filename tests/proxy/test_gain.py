@@ -9,7 +9,7 @@ from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.proxy.observing.gain import midnight_after, midnight_before
-from clairvoyant_cli.state.snapshot import Snapshot
+from clairvoyant_cli.state.snapshot import GainState, Snapshot
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.serving import asked, replaying, serving, until
 from tests.proxy.test_two_servers import chat
@@ -42,8 +42,16 @@ def test_a_pause_in_a_burst_of_seven_is_nobodys_gain_or_loss(policy: str) -> Non
                 daemon.dispatcher.moved()
                 state = await until(daemon, lambda s: s.counters.completed == 3)
                 assert_books_agree(state)
-                state = await until(daemon, lambda s: s.gain.answers_today == 7)
+                seen = list[GainState]()
+
+                def compared(state: Snapshot) -> bool:
+                    seen.append(state.gain)
+                    return state.gain.answers_today == 7
+
+                state = await until(daemon, compared)
             assert_books_agree(state)
+            assert not any(each.settled for each in seen if each.answers_today and each.behind)
+            assert state.gain.settled
         return state.gain.saved_today_s
 
     saved_s = run_virtually(scene())

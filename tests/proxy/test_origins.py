@@ -77,7 +77,7 @@ def test_another_host_is_refused_with_the_flag_that_lets_it_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "let_in"),
+    ("origin", "accepted"),
     [
         ("http://localhost:8080", True),
         ("https://localhost:8080", True),
@@ -113,9 +113,9 @@ def test_another_host_is_refused_with_the_flag_that_lets_it_in() -> None:
         ("http://app://", False),
     ],
 )
-def test_origins(origin: str, let_in: bool) -> None:
+def test_origins(origin: str, accepted: bool) -> None:
     told = WALLS.objection(head((b"Origin", origin.encode())))
-    assert (told is None) is let_in
+    assert (told is None) is accepted
     if told is not None:
         assert told.endswith(f"allow them with --allow-origin {origin}")
 
@@ -132,7 +132,7 @@ def fetched(mode: bytes, dest: bytes, site: bytes = b"cross-site") -> list[Heade
 
 
 @pytest.mark.parametrize(
-    ("method", "headers", "let_in"),
+    ("method", "headers", "accepted"),
     [
         (b"GET", fetched(b"navigate", b"document"), True),
         (b"HEAD", fetched(b"navigate", b"document"), True),
@@ -148,9 +148,9 @@ def fetched(mode: bytes, dest: bytes, site: bytes = b"cross-site") -> list[Heade
         (b"POST", [*fetched(b"cors", b"empty"), (b"Origin", b"")], False),
     ],
 )
-def test_what_a_page_of_another_site_fetches(method: bytes, headers: list[Header], let_in: bool) -> None:
+def test_what_a_page_of_another_site_fetches(method: bytes, headers: list[Header], accepted: bool) -> None:
     told = WALLS.objection(head(*headers, method=method))
-    assert (told is None) is let_in
+    assert (told is None) is accepted
     assert told is None or "--allow-origin" in told
 
 

@@ -1,4 +1,4 @@
-"""The books of the gain: each request's wait, and its wait in order of arrival."""
+"""The replay behind the gain: each request's wait, and its wait in order of arrival."""
 
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -19,7 +19,7 @@ class Server:
 
     def __init__(self, policy: str, servers: dict[str, int], seed: int = 0) -> None:
         self.scheduler = Scheduler(POLICIES[policy], servers=servers, tau_s=60.0)
-        self.books = self.scheduler.books = ArrivalOrder()
+        self.arrival_order = self.scheduler.arrival_order = ArrivalOrder()
         self.slots = dict(servers)
         self.random = Random(seed)
         self.now = 0.0
@@ -59,7 +59,7 @@ class Server:
         self._note()
 
     def _note(self) -> None:
-        for each in self.books.settle(self.now):
+        for each in self.arrival_order.settle(self.now):
             assert each.of not in self.compared
             self.compared[each.of] = each
 
@@ -71,7 +71,7 @@ class Server:
             answered = job_id not in self.leaves
             if answered and self._jobs[job_id].prefix:
                 self.scheduler.answered(job_id, 100.0, 50.0, None, calls_tool=False, now=self.now)
-            self.books.ended(job_id, job_id if answered else None)
+            self.arrival_order.ended(job_id, job_id if answered else None)
             self.scheduler.finish(job_id, self.now)
 
     def _pause(self, _: str, __: str) -> None:
@@ -98,7 +98,7 @@ class Server:
             if self.random.random() < 0.7:
                 self.scheduler.requeue(job_id, self.now, served=False)
             else:
-                self.books.ended(job_id, None)
+                self.arrival_order.ended(job_id, None)
                 self.scheduler.finish(job_id, self.now, served=False)
         self.scheduler.set_slots(server_id, 0)
 
@@ -170,7 +170,7 @@ def test_first_come_first_served_gains_nothing_whatever_happens(seed: int) -> No
     assert len(server.compared) > 20
     assert all(abs(each.saved_s) < 1e-6 for each in server.compared.values())
     assert not any(each.estimated or each.spared_tokens for each in server.compared.values())
-    assert server.books.behind == 0
+    assert server.arrival_order.behind == 0
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -201,7 +201,7 @@ def test_nothing_is_compared_before_the_requests_ahead_of_it_have_ended() -> Non
         server.submit(job(number, float(number), service_s), service_s)
     server.at(6.5, "look")
     seen = []
-    server._look = lambda *_: seen.append((set(server.compared), server.books.behind))  # type: ignore[attr-defined]
+    server._look = lambda *_: seen.append((set(server.compared), server.arrival_order.behind))  # type: ignore[attr-defined]
     server.run()
     assert seen == [({"r0"}, 1)]
     assert len(server.compared) == 3
@@ -214,7 +214,7 @@ def test_a_request_that_does_not_end_holds_the_books_up_for_a_while_only() -> No
         server.submit(job(number, float(number), 3.0), 3.0)
     server.at(3 * PATIENCE_S, "look")
     seen = []
-    server._look = lambda *_: seen.append(server.books.behind)  # type: ignore[attr-defined]
+    server._look = lambda *_: seen.append(server.arrival_order.behind)  # type: ignore[attr-defined]
     server.run()
     assert seen[0] < 40
     assert len(server.compared) == 100
@@ -244,7 +244,7 @@ def test_the_prefill_that_an_order_spares_is_told_apart() -> None:
 
 
 def test_the_books_are_bounded() -> None:
-    books = ArrivalOrder()
+    arrival_order = ArrivalOrder()
     for number in range(MAX_PENDING + 50):
-        books.arrived(job(number, float(number)), at_grant=False)
-    assert len(books._pending) == MAX_PENDING
+        arrival_order.arrived(job(number, float(number)), at_grant=False)
+    assert len(arrival_order._pending) == MAX_PENDING

@@ -11,7 +11,7 @@ from clairvoyant_lab.simulator.workload import Predictions, Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.scheduler.job import Dispatch, Job, MoveKind, Preempt, Prefill, QueueFullError, Reason
+from clairvoyant_cli.scheduler.job import Dispatch, Job, MoveKind, Preempt, PromptRead, QueueFullError, Reason
 from clairvoyant_cli.scheduler.policy import CUT_MARGIN, MAX_CUTS, POLICIES
 from clairvoyant_cli.scheduler.preemption import may_be_cut, most_cuts
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -85,7 +85,7 @@ def test_a_job_with_a_lost_context_resumes_later() -> None:
     scheduler.submit(job("third", 1.0), 0.0)
     assert cut(scheduler, 0.0).job.id == "third"
     assert [each.id for each in scheduler.waiting()] == ["second", "long"]
-    scheduler.owe("second", 5.0, 0.0)
+    scheduler.set_resume_cost("second", 5.0, 0.0)
     assert [each.id for each in scheduler.waiting()] == ["long", "second"]
     scheduler.finish("third", 1.0)
     again = scheduler.next(1.0)
@@ -362,7 +362,7 @@ def reads(policy: str = "boost", read_s: float = 5.0, again_s: float = 0.0, **mo
     scheduler = Scheduler(POLICIES[policy], servers={"a": 1})
     scheduler.submit(job("long", 20.0, prompt_tokens=2000.0), 0.0)
     scheduler.next(0.0)
-    scheduler.progress("long", 0.0, again_s, prefill=Prefill(read_s, **({"stops_s": 0.0} | more)))
+    scheduler.progress("long", 0.0, again_s, prefill=PromptRead(read_s, **({"stops_s": 0.0} | more)))
     return scheduler
 
 
@@ -415,7 +415,7 @@ def test_a_background_prompt_is_not_cut_without_end() -> None:
     scheduler.running["title"].cuts = MAX_CUTS
     scheduler.submit(job("short", 1.0), 0.0)
     assert scheduler.preemptions(0.0) == [Preempt("title", "a")]
-    scheduler.progress("title", 0.0, 1.0, prefill=Prefill(1.0, 0.0))
+    scheduler.progress("title", 0.0, 1.0, prefill=PromptRead(1.0, 0.0))
     assert scheduler.preemptions(0.0) == []
 
 
@@ -424,7 +424,7 @@ def test_a_prompt_is_not_cut_where_a_model_is_loaded() -> None:
     scheduler.residency.set("a", frozenset({"m"}))
     scheduler.submit(job("long", 20.0, affinity="m"), 0.0)
     scheduler.next(0.0)
-    scheduler.progress("long", 0.0, prefill=Prefill(0.0, 0.0))
+    scheduler.progress("long", 0.0, prefill=PromptRead(0.0, 0.0))
     scheduler.submit(job("other model", 1.0, affinity="n"), 0.0)
     assert scheduler.preemptions(0.0) == []
     scheduler.submit(job("same model", 0.5, affinity="m"), 0.0)
@@ -432,6 +432,6 @@ def test_a_prompt_is_not_cut_where_a_model_is_loaded() -> None:
     scheduler.cancel("same model", 0.0)
     scheduler.finish("long", 1.0)
     scheduler.next(1.0)
-    scheduler.progress("other model", 0.0, prefill=Prefill(0.0, 0.0))
+    scheduler.progress("other model", 0.0, prefill=PromptRead(0.0, 0.0))
     scheduler.submit(job("third", 0.1, 1.0, affinity="n"), 1.0)
     assert scheduler.preemptions(1.0) == [], "its model may still be loading"

@@ -8,14 +8,14 @@ from clairvoyant_lab.simulator.workload import Predictions, Workload
 from clairvoyant_cli.scheduler.job import Job, MoveKind, Preempt, Reason
 from clairvoyant_cli.scheduler.policy import MAX_CUTS, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.urgency import CLAIM_WINDOW_S, Said
+from clairvoyant_cli.scheduler.urgency import CLAIM_WINDOW_S, UrgencySource
 
 URGENCY = POLICIES["urgency"]
 
 
 def job(name: str, level: int | None, cost_s: float = 1.0, at: float = 0.0, **more: object) -> Job:
     """Return a job of a level, by the operator's rule unless said otherwise."""
-    said = {"urgency_by": Said.RULE} | more
+    said = {"urgency_by": UrgencySource.RULE} | more
     return Job(name, at, cost_s=cost_s, tokens=10.0 * cost_s, urgency=level, **said)  # type: ignore[arg-type]
 
 
@@ -60,11 +60,11 @@ def test_the_operator_can_set_urgency_of_waiting_and_running_jobs() -> None:
     scheduler.next(0.0)
     scheduler.submit(job("waits", 3, 9.0), 0.0)
     assert scheduler.preemptions(0.0) == [Preempt("runs", "a")]
-    assert scheduler.set_urgency("runs", 1, Said.OPERATOR, 1.0)
+    assert scheduler.set_urgency("runs", 1, UrgencySource.OPERATOR, 1.0)
     assert scheduler.preemptions(1.0) == []
-    assert scheduler.set_urgency("waits", 0, Said.OPERATOR, 2.0)
+    assert scheduler.set_urgency("waits", 0, UrgencySource.OPERATOR, 2.0)
     assert scheduler.preemptions(2.0) == [Preempt("runs", "a")]
-    assert not scheduler.set_urgency("nobody", 0, Said.OPERATOR, 2.0)
+    assert not scheduler.set_urgency("nobody", 0, UrgencySource.OPERATOR, 2.0)
     assert scheduler.running["runs"].moves[-1].kind is MoveKind.URGENCY
 
 
@@ -98,7 +98,9 @@ def test_under_steady_emergencies_every_request_ends(load: float, preemption: Pr
     assert np.median(guarded.sojourn_s[urgent]) < 0.1 * np.median(guarded.sojourn_s[late])
 
 
-def shouting(level: int | None, by: Said, seconds: int, modestly: int | None = None) -> tuple[float, int]:
+def shouting(
+    level: int | None, by: UrgencySource, seconds: int, modestly: int | None = None
+) -> tuple[float, int]:
     """Let a client call all that it sends urgent, as much as there is room for, beside a modest one, all of
     whose requests are of one level.
 
@@ -121,29 +123,33 @@ def shouting(level: int | None, by: Said, seconds: int, modestly: int | None = N
 
 def test_excess_urgency_claims_gain_no_more_than_a_share() -> None:
     seconds = 2000
-    urgent_s, modest = shouting(0, Said.CLIENT, seconds)
+    urgent_s, modest = shouting(0, UrgencySource.CLIENT, seconds)
     assert urgent_s <= 0.5 * seconds + CLAIM_WINDOW_S
-    _, in_order = shouting(None, Said.NOBODY, seconds)
+    _, in_order = shouting(None, UrgencySource.NOBODY, seconds)
     assert modest > 0.4 * in_order
-    _, beside_texts = shouting(0, Said.PREDICTOR, seconds, modestly=4)  # a text that is read as it is
+    _, beside_texts = shouting(
+        0, UrgencySource.PREDICTOR, seconds, modestly=4
+    )  # a text that is read as it is
     assert beside_texts > 0.4 * in_order
-    _, by_rule = shouting(0, Said.RULE, seconds)  # what the operator says holds for all of it
+    _, by_rule = shouting(0, UrgencySource.RULE, seconds)  # what the operator says holds for all of it
     assert by_rule < 0.01 * modest
 
 
 @pytest.mark.parametrize(
     ("by", "level", "order"),
     [
-        (Said.PREDICTOR, 0, ["late", "later", "claims 0"]),
-        (Said.CLIENT, 2, ["late", "later", "claims 0"]),
-        (Said.RULE, 0, ["late", "claims 0", "claims 1"]),
-        (Said.CLIENT, 3, ["late", "claims 0", "claims 1"]),
+        (UrgencySource.PREDICTOR, 0, ["late", "later", "claims 0"]),
+        (UrgencySource.CLIENT, 2, ["late", "later", "claims 0"]),
+        (UrgencySource.RULE, 0, ["late", "claims 0", "claims 1"]),
+        (UrgencySource.CLIENT, 3, ["late", "claims 0", "claims 1"]),
     ],
 )
-def test_within_a_client_claims_do_not_delay_overdue_requests(by: Said, level: int, order: list[str]) -> None:
+def test_within_a_client_claims_do_not_delay_overdue_requests(
+    by: UrgencySource, level: int, order: list[str]
+) -> None:
     scheduler = Scheduler(URGENCY, servers={"a": 1}, tau_s=5.0)
     for name in ("late", "later"):
-        scheduler.submit(job(name, 3, 9.0, urgency_by=Said.PREDICTOR, client="home"), 0.0)
+        scheduler.submit(job(name, 3, 9.0, urgency_by=UrgencySource.PREDICTOR, client="home"), 0.0)
     for number in range(9):
         scheduler.submit(job(f"claims {number}", level, at=5.0, urgency_by=by, client="home"), 5.0)
     assert [started(scheduler, 6.0) for _ in range(3)] == order
@@ -152,17 +158,19 @@ def test_within_a_client_claims_do_not_delay_overdue_requests(by: Said, level: i
 def test_ignored_claims_are_marked_and_a_lone_clients_claims_count() -> None:
     scheduler = Scheduler(URGENCY, servers={"a": 1})
     for number in range(200):
-        scheduler.submit(job(f"loud {number}", 0, 1.0, client="loud", urgency_by=Said.CLIENT), 0.0)
-    scheduler.submit(job("later", 4, 0.1, client="loud", urgency_by=Said.CLIENT), 0.0)
+        scheduler.submit(job(f"loud {number}", 0, 1.0, client="loud", urgency_by=UrgencySource.CLIENT), 0.0)
+    scheduler.submit(job("later", 4, 0.1, client="loud", urgency_by=UrgencySource.CLIENT), 0.0)
     for second in range(100):
         assert started(scheduler, float(second)).startswith("loud")  # charged a second each
-    assert all(entry.urgency_by == Said.CLIENT for entry in scheduler.waiting())
-    scheduler.submit(job("modest", 1, 5.0, 100.0, client="modest", urgency_by=Said.PREDICTOR), 100.0)
+    assert all(entry.urgency_by == UrgencySource.CLIENT for entry in scheduler.waiting())
+    scheduler.submit(job("modest", 1, 5.0, 100.0, client="modest", urgency_by=UrgencySource.PREDICTOR), 100.0)
     dispatch = scheduler.next(100.0)
     assert dispatch is not None
     assert (dispatch.job.id, dispatch.reason) == ("modest", Reason.POLICY)
-    refused = [entry for entry in scheduler.waiting() if entry.urgency_by == Said.SHARE]
+    refused = [entry for entry in scheduler.waiting() if entry.urgency_by == UrgencySource.SHARE]
     assert len(refused) == 100
     assert {entry.moves[-1].note for entry in refused} == {"none by share"}
-    assert not scheduler.set_urgency(refused[0].id, 0, Said.PREDICTOR, 101.0)  # read once more, in vain
-    assert scheduler.set_urgency(refused[0].id, 0, Said.OPERATOR, 101.0)
+    assert not scheduler.set_urgency(
+        refused[0].id, 0, UrgencySource.PREDICTOR, 101.0
+    )  # read once more, in vain
+    assert scheduler.set_urgency(refused[0].id, 0, UrgencySource.OPERATOR, 101.0)

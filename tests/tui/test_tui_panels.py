@@ -147,7 +147,28 @@ def columns_of(width: int, **fields: Any) -> set[str]:
     return {column.name for column, _ in Fitted.of(QUEUE, width, view(**fields)).columns}
 
 
-@pytest.mark.parametrize("width", [74, 78, 106])
+@pytest.mark.parametrize("width", [78, 118])
+def test_long_names_of_models_evict_neither_id_nor_tokens(width: int) -> None:
+    state = busy()
+
+    def renamed(rows: tuple[Any, ...]) -> tuple[Any, ...]:
+        name = "hf.co/bartowski/Qwen2.5-Coder-32B-Instruct-GGUF:Q4_K_M"
+        return tuple(replace(row, model=name) for row in rows)
+
+    shown = view(queue=renamed(state.queue), running=renamed(state.running), recent=renamed(state.recent))
+    tables: tuple[Grid[Any], ...] = (QUEUE, RUNNING, RECENT)
+    for grid in tables:
+        row = grid.rows(shown)[0]
+        text = drawn(grid, row, width, shown)
+        assert row.id in text
+        assert {"id", "tokens", "model"} <= {
+            column.name for column, _ in Fitted.of(grid, width, shown).columns
+        }
+        assert "Q4_K_M" in text
+        assert "bartowski" not in text
+
+
+@pytest.mark.parametrize("width", [98, 106])
 def test_names_are_whole_and_servers_are_named_by_what_differs(width: int) -> None:
     state = busy()
     servers = tuple(replace(state.backends[0], name=f"gpu-box-{n}.lan:11434") for n in (1, 2))
@@ -163,7 +184,7 @@ def test_names_are_whole_and_servers_are_named_by_what_differs(width: int) -> No
 
 def test_where_room_lacks_the_wait_stays_and_what_has_nothing_to_show_takes_none() -> None:
     for width in (38, 78):
-        assert {"rank", "class", "why", "eta", "age"} <= columns_of(width)
+        assert {"rank", "id", "class", "why", "tokens", "eta"} <= columns_of(width)
         assert "p_long" not in columns_of(width)
     assert {"p_long", "q90", "endpoint", "bar", "client"} <= columns_of(120)
     anonymous = tuple(replace(row, client="") for row in busy().queue)
@@ -405,8 +426,12 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
         (header.header, {"gain": replace(GAIN, saved_today_s=-99.0)}, (80, 3), "1m39 more waiting today"),
         (header.header, {"gain": GAIN}, (80, 3), "1h19 less waiting today (100 answers, 47s each, 58|!fewer"),
         (header.header, {"gain": GAIN}, (120, 3), "estimated)   about 1,049 fewer tokens read"),
-        (header.header, {"gain": replace(GAIN, behind=1103)}, (80, 3), "estimated)   provisional|!1,103"),
-        (header.header, {"gain": replace(GAIN, behind=1103)}, (120, 3), "provisional, 1,103 to compare"),
+        (
+            header.header,
+            {"gain": replace(GAIN, behind=1103, settled=False)},
+            (80, 3),
+            "comparing with order of arrival: 100 of 1,203 answers|!waiting today|!this hour",
+        ),
         (header.header, {"utilisation_s": 42.0}, (80, 2), "load 42 s"),
     ],
 )

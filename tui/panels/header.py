@@ -140,11 +140,9 @@ def window(snapshot: Snapshot) -> str:
 def worth(view: ViewState, width: int) -> Line:
     """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
     gain = view.state.gain
-    pieces = today(gain) if gain.answers_today else []
-    if gain.behind:  # before all else that follows: the figure may change its sign
-        label, rest = Line("provisional", "warn"), f", {count(gain.behind)} to compare"
-        room = width - 4 - sum(piece.width for piece in pieces[:1]) - label.width
-        pieces.insert(1, label.add(rest if len(rest) <= room else "", "faint"))
+    pieces = today(gain) if gain.answers_today or gain.behind else []
+    if not gain.settled:
+        return Line(" ").join(pieces[0])
     for ours, other in zip(view.state.stats_paired, view.state.stats_fcfs, strict=False):
         p50_s, fcfs_s = ours.wait.p50, other.wait.p50
         if ours.length_class == "medium" or p50_s is None or fcfs_s is None:
@@ -165,11 +163,14 @@ def worth(view: ViewState, width: int) -> Line:
 def today(gain: GainState) -> list[Line]:
     """How much less all waited today, and how many prompt tokens were not read again."""
     saved_s, answers = gain.saved_today_s, gain.answers_today
+    if not gain.settled:
+        told = f"{count(answers)} of {count(answers + gain.behind)} answers"
+        return [Line("comparing with order of arrival: ", "faint").add(told, "ink")]
     plural = "answer" if answers == 1 else "answers"
     if abs(saved_s) / answers < _SAME_S:
         return [Line(f"no change in waiting time today ({count(answers)} {plural})", "soft")]
     tone: Tone = "warn" if saved_s / answers < _BEHIND else "good"
-    line = Line(duration(abs(saved_s)), tone if gain.behind < answers else "soft")  # most is to come
+    line = Line(duration(abs(saved_s)), tone)
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")
     estimated = f", {count(gain.estimated_today)} estimated" if gain.estimated_today else ""
     line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each{estimated})", "faint")

@@ -1,6 +1,7 @@
 """The three tables of requests: running, queued, ended."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, RunningRequest
@@ -13,6 +14,8 @@ from tui.formatting import (
     count,
     duration,
     duration_range,
+    middle_cut,
+    model_name,
     path_name,
     rate,
     short_names,
@@ -30,6 +33,7 @@ LEVELS: tuple[Sign, ...] = (  # what each urgency level means, and its tone
     ("less urgent", "soft"),
     ("not urgent", "faint"),
 )
+NAME_CELLS = 22  # of a model or a client; the page of a request has them whole
 ETA_WIDE = 14  # from this width on, the time that is expected stands before the range
 _STATE: dict[str, Sign] = {
     "connecting": ("◌", "soft"),
@@ -152,14 +156,29 @@ def _words(row: AnyRequest, *more: str) -> str:
     return " ".join((row.id, row.model, row.client, row.endpoint, row.predicted.length_class, *more))
 
 
-_ID: Column[Any] = Column("id", 4, 5, _id, lambda r: r.id, holds=lambda s: (row.id[-9:] for row in _all(s)))
+_ID: Column[Any] = Column("id", 4, 10, _id, lambda r: r.id, holds=lambda s: (row.id[-9:] for row in _all(s)))
+
+
+def _names(field: str, width: int, form: Callable[[str], str]) -> Column[Any]:
+    """Make a column of names; where room lacks they are cut in the middle, as they differ at their ends."""
+    of = attrgetter(field)
+    return Column(
+        field,
+        width,
+        6,
+        lambda row, view, width: Line(middle_cut(form(of(row)), width), "soft"),
+        of,
+        holds=lambda view: {middle_cut(form(of(row)), NAME_CELLS) for row in _all(view)},
+    )
+
+
+_MODEL, _CLIENT = _names("model", 8, model_name), _names("client", 6, str)
 _CLASS: Column[Any] = Column(
     "class", 3, 8, _class, lambda r: "SML".find(class_letter(r.predicted.length_class)), "cls"
 )
 _LEVEL: Column[Any] = Column(  # one without a level counts as one of the middle
     "level", 3, 7, _level, lambda r: 2 if r.urgency is None else r.urgency, "lvl", right=True, when=heeded
 )
-_MODEL, _CLIENT = words("model", 8, 6, "model", _all), words("client", 6, 6, "client", _all)
 _PROMPT: Column[Any] = Column("prompt", 16, 7, _prompt, flex=True, most=200, when=lambda view: view.prompts)
 
 
@@ -215,7 +234,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
         words("why", 5, 8, "cause", _queued, tone=lambda cause: _CAUSE.get(cause, "soft")),
         number("p_long", 4, 1, "predicted.p_long", "{:.2f}".format, "soft", "P(L)", when=_no_ghost),
         Column(
-            "tokens", 6, 4, _queue_tokens, lambda r: r.predicted.expected_tokens, right=True, when=_no_ghost
+            "tokens", 6, 10, _queue_tokens, lambda r: r.predicted.expected_tokens, right=True, when=_no_ghost
         ),
         number("q90", 6, 0, "predicted.q90_tokens", count, "faint", "≤q90"),
         Column("eta", 7, 9, starts, _start_s, "ETA", right=True, holds=_eta_holds, most=ETA_WIDE),
@@ -278,7 +297,7 @@ RUNNING: Grid[RunningRequest] = Grid(
         _ID,
         _CLASS,
         _LEVEL,
-        Column("tokens", 10, 5, _tokens, lambda r: r.tokens, right=True),
+        Column("tokens", 10, 10, _tokens, lambda r: r.tokens, right=True),
         Column("progress", 8, 4, _progress, title=" ", flex=True),
         Column("eta", 7, 9, ends, _start_s, "ETA", right=True, most=ETA_WIDE),
         number("rate", 5, 3, "tokens_per_s", rate, title="tok/s"),
@@ -321,7 +340,7 @@ RECENT: Grid[FinishedRequest] = Grid(
             lambda r: r.outcome,
         ),
         _CLASS,
-        Column("tokens", 14, 5, _real_tokens, lambda r: r.tokens or 0, "predicted→real", right=True),
+        Column("tokens", 14, 10, _real_tokens, lambda r: r.tokens or 0, "predicted→real", right=True),
         number("waited", 6, 7, "waited_s"),
         number("sojourn", 6, 8, "sojourn_s", title="total"),
         Column("by", 2, 3, lambda r, s, w: Line(*_BY.get(r.dispatched_by, ("",))), lambda r: r.dispatched_by),

@@ -16,6 +16,9 @@ from predictor.record import LengthClass
 
 WINDOW_S = 3600.0
 MINUTES = 60
+UNSETTLED = (
+    0.1  # while more than this share of today's answers is not compared, their sum may change its sign
+)
 MAX_PAIRS = 2000
 """Pairs of each class that are looked at; of more in an hour, the newest."""
 
@@ -108,6 +111,7 @@ class Gain:
             estimated_today=self._estimated,
             spared_tokens_today=self._spared_tokens,
             behind=behind,
+            settled=behind <= UNSETTLED * (self._answers + behind),
             waited_today_s=self._waited_s,
             minutes=_by_minute(short, now) if short else (),
         )

@@ -62,7 +62,7 @@ class RequestStats:
     times: dict[LengthClass, deque[Times]] = field(
         default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
     )
-    books: ArrivalOrder = field(default_factory=ArrivalOrder)
+    arrival_order: ArrivalOrder = field(default_factory=ArrivalOrder)
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     tokens: ClientCounts = field(default_factory=ClientCounts)
@@ -104,7 +104,7 @@ class RequestStats:
         counts = _counts(exchange)
         if counts:
             self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s))
-        self.books.ended(exchange.id, exchange if counts else None, exchange.resumed_s)
+        self.arrival_order.ended(exchange.id, exchange if counts else None, exchange.resumed_s)
         self.recent.append(
             FinishedRequest(
                 **self.common(exchange),
@@ -209,7 +209,7 @@ class RequestStats:
 
     def compare(self) -> None:
         """Compare the waits that have become known with those in order of arrival."""
-        for pair in self.books.settle(self.journal.clock()):
+        for pair in self.arrival_order.settle(self.journal.clock()):
             self.compared(pair.of, pair)
 
     def rejected_early(self, endpoint: str, status: int) -> None:

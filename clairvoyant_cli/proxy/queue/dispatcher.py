@@ -21,7 +21,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
 )
 from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.urgency import Said
+from clairvoyant_cli.scheduler.urgency import UrgencySource
 
 Release = Callable[[Exchange], Awaitable[None]]
 """Waits until the backend has stopped working on an abandoned request."""
@@ -157,7 +157,7 @@ class Dispatcher:
         """Replace the estimates of a waiting exchange; False if it is not waiting."""
         return self.scheduler.reestimate(exchange.id, self._clock(), **estimates)
 
-    def set_urgency(self, exchange: Exchange, level: int | None, by: Said) -> bool:
+    def set_urgency(self, exchange: Exchange, level: int | None, by: UrgencySource) -> bool:
         """Set the urgency of a waiting or running exchange; False if it is neither."""
         if not self.scheduler.set_urgency(exchange.id, level, by, self._clock()):
             return False

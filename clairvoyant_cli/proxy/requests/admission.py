@@ -37,7 +37,7 @@ from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.pool import ServerPool, given_up
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
-from clairvoyant_cli.scheduler.urgency import LEVELS, Said
+from clairvoyant_cli.scheduler.urgency import LEVELS, UrgencySource
 from predictor.record import UNKNOWN, Prediction, Predictor, Task, UrgencyPredictor
 
 if TYPE_CHECKING:  # numpy comes with it
@@ -53,7 +53,7 @@ and a request whose prompt is being read is not cut before its first token."""
 EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
 """Embeddings decode nothing: they count as the shortest jobs."""
 
-Level = tuple[int | None, Said]  # a level, None if unset, and its source
+Level = tuple[int | None, UrgencySource]  # a level, None if unset, and its source
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ class UrgencyLevels:
         clients = self.access.clients
         for rule in clients.urgency:
             if rule.fits(client, parsed.model, head):
-                return rule.level, Said.RULE
+                return rule.level, UrgencySource.RULE
         try:
             wish = _clamped(int(head.get(URGENCY_HEADER) or b""), (0, LEVELS - 1))
         except ValueError:  # none, or no number
             return self.predicted(client, parsed)
-        return _clamped(wish, clients.rules_of(client).urgency), Said.CLIENT
+        return _clamped(wish, clients.rules_of(client).urgency), UrgencySource.CLIENT
 
     def predicted(
         self, client: str, parsed: ParsedRequest, opinion: "EncoderEstimate | None" = None
@@ -91,13 +91,15 @@ class UrgencyLevels:
         """Return the level predicted from the text, with the encoder's opinion if there is one."""
         view = parsed.view
         if self.predictor is None or view is None or view.task is Task.EMBEDDING or not view.prompt:
-            return None, Said.NOBODY
+            return None, UrgencySource.NOBODY
         try:
             thought = self.predictor.level(view, opinion)
         except Exception:
             log.exception("the urgency predictor failed; the level of the request is unset")
-            return None, Said.NOBODY
-        return _clamped(thought, self.access.clients.rules_of(client).predicted_urgency), Said.PREDICTOR
+            return None, UrgencySource.NOBODY
+        return _clamped(
+            thought, self.access.clients.rules_of(client).predicted_urgency
+        ), UrgencySource.PREDICTOR
 
 
 def _clamped(level: int, levels: tuple[int, int]) -> int:

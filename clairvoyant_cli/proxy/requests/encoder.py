@@ -20,7 +20,7 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import UrgencyLevels
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
-from clairvoyant_cli.scheduler.urgency import Said
+from clairvoyant_cli.scheduler.urgency import UrgencySource
 from predictor.record import Predictor, PromptView
 
 if TYPE_CHECKING:  # numpy comes with it
@@ -68,7 +68,7 @@ class SecondOpinions:
             if len(self._unread) > AT_ONCE + 2 * len(self.dispatcher.live):  # what has ended is let go
                 self._unread = [each for each in self._unread if self._may_read(each[-1])]
                 heapify(self._unread)
-            turn = AT_ARRIVAL if exchange.job.urgency_by == Said.PREDICTOR else exchange.job.cost_s
+            turn = AT_ARRIVAL if exchange.job.urgency_by == UrgencySource.PREDICTOR else exchange.job.cost_s
             heappush(self._unread, (turn, next(self._number), exchange))
             self._some.set()
 
@@ -109,7 +109,7 @@ class SecondOpinions:
         return None
 
     def _may_read(self, exchange: Exchange) -> bool:
-        waits = exchange.attempt is None or exchange.job.urgency_by == Said.PREDICTOR
+        waits = exchange.attempt is None or exchange.job.urgency_by == UrgencySource.PREDICTOR
         return waits and exchange.end is None
 
     def _heard(self, exchange: Exchange, opinion: "EncoderEstimate") -> None:
@@ -121,7 +121,7 @@ class SecondOpinions:
         exchange.repredicted(prediction)
         if self.dispatcher.reestimate(exchange, self.times.estimates(exchange.asked.parsed, prediction)):
             self.dispatcher.moved()
-        if exchange.job.urgency_by == Said.PREDICTOR:
+        if exchange.job.urgency_by == UrgencySource.PREDICTOR:
             level, by = self.levels.predicted(exchange.job.client, exchange.asked.parsed, opinion)
             if level != exchange.job.urgency and self.dispatcher.set_urgency(exchange, level, by):
                 self.dispatcher.moved()

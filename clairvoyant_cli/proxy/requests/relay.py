@@ -23,6 +23,7 @@ from clairvoyant_cli.proxy.servers.server import Server
 REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
 """Headers of a client's request that are replaced in a request made in its name."""
 
+_CODING = re.compile(rb"gzip|deflate|compress|\bbr\b|zstd|\*", re.IGNORECASE)
 NOT_READY_BYTES = 4096  # the longest answer that may only mean "not ready": llama.cpp's has 80 bytes
 NOT_READY = b"Loading model"
 RESPONSE_ID = re.compile(rb'"(?:response_)?id"\s*:\s*"(resp[A-Za-z0-9_-]{1,200})"')
@@ -71,7 +72,7 @@ def forward(
     """
     head = request.head
     extra: list[Header] = []
-    if uncompressed and head.get(b"accept-encoding") not in (None, b"", b"identity"):
+    if uncompressed and _CODING.search(head.get(b"accept-encoding") or b""):
         drop = (*drop, b"accept-encoding")
         extra.append((b"Accept-Encoding", b"identity"))
     if stamp is not None:

@@ -190,7 +190,7 @@ class SlotSimulation:
         for lost in self._kept[self._worker[number]].left(str(number), served_s, waits=waits):
             other = int(lost)
             self._overhead_s[other] = preemption.fixed_s + preemption.reread_s(self._done_s[other])
-            self.scheduler.owe(lost, self._overhead_s[other], now)
+            self.scheduler.set_resume_cost(lost, self._overhead_s[other], now)
 
 
 def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int], Job]:

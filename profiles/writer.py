@@ -15,7 +15,8 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -45,7 +46,7 @@ UNWRITABLE = (
 )
 """Errors of a single record; all others are errors of the database."""
 
-CLIENT = COLUMNS.index("client")
+CLIENT, VALUES = COLUMNS.index("client"), attrgetter(*COLUMNS)
 INSERT = f"INSERT INTO history ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
 UPDATE_COMPARED = (
     "UPDATE history SET saved_s = ?1, spared_tokens = ?2 "
@@ -254,7 +255,7 @@ class Writer:
     def _insert(self, finished: Finished) -> str:
         """Write a record; return the type of its error, "" for none."""
         try:
-            values = list(astuple(finished))
+            values = list(VALUES(finished))
             values[CLIENT] = client_hash(self._salt, finished.client)
             if not all(abs(value) < LARGEST for value in values if isinstance(value, int | float)):
                 raise OverflowError

@@ -260,8 +260,8 @@ class Exchange:
 
     def drop_text(self) -> None:
         """Drop the text of request and answer; ended requests keep numbers only."""
-        parsed = replace(self.asked.parsed, view=None)
-        self.asked = replace(self.asked, parsed=parsed, prompt=None, body=None)
+        self.asked.parsed.view = None
+        self.asked = replace(self.asked, prompt=None, body=None)
         self.task = self.splice = self.answer = None
         if self.attempt is not None:
             self.attempt.usage = self.attempt.connection = None
@@ -309,7 +309,7 @@ class Exchange:
     @property
     def ttft_s(self) -> float | None:
         """Seconds from arrival to the first byte of the answer's body."""
-        return None if self.first_byte_s is None else self.first_byte_s - self.job.arrival_s
+        return None if (first_s := self.first_byte_s) is None else first_s - self.job.arrival_s
 
 
 NO_TOTALS = Totals()

@@ -73,7 +73,7 @@ class ServerPool:
     def server_of(self, exchange: Exchange) -> Server:
         """Return the server that serves an exchange; the first if it waits, or its server has left."""
         attempt = exchange.attempt
-        return self.first if attempt is None else self.servers.get(attempt.server_id, self.first)
+        return (None if attempt is None else self.servers.get(attempt.server_id)) or self.first
 
     def model_of(self, exchange: Exchange) -> str:
         """Return the model a request names, or else its server's only model."""

@@ -1,6 +1,7 @@
 """Checks URLs, hosts and ports that users give, before anything is sent to them."""
 
 from contextlib import suppress
+from functools import lru_cache
 from ipaddress import ip_address
 from socket import inet_aton, inet_ntoa
 from unicodedata import category
@@ -78,6 +79,7 @@ def is_address(host: str) -> bool:
     return False
 
 
+@lru_cache(maxsize=1024)  # asked for each request, of the same few clients
 def is_loopback(host: str) -> bool:
     """Whether an address is reached from its own machine alone."""
     with suppress(ValueError):

@@ -128,16 +128,18 @@ def rect(box: Box, kind: str) -> str:
 def neighbours(known: list[str]) -> dict[str, set[str]]:
     """Return the imports to draw: those that do not follow from others by way of a third package."""
     direct = {name: imports_of(name, known) for name in known}
-    reached: dict[str, set[str]] = {}
 
-    def below(name: str) -> set[str]:
-        if name not in reached:
-            reached[name] = set()
-            reached[name] = direct[name] | {far for near in direct[name] for far in below(near)}
-        return reached[name]
+    def below(name: str, without: str) -> set[str]:
+        """Return what a package imports directly or by others, but not by way of one that imports it."""
+        found, due = set[str](), [name]
+        while due:
+            new = direct[due.pop()] - found - {without}
+            found |= new
+            due += new
+        return found
 
     return {
-        name: {each for each in near if not any(each in below(other) for other in near - {each})}
+        name: {each for each in near if not any(each in below(other, name) for other in near - {each})}
         for name, near in direct.items()
     }
 

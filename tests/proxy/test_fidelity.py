@@ -249,7 +249,7 @@ async def test_a_request_arrives_as_it_was_sent(path: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("wish", ["identity", "", "x;q=0, \xfe\xff", "brick"])
+@pytest.mark.parametrize("wish", ["identity", "", "x;q=0, \xfe\xff", "brick", "\xfe*=br\xff"])
 async def test_a_wish_that_names_no_coding_arrives_as_it_was_sent(wish: str) -> None:
     [seen], _ = await seen_upstream(
         post("/v1/chat/completions", b'{"messages":[]}', f"Accept-Encoding: {wish}")

@@ -23,7 +23,9 @@ from clairvoyant_cli.proxy.servers.server import Server
 REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
 """Headers of a client's request that are replaced in a request made in its name."""
 
-_CODING = re.compile(rb"gzip|deflate|compress|\bbr\b|zstd|\*", re.IGNORECASE)
+_CODING = re.compile(
+    rb"(?:^|,)[ \t]*(?:x-)?(?:gzip|deflate|compress|br|zstd|\*)[ \t]*(?:$|[,;])", re.IGNORECASE
+)
 NOT_READY_BYTES = 4096  # the longest answer that may only mean "not ready": llama.cpp's has 80 bytes
 NOT_READY = b"Loading model"
 RESPONSE_ID = re.compile(rb'"(?:response_)?id"\s*:\s*"(resp[A-Za-z0-9_-]{1,200})"')

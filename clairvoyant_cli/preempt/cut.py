@@ -133,7 +133,7 @@ class Preemption:
             return "the server streams more than the answer"
         if not asked.is_greedy:
             return ""
-        again = server.is_asked_again(asked)
+        again = server.is_asked_again(asked)  # which remembers it, whatever the setting
         if self.which == "all":
             return ""
         if not proof.is_exact:

@@ -138,7 +138,7 @@ class Prover:
     rate: float  # the server's speed in tokens per second
     progress: Progress = field(default_factory=Progress)
     least: int = TRIALS
-    shortest: int = LEAST_TOKENS  # an answer takes about a second, but has at least so many
+    shortest: int = LEAST_TOKENS  # tokens of an answer where a second gives fewer
     cutter: "Cutter" = field(init=False)
     _events: int = field(init=False)
 

@@ -164,14 +164,14 @@ class ArrivalOrder:
     def look(self, slots: Mapping[str, int], now: float, *, paused: bool) -> None:
         """Follow the servers' slots, 0 for one that is down."""
         for name, number in slots.items():
-            server_id, is_open = self._servers.get(name), bool(number) and not paused
-            if server_id is None:
-                server_id = self._servers[name] = _Server([(now, now, is_open)])
-            elif not number and server_id.is_up:
+            replayed, is_open = self._servers.get(name), bool(number) and not paused
+            if replayed is None:
+                replayed = self._servers[name] = _Server([(now, now, is_open)])
+            elif not number and replayed.is_up:
                 self._ready = self.settle(now)
-                server_id.cache = server_id.cache.emptied()  # as that of the server
-            server_id.is_up = bool(number)
-            server_id.note(number, is_open=is_open, now=now)
+                replayed.cache = replayed.cache.emptied()  # as that of the server
+            replayed.is_up = bool(number)
+            replayed.note(number, is_open=is_open, now=now)
 
     def arrived(self, job: Job, *, at_grant: bool) -> None:
         """Add a job that joins the queue; `at_grant`: it joins the replay when it starts."""
@@ -214,24 +214,24 @@ class ArrivalOrder:
     def granted(self, job_id: str, server: ServerSlots, now: float, cached_tokens: float) -> None:
         """Record that a job starts on a server, which is expected to have `cached_tokens` of its prompt."""
         run = self._runs.get(job_id)
-        if run is None or server.name not in self._servers:
+        if run is None or server.id not in self._servers:
             return
-        if run.server_id not in ("", server.name) and (run.work_s or run.start_s is not None):
+        if run.server_id not in ("", server.id) and (run.work_s or run.start_s is not None):
             run = self._joins_again(run, run.freed_s)
-        server_id = self._servers[server.name]
-        run.server_id = server.name
+        replayed = self._servers[server.id]
+        run.server_id = server.id
         if run.arrived_s == inf:
             run.arrived_s, run.order = now, (now, run.order[1])
             self._join(run)
         if run.cached_tokens is not None:
             run.again.append((run.work_s, now))
-        run.granted_s = server_id.at(now)
-        run.waited_s = run.granted_s - server_id.at(run.arrived_s) - run.work_s
+        run.granted_s = replayed.at(now)
+        run.waited_s = run.granted_s - replayed.at(run.arrived_s) - run.work_s
         if run.cached_tokens is None and run.chain:
             run.cached_tokens = cached_tokens
             run.read_s = 0.0 if server.speed is None else server.speed.seconds(1.0, 0.0)
-            server_id.cache.slots, server_id.cache.reuse = server.cache.slots, server.cache.reuse
-            server_id.cache.room_tokens = server.cache.room_tokens
+            replayed.cache.slots, replayed.cache.reuse = server.cache.slots, server.cache.reuse
+            replayed.cache.room_tokens = server.cache.room_tokens
 
     def answered(self, job_id: str, prompt_tokens: float, tokens: float) -> None:
         """Record the real tokens of a running job's prompt and answer."""
@@ -317,24 +317,24 @@ class ArrivalOrder:
         self._ready = []
         self._placed = [run for run in self._placed if not run.over]
         if not self._runs and not self._pending:
-            for server_id in self._servers.values():
-                del server_id.marks[:-1]
-                server_id.removed.clear()
+            for replayed in self._servers.values():
+                del replayed.marks[:-1]
+                replayed.removed.clear()
         return found
 
     def _free_s(self, name: str, now: float) -> float:
-        server_id = self._servers[name]
-        return min((run.ends_s(server_id.at(now)) for run in server_id.slots), default=inf)
+        replayed = self._servers[name]
+        return min((run.ends_s(replayed.at(now)) for run in replayed.slots), default=inf)
 
     def _place(self, run: _Run, now: float, *, guess: bool) -> bool:
         """Give a request its start; False if that is not known yet."""
-        server_id = self._servers.get(run.server_id)
-        if server_id is None:
+        replayed = self._servers.get(run.server_id)
+        if replayed is None:
             return False
-        open_s, arrived_s = server_id.at(now), server_id.at(run.arrived_s)
+        open_s, arrived_s = replayed.at(now), replayed.at(run.arrived_s)
         while True:
-            server_id.grow()
-            first = min(server_id.slots, key=lambda each: each.ends_s(open_s), default=None)
+            replayed.grow()
+            first = min(replayed.slots, key=lambda each: each.ends_s(open_s), default=None)
             if first is None:
                 return False
             if not first.over and first.taken_s is None:  # its slot time is not final
@@ -346,19 +346,19 @@ class ArrivalOrder:
             start_s = max(arrived_s, first.ends_s(open_s))
             if start_s >= open_s - SAME_S:
                 return False
-            if not server_id.shrinks(first, start_s):
+            if not replayed.shrinks(first, start_s):
                 break
         run.start_s = start_s
         run.estimated = first.estimated and start_s > arrived_s
-        server_id.slots[server_id.slots.index(first)] = run
+        replayed.slots[replayed.slots.index(first)] = run
         if run.chain:
-            self._read(server_id, run)
+            self._read(replayed, run)
         return True
 
-    def _read(self, server_id: _Server, run: _Run) -> None:
+    def _read(self, replayed: _Server, run: _Run) -> None:
         """Have the replay's cache see a prompt, once the answers before it are there."""
         start_s, due = run.start_s or 0.0, list[tuple[float, float, _Run, bool]]()
-        for each in server_id.in_cache:
+        for each in replayed.in_cache:
             began_s = each.start_s or 0.0
             due += [(round(began_s + after_s, 6), at_s, each, False) for after_s, at_s in each.again]
             due += [(round(each.ends_s(0.0), 6), each.over_s, each, True)] if each.over else []
@@ -366,17 +366,17 @@ class ArrivalOrder:
             if at_s > round(start_s, 6):
                 break
             if not ended:
-                server_id.cache.started(each.id, each.chain, each.prompt_tokens, each.session)
+                replayed.cache.started(each.id, each.chain, each.prompt_tokens, each.session)
                 del each.again[0]
                 continue
             if each.dropped:
-                server_id.cache.dropped(each.id)
+                replayed.cache.dropped(each.id)
             elif each.answer is not None:
-                server_id.cache.answered(each.id, *each.answer)
-            server_id.in_cache.remove(each)
-        run.cached_in_order = server_id.cache.expected(run.chain).tokens
-        server_id.cache.started(run.id, run.chain, run.prompt_tokens, run.session)
-        server_id.in_cache.append(run)
+                replayed.cache.answered(each.id, *each.answer)
+            replayed.in_cache.remove(each)
+        run.cached_in_order = replayed.cache.expected(run.chain).tokens
+        replayed.cache.started(run.id, run.chain, run.prompt_tokens, run.session)
+        replayed.in_cache.append(run)
 
     def _pair(self, run: _Run) -> Compared:
         wait_s = (run.start_s or 0.0) - self._servers[run.server_id].at(run.arrived_s)

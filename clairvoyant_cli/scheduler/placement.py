@@ -35,7 +35,7 @@ class ServerSpeed(Protocol):
 class ServerSlots:
     """A server as the scheduler sees it: its slots and its jobs."""
 
-    name: str
+    id: str
     slots: int
     at_once: int  # fewer than `slots` if it orders its own queue: the others wait inside, the shorter first
     speed: ServerSpeed | None = None  # without one, a job takes its predicted cost
@@ -119,7 +119,7 @@ class Fleet:
             return pinned_to == server_id
         server = self.servers.get(server_id)
         return not (server and server.last_resort) or not any(
-            each.slots and not each.last_resort and (not able or each.name in able)
+            each.slots and not each.last_resort and (not able or each.id in able)
             for each in self.servers.values()
         )
 
@@ -167,16 +167,16 @@ class Fleet:
     def cached(self, job: Job) -> dict[str, float]:
         """Return the tokens of a job's prompt that each server has cached, if it has any."""
         servers = self.servers.values() if job.prefix else ()
-        return {each.name: tokens for each in servers if (tokens := each.cache.cached_tokens(job.prefix))}
+        return {each.id: tokens for each in servers if (tokens := each.cache.cached_tokens(job.prefix))}
 
     def price(self, job: Job) -> None:
         """Leave the prefill that the best KV cache saves now out of a job's costs."""
         cached = self.cached(job)
         if not cached and not job.saved_s:
             return
-        able = [s for s in self.servers.values() if s.speed and (not job.able or s.name in job.able)]
+        able = [s for s in self.servers.values() if s.speed and (not job.able or s.id in job.able)]
         full_s = min((_seconds(s, job, 0.0) for s in able), default=0.0)
-        saved_s = full_s - min((_seconds(s, job, cached.get(s.name, 0.0)) for s in able), default=0.0)
+        saved_s = full_s - min((_seconds(s, job, cached.get(s.id, 0.0)) for s in able), default=0.0)
         job.saves(saved_s - job.saved_s)
 
     def saves_s(self, server_id: str, job: Job) -> float:
@@ -188,11 +188,11 @@ class Fleet:
 
     def own_s(self, job: Job, server: ServerSlots, cached: Mapping[str, float] | None = None) -> float:
         """Return the predicted seconds of a job on a server: loading, uncached prefill, remaining decode."""
-        price_s = self.residency.price_s(server.name, job.affinity)
+        price_s = self.residency.price_s(server.id, job.affinity)
         if server.speed is None:
             return price_s + job.remaining_s
         cached = self.cached(job) if cached is None else cached
-        prompt_tokens = job.prompt_tokens - cached.get(server.name, 0.0) if cached else job.prompt_tokens
+        prompt_tokens = job.prompt_tokens - cached.get(server.id, 0.0) if cached else job.prompt_tokens
         own_s = server.speed.seconds(max(prompt_tokens, 0.0), job.tokens)
         if (job.done_tokens or job.read_s) and job.cost_s:
             own_s *= job.remaining_s / job.cost_s
@@ -217,17 +217,17 @@ class Fleet:
         sooner_s, waits_for, takes_s = best_s * (1.0 - WAIT_MARGIN), None, 0.0
         for server in () if job.pinned or job.routed else self.servers.values():
             full = 0 < server.slots <= len(server.running)
-            if not full or not self.takes(server.name, job.able) or not self.open_to(job, server, now):
+            if not full or not self.takes(server.id, job.able) or not self.open_to(job, server, now):
                 continue
             own_s = self.own_s(job, server, cached)
-            end_s = server.next_free_s(now) + ahead_s.get(server.name, 0.0) / server.slots + own_s
+            end_s = server.next_free_s(now) + ahead_s.get(server.id, 0.0) / server.slots + own_s
             if end_s < sooner_s:
                 sooner_s, waits_for, takes_s = end_s, server, own_s / server.slots
         return Placement(best, waits_for, best_s - sooner_s, takes_s)
 
     def read_s(self, job: Job, server: ServerSlots) -> float:
         """Return the seconds from a start on a server to the first token: loading and uncached prefill."""
-        read_s = self.residency.price_s(server.name, job.affinity)
+        read_s = self.residency.price_s(server.id, job.affinity)
         if server.speed is not None:
             left = job.prompt_tokens - server.cache.cached_tokens(job.prefix)
             read_s += server.speed.seconds(max(left, 0.0), 0.0)
@@ -235,8 +235,8 @@ class Fleet:
 
     def open_to(self, job: Job, server: ServerSlots, now: float) -> bool:
         """Return whether a server may load the model of a job, if it is not loaded."""
-        name, residency = server.name, self.residency
-        return not residency.must_stay(name, now) or not residency.price_s(name, job.affinity)
+        residency = self.residency
+        return not residency.must_stay(server.id, now) or not residency.price_s(server.id, job.affinity)
 
     def takes(self, server_id: str, able: frozenset[str]) -> bool:
         """Return whether a server is available for a job that `able` can run."""
@@ -249,18 +249,18 @@ class Fleet:
 
         `waiting_s` has the seconds of work that wait for each server.
         """
-        able = [s for s in self.servers.values() if s.slots and (not job.able or s.name in job.able)]
+        able = [s for s in self.servers.values() if s.slots and (not job.able or s.id in job.able)]
         able = [s for s in able if not s.last_resort] or able
         cached, cautious = self.cached(job), job.cost_high_s / job.cost_s if job.cost_s else 1.0
 
         def ends_s(server: ServerSlots) -> float:
             # Means add, so only the job's own time is a quantile (QUARTZ, Eq. 4).
-            backlog_s = (waiting_s.get(server.name, 0.0) + server.left_s(now)) / server.at_once
-            price_s = self.residency.price_s(server.name, job.affinity)
+            backlog_s = (waiting_s.get(server.id, 0.0) + server.left_s(now)) / server.at_once
+            price_s = self.residency.price_s(server.id, job.affinity)
             return backlog_s + (self.own_s(job, server, cached) - price_s) * cautious + price_s
 
         best = min(_drawn(able, among, job.seq), key=ends_s, default=None)
-        return "" if best is None else best.name
+        return "" if best is None else best.id
 
 
 def _seconds(server: ServerSlots, job: Job, cached_tokens: float) -> float:

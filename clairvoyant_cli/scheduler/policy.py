@@ -49,9 +49,8 @@ class Policy:
     guard: Guard | None = None  # how tau may overrule the key
     in_seconds: bool = False  # the key is in seconds: the cost of loading a model is added
     by_level: bool = False  # urgent jobs first, and clients' claims are limited to their share
-    by_share: bool = (
-        False  # where there are several clients, `size_key` and their service order their first jobs
-    )
+    # Where there are several clients, the first job of each goes by `size_key` and its client's service.
+    by_share: bool = False
     # A job waits for one server from its arrival, the best of this many drawn (QUARTZ, Algorithm 1). None: it
     # waits for the server where it is predicted to end first when a slot falls free.
     candidates: int | None = None

@@ -19,7 +19,6 @@ Exceptions: promoted jobs, the most urgent ones, and policies without a guard.
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from copy import copy, deepcopy
-from dataclasses import replace
 from functools import cache, partial
 from heapq import heapify, heappop, heapreplace
 from itertools import count, islice
@@ -147,7 +146,6 @@ class Scheduler:
         self._admit(job)
         self.fleet.price(job)
         job.usage_s = self.accounts.used_s(client, now, interactive=job.interactive) / rules.weight
-        job.key = self.policy.key(job)
         displaced = None
         if len(self._waiting) >= self.capacity:
             displaced = self._one_too_many(client)
@@ -487,7 +485,7 @@ class Scheduler:
             return self.waiting(), self._waiting[job.id]
         joins = copy(job)
         self._admit(joins)
-        joins.key, joins.share_key = self.policy.key(joins), self.policy.seconds(joins)
+        self._set_keys(joins, joins)
         return list(self._in_order([*self._waiting.values(), joins])), joins
 
     def _in_order(self, jobs: Iterable[Job]) -> Iterable[Job]:
@@ -496,7 +494,7 @@ class Scheduler:
         excess_s = self.excess_s(self._now)
         return _in_turns(ordered, excess_s, self.weight_of) if excess_s else ordered
 
-    def excess_s(self, now: float) -> "Excess":
+    def excess_s(self, now: float) -> Excess:
         """Return how much more service each client had than the one that had least, in seconds per weight.
 
         Nothing where there is one client, or the policy does not share.
@@ -506,8 +504,10 @@ class Scheduler:
             return {}
         found: Excess = {}
         for interactive in (True, False) if self.interactive < len(self._waiting) else (True,):
-            used_s = {name: self.accounts.used_s(name, now, interactive=interactive) for name in names}
-            used_s = {name: used / self.weight_of(name) for name, used in used_s.items()}
+            used_s = {
+                name: self.accounts.used_s(name, now, interactive=interactive) / self.weight_of(name)
+                for name in names
+            }
             least_s = min(used_s.values())
             found |= {(name, interactive): used - least_s for name, used in used_s.items()}
         return found
@@ -537,7 +537,7 @@ class Scheduler:
     def takers(self, job: Job) -> list[ServerSlots]:
         """Return the available servers that may serve a waiting job; none if it is held or parked."""
         servers = self.fleet.servers.values() if job.ready else ()
-        return [each for each in servers if each.slots and self.fleet.may_take(each.name, job)]
+        return [each for each in servers if each.slots and self.fleet.may_take(each.id, job)]
 
     # -- choosing -----------------------------------------------------------------------------------
 
@@ -558,7 +558,7 @@ class Scheduler:
                 each
                 for each in free
                 if each is server
-                or (self.fleet.may_take(each.name, job) and self.fleet.open_to(job, each, now))
+                or (self.fleet.may_take(each.id, job) and self.fleet.open_to(job, each, now))
             ]
             roomy = [each for each in able if each.has_room(job)]
             if not roomy:
@@ -569,13 +569,13 @@ class Scheduler:
             if reason is Reason.POLICY and now < job.not_before_s:
                 passed[job.id] = job, verdict._replace(gain_s=inf)
             elif there is None or reason is not Reason.POLICY or self.is_overdue(job):
-                return job, verdict.server.name, reason
+                return job, verdict.server.id, reason
             else:
                 passed[job.id] = job, verdict
-                ahead_s[there.name] = ahead_s.get(there.name, 0.0) + verdict.takes_s
+                ahead_s[there.id] = ahead_s.get(there.id, 0.0) + verdict.takes_s
             if len(passed) == MAX_PASSED < len(self._waiting):
                 job, verdict = min(passed.values(), key=lambda each: each[1].gain_s)
-                return job, verdict.server.name, Reason.POLICY
+                return job, verdict.server.id, Reason.POLICY
         self.deferring = bool(passed)
         return None
 
@@ -608,18 +608,16 @@ class Scheduler:
         *,
         for_good: bool = True,
     ) -> Iterator[tuple[ServerSlots, Choice]]:
-        """Yield the servers that would start something now, with what a slot of theirs would start.
+        """Yield each server that would start a job now, and its choice.
 
         Unless `for_good`, claims of urgency are accepted without a check.
         """
-        apart, excess_s = (
-            any(e.pinned or e.routed or e.able for e in self._waiting.values()),
-            self.excess_s(now),
-        )
+        apart = any(e.pinned or e.routed or e.able for e in self._waiting.values())
+        excess_s = self.excess_s(now)
         found = dict[tuple[object, ...], Choice | None]()
         for server in servers:
-            alone = server.name if apart or server.last_resort else ""
-            view = (alone, *self.residency.view(server.name, now))
+            alone = server.id if apart or server.last_resort else ""
+            view = (alone, *self.residency.view(server.id, now))
             if view not in found:  # equal servers make the same choice
                 found[view] = self._choice(server, now, passed, excess_s, for_good=for_good)
             if (choice := found[view]) is not None:
@@ -630,7 +628,8 @@ class Scheduler:
     ) -> Choice | None:
         """Return what a slot would start now: promoted, by tau or by policy."""
         while jobs := self._open_to(server, now):
-            choice = self._first_of([each for each in jobs if each.id not in passed], server.name, excess_s)
+            others = [each for each in jobs if each.id not in passed] if passed else jobs
+            choice = self._first_of(others, server.id, excess_s)
             if choice is None:
                 return None
             job = choice.job
@@ -640,7 +639,7 @@ class Scheduler:
             return None
         overdue = None if job.promoted else self._longest_overdue(jobs, now)
         if overdue is not None and overdue is not job and self._guard_allows(overdue, job, now):
-            price_s = self.residency.price_s(server.name, overdue.affinity)
+            price_s = self.residency.price_s(server.id, overdue.affinity)
             return Choice((FIRST, price_s, overdue.seq), overdue, Reason.TAU)
         return choice
 
@@ -678,7 +677,7 @@ class Scheduler:
 
         While the loaded model must stay, only jobs that need no other; promoted jobs are exempt.
         """
-        server_id, shares, may_take = server.name, not server.last_resort, self.fleet.may_take
+        server_id, shares, may_take = server.id, not server.last_resort, self.fleet.may_take
         limited = {client for client in self._clients_running if self.is_limited(client)}
         jobs = [
             e
@@ -855,15 +854,20 @@ class Scheduler:
     def _place(self, job: Job, pinned_s: Mapping[str, float] | None = None) -> None:
         """Give a waiting job the key, the server and the turn that it has by now."""
         if not job.promoted:
-            job.key, job.share_key = self.policy.key(job), self.policy.seconds(job)
+            self._set_keys(job, job)
         self._route(job, pinned_s)
         self._unpark(job)
         job.parked = self._must_park(job)
         self._parked += job.parked
         if job.ready and self._is_in_order(job):
             usual_s = self.sessions.usual_s
-            usual = replace(job, cost_s=usual_s, cost_high_s=usual_s)
-            job.key, job.share_key = self.policy.key(usual), self.policy.seconds(usual)
+            usual = copy(job)
+            usual.cost_s = usual.cost_high_s = usual_s
+            self._set_keys(job, usual)
+
+    def _set_keys(self, job: Job, like: Job) -> None:
+        """Give a job the place of one like another."""
+        job.key, job.share_key = self.policy.key(like), self.policy.seconds(like)
 
     def _is_in_order(self, job: Job) -> bool:
         """Return whether a waiting job goes by its arrival among the turns of sessions."""

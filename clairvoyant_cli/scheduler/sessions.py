@@ -311,7 +311,7 @@ class Sessions:
         return any(
             self._fits(session, server, now, waiters)
             for server in self.fleet.servers.values()
-            if server.slots and (not job.able or server.name in job.able)
+            if server.slots and (not job.able or server.id in job.able)
         )
 
     def _stays(self, session: Session, now: float, waiters: int) -> bool:
@@ -357,7 +357,7 @@ class Sessions:
     def active_on(self, server: ServerSlots, now: float, waiters: int) -> list[Session]:
         """Return the sessions that have a turn on a server, without those that rest by now."""
         alone, active = len(self.fleet.servers) == 1, self.with_turn(now, waiters)
-        return [each for each in active if alone or each.server_id in (server.name, "")]
+        return [each for each in active if alone or each.server_id in (server.id, "")]
 
     def hold_s(self, session: Session, waiters: int) -> float:
         """Return how long a session's turn outlasts its last answer: at most what a reread would cost."""
@@ -380,7 +380,7 @@ class Sessions:
                 if session.chain and server.cache.evicts(session.chain):
                     if job.background_levels:
                         return True
-                    most_s = session.returns_p * self._read_s(server.name, session.tokens)
+                    most_s = session.returns_p * self._read_s(server.id, session.tokens)
                     if now - job.arrival_s < min(most_s, MAX_QUESTION_S):
                         return True
         return False

@@ -131,8 +131,8 @@ class StartForecast:
         slots, free_s = self._slots, self._free_s
         able: Iterable[int] = range(len(slots))
         if job.pinned or job.routed or job.able:
-            names = {server.name for server in self._scheduler.takers(job)}
-            able = [number for number in able if slots[number].name in names]
+            names = {server.id for server in self._scheduler.takers(job)}
+            able = [number for number in able if slots[number].id in names]
         slot = min(able, key=free_s.__getitem__)
         ends = self._ends_of(job.client)
         return slot, max(free_s[slot], ends[0]) if ends else free_s[slot]

@@ -179,7 +179,7 @@ class Scene(Observer, Generic[V]):
         scheduler = self.daemon.dispatcher.scheduler
         if self.daemon.dispatcher.live or scheduler.running or len(scheduler):
             yield f"not all are gone: {self.daemon.dispatcher.live}, {scheduler!r}"
-        taken = [server.name for server in scheduler.fleet.servers.values() if server.running]
+        taken = [server.id for server in scheduler.fleet.servers.values() if server.running]
         if taken:
             yield f"slots are taken: {taken}"
         yield from (f"{name} ended {times} times" for name, times in self.ends_of.items() if times != 1)

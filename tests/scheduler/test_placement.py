@@ -50,7 +50,7 @@ def test_another_worker_takes_what_does_not_fit() -> None:
 
 @dataclass(frozen=True)
 class Times:
-    """A server that takes so many times as long as the fastest, which writes 10 tokens a second."""
+    """A server that takes `slowness` times as long as the fastest, which writes 10 tokens a second."""
 
     slowness: float = 1.0
 

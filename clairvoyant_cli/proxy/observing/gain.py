@@ -16,9 +16,8 @@ from predictor.record import LengthClass
 
 WINDOW_S = 3600.0
 MINUTES = 60
-UNSETTLED = (
-    0.1  # while more than this share of today's answers is not compared, their sum may change its sign
-)
+UNSETTLED = 0.1
+"""While more than this share of today's answers is not compared, their sum may change its sign."""
 MAX_PAIRS = 2000
 """Pairs of each class that are looked at; of more in an hour, the newest."""
 

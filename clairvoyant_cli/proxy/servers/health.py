@@ -28,7 +28,7 @@ class Health:
     grace_s: float = 0.0
     # By an operator: "draining" gets only what no other can serve, "leaving" is also removed once it is idle.
     withdrawn: str = ""
-    slots: int = MAX_SLOTS  # it may be sent so many requests at once
+    slots: int = MAX_SLOTS  # the most requests that it is sent at once
     failures: int = 0  # in a row
     given_up: bool = False  # it has been away for longer than `grace_s`
     _rest: asyncio.TimerHandle | None = None

@@ -27,6 +27,9 @@ OPENED = (OPENING[0], OPENING[-1])  # what a waiting client gets of them, number
 EVENT_DATA = re.compile(rb"^data: ?([^\r\n]*)", re.MULTILINE)
 DONE = b"data: [DONE]\n\n"
 CODINGS = (b"gzip", b"x-gzip", b"deflate")
+GZIP, ZLIB = b"\x1f\x8b", 8  # how their data begin: with these bytes, or with this in four bits
+TELLING_BYTES = 8  # from so many, compressed data do not look like text
+PLAIN = re.compile(rb"[\t\r\n -~]*")
 MAX_EVENT_BYTES = 4 * 1024 * 1024  # of an event of a Responses stream: some repeat the whole answer
 MAX_ERROR_BYTES = 64 * 1024
 MAX_WHOLE_BYTES = 64 * 1024 * 1024  # of an answer that comes whole where a stream was asked for
@@ -235,24 +238,40 @@ def _of_message(whole: AnswerEvent) -> Iterator[AnswerEvent]:
 
 
 class Decoded(Joint):
-    """Decodes an answer that a server compressed although it was asked not to."""
+    """Decodes an answer that a server compressed although it was asked not to. One that is only labelled so
+    passes as it is.
+    """
 
     def __init__(self, joint: Joint) -> None:
         self._joint = joint
-        # gzip or zlib, by its head; or what some servers call deflate, without one
-        self._decoders = [zlib.decompressobj(bits) for bits in (zlib.MAX_WBITS | 32, -zlib.MAX_WBITS)]
+        self._first: bytes | None = b""  # what has come, until it is enough to tell the coding
+        self._decoder: zlib._Decompress | None = None
 
     def feed(self, data: bytes) -> bytes:
-        while self._decoders:
-            try:
-                return self._joint.feed(self._decoders[0].decompress(data))
-            except zlib.error:
-                del self._decoders[0]
-        return self._joint.feed(data)  # it is not what its label says
+        if self._first is not None:
+            self._first += data
+            return self._begin() if len(self._first) >= TELLING_BYTES else b""
+        return self._joint.feed(self._decoded(data))
+
+    def _begin(self) -> bytes:
+        data, self._first = self._first or b"", None
+        has_head = data[:2] == GZIP or (data[0] & 15 == ZLIB and int.from_bytes(data[:2]) % 31 == 0)
+        if has_head or not PLAIN.fullmatch(data[:TELLING_BYTES]):
+            # Without a head it is what some servers call deflate.
+            self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 32 if has_head else -zlib.MAX_WBITS)
+        return self._joint.feed(self._decoded(data))
+
+    def _decoded(self, data: bytes) -> bytes:
+        try:
+            return data if self._decoder is None else self._decoder.decompress(data)
+        except zlib.error:
+            self._decoder = None
+            return data
 
     def end(self) -> bytes:
-        rest = self._decoders[0].flush() if self._decoders else b""
-        return self._joint.feed(rest) + self._joint.end()
+        begun = self._begin() if self._first else b""
+        rest = b"" if self._decoder is None else self._decoder.flush()
+        return begun + self._joint.feed(rest) + self._joint.end()
 
 
 class ErrorInstead(Joint):

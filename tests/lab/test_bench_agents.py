@@ -98,7 +98,7 @@ def test_turns_carry_the_id_of_their_session(
 
 
 def test_a_session_ends_with_its_first_failure_and_a_silent_server_has_fewer_figures() -> None:
-    question = Question("turn", "", 9)
+    question = Question("", 9, "turn")
     answered = Call(question, sent_s=2.0, first_token_s=4.0, ended_s=5.0, tokens=9, prompt_tokens=100)
     failed = Call(question, sent_s=5.5, ended_s=6.0, error="HTTP 500")
     figures = Run(begun_s=1.0, sessions=[[answered, failed], [answered]]).figures()

@@ -26,8 +26,8 @@ from predictor.record import LengthClass
 
 
 def answer(kind: str, sojourn_s: float, tokens: int = 10, predicted: float | None = None) -> Call:
-    question = Question("", "", tokens, LengthClass(kind))
-    return Call(question, 0.0, sojourn_s / 2, sojourn_s, tokens, predicted)
+    question = Question("", tokens, known_class=LengthClass(kind))
+    return Call(question, 0.0, sojourn_s, tokens, first_token_s=sojourn_s / 2, predicted_tokens=predicted)
 
 
 def cell(arm: str, run: int = 0, load: str = "burst", scale: float = 1.0) -> Cell:
@@ -47,7 +47,7 @@ def test_figures_are_by_class_and_of_all() -> None:
 
 
 def test_failed_requests_are_counted_and_in_no_other_figure() -> None:
-    failed = Call(Question("", "", 10), 0.0, error="HTTP 502")
+    failed = Call(Question("", 10), 0.0, error="HTTP 502")
     with_failure = replace(cell("fcfs"), calls=(*cell("fcfs").calls, failed))
     figures, clean = figures_of(with_failure), figures_of(cell("fcfs"))
     assert figures["all", "failed"] == 1

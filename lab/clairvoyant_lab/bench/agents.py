@@ -98,7 +98,7 @@ class AgentLoad:
 
     def question(self, run: int, nonce: str, number: int) -> Question:
         text = f"{nonce} {_text(self._random(run, f'chat {number}'), CHAT_TOKENS * CHARS_PER_TOKEN)}?"
-        return Question("chat", text, self.answer, max_tokens=self.answer)
+        return Question(text, self.answer, "chat", max_tokens=self.answer)
 
     def _random(self, run: int, name: object) -> Random:
         return Random(f"{self.seed}:{run}:{name}")  # noqa: S311 - repeatable, keeps no secret
@@ -218,7 +218,7 @@ class _Sessions:
                 result = said.results[number - 1]
                 messages.append({"role": "assistant", "content": calls[-1].text})
                 messages.append({"role": "tool", "tool_call_id": f"call_{number}", "content": result})
-            calls.append(Call(Question("turn", "", self.load.answer, max_tokens=self.load.answer)))
+            calls.append(Call(Question("", self.load.answer, "turn", max_tokens=self.load.answer)))
             await self.asker.ask(client, calls[-1], {"messages": messages, "tools": said.tools}, headers)
             if calls[-1].error is not None:
                 break

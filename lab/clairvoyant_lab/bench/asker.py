@@ -11,6 +11,7 @@ import httpx
 from clairvoyant_cli.backends.adapter import Adapter
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.chat_probe import Clock, pieces_of
+from clairvoyant_cli.demo import questions as demo
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.can_continue import Body
 from clairvoyant_lab.bench.prompts import Question
@@ -20,30 +21,15 @@ REPLAYED: Adapter = adapter_of("ollama")
 
 
 @dataclass(slots=True, eq=False)
-class Call:
-    """One question that was sent. Times are those of `Asker.now`, `tokens` counts what has arrived.
-
-    `predicted_tokens` is the prediction of a proxy on the way, if any. `text` is the answer, if it is kept.
-    Of its `prompt_tokens` the server evaluated `read_tokens`; None if it does not report them.
-    """
+class Call(demo.Call):
+    """A question of a bench that is asked. Times are those of `Asker.now`."""
 
     question: Question
-    sent_s: float | None = None
     first_token_s: float | None = None
-    ended_s: float | None = None
-    tokens: int = 0
-    predicted_tokens: float | None = None
-    error: str | None = None
-    text: str = ""
-    prompt_tokens: int | None = None
-    read_tokens: int | None = None
-
-    @property
-    def sojourn_s(self) -> float | None:
-        """Seconds from sending to the last byte; None before it, or if the call failed."""
-        if self.sent_s is None or self.ended_s is None or self.error is not None:
-            return None
-        return self.ended_s - self.sent_s
+    predicted_tokens: float | None = None  # by a proxy on the way
+    text: str = ""  # the answer, if it is kept
+    prompt_tokens: int | None = None  # None if the server does not report them
+    read_tokens: int | None = None  # of them, those that the server evaluated
 
     @property
     def ttft_s(self) -> float | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from clairvoyant_cli.demo.questions import QUESTIONS
+from clairvoyant_cli.demo import questions as demo
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import LARGE_BYTES, read_file
 from predictor.record import LengthClass
@@ -19,16 +19,11 @@ FORMAT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A prompt, a short title, and the length of its answer in tokens. `known_class` overrides the class of
-    that length. `max_tokens` is the limit of the request where the bench does not set the length.
-    """
+class Question(demo.Question):
+    """A question of a bench."""
 
-    title: str
-    prompt: str
-    tokens: int
-    known_class: LengthClass | None = None
-    max_tokens: int | None = None
+    known_class: LengthClass | None = None  # overrides the class of its answer's length
+    max_tokens: int | None = None  # the limit of the request where the bench does not set the length
 
     @property
     def length_class(self) -> LengthClass:
@@ -44,7 +39,7 @@ class _Line(msgspec.Struct):
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-def load_prompts(path: Path = QUESTIONS) -> dict[LengthClass, list[Question]]:
+def load_prompts(path: Path = demo.QUESTIONS) -> dict[LengthClass, list[Question]]:
     """Read prompts by length class: JSONL, one {"prompt": text, "output_tokens": answer length} a line.
 
     `tokens` is another name for `output_tokens`. "class" overrides the class of the length; "max_tokens" is
@@ -65,7 +60,7 @@ def load_prompts(path: Path = QUESTIONS) -> dict[LengthClass, list[Question]]:
         length = next(given, None)
         if length is None:
             raise refuse(f"{path}:{number}: {FORMAT}: there is no number")
-        question = Question(read.title, read.prompt, max(1, length), read.known_class, read.max_tokens)
+        question = Question(read.prompt, max(1, length), read.title, read.known_class, read.max_tokens)
         pools[question.length_class].append(question)
     if not pools[LengthClass.SHORT] or not pools[LengthClass.LONG]:
         raise refuse(

@@ -1,4 +1,4 @@
-"""What joins an answer to the events before it."""
+"""Answers behind an early head that a server compressed, or only labels so."""
 
 import gzip
 import zlib

@@ -155,6 +155,14 @@ class ServeConfig:
         "1024 with --annotate.",
         *SLOTS,
     )
+    tail_weight: float = setting(
+        1.0,
+        "FACTOR",
+        "Policy boost: above 1 favours the slowest answers (nearer to arrival order), below 1 the usual ones "
+        "(nearer to shortest first).",
+        (lambda factor: 0.05 <= factor <= 20, "be from 0.05 to 20"),
+        expert=True,
+    )
     queue_capacity: int = setting(
         1024,
         "N",

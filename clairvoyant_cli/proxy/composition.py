@@ -114,6 +114,7 @@ class Daemon:
             capacity=config.queue_capacity,
             tenants=access.clients.tenants,
             everybody=access.clients.defaults.tenant,
+            tail_weight=config.tail_weight,
         )
         if config.policy in ALIASES:
             say(logging.INFO, f"policy {config.policy} is {scheduler.policy.name} in this version")

@@ -48,7 +48,7 @@ from clairvoyant_cli.scheduler.policy import Policy, tuned
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
-from clairvoyant_cli.scheduler.tail_rate import TailRate
+from clairvoyant_cli.scheduler.tail_rate import FixedRate, TailRate
 from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyond_share, level_of, outranks
 
 MAX_BACK_S = 600.0  # the longest that a background job waits behind others, where tau is longer or not set
@@ -84,14 +84,17 @@ class Scheduler:
         tenants: Mapping[str, Tenant] | None = None,
         everybody: Tenant = EVERYBODY,
         load_s: Mapping[str, float] | None = None,
+        tail_weight: float = 1.0,
     ) -> None:
         """Start empty.
 
         `servers` maps a backend's name to its slots; `tau_s` is everybody's starvation timeout, None for no
         guard; `tenants` holds the rules of the clients that have any, `everybody` those of each other client
-        that has a name; `load_s` maps an affinity to the seconds it takes to load.
+        that has a name; `load_s` maps an affinity to the seconds it takes to load; `tail_weight` is a factor on
+        the rate of policies that boost.
         """
-        self.policy = policy
+        self.tail = TailRate(tail_weight)
+        self.policy = tuned(policy, self.tail.rate, self.tail.slots)
         self.tau_s = tau_s
         self.capacity = capacity
         self.tenants = dict(tenants or {})
@@ -105,7 +108,6 @@ class Scheduler:
         self.claims = Claims()
         self.accounts = Accounts()
         self.newcomers = Newcomers()
-        self.tail = TailRate()
         self.sessions = Sessions(self.fleet)
         self.running: dict[str, Job] = {}  # in the order of their starts
         self.interactive = 0  # waiting jobs that are not in the background
@@ -811,10 +813,11 @@ class Scheduler:
 
         It runs the same jobs; of the unheld waiting jobs it has one in `every`, in order of arrival.
         """
-        policy = tuned(policy, self.tail.rate, self.tail.slots)
         trial = Scheduler(
             policy, servers={}, tau_s=self.tau_s, tenants=self.tenants, everybody=self.everybody
         )
+        trial.tail = FixedRate(self.tail)
+        trial.policy = tuned(policy, trial.tail.rate, trial.tail.slots)
         trial.fleet, trial._now, trial.since_promotion = self.fleet.copied(), now, self.since_promotion
         trial.accounts = deepcopy(self.accounts)
         trial._clients_running, trial._since_forward = dict(self._clients_running), self._since_forward

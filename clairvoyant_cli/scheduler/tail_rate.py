@@ -22,9 +22,10 @@ CHANGE = 0.2  # a smaller change of the rate does not move any job
 class TailRate:
     """Learns the rate from arrivals and service times; `slots` of all servers work as one faster slot."""
 
-    def __init__(self) -> None:
-        """Start with the usual rate and one slot."""
-        self.rate, self.slots = USUAL_RATE, 1
+    def __init__(self, weight: float = 1.0) -> None:
+        """Start with the usual rate and one slot. `weight` is the operator's factor on each rate."""
+        self.weight, self.slots = weight, 1
+        self.rate = weight * USUAL_RATE
         self._arrived_s: deque[float] = deque(maxlen=LATEST)
         self._served_s: deque[float] = deque(maxlen=LATEST)
 
@@ -39,8 +40,19 @@ class TailRate:
         mean_s = max(sum(self._served_s) / len(self._served_s) / slots, 1e-3)
         over_s = max(now - self._arrived_s[0], 1e-3) if self._arrived_s else 1e-3
         spare = 1.0 - len(self._arrived_s) * mean_s / over_s
-        rate = SHARE * min(max(spare, SPARE[0]), SPARE[1]) / mean_s
+        rate = self.weight * SHARE * min(max(spare, SPARE[0]), SPARE[1]) / mean_s
         if slots == self.slots and abs(rate - self.rate) <= CHANGE * self.rate:
             return False
         self.rate, self.slots = rate, slots
         return True
+
+
+class FixedRate(TailRate):
+    """The rate as another has learned it, for a simulation, whose pace is not that of arrivals."""
+
+    def __init__(self, learned: TailRate) -> None:
+        super().__init__(learned.weight)
+        self.rate, self.slots = learned.rate, learned.slots
+
+    def served(self, service_s: float, slots: int, now: float) -> bool:
+        return False

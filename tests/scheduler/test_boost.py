@@ -31,8 +31,8 @@ def test_with_more_slots_the_head_start_is_that_of_one_faster_slot() -> None:
     assert boosted(0.1, slots=4)(waiting(0.0, 8.0)) == pytest.approx(boosted(0.1)(waiting(0.0, 2.0)))
 
 
-def fed(gap_s: float, service_s: float, slots: int = 1, answers: int = 100) -> TailRate:
-    rate = TailRate()
+def fed(gap_s: float, service_s: float, slots: int = 1, answers: int = 100, weight: float = 1.0) -> TailRate:
+    rate = TailRate(weight)
     for number in range(answers):
         rate.arrived(number * gap_s)
         rate.served(service_s, slots, number * gap_s)
@@ -98,3 +98,20 @@ def test_only_the_key_of_boost_depends_on_the_load() -> None:
     assert tuned(POLICIES["sjf"], 0.5, 1) is POLICIES["sjf"]
     changed = tuned(POLICIES["boost"], 0.5, 1)
     assert replace(changed, key=POLICIES["boost"].key) == POLICIES["boost"]
+
+
+def test_the_weight_is_a_factor_on_the_usual_and_on_the_learned_rate() -> None:
+    assert TailRate(weight=0.5).rate == 0.5 * USUAL_RATE
+    assert fed(10.0, service_s=8.0, weight=0.5).rate == pytest.approx(0.5 * fed(10.0, service_s=8.0).rate)
+
+
+def test_a_simulation_keeps_the_rate_that_was_learned() -> None:
+    scheduler = Scheduler(POLICIES["boost"], servers={"w": 1}, tau_s=None)
+    scheduler.tail.rate = 0.5
+    for number in range(2 * LEAST):
+        scheduler.submit(Job(f"waits{number}", 0.0, cost_s=0.2), 0.0)
+    trial = scheduler.under(scheduler.policy, 0.0)
+    for end_s in range(1, 2 * LEAST):
+        assert (dispatch := trial.next(float(end_s))) is not None
+        trial.finish(dispatch.job.id, float(end_s))
+    assert trial.tail.rate == 0.5

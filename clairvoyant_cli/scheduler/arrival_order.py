@@ -15,10 +15,12 @@ starts: its wait is the operator's doing. It takes a slot, but is not compared.
 Under first-come-first-served, all differences are 0 by construction.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import islice
 from math import inf
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -33,6 +35,7 @@ PATIENCE_S = 180.0  # how long an ended request waits for the real length of one
 MAX_PENDING = 10_000
 """Requests whose start in order of arrival is not known; beyond that, the oldest are left out."""
 
+MAX_TURNS = 200  # of the past, and as many to come
 SAME_S = 1e-6
 """Sums of seconds that differ by less are equal. Starts of this moment have to wait for what else happens in
 it: a server that goes down frees its slots one by one.
@@ -50,6 +53,19 @@ class Compared:
     estimated: bool = False  # a length before it was predicted
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request's time in a slot in order of arrival, in real seconds."""
+
+    id: str
+    server_id: str
+    slot: int  # from 0
+    waited_s: float
+    begun_s: float
+    ended_s: float
+    known: bool  # it is no forecast
+
+
 @dataclass(slots=True, eq=False)
 class _Run:
     """A request in the replay. Seconds are open time of its server, unless they are said to be real."""
@@ -61,6 +77,7 @@ class _Run:
     server_id: str = ""
     able: frozenset[str] = frozenset()
     start_s: float | None = None  # None until it has its place
+    slot: int = 0
     work_s: float = 0.0  # slot time so far
     granted_s: float | None = None  # when it was last granted a slot, None while it has none
     freed_s: float = 0.0  # real
@@ -115,6 +132,19 @@ class _Server:
         since_s, open_s, runs = self.marks[index]
         return open_s + max(real_s - since_s, 0.0) if runs else open_s
 
+    def real(self, open_s: float, *, first: bool = False) -> float:
+        """Return the last real time at an open time, or the first; of one to come, as if it stayed open."""
+        bisect = bisect_left if first else bisect_right
+        since_s, at_s, _ = self.marks[max(0, bisect(self.marks, open_s, key=lambda mark: mark[1]) - 1)]
+        return since_s + open_s - at_s
+
+    def turn(
+        self, run: _Run, on: str, slot: int, start_s: float, ends_s: float, *, known: bool = False
+    ) -> Turn:
+        """Return a run's time in a slot of this server, whose name is `on`."""
+        waited_s = start_s - self.at(run.arrived_s)
+        return Turn(run.id, on, slot, waited_s, self.real(start_s), self.real(ends_s, first=True), known)
+
     def note(self, slots: int, *, is_open: bool, now: float) -> None:
         """Follow the server's slots, and whether it may start anything."""
         if is_open != self.marks[-1][2]:
@@ -153,6 +183,7 @@ class ArrivalOrder:
         self._pending: list[_Run] = []  # those without a start, in order of arrival
         self._placed: list[_Run] = []  # those with a start that are not over
         self._ready: list[Compared] = []
+        self._past: deque[Turn] = deque(maxlen=MAX_TURNS)
         self._held = set[str]()
         self._seq = 0
 
@@ -315,11 +346,43 @@ class ArrivalOrder:
         self._pending = left
         found = [*self._ready, *(self._pair(run) for run in self._placed if run.over and run.of is not None)]
         self._ready = []
+        for run in self._placed:
+            if run.over:
+                turn, ended_s = self._servers[run.server_id].turn, run.ends_s(0.0)
+                self._past.append(turn(run, run.server_id, run.slot, run.start_s or 0.0, ended_s, known=True))
         self._placed = [run for run in self._placed if not run.over]
         if not self._runs and not self._pending:
             for replayed in self._servers.values():
                 del replayed.marks[:-1]
                 replayed.removed.clear()
+        return found
+
+    def turns(self, now: float) -> list[Turn]:
+        """Return who had which slot when, the latest of them, and the forecast for all without an end yet."""
+        found, free = list(self._past), dict[str, list[tuple[float, int]]]()
+        for server_id, replayed in self._servers.items():
+            open_s, ends = replayed.at(now), free.setdefault(server_id, [])
+            for slot, run in enumerate(replayed.slots):
+                ends_s = run.ends_s(open_s)
+                if not run.over:
+                    start_s = run.start_s or 0.0
+                    ends_s = max(ends_s, start_s + run.cost_s)
+                    found.append(replayed.turn(run, server_id, slot, start_s, ends_s))
+                heappush(ends, (ends_s, slot))
+            if not replayed.slots:
+                ends += [(open_s, slot) for slot in range(replayed.size)]
+        for run in islice(self._pending, MAX_TURNS):
+            able = [name for name in ([run.server_id] if run.server_id else run.able) if free.get(name)]
+            if not able:
+                continue
+            server_id = min(able, key=lambda name: free[name][0])
+            replayed = self._servers[server_id]
+            open_s, (free_s, slot) = replayed.at(now), heappop(free[server_id])
+            start_s = max(free_s, replayed.at(run.arrived_s))
+            took_s = run.work_s + (0.0 if run.granted_s is None else open_s - run.granted_s)
+            ends_s = start_s + (took_s if run.over else max(took_s, run.cost_s))
+            heappush(free[server_id], (ends_s, slot))
+            found.append(replayed.turn(run, server_id, slot, start_s, ends_s))
         return found
 
     def _free_s(self, name: str, now: float) -> float:
@@ -350,7 +413,8 @@ class ArrivalOrder:
                 break
         run.start_s = start_s
         run.estimated = first.estimated and start_s > arrived_s
-        replayed.slots[replayed.slots.index(first)] = run
+        run.slot = replayed.slots.index(first)
+        replayed.slots[run.slot] = run
         if run.chain:
             self._read(replayed, run)
         return True

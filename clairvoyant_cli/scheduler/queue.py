@@ -90,8 +90,8 @@ class Scheduler:
 
         `servers` maps a backend's name to its slots; `tau_s` is everybody's starvation timeout, None for no
         guard; `tenants` holds the rules of the clients that have any, `everybody` those of each other client
-        that has a name; `load_s` maps an affinity to the seconds it takes to load; `tail_weight` is a factor on
-        the rate of policies that boost.
+        that has a name; `load_s` maps an affinity to the seconds it takes to load; `tail_weight` is a
+        factor on the rate of policies that boost.
         """
         self.tail = TailRate(tail_weight)
         self.policy = tuned(policy, self.tail.rate, self.tail.slots)

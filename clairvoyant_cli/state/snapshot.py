@@ -83,6 +83,7 @@ class QueuedRequest:
     refused_in_s: float | None = None  # refused then unless it can start before; None if it may wait on
     tau_s: float | None = None  # the guard may start it after this age; None if it never does
     answer: str | None = None
+    expected_s: float | None = None  # how long it is predicted to take once it starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +369,19 @@ class GainState:
 
 
 @dataclass(frozen=True, slots=True)
+class ArrivalTurn:
+    """When a request has a slot in order of arrival, and how long it waits for it."""
+
+    id: str
+    backend: str
+    slot: int
+    waited_s: float
+    begun_at: float
+    ended_at: float
+    known: bool = False  # it is no forecast
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyOutlook:
     """When queued requests would start under a policy, the same ones for all policies: medians of Short and
     Long, seconds from now, None if there are none.
@@ -468,6 +482,7 @@ class Snapshot:
     gain: GainState = GainState()
     sessions: SessionsState = SessionsState()
     utilisation_s: float = 300.0
+    in_order: tuple[ArrivalTurn, ...] = ()  # the latest, and those to come, of each slot in order of arrival
 
     @property
     def slots(self) -> tuple[int, int]:

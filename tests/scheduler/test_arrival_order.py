@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, pairwise
 from random import Random
 
 import pytest
 
-from clairvoyant_cli.scheduler.arrival_order import MAX_PENDING, PATIENCE_S, ArrivalOrder, Compared
+from clairvoyant_cli.scheduler.arrival_order import MAX_PENDING, PATIENCE_S, ArrivalOrder, Compared, Turn
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
@@ -248,3 +248,38 @@ def test_the_books_are_bounded() -> None:
     for number in range(MAX_PENDING + 50):
         arrival_order.arrived(job(number, float(number)), at_grant=False)
     assert len(arrival_order._pending) == MAX_PENDING
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("policy", ["sjf", "boost"])
+def test_turns_are_those_of_the_arrival_order_and_no_slot_has_two_at_once(policy: str, slots: int) -> None:
+    ours, looks = loaded(Server(policy, {"a": slots}), 150), list[list[Turn]]()
+    in_order = loaded(Server("fcfs", {"a": slots}), 150).run()
+    for at_s in range(0, 3000, 50):
+        ours.at(float(at_s), "look")
+    ours._look = lambda *_: looks.append(ours.arrival_order.turns(ours.now))  # type: ignore[attr-defined]
+    ours.run()
+    known = {turn.id: turn for turns in looks for turn in turns if turn.known}
+    forecast = [turn for turns in looks for turn in turns if not turn.known]
+    assert len(known) > 100
+    assert len(forecast) > 20
+    # All lengths are predicted as they are: what is forecast comes true.
+    for turn in [*known.values(), *forecast]:
+        assert turn.waited_s == pytest.approx(in_order.waited_s[turn.id], abs=1e-6)
+        begun_s, took_s = in_order.started_s[turn.id], in_order.service_s[turn.id]
+        assert (turn.begun_s, turn.ended_s) == pytest.approx((begun_s, begun_s + took_s), abs=1e-6)
+    for turns in looks:
+        by_slot = sorted((turn.slot, turn.begun_s, turn.ended_s) for turn in turns)
+        for one, two in pairwise(by_slot):
+            assert one[0] != two[0] or one[2] <= two[1] + 1e-6
+
+
+def test_a_pause_moves_the_turns_behind_it() -> None:
+    server = Server("fcfs", {"a": 1})
+    for number in range(3):
+        server.submit(job(number, 0.0, 10.0), 10.0)
+    server.at(5.0, "pause")
+    server.at(35.0, "resume")
+    server.run()
+    turns = [(turn.begun_s, turn.ended_s) for turn in server.arrival_order.turns(server.now)]
+    assert turns == [(0.0, 5.0), (35.0, 45.0), (45.0, 55.0)]  # the time of a pause is nobody's

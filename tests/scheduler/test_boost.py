@@ -112,6 +112,7 @@ def test_a_simulation_keeps_the_rate_that_was_learned() -> None:
         scheduler.submit(Job(f"waits{number}", 0.0, cost_s=0.2), 0.0)
     trial = scheduler.under(scheduler.policy, 0.0)
     for end_s in range(1, 2 * LEAST):
-        assert (dispatch := trial.next(float(end_s))) is not None
+        dispatch = trial.next(float(end_s))
+        assert dispatch is not None
         trial.finish(dispatch.job.id, float(end_s))
     assert trial.tail.rate == 0.5

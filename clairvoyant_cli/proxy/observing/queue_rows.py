@@ -140,6 +140,7 @@ class WaitingRows:
             backends=tuple(sorted(map(self.pool.name_of, [job.pinned] if job.pinned else job.able))),
             rank_fcfs=standing.rank_fcfs,
             eta_fcfs_s=standing.start_fcfs_s,
+            expected_s=job.remaining_s,
         )
 
 

@@ -32,6 +32,7 @@ from clairvoyant_cli.scheduler.sessions import Session
 from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.encoding import WORDS
 from clairvoyant_cli.state.snapshot import (
+    ArrivalTurn,
     BackendState,
     ClientState,
     EngineState,
@@ -150,8 +151,17 @@ class SnapshotBuilder:
             sessions=self._sessions(waiting.standings.jobs, now),
             summaries=tuple(each.summary for each in POLICIES.values()),
             displaced_policy=operation.displaced_policy,
+            in_order=tuple(self._in_order(now)) if explains else (),
         )
         return replace(state, verdict=verdict(state, stopping=operation.stopping))
+
+    def _in_order(self, now: float) -> Iterator[ArrivalTurn]:
+        name, at = self.pool.name_of, self.stats.journal.at
+        for each in self.stats.arrival_order.turns(now):
+            begun_at, ended_at = at(each.begun_s), at(each.ended_s)
+            yield ArrivalTurn(
+                each.id, name(each.server_id), each.slot, each.waited_s, begun_at, ended_at, each.known
+            )
 
     def outlook_steps(self) -> Iterator[list[PolicyOutlook]]:
         """Yield when waiting requests would start under each policy, those that start under all: last, and an

@@ -1,21 +1,33 @@
 """Computes where each panel goes, for any size of terminal.
 
-Small (80x24 over ssh): running, queue, and a deck that shows one other panel at a time. Middle (120x40): a
-column of requests and one of facts. Large (200x60): everything, with plots. Panels take the rows that they
-need; what the queue leaves is the graph's.
+Small (80x24 over ssh): running, queue, and a deck that shows one other panel at a time. Middle (120x40) and
+large (200x60): a picture above a column of requests and one or two of facts. Panels take the rows that they
+need.
 """
 
 from dataclasses import dataclass
 
 from textual.geometry import Region
 
-PANELS = ("running", "queue", "tau", "gpu", "models", "stats", "recent", "plots", "log", "graph", "sessions")
+PANELS = (
+    "running",
+    "queue",
+    "timeline",
+    "gpu",
+    "models",
+    "stats",
+    "recent",
+    "plots",
+    "log",
+    "graph",
+    "sessions",
+)
 """In the order of their keys: 1 is that of the first, 0 of the tenth. Sessions are shown if there are any."""
 
 DECK = PANELS[2:]  # the panels that share the deck of a small terminal
 GUTTER = 2
-_LEAST_GRAPH, _HERO, _MOST_GRAPH = 7, 11, 18
-_LEAST_PLOT, _TAU, _STATS, _HALF = 5, 5, 9, 45
+PICTURES = ("timeline", "plots", "graph")  # one of them is at the top, unless the terminal is small
+_LEAST_QUEUE, _STATS, _HALF = 6, 9, 45
 _MOST_DECK = 8  # rows that the deck takes from a short queue
 
 
@@ -23,8 +35,9 @@ _MOST_DECK = 8  # rows that the deck takes from a short queue
 class SizeHint:
     """What sizes the panels: those shown in the deck and maximised, and the rows that panels have to show."""
 
-    deck: str = "tau"
+    deck: str = "timeline"
     maximised: str = ""
+    picture: str = "timeline"
     slots: int = 2
     queue: int = 99
     gpu: int = 5
@@ -59,50 +72,55 @@ def _small(body: Region, wish: SizeHint) -> dict[str, Region]:
     queue = body.height - running - deck
     if deck:
         queue = min(queue, max(2 + wish.queue, queue - _MOST_DECK))
-    shown = wish.deck if wish.deck in wish.in_deck else "tau"
+    shown = wish.deck if wish.deck in wish.in_deck else "timeline"
     return _stack(
         body, {"running": running, "queue": queue, shown: body.height - running - queue if deck else 0}
     )
 
 
 def _middle(body: Region, wish: SizeHint) -> dict[str, Region]:
+    top, body = _under_picture(body, wish, body.height // 3)
     left, side = _columns(body, 42)
-    running = 2 + min(8 if body.height >= 36 else 6, max(2, wish.slots))
-    room = body.height - _TAU - _STATS - _LEAST_PLOT
+    running = 2 + min(6, max(2, wish.slots))
+    room = body.height - _STATS
     models = min(1 + wish.models, max(3, room - 1 - wish.gpu))
-    gpu = min(1 + wish.gpu, room - models)
-    heights = {"tau": _TAU, "gpu": gpu, "models": models, "stats": _STATS}
-    heights["plots"] = body.height - sum(heights.values())
-    return _stack(left, _left(left.height, wish, running, recent=8, log=5)) | _stack(side, heights)
+    heights = {"gpu": min(1 + wish.gpu, room - models), "models": models, "stats": _STATS}
+    heights["log"] = body.height - sum(heights.values())
+    return top | _stack(left, _left(left.height, wish, running, recent=6)) | _stack(side, heights)
 
 
 def _large(body: Region, wish: SizeHint) -> dict[str, Region]:
+    top, body = _under_picture(body, wish, body.height // 2)
     left, right = _columns(body, 2 * _HALF + GUTTER)
     running = 2 + min(8, max(2, wish.slots))
-    boxes = _stack(left, _left(left.height, wish, running, recent=max(10, body.height // 4), graph=_HERO))
+    boxes = top | _stack(left, _left(left.height, wish, running, recent=max(8, body.height // 4)))
     models = min(1 + wish.models, 8)
-    gpu = min(1 + wish.gpu, body.height // 2 - models)
-    top = max(15 + 6, gpu + models)
-    first, second = _columns(Region(right.x, right.y, right.width, top), _HALF)
-    boxes |= _stack(first, {"stats": 15, "tau": top - 15})
-    boxes |= _stack(second, {"gpu": top - models, "models": models})
-    low = Region(right.x, body.y + top, right.width, body.height - top)
-    return boxes | _stack(low, {"plots": low.height - 8, "log": 8})
+    high = min(max(_STATS, 1 + wish.gpu + models), body.height - 4)
+    first, second = _columns(Region(right.x, right.y, right.width, high), _HALF)
+    boxes |= _stack(first, {"stats": high})
+    boxes |= _stack(second, {"gpu": high - models, "models": models})
+    low = Region(right.x, body.y + high, right.width, body.height - high)
+    return boxes | _stack(low, {"log": low.height})
 
 
-def _left(
-    height: int, wish: SizeHint, running: int, recent: int, log: int = 0, graph: int = 0
-) -> dict[str, int]:
-    """Return the heights of the column of requests; `graph` is the least that the graph gets."""
-    room = height - running - recent - log
+def _under_picture(body: Region, wish: SizeHint, most: int) -> tuple[dict[str, Region], Region]:
+    """Return the picture at the top, of at most so many rows, and what is left of the body."""
+    rows = most
+    if wish.picture == "timeline":  # two lines for each slot, or four with the waits
+        rows = 2 + 4 * wish.slots if 2 + 4 * wish.slots <= most else min(most, 2 + 2 * wish.slots)
+    return (
+        {wish.picture: Region(body.x, body.y, body.width, rows)},
+        Region(body.x, body.y + rows, body.width, body.height - rows),
+    )
+
+
+def _left(height: int, wish: SizeHint, running: int, recent: int) -> dict[str, int]:
+    """Return the heights of the column of requests; what the queue leaves is for those that have ended."""
+    room = height - running - recent
     sessions = min(2 + wish.sessions, room // 2) if wish.sessions else 0  # of the queue's, at most half
-    queue = min(room - sessions - graph, 2 + wish.queue)
-    graph = room - sessions - queue
-    if graph < _LEAST_GRAPH:
-        queue, graph = queue + graph, 0
-    more = max(0, graph - _MOST_GRAPH)  # for those that have ended
-    heights = {"running": running, "queue": queue, "graph": graph - more, "sessions": sessions}
-    return heights | {"recent": recent + more, "log": log}
+    queue = min(room - sessions, max(_LEAST_QUEUE, 2 + wish.queue))
+    heights = {"running": running, "queue": queue, "sessions": sessions}
+    return heights | {"recent": height - sum(heights.values())}
 
 
 def _columns(box: Region, right: int) -> tuple[Region, Region]:

@@ -20,7 +20,7 @@ def wrong_figures(text: str, state: Snapshot) -> Iterator[str]:
     yield from _labelled("\n".join(body), _of_panels(state))
     rows: dict[str, QueuedRequest | RunningRequest] = {row.id: row for row in state.queue}
     rows |= {row.id: row for row in state.running}
-    left = body[0].find("─  ─") + 1 or None  # where the column of requests ends
+    left = next((line.find("─  ─") + 1 for line in body if "─  ─" in line), None)  # the column of requests
     for line in (each[:left] for each in body):
         row = next((row for ident, row in rows.items() if re.search(rf" {re.escape(ident)} ", line)), None)
         if row is not None:
@@ -41,6 +41,7 @@ def _of_header(state: Snapshot) -> dict[str, tuple[str, ...]]:
     known: dict[str, tuple[str, ...]] = {
         r"order (?!of )(\S+)": (state.policy,),
         r"τ (\S+)": (duration(tau.tau_s) if tau.tau_s and tau.guards else "off",),
+        r" fired (\S+)": (count(tau.firings_total),),
         r"slots \S* ?(\d+)/(\d+)": (str(busy), str(slots)),
         r"waiting (\d\S*)  ": (count(state.waits),),
         r"load \d+ \w+ (\S+)": (share(state.utilisation),),
@@ -72,11 +73,8 @@ def _of_header(state: Snapshot) -> dict[str, tuple[str, ...]]:
 
 
 def _of_panels(state: Snapshot) -> dict[str, tuple[str, ...]]:
-    tau, counters = state.tau, state.counters
+    counters = state.counters
     known: dict[str, tuple[str, ...]] = {
-        r" (\d+)/min ": (str(tau.firings_last_minute),),
-        r"fired (\S+) times": (count(tau.firings_total),),
-        r"mean short (\S+)": (duration(tau.short_s),),
         r"ended (\S+) done": (count(counters.completed),),
         r"by real length, (\S+) done": (count(counters.completed),),
     }

@@ -13,6 +13,7 @@ from random import Random
 
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.state.snapshot import (
+    ArrivalTurn,
     BackendState,
     ClassStats,
     ClientState,
@@ -76,10 +77,15 @@ class Asked:
     start_s: float = 0.0
     end_s: float = 0.0
     wait_fcfs_s: float = 0.0
+    slot_fcfs: int = 0
 
     @property
     def wait_s(self) -> float:
         return self.start_s - self.at_s
+
+    @property
+    def end_fcfs_s(self) -> float:
+        return self.at_s + self.wait_fcfs_s + self.end_s - self.start_s
 
 
 def by_arrival(asked: Asked) -> float:
@@ -110,8 +116,8 @@ class Scene:
 
     def __init__(self, load: float) -> None:
         self.asked = list(_asked(load, Random(92)))
-        for each, start_s, _ in serve(self.asked, by_arrival):
-            each.wait_fcfs_s = start_s - each.at_s
+        for each, start_s, slot in serve(self.asked, by_arrival):
+            each.wait_fcfs_s, each.slot_fcfs = start_s - each.at_s, slot
         for each, start_s, slot in serve(self.asked, by_size):
             took_s = each.prefill_s + (each.row.tokens or 0) / TOKENS_PER_S
             each.start_s, each.end_s = start_s, start_s + took_s
@@ -180,6 +186,9 @@ class Scene:
             clients=_clients(waits, runs, done),
             stats_paired=_stats(done, lambda each: each.wait_s),
             stats_fcfs=_stats(done, lambda each: each.wait_fcfs_s),
+            in_order=tuple(
+                _in_order(each, t) for each in self.asked if each.at_s <= t < each.end_fcfs_s + 600.0
+            ),
         )
         return judged(state)
 
@@ -210,6 +219,7 @@ class Scene:
                 why=f"{rank - 1} requests with a shorter predicted answer go first.",
                 rank_fcfs=at[each.row.id],
                 eta_fcfs_s=fcfs_s[each.row.id],
+                expected_s=each.cost_s,
             )
             for rank, each in enumerate(order, 1)
         )
@@ -312,6 +322,12 @@ def _starts(runs: list[Asked], order: Iterable[Asked], t: float) -> Iterator[tup
     for each in order:
         yield each.row.id, free[0]
         heapreplace(free, free[0] + each.cost_s)
+
+
+def _in_order(asked: Asked, t: float) -> ArrivalTurn:
+    begun_at = STARTED_AT + asked.at_s + asked.wait_fcfs_s
+    ended_at, known = STARTED_AT + asked.end_fcfs_s, asked.end_fcfs_s <= t
+    return ArrivalTurn(asked.row.id, "local", asked.slot_fcfs, asked.wait_fcfs_s, begun_at, ended_at, known)
 
 
 def _running(asked: Asked, t: float) -> RunningRequest:

@@ -496,11 +496,11 @@ async def test_a_panel_takes_all_the_room_and_the_deck_turns() -> None:
         assert "queue ─" not in it.text
         await it.press("2")
         assert "2 queue" in it.text
-        assert "3 tau" not in it.text
+        assert "3 timeline" not in it.text
         await it.press("escape", "z", "z")
-        assert "3 tau" in it.text
+        assert "3 timeline" in it.text
     async with bench(size=(80, 24)) as it:
-        for key, name in (("right", "gpu"), ("left", "tau"), ("l", "gpu"), ("h", "tau")):
+        for key, name in (("right", "gpu"), ("left", "timeline"), ("l", "gpu"), ("h", "timeline")):
             await it.press(key)
             assert it.app.focused is not None
             assert it.app.focused.id == name
@@ -657,7 +657,7 @@ async def test_the_mouse_chooses_opens_sorts_and_goes_where_it_clicks() -> None:
         await it.press()
         assert isinstance(it.app.screen, PageScreen)
     async with bench(size=(80, 24)) as it:
-        await it.pilot.click("#tau", offset=(11, 0))
+        await it.pilot.click("#timeline", offset=(16, 0))
         await it.press()
         assert it.app.focused is not None
         assert it.app.focused.id == "gpu"

@@ -30,7 +30,7 @@ from tui.app import Top
 from tui.braille import Dots
 from tui.history import History
 from tui.keys import KEYS
-from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
+from tui.layout import DECK, PANELS, PICTURES, SizeHint, has_deck, plan
 from tui.panels import clients, header, models, plots, stats, tau
 from tui.panels.detail import detail
 from tui.panels.requests import QUEUE, RECENT, RUNNING, starts
@@ -281,8 +281,10 @@ def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: SizeHint)
 
 def test_larger_screens_show_every_panel_the_small_one_a_panel_of_the_deck() -> None:
     for width, height in ((120, 40), (200, 60)):
-        assert set(PANELS) <= set(plan(width, height, SizeHint(queue=4, sessions=1)))
-        assert set(PANELS) - set(plan(width, height, SizeHint(queue=4))) == {"sessions"}
+        for picture in PICTURES:
+            others = set(PICTURES) - {picture}
+            assert set(PANELS) - set(plan(width, height, SizeHint(picture=picture, sessions=1))) == others
+        assert set(PANELS) - set(plan(width, height, SizeHint())) == {*PICTURES[1:], "sessions"}
         assert not has_deck(width, height)
     for name in DECK:
         small = {"header", "footer", "running", "queue", name}
@@ -399,10 +401,6 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
 @pytest.mark.parametrize(
     ("painter", "fields", "size", "words"),
     [
-        (tau.body, of_tau(tau_s=240.0, guards=False), (40, 4), "limit 4m00|not used by this policy|!…"),
-        (tau.body, of_tau(tau_s=63.0, source="profile full, decoding faster"), (40, 4), "limit 1m03 profile"),
-        (tau.body, of_tau(tau_s=None, recent=(), firings_total=0), (40, 6), "limit off|fired 0 times"),
-        (tau.body, of_tau(mu_short_s=40.0), (80, 4), "mean short 2.1s|taken as 40s"),
         (stats.body, {"stats_fcfs": ()}, (42, 9), "!by arrival|wait n"),
         (stats.body, {"stats_paired": MANY}, (42, 9), "S 1.1k"),
         (stats.body, {"stats_fcfs": QUICK}, (42, 9), "+"),

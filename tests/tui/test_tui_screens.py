@@ -216,19 +216,26 @@ async def test_the_sessions_are_in_the_deck_of_a_small_screen_while_there_are_an
         assert "no session of an agent yet" in it.text
 
 
-async def test_rows_that_the_queue_does_not_need_are_the_graphs() -> None:
+async def test_rows_that_the_queue_does_not_need_are_those_of_ended_requests() -> None:
     snapshot, _, hardware = played("busy", 1)
     short = judged(replace(snapshot, queue=snapshot.queue[:3], waiting=WaitingState(3)))
-    async with bench(short, hardware=hardware) as it:
-        assert "0 graph" in it.text
+    async with bench(short, hardware=hardware, size=(120, 50)) as it:
+        rows = it.text.count("✓ done")
         assert all(row.id in it.text for row in short.queue)
-        for state, later_s, graphed in ((snapshot, 1.0, False), (short, 20.0, False), (short, 60.0, True)):
+        for state, later_s, more in ((snapshot, 1.0, False), (short, 20.0, False), (short, 60.0, True)):
             it.app.take(replace(state, uptime_s=snapshot.uptime_s + later_s))
             text = await settled(it.app, it.pilot)
-            assert ("0 graph" in text) is graphed, "panels do not jump with every answer"
-            assert all(row.id in text for row in state.queue[:15])
-        await it.press("0", "z")
-        assert "tokens/s" in it.text
+            assert (text.count("✓ done") == rows) is more, "panels do not jump with every answer"
+            assert all(row.id in text for row in state.queue[:10])
+
+
+async def test_a_picture_takes_the_place_of_another() -> None:
+    async with bench() as it:
+        for key, name in (("0", "graph"), ("8", "plots"), ("3", "timeline")):
+            await it.press(key)
+            assert f"{key} {name} ─" in it.text
+            assert it.app.focused is not None
+            assert it.app.focused.id == name
 
 
 async def test_hardware_that_appears_later_gets_its_room() -> None:

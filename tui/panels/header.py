@@ -113,19 +113,20 @@ def _state(view: ViewState, width: int) -> Line:
     tau_s, full = state.tau.tau_s, state.queue_capacity and state.waits >= _FULL * state.queue_capacity
     limit = duration(tau_s) if tau_s and state.tau.guards else "off"
     busy, slots = state.slots
+    fired = Line(" fired ", "faint").add(count(state.tau.firings_total)) if limit != "off" else Line()
     squares = Line("slots ", "faint")
     if 0 < slots <= 8:
         squares.add("■" * busy, "accent").add("□" * (slots - busy), "faint").add(" ")
     order = Line(" ").add("order ", "faint").add(state.policy, "strong")
     pieces = [
         order.add(f" for {state.displaced_policy}" if state.displaced_policy else "", "warn"),
-        Line("τ ", "faint").add(limit, "ink" if limit != "off" else "soft"),
+        Line("τ ", "faint").add(limit, "ink" if limit != "off" else "soft").join(fired),
         squares.add(f"{busy}/{slots}"),
         Line("waiting ", "faint").add(count(state.waits), "alert" if full else "strong"),
         Line(f"load {window(state)} ", "faint").add(share(state.utilisation)),
     ]
     if view.tau_lit:  # it has just promoted a request
-        pieces[1] = Line(f" τ {limit} ", "siren")
+        pieces[1] = Line(f" τ {limit} ", "siren").join(fired)
     if per_minute is not None:
         pieces.append(Line("done ", "faint").add(count(per_minute)).add("/min", "faint"))
     line, where = flow(pieces, width, gap=4 if width > 100 else 2), Line(view.where, "faint")

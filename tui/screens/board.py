@@ -16,9 +16,9 @@ from clairvoyant_cli.state.snapshot import PolicyOutlook, QueuedRequest, Running
 from tui.formatting import CLASS_LETTER, count, duration
 from tui.history import RECENTLY_S
 from tui.keys import KEYS, MOVES
-from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
+from tui.layout import DECK, PANELS, PICTURES, SizeHint, has_deck, plan
 from tui.palette import THEMES
-from tui.panels import hardware, header, models, plots, sessions, stats, tau
+from tui.panels import hardware, header, models, plots, sessions, stats, tau, timeline
 from tui.panels.detail import detail
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.panels.sessions import SESSIONS
@@ -90,7 +90,7 @@ class BoardScreen(Screen[None]):
             Canvas("header", header.header),
             Table("running", RUNNING, _running_facts),
             Table("queue", QUEUE, _queue_facts),
-            Panel("tau", tau.body, tau.facts),
+            Panel("timeline", timeline.timeline, timeline.facts),
             Panel("gpu", hardware.body, hardware.facts, of_daemon=False),
             Panel("models", models.body, models.facts),
             Panel("stats", stats.body, stats.facts),
@@ -173,6 +173,8 @@ class BoardScreen(Screen[None]):
             self.notify("no session of an agent yet", timeout=3)
             return
         wish = replace(wish, maximised=wish.maximised and name)
+        if name in PICTURES:
+            wish = replace(wish, picture=name)
         if name in DECK and has_deck(*self.size):
             wish = replace(wish, deck=name)
             self.host.remember(deck=name)

@@ -1,0 +1,186 @@
+"""Draws who had which slot and who has it next, and below it the same requests in order of arrival."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil
+from statistics import fmean
+
+from clairvoyant_cli.state.snapshot import AnswerPart, FinishedRequest, RunningRequest, Snapshot
+from tui.formatting import class_tone, duration, short_names
+from tui.styled_text import Line, Tone, cell, gathered
+from tui.view_state import ViewState
+
+_TICKS_S = (5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0)
+_TICKS = 6  # in the past
+_PAST = 0.6  # the share of the width
+_BARS = 8  # of mean length that the past has room for in a slot
+_LABEL = 10
+_MOST_SLOTS = 16  # of a server
+
+Slot = tuple[str, int]  # a server's name and the number of its slot, from 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A request, or a part of one, in a slot."""
+
+    begun_at: float
+    ended_at: float
+    tone: Tone
+    waited_s: float | None = None  # before it, None if that is told elsewhere
+    by_tau: bool = False
+    cut: bool = False
+    known: bool = True  # it is no forecast
+
+
+def facts(view: ViewState) -> Line:
+    state = view.state
+    short, other = ([*each][:1] for each in (state.stats_paired, state.stats_fcfs))
+    if not state.gain.settled or not short or not short[0].wait.n or not other:
+        return Line(" above as served, below in order of arrival ", "soft")
+    waits = Line(" short waits ", "soft").add(duration(short[0].wait.p50), "strong")
+    return waits.add(", in order of arrival ", "soft").add(f"{duration(other[0].wait.p50)} ", "strong")
+
+
+def timeline(view: ViewState, width: int, height: int) -> list[Line]:
+    """Draw a line for each slot, or two with the waits if there is room, twice, about an axis of time."""
+    state, room = view.state, max(1, (height - 1) // 2)
+    labels = dict(islice(_labels(state).items(), room))
+    served, in_order = as_served(view), as_arrived(view)
+    cells = max(1, width - _LABEL)
+    past = round(_PAST * cells)
+    tick_s = _tick_s(view)
+    step_s = _TICKS * tick_s / past
+    left_at = (view.now // step_s - past) * step_s
+    with_waits = len(labels) * 2 <= room
+
+    def rows(bars: dict[Slot, list[Bar]], name: str, solid: str, begins: str) -> Iterator[Line]:
+        for slot, label in labels.items():
+            line = Line(cell(label or f"{name} {slot[1]}", _LABEL), "faint")
+            yield line.join(strip(bars.get(slot, ()), left_at, step_s, cells, past, solid, begins))
+            if with_waits:
+                yield Line(" " * _LABEL).join(_waits(bars.get(slot, ()), left_at, step_s, cells))
+
+    axis = Line(" " * _LABEL).join(_axis(past, cells, step_s, tick_s))
+    return [*rows(served, "slot", "█", "▐"), axis, *rows(in_order, "arrival", "▄", "▗")]
+
+
+def as_served(view: ViewState) -> dict[Slot, list[Bar]]:
+    """Return the requests that ended, those that run with their predicted end, and the predicted starts."""
+    state, bars = view.state, dict[Slot, list[Bar]]()
+    rows: tuple[FinishedRequest | RunningRequest, ...] = (*view.history.finished.values(), *state.running)
+    for row in rows:
+        for slot, bar in _parts(row, state.taken_at):
+            bars.setdefault(slot, []).append(bar)
+    slots = _labels(state)
+    free_at = {slot: max((bar.ended_at for bar in bars.get(slot, ())), default=0.0) for slot in slots}
+    for each in sorted(state.queue, key=lambda row: row.eta_s or 0.0):
+        able = [slot for slot in slots if not each.backends or slot[0] in each.backends]
+        if each.eta_s is None or each.expected_s is None or not able:
+            continue
+        slot = min(able, key=free_at.__getitem__)
+        begun_at = max(state.taken_at + each.eta_s, free_at[slot])
+        free_at[slot] = begun_at + each.expected_s
+        tone = class_tone(each.predicted.length_class)
+        bars.setdefault(slot, []).append(
+            Bar(begun_at, free_at[slot], tone, each.age_s + each.eta_s, known=False)
+        )
+    return bars
+
+
+def _parts(row: FinishedRequest | RunningRequest, now: float) -> Iterator[tuple[Slot, Bar]]:
+    tone = class_tone(row.predicted.length_class)
+    parts: tuple[AnswerPart, ...] = row.parts
+    if isinstance(row, FinishedRequest):
+        ended_at, begun_at = row.finished_at, row.finished_at - row.sojourn_s + row.waited_s
+    else:
+        ended_at, begun_at = now, now - row.elapsed_s
+    by_tau, waited_s = row.dispatched_by == "tau", row.waited_s
+    for part in parts[:-1] if parts else ():
+        bar = Bar(part.began_at, part.ended_at or ended_at, tone, None, cut=True)
+        yield (part.backend, part.slot or 0), bar
+    if row.slot is not None:
+        begun_at = parts[-1].began_at if parts else begun_at
+        yield (row.backend, row.slot), Bar(begun_at, ended_at, tone, waited_s, by_tau=by_tau)
+        if isinstance(row, RunningRequest) and row.eta_s:
+            yield (row.backend, row.slot), Bar(now, now + row.eta_s, tone, known=False)
+
+
+def as_arrived(view: ViewState) -> dict[Slot, list[Bar]]:
+    """Return the slots in order of arrival, as the daemon's replay has them."""
+    state, ended = view.state, view.history.finished.values()
+    classes = {row.id: row.predicted.length_class for row in ended}
+    classes |= {row.id: row.predicted.length_class for row in state.alive}
+    bars = dict[Slot, list[Bar]]()
+    for turn in state.in_order:
+        tone: Tone = class_tone(classes[turn.id]) if turn.id in classes else "faint"
+        begun_at, known = turn.begun_at, turn.known or turn.ended_at <= view.now
+        bar = Bar(begun_at, turn.ended_at, tone, turn.waited_s, known=known)
+        halves = [bar]
+        if not known and begun_at < view.now:
+            halves = [
+                Bar(begun_at, view.now, tone, turn.waited_s),
+                Bar(view.now, turn.ended_at, tone, known=False),
+            ]
+        bars.setdefault((turn.backend, turn.slot), []).extend(halves)
+    return bars
+
+
+def strip(
+    bars: Iterable[Bar], left_at: float, step_s: float, width: int, now: int, solid: str, begins: str
+) -> Line:
+    """Draw the bars of a slot; `now` is the cell of the present."""
+    drawn: list[tuple[str, Tone]] = [(" ", "track")] * width
+    drawn[now] = "│", "track"
+    for bar in sorted(bars, key=lambda each: each.begun_at):
+        left, right = (bar.begun_at - left_at) / step_s, (bar.ended_at - left_at) / step_s
+        first, last = int(left) if left > 0 else -1, ceil(right) - 1
+        body = solid if bar.known else "░"
+        for x in range(max(first, 0), min(max(last, first), width - 1) + 1):
+            drawn[x] = body, bar.tone
+        if 0 <= first < width and bar.waited_s is not None:
+            drawn[first] = ("τ", "alert") if bar.by_tau else (begins if bar.known else "▒", bar.tone)
+        if bar.cut and 0 <= last < width:
+            drawn[last] = "╎", "alert"
+    return gathered(drawn)
+
+
+def _waits(bars: Iterable[Bar], left_at: float, step_s: float, width: int) -> Line:
+    """Write under each bar how long it waited, where there is room."""
+    line = Line()
+    for bar in sorted(bars, key=lambda each: each.begun_at):
+        at = int((bar.begun_at - left_at) // step_s)
+        if bar.waited_s is None or at < line.width + bool(line) or at < 0:
+            continue
+        text = duration(bar.waited_s)
+        if at + len(text) <= width:
+            line.pad(at).add(text, "soft" if bar.known else "faint")
+    return line
+
+
+def _axis(past: int, width: int, step_s: float, tick_s: float) -> Line:
+    line = Line()
+    for number in range(1 - _TICKS, 2 * _TICKS):
+        text = f"{'−' if number < 0 else '+'}{duration(abs(number) * tick_s)}" if number else "now"
+        x = past + round(number * tick_s / step_s)
+        if x >= line.width + 1 and x + len(text) <= width:
+            line.pad(x).add(text, "faint" if number else "soft")
+    return line
+
+
+def _tick_s(view: ViewState) -> float:
+    """Return the seconds between two marks of the axis: the past has room for some answers of mean length."""
+    took_s = [row.sojourn_s - row.waited_s for row in view.history.finished.values() if row.slot is not None]
+    wish_s = _BARS * fmean(took_s) / _TICKS if took_s else 0.0
+    return next((tick_s for tick_s in _TICKS_S if tick_s >= wish_s), _TICKS_S[-1])
+
+
+def _labels(state: Snapshot) -> dict[Slot, str]:
+    """Return the slots of all servers, with their labels if there are several servers."""
+    names = short_names([each.name for each in state.backends]) if len(state.backends) > 1 else {}
+    return {
+        (server.name, slot): f"{names[server.name][: _LABEL - 4]} {slot}" if names else ""
+        for server in state.backends
+        for slot in range(min(server.slots, _MOST_SLOTS))
+    }

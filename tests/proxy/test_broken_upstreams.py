@@ -136,31 +136,6 @@ async def test_an_answer_in_the_middle_of_an_upload_arrives(path: str) -> None:
         await client.rest()
 
 
-async def test_a_keep_alive_connection_closed_while_idle_is_not_used_again() -> None:
-    closed = asyncio.Event()
-
-    async def script(it: Conversation) -> None:
-        await it.request()
-        it.send(answer(b"one"))
-        it.writer.close()
-        await it.writer.wait_closed()
-        closed.set()
-
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
-        for _ in range(5):
-            assert (await client.ask(PLAIN)).body == b"one"
-            await closed.wait()
-            # The end of the connection is read before another request is sent on it.
-            while daemon.pool.first.upstream._idle:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0)
-            closed.clear()
-        assert upstream.connections == 5
-
-
 async def test_bytes_after_an_answer_never_reach_the_next_client() -> None:
     """A connection that says more than it was asked is not used again."""
 

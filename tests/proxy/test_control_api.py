@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
@@ -30,10 +29,10 @@ from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import decode
-from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
+from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import DEFAULT_MODEL, Engine, Replay, tabled
-from tests.fakes.serving import asked, replaying, serving, until
+from tests.fakes.serving import asked, replaying, until
 
 LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
 
@@ -65,16 +64,6 @@ async def test_the_state_is_a_snapshot(daemon: Daemon) -> None:
     assert all(each.prompt is None for each in state.queue), "prompts are not shown unless asked for"
     assert b"endless" not in answer.content
     assert health == {"status": "serving", "version": state.daemon_version, "backends": {"ollama": "up"}}
-
-
-async def test_the_event_stream_follows(daemon: Daemon) -> None:
-    async with ControlClient(daemon.base_url) as control:
-        async for state in control.stream():
-            if state.mode == "paused":
-                break
-            if state.mode == "serving":
-                await control.act("pause")
-    assert daemon.snapshot().mode == "paused"
 
 
 async def test_a_reader_gets_no_more_states_than_it_has_use_for(daemon: Daemon) -> None:
@@ -303,54 +292,6 @@ async def test_actions_take_json_alone(daemon: Daemon, kind: str) -> None:
     assert daemon.snapshot().mode == "serving"
 
 
-async def test_keys_and_tokens(tmp_path: Path) -> None:
-    keys, token, backend_key = (tmp_path / name for name in ("keys", "token", "backend"))
-    for path, text in (
-        (keys, "# ours\nann:key-of-ann\nsomebodys-key\n"),
-        (token, "secret\n"),
-        (backend_key, "upstream"),
-    ):
-        path.write_text(text)
-        path.chmod(0o600)
-    backend = Replay(Engine(answer_tokens=LENGTHS))
-    async with (
-        replaying(
-            backend, api_key_file=str(keys), admin_token_file=str(token), backend_key_file=str(backend_key)
-        ) as daemon,
-        httpx.AsyncClient(base_url=daemon.base_url) as client,
-    ):
-        body = {"model": "replay", "messages": [{"role": "user", "content": "0.1 short"}]}
-        assert (await client.post("/api/chat", json=body)).status_code == 401
-        assert (await client.get("/api/tags", headers={"Authorization": "Bearer wrong"})).status_code == 401
-        for headers in ({"Authorization": "Bearer key-of-ann"}, {"X-Api-Key": "somebodys-key"}):
-            assert (await client.post("/api/chat", json=body, headers=headers)).status_code == 200
-        assert [each.client for each in daemon.snapshot().recent] == ["ann", "key-3"]
-        assert (await client.get("/_clairvoyant/state")).status_code == 401
-        assert (await client.get("/_clairvoyant/health")).status_code == 200
-        async with ControlClient(daemon.base_url, "secret") as control:
-            assert (await control.snapshot()).counters.completed == 2
-
-
-def _open_to_others(path: Path) -> dict[str, str]:
-    path.write_text("key")
-    path.chmod(0o644)
-    return {"api_key_file": str(path)}
-
-
-async def test_what_would_be_unsafe_does_not_start(tmp_path: Path) -> None:
-    unsafe: list[dict[str, Any]] = [
-        {"listen": "0.0.0.0:0"},
-        {"listen": "0.0.0.0:0", "api_key_file": str(tmp_path / "none")},
-        _open_to_others(tmp_path / "open"),
-        {"admin_token_file": str(tmp_path / "absent")},
-    ]
-    for settings in unsafe:
-        with pytest.raises(ClairvoyantError) as refused:
-            async with serving("http://127.0.0.1:9", **settings):
-                pass
-        assert "\n" not in str(refused.value)
-
-
 async def test_what_an_operator_says_is_one_line_of_the_log(daemon: Daemon) -> None:
     async with ControlClient(daemon.base_url) as control:
         await control.act("pause", {"x": "a\n2026 I forged\x1b[31m", "y": "z" * 500})
@@ -382,20 +323,6 @@ async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool)
 
 
 # -- shared answers ------------------------------------------------------------------------------------------
-
-
-async def test_many_readers_of_the_outlook_cost_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    played: list[SnapshotBuilder] = []
-    outlook = SnapshotBuilder.outlook_steps
-
-    def counted(self: SnapshotBuilder) -> Iterator[list[PolicyOutlook]]:
-        played.append(self)
-        return outlook(self)
-
-    monkeypatch.setattr(SnapshotBuilder, "outlook_steps", counted)
-    answers = await asyncio.gather(*(daemon.control.shared["outlook"].next() for _ in range(40)))
-    assert len(played) == 1
-    assert len(set(answers)) == 1
 
 
 async def test_a_thousand_readers_cost_one_state(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

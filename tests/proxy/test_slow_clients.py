@@ -253,15 +253,3 @@ async def test_a_crowd_of_silent_connections_leaves_room_for_who_asks() -> None:
         newcomer = await crowd.enter_async_context(raw_client(daemon.base_url))
         assert (await newcomer.ask(CHAT)).status == 200
         assert (await regular.ask(get("/_clairvoyant/health", host="localhost"))).status == 200
-
-
-async def test_where_all_are_served_one_more_is_told_so() -> None:
-    async with (
-        before(silent, max_connections=1, client_timeout=60.0) as daemon,
-        raw_client(daemon.base_url) as served,
-    ):
-        served.send(CHAT)
-        await until(daemon, lambda s: len(s.running) == 1)
-        async with raw_client(daemon.base_url) as one_more:
-            got = await one_more.response()
-            assert (got.status, got.value("connection")) == (503, b"close")

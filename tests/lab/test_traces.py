@@ -37,12 +37,6 @@ def test_a_mooncake_trace_in_milliseconds_and_gzipped(tmp_path: Path) -> None:
     assert workload.kind.tolist() == [SHORT, MEDIUM]
 
 
-def test_token_counts_without_times_arrive_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.csv"
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nXXX,107,15\nXXX,396,513\n")
-    assert read_history(path).workload.arrival_s.tolist() == [0.0, 0.0]
-
-
 def test_a_history_with_predictions_and_prompts(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     rows = [
@@ -85,11 +79,6 @@ def test_an_invalid_file_is_refused_in_one_line(tmp_path: Path, name: str, text:
     path.write_text(text)
     with pytest.raises(ClairvoyantError, match=complaint):
         read_history(path)
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ClairvoyantError, match="cannot read"):
-        read_history(tmp_path / "nowhere.csv")
 
 
 def test_a_file_that_is_not_gzipped_despite_its_name(tmp_path: Path) -> None:

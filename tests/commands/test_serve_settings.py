@@ -13,14 +13,12 @@ import clairvoyant_cli.main
 from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.commands import serve
 from clairvoyant_cli.commands.setup import load_working_predictor, urgency_predictor
-from clairvoyant_cli.config import MAX_SLOTS, ServeConfig, load_serve_config
-from clairvoyant_cli.doctor.proxy import _port
+from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.system import run
 from predictor.loading import MODELS
 from predictor.record import UNKNOWN, PromptView
-from profiles import records
 from tests.fakes.calibrating import replay
 from tests.fakes.daemon_process import daemon_process
 
@@ -172,18 +170,6 @@ def test_an_invalid_value_is_refused(flag: str, value: str, why: str) -> None:
     assert why in refusal("serve", flag, value)
 
 
-def test_the_bounds_themselves_are_taken() -> None:
-    config = load_serve_config({"slots": MAX_SLOTS, "queue_capacity": 1, "history_days": 36_500}, env={})
-    assert (config.slots, config.queue_capacity) == (1024, 1)
-    assert MAX_SLOTS == records.MAX_SLOTS
-
-
-def test_a_client_variable_that_is_no_url_has_no_port() -> None:
-    assert _port("http://[::1") is None
-    assert _port("127.0.0.1:99999") is None
-    assert _port("127.0.0.1:8080") == 8080
-
-
 # -- interrupted before it serves -------------------------------------------------------------------------
 
 
@@ -256,3 +242,15 @@ def test_what_is_run_is_closed_whatever_comes(monkeypatch: pytest.MonkeyPatch) -
         run(main)
     with pytest.raises(RuntimeError, match="cannot reuse"):
         main.send(None)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_sample_configuration_is_valid_and_sets_nothing() -> None:
+    assert load_serve_config({}, file=ROOT / "docs" / "config.sample.toml", env={}) == ServeConfig()
+
+
+def test_an_unknown_environment_variable_is_an_error() -> None:
+    with pytest.raises(ClairvoyantError, match="unknown environment variable"):
+        load_serve_config({}, env={"CLAIRVOYANT_SERVE_MODELS": "x"})

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from clairvoyant_cli.commands.number_format import seconds
 from clairvoyant_cli.commands.time_spans import FARTHEST_S, date, when
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
@@ -83,3 +84,8 @@ def test_an_impossible_profile_is_not_used(change: dict[str, Any], why: str, tmp
     result = CliRunner().invoke(cli, ["profiles", "show", PROFILE.name, "--db", str(db)])
     assert isinstance(result.exception, ClairvoyantError), result.exception
     assert why in str(result.exception)
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "-"), (0.000812, "0.001 s"), (1234.5, "1234 s")])
+def test_seconds_are_shown_to_be_compared(value: float | None, text: str) -> None:
+    assert seconds(value) == text

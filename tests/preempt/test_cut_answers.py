@@ -275,35 +275,6 @@ async def suspended(way: str = "raw", server: Server | None = None, **settings: 
 
 
 @virtually
-async def test_who_leaves_while_suspended_costs_nothing_more() -> None:
-    async with suspended() as it:
-        it.long.leave()
-        await until(it.daemon, lambda s: s.counters.client_cancelled == 1)
-        it.engine.thaw()
-        assert (await it.short.response()).status == 200
-        await until(it.daemon, lambda s: not s.running and not s.queue)
-        assert it.engine.counts.arrived == 2
-
-
-@virtually
-async def test_what_is_suspended_ends_before_the_daemon_does() -> None:
-    async with suspended() as it:
-        it.daemon.drain()
-        it.engine.thaw()
-        answer = await it.long.response()
-        assert json.loads(answer.body.splitlines()[-1])["done"] is True
-
-
-@virtually
-async def test_the_operator_may_stop_one_that_is_suspended() -> None:
-    async with suspended() as it:
-        row = next(each for each in it.daemon.snapshot().queue if each.cuts)
-        assert it.daemon.dispatcher.cancel(row.id)
-        await until(it.daemon, lambda s: s.counters.operator_cancelled == 1)
-        assert not (await it.long.response()).whole
-
-
-@virtually
 async def test_a_server_that_cannot_go_on_is_no_faked_ending() -> None:
     async with suspended() as it:
         it.daemon.pool.first.traits.profiles = ()
@@ -311,24 +282,6 @@ async def test_a_server_that_cannot_go_on_is_no_faked_ending() -> None:
         assert not (await it.long.response()).whole
         state = await until(it.daemon, lambda s: s.counters.upstream_error == 1)
         assert not state.running
-
-
-@pytest.mark.parametrize("way", ["raw", "prefill"])
-async def test_it_waits_for_a_server_that_is_away_when_it_would_go_on(way: str) -> None:
-    server = Server()
-    async with suspended(way, server) as it:
-        await server.stop()
-        await until(it.daemon, lambda s: s.backends[0].state == "down" and is_suspended(s))
-        it.engine.thaw()
-        await server.start()
-        it.daemon.pool.first.look_now()
-        assert (await it.short.response()).status == 200
-        cut = await it.long.response()
-        uncut = await it.short.ask(body("/api/chat", LONG, stream=True))
-        assert objects(cut.body) == objects(uncut.body)
-        state = it.daemon.snapshot().counters
-        assert (state.cuts, state.resumes, state.upstream_error) == (1, 1, 0)
-        assert state.repeats == 1, "of the short one, which the server took with it"
 
 
 @virtually
@@ -459,3 +412,13 @@ async def test_a_server_that_would_wake_is_asked_for_its_settings_only_at_work(
         await cut_once(daemon, client, "/api/chat", stream=True)
         assert asked
         assert daemon.snapshot().counters.cuts == 1
+
+
+@virtually
+async def test_what_its_server_keeps_running_without_its_client_is_not_cut() -> None:
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        asked = body("/v1/chat/completions", LONG, stream=True)
+        client.send(asked.replace(b"\r\n", b"\r\nX-Conversation-Id: mine\r\n", 1))
+        state = await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
+        assert state.running[0].uncut == "the server goes on without its client"
+        assert (await client.response()).status == 200

@@ -248,15 +248,6 @@ async def put_off() -> AsyncIterator[tuple[Daemon, Reading, RawClient, RawClient
         yield daemon, server, client, other
 
 
-async def test_a_daemon_that_drains_answers_what_it_has_cut() -> None:
-    async with put_off() as (daemon, server, client, other):
-        daemon.drain()
-        server.read.set()
-        server.free.set()
-        assert (await client.response()).body == ANSWER
-        assert (await other.response()).status == 200
-
-
 async def test_the_limit_of_waiting_is_not_for_what_was_cut() -> None:
     late_s = 0.0
     async with reading(max_wait=10.0, clock=lambda: time.monotonic() + late_s) as (daemon, server, client):

@@ -24,20 +24,6 @@ async def test_a_chat_is_read_a_list_is_passed_on_and_a_tunnel_refused() -> None
     )
 
 
-async def test_without_keys_a_request_counts_for_its_address_and_is_shown_by_its_header() -> None:
-    door = daemon_parts().admission.judge_head
-    names = [door(asking()), door(asking(x_clairvoyant_client="bob"))]
-    shown = [(each.client, each.shown_name) for each in names if isinstance(each, ReadBody)]
-    assert shown == [("ann", "ann"), ("ann", "bob")]
-
-
-async def test_a_request_takes_a_free_slot_and_the_next_one_waits() -> None:
-    parts = daemon_parts()
-    first, second = parts.queued("0.9 essay"), parts.queued("0.1 question")
-    assert (parts.on(first), parts.on(second)) == ("mac", "")
-    assert (first.job.p_long, second.job.p_long) == (0.9, 0.1)
-
-
 async def test_a_title_lets_the_question_pass_that_it_comes_along_with() -> None:
     parts = daemon_parts()
     title = parts.queued("### Task:\nGenerate a concise title for the chat.")
@@ -79,18 +65,6 @@ async def test_what_asks_for_nothing_needs_no_slot() -> None:
     parts.pool.first.status.remote_models = frozenset({"gpt-oss:120b-cloud"})
     assert isinstance(parts.ask("x", model="gpt-oss:120b-cloud"), PassOn)
     assert parts.stats.submitted == 0
-
-
-async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
-    parts = daemon_parts(capacity=1)
-    parts.queued("0.5 runs")
-    parts.queued("0.5 waits")
-    verdict = parts.ask("0.9 too much")
-    assert refused(verdict) == (503, "clairvoyant: the queue is full")
-    assert isinstance(verdict, Refused)
-    [server] = parts.pool.queue.fleet.servers.values()
-    assert verdict.refusal.retry_after_s == server.next_free_s(parts.now[0]) > 2.0
-    assert parts.stats.counters().rejected == 1
 
 
 async def test_more_than_can_wait_are_not_even_read() -> None:

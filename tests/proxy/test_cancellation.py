@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,7 +17,7 @@ from clairvoyant_cli.proxy.requests.relay import Relay
 from clairvoyant_cli.proxy.servers.released_slots import SHARED
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.snapshot import Snapshot
-from tests.fakes.llamacpp_server import LlamaServer
+from tests.fakes.llamacpp_server import LlamaServer, llama_server
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.replay_backend import Engine, Outcome, Replay, tabled
 from tests.fakes.scripted_upstream import Conversation, answer, answering, scripted
@@ -79,6 +80,27 @@ async def decoding(server: LlamaServer) -> None:
             [slot] = (await client.get(f"{server.base_url}/slots")).json()
             if slot["is_processing"] and slot["next_token"][0]["n_decoded"] > 2:
                 return
+
+
+@pytest.mark.real
+async def test_two_slots_and_the_one_that_is_left(tiny_model: Path) -> None:
+    """K is read from the server; while one of two slots drains, the other keeps working."""
+    with llama_server(tiny_model, slots=2) as server:
+        async with serving(server.base_url) as daemon, AsyncExitStack() as stack:
+            assert daemon.pool.first.slots == 2
+            clients = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in range(4)]
+            clients[0].send(ask("0.5 stays", 1000, stream=True))
+            clients[1].send(ask("0.5 leaves", 7000, stream=True))
+            await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"] * 2)
+            clients[2].send(ask("0.1 next", 4, stream=False))
+            clients[3].send(ask("0.2 after", 4, stream=False))
+            await until(daemon, lambda s: len(s.queue) == 2)
+            clients[1].leave()
+            for client in (clients[2], clients[3], clients[0]):
+                assert (await client.response(b"POST")).whole
+            last = daemon.snapshot()
+            assert (last.counters.completed, last.counters.client_cancelled) == (3, 1)
+            assert await busy_slots(server) == 0
 
 
 # -- on the replay backend, whose journal knows the order --------------------------------------------

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import httpx
 import msgspec
@@ -13,7 +12,6 @@ import pytest
 from clairvoyant_lab.virtual_time import VirtualLoop, run_virtually
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 import predictor
@@ -26,7 +24,6 @@ from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import starts
-from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import decode
 from clairvoyant_cli.state.snapshot import Snapshot
@@ -81,18 +78,6 @@ async def test_a_reader_gets_no_more_states_than_it_has_use_for(daemon: Daemon) 
             await next_of_seldom
 
 
-async def test_the_metrics_are_prometheus(daemon: Daemon) -> None:
-    async with httpx.AsyncClient(base_url=daemon.base_url) as client:
-        await client.get("/api/version")
-        answer = await client.get("/_clairvoyant/metrics")
-    families = {each.name: each for each in text_string_to_metric_families(answer.text)}
-    assert all(name.startswith(("clairvoyant_", "gen_ai_server_")) for name in families)
-    waiting = {s.labels["class"]: s.value for s in families["clairvoyant_requests_waiting"].samples}
-    assert (waiting["short"], waiting["long"]) == (1, 1)
-    assert families["clairvoyant_requests_running"].samples[0].value == 1
-    assert {"clairvoyant_requests", "clairvoyant_request_queue_time_seconds"} <= set(families)
-
-
 async def test_of_a_long_queue_the_first_rows_are_sent_and_all_are_counted(daemon: Daemon) -> None:
     for rows in (0, 1, 2):
         state = daemon.snapshots.snapshot(rows)
@@ -110,15 +95,6 @@ async def test_a_row_tells_why_it_waits_and_how_it_would_stand_in_order_of_arriv
     long, short = daemon.snapshot().queue
     assert short.why == "Held until an operator releases it."
     assert long.why.startswith("Dispatching is paused. First in the queue")
-
-
-async def test_the_verdict_is_the_first_that_an_operator_must_know(daemon: Daemon) -> None:
-    act = daemon.control._actions.run
-    assert daemon.snapshot().verdict.level in ("good", "alert")  # by how slow the backend seems
-    await act("pause", {})
-    assert daemon.snapshot().verdict.text == "Paused by an operator, 2 waiting"
-    await act("drain", {})
-    assert daemon.snapshot().verdict.text == "Draining: new requests are rejected, 2 waiting"
 
 
 async def test_each_action(daemon: Daemon) -> None:
@@ -298,11 +274,6 @@ async def test_what_an_operator_says_is_one_line_of_the_log(daemon: Daemon) -> N
     told = daemon.snapshot().log[-1].text
     assert told.startswith("operator: pause x=a?2026 I forged?[31m y=zzz")
     assert len(told) < 160
-
-
-def test_every_action_is_tried_above() -> None:
-    text = Path(__file__).read_text()
-    assert all(f'"{action}"' in text for action in COMMANDS)
 
 
 @pytest.mark.parametrize("shown", [False, True])

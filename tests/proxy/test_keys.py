@@ -51,6 +51,11 @@ def test_a_clients_file_is_the_owners_alone_if_it_holds_keys(
         read_clients(path)
 
 
+def test_a_file_of_keys_is_the_owners_alone(tmp_path: Path) -> None:
+    with pytest.raises(ClairvoyantError, match="chmod 600"):
+        read_keys(secret(tmp_path / "keys", "ann:key-of-ann", 0o644))
+
+
 def test_a_file_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_bytes(b"ann:key-of-ann\nben:\xff\xfe-secret\n")

@@ -257,16 +257,6 @@ async def test_a_server_that_serves_although_it_says_it_loads_is_found_out() -> 
             assert (await client.response(b"POST")).status == 200
 
 
-@pytest.mark.usefixtures("trials_at_once")
-async def test_what_is_never_ready_holds_nobody_up_for_longer_than_the_grace() -> None:
-    async with before_a_server(slots=1, policy="fcfs", outage_grace=0.3) as (server, daemon):
-        server.not_yet = {"never"}
-        async with clients(daemon, "never", "one", "two") as [never, *others]:
-            got = await never.response(b"POST")
-            assert (got.status, got.body) == (503, LOADING)
-            assert [(await each.response(b"POST")).status for each in others] == [200, 200]
-
-
 # -- shutting down -------------------------------------------------------------------------------
 
 

@@ -15,12 +15,6 @@ from clairvoyant_cli.proxy.servers.server_actions import RefusedError, ServerAct
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts
 
 
-async def test_work_goes_where_a_slot_is_free() -> None:
-    parts = daemon_parts("mac", "rtx", slots=2)
-    servers = [parts.on(parts.queued(f"0.5 number {n}")) for n in range(5)]
-    assert sorted(servers) == ["", "mac", "mac", "rtx", "rtx"]
-
-
 async def test_a_server_is_renamed_while_it_answers() -> None:
     parts = daemon_parts("other")
     (server,) = parts.pool
@@ -31,15 +25,6 @@ async def test_a_server_is_renamed_while_it_answers() -> None:
     parts.after(first, Answered(200))
     assert parts.on(second) == "llamacpp"
     assert [each.backend for each in parts.stats.recent] == ["llamacpp"]
-
-
-async def test_a_worker_that_is_down_takes_no_work() -> None:
-    parts = daemon_parts("mac", "rtx")
-    parts.becomes("mac", "down")
-    exchanges = [parts.queued(f"0.5 number {n}") for n in range(2)]
-    assert [parts.on(each) for each in exchanges] == ["rtx", ""]
-    parts.becomes("mac", "up")
-    assert parts.on(exchanges[1]) == "mac"
 
 
 async def test_a_worker_that_was_never_there_takes_none_while_another_is() -> None:
@@ -84,16 +69,6 @@ def offers(parts: DaemonParts, **models: set[str]) -> None:
         backend = parts.pool.named(name)
         backend.status.offered = frozenset(map(backend.adapter.known_as, offered))
         parts.lifecycle.changed(parts.pool.named(name))
-
-
-async def test_a_request_goes_to_who_has_its_model_and_waits_for_it() -> None:
-    parts = daemon_parts("mac", "rtx")
-    offers(parts, mac={"small"}, rtx={"small", "large:70b"})
-    first, second = parts.queued("0.5 a", model="large:70b"), parts.queued("0.5 b", model="LARGE:70b")
-    assert (parts.on(first), parts.on(second)) == ("rtx", "")
-    assert parts.on(parts.queued("0.9 c", model="small")) == "mac"
-    parts.after(first, Answered(200))
-    assert parts.on(second) == "rtx"
 
 
 async def test_a_model_that_comes_while_it_is_waited_for_is_found() -> None:

@@ -66,18 +66,6 @@ async def test_what_no_worker_took_up_goes_back_and_is_granted_again() -> None:
     assert exchange.waited_s(parts.now[0]) == 0.0
 
 
-async def test_another_worker_takes_what_the_first_one_could_not() -> None:
-    parts = daemon_parts("mac", "rtx")
-    first, second = parts.queued("0.2 a"), parts.queued("0.2 b")
-    assert {parts.on(first), parts.on(second)} == {"mac", "rtx"}
-    lost, other = (first, second) if parts.on(first) == "mac" else (second, first)
-    parts.becomes("mac", "down")
-    assert parts.after(lost, UNREACHABLE) == WaitAgain(AttemptEnd.UNREACHABLE)
-    assert parts.on(lost) == ""
-    parts.after(other, Answered(200))
-    assert parts.on(lost) == "rtx"
-
-
 @pytest.mark.parametrize("event", [UNREACHABLE, NOT_READY])
 async def test_who_comes_back_from_a_worker_while_all_goes_down_is_sent_away(event: NotTaken) -> None:
     parts = daemon_parts()

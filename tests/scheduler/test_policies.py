@@ -222,6 +222,10 @@ def test_a_change_of_policy_loses_nothing_and_keeps_promoted_jobs_in_front(polic
         scheduler.submit(Job(str(number), 0.0, p_long=0.5, cost_s=1.0 + number), 0.0)
     scheduler.promote("7", 0.0)
     scheduler.set_policy(policy, 1.0)
+    scheduler.pause()
+    assert repr(scheduler) == f"<Scheduler {policy.name}: 10 waiting, 0 running (paused)>"
+    assert scheduler.next(1.0) is None
+    scheduler.resume()
     order = drain(scheduler, 1.0)
     assert order[0] == "7"
     assert sorted(order) == [str(number) for number in range(10)]

@@ -33,27 +33,6 @@ def test_the_shipped_prompts_are_enough_for_a_burst_without_repeats() -> None:
     assert len(set(prompts)) == len(prompts)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{}",
-        '{"prompt": "a"}',
-        '{"prompt": "a", "tokens": 10}',
-        '{"prompt": "a", "tokens": 10, "class": "huge"}',
-        "not json",
-    ],
-)
-def test_invalid_prompts_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "prompts.jsonl"
-    file.write_text(text)
-    with pytest.raises(ClairvoyantError) as refused:
-        load_prompts(file)
-    assert "\n" not in str(refused.value)
-    with pytest.raises(ClairvoyantError, match="cannot read"):
-        load_prompts(tmp_path / "missing")
-
-
 def test_a_prompt_may_come_with_its_class_and_the_limit_of_its_answer(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     lines = ('"max_tokens": 40', '"max_tokens": 300, "class": "long"', '"tokens": 9, "max_tokens": 50')

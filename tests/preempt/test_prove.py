@@ -104,7 +104,7 @@ def proven(
     rate: float = 40.0,
 ) -> tuple[Prover, Engine]:
     """Run up to `steps` steps of a proof in virtual time; return the prover and the server."""
-    engine = make(speed=SPEED, answer_tokens=lengths)
+    engine = make(speed=SPEED, answer_tokens=lengths, stride=10)
 
     async def prove() -> Prover:
         clock = asyncio.get_running_loop().time
@@ -195,7 +195,7 @@ def test_interrupted_proof_resumes_and_drops_trials_of_other_settings() -> None:
     known = msgspec.json.decode(msgspec.json.encode(half.progress), type=type(half.progress))
 
     async def go_on(fingerprint: str) -> int:
-        engine = Engine(speed=SPEED, answer_tokens=hundred)
+        engine = Engine(speed=SPEED, answer_tokens=hundred, stride=10)
         clock = asyncio.get_running_loop().time
         async with (
             serve_app(Replay(engine).app) as url,

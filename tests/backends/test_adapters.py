@@ -128,32 +128,6 @@ async def test_who_never_answers_is_given_up_soon(monkeypatch: pytest.MonkeyPatc
     assert asked == ["/_clairvoyant/health", "/v1/models"]
 
 
-@NAMED
-def test_what_a_server_can_do_is_declared(adapter: Adapter) -> None:
-    abilities = [name for name in dir(Adapter) if name.isupper()]
-    assert {"CONTINUES", "PRIORITY", "REPORTS_SLOTS", "SWAPS_MODELS"} <= set(abilities)
-    ways = [way.name for way in adapter.CONTINUES]
-    assert ways
-    assert len(set(ways)) == len(ways)
-    assert all(
-        isinstance(getattr(adapter, name), bool)
-        for name in abilities
-        if name not in ("CAPS", "CONTINUES", "PRIORITY", "READ_AGAIN", "SPEAKS")
-    )
-    assert adapter_of(adapter.name) is adapter
-    assert adapter.title
-    assert adapter.start_command
-    assert adapter.get_model_command
-    assert adapter.route_of(b"POST", adapter.chat_path).work is Work.GENERATE
-    if adapter.SWAPS_MODELS:
-        assert adapter.keep_request("m", loaded=True) != adapter.keep_request("m", loaded=False)
-
-
-def test_no_two_servers_have_one_name() -> None:
-    assert len({adapter.name for adapter in SERVERS}) == len(SERVERS)
-    assert adapter_of("never heard of") is OTHER
-
-
 def body_of(adapter: Adapter, refusal: Refusal, family: Family) -> bytes:
     return adapter.render(refusal, Route(family, Work.PASS, Shape.OPAQUE))[1]
 

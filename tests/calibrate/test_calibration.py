@@ -1,22 +1,26 @@
 """A whole calibration against servers whose truth is known, in virtual time."""
 
 import asyncio
+import random
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 import pytest
 from clairvoyant_lab.virtual_time import run_virtually
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.backends.client import Client
-from clairvoyant_cli.calibrate.questions import long_questions, short_questions
-from clairvoyant_cli.calibrate.queueing import cs2, simulated_sojourns
+from clairvoyant_cli.backends.client import Client, TimedAnswer
+from clairvoyant_cli.calibrate.questions import LONG_CAP, long_questions, mixed, short_questions
+from clairvoyant_cli.calibrate.queueing import cs2, estimate, pk_wait_s, sojourns
 from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.calibrate.session import ServiceTime, Step
+from clairvoyant_cli.calibrate.server_speeds import at_once
+from clairvoyant_cli.calibrate.session import Step
 from clairvoyant_cli.errors import ClairvoyantError
-from profiles.records import Sample
+from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 from tests.fakes.calibrating import SMALL, measured, replay
 from tests.fakes.replay_backend import Engine, Service, digest
 
@@ -74,13 +78,6 @@ def test_two_slots_are_seen_and_kept_busy() -> None:
     check_against_the_journal(parallel)
 
 
-def test_the_printed_variability_is_that_of_the_samples(serial: Run) -> None:
-    alone = [sample.sojourn_s for sample in serial.outcome.samples if sample.phase == "service"]
-    mixed = next(mix for mix in serial.outcome.profile.mixes if mix.name == "mixed")
-    assert mixed.n == len(alone) == SMALL.singles
-    assert mixed.cs2 == pytest.approx(cs2(alone))
-
-
 def test_progress_says_what_is_measured_and_how_long_it_takes(serial: Run) -> None:
     titles = list(dict.fromkeys(step.title for step in serial.told))
     assert titles == [
@@ -109,15 +106,6 @@ def test_a_bounded_run_computes_what_it_has_no_time_to_measure() -> None:
     assert {sample.phase for sample in outcome.samples} == {"service"}
     # A long answer that was cut short for want of time counts with the rest of it.
     assert max(mix.mean_s for mix in profile.mixes) > 1.0
-
-
-def test_a_queue_on_paper_is_the_queue_of_the_service_times() -> None:
-    sample = Sample("service", "q", 1, 1, 0.0, 0.0, 1.0)
-    services = [ServiceTime(sample, 2.0, short=True), ServiceTime(sample, 30.0, short=False)]
-    times = simulated_sojourns(services, in_flight=5, slots=1)
-    # Five in flight are all that a short one waits for and itself: none, one or two of them long.
-    assert set(times) <= {10.0, 38.0, 66.0}
-    assert fmean(times) == pytest.approx(36.0, rel=0.05)
 
 
 async def test_a_server_that_fails_in_the_middle_leaves_an_error_and_no_profile() -> None:
@@ -157,3 +145,104 @@ def test_other_clients_are_noticed() -> None:
                     task.cancel()
 
     assert any("other clients" in line for line in run_virtually(disturbed()).profile.advice)
+
+
+def test_there_are_a_hundred_of_each_and_none_twice() -> None:
+    for questions in (short_questions(0), long_questions(0)):
+        assert len({question.prompt for question in questions}) == 100
+        assert len({question.name for question in questions}) == 100
+
+
+def test_caps_keep_short_ones_short_and_let_long_ones_be_long() -> None:
+    assert all(question.cap < SHORT_BELOW_TOKENS for question in short_questions(0))
+    assert LONG_CAP >= LONG_FROM_TOKENS
+
+
+def test_the_mix_has_one_long_question_in_each_block() -> None:
+    questions = mixed(short_questions(0), long_questions(0), count=50, shorts_per_long=4, seed=3)
+    for start in range(0, 50, 5):
+        block = questions[start : start + 5]
+        assert sum(question.cap == LONG_CAP for question in block) == 1
+    assert len({question.prompt for question in questions}) == 50
+
+
+def answer(first_s: float, last_s: float) -> TimedAnswer:
+    return TimedAnswer(0.0, first_s, last_s, last_s, events=10)
+
+
+def test_answers_that_follow_each_other_are_one_at_a_time() -> None:
+    assert at_once([answer(i, i + 1.01) for i in range(6)]) == 1
+
+
+def test_answers_that_overlap_are_counted_by_their_most() -> None:
+    pairs = [answer(i + shift, i + 1.0 + shift) for i in range(3) for shift in (0.0, 0.1)]
+    assert at_once(pairs) == 2
+    assert at_once([answer(1.0, 2.0)] * 4) == 4
+    assert at_once([]) == 1
+
+
+def test_the_interval_covers_the_mean_about_as_often_as_it_says() -> None:
+    rng = random.Random(1)
+    covered = 0
+    for _ in range(40):
+        found = estimate([rng.expovariate(0.5) for _ in range(100)])
+        assert found is not None
+        covered += found.low <= 2.0 <= found.high
+    assert covered >= 35
+
+
+def test_samples_that_wait_for_the_same_jobs_are_less_certain() -> None:
+    rng = random.Random(3)
+    values = [level for _ in range(20) for level in [rng.gauss(10.0, 3.0)] * 5]
+    alone, in_blocks = estimate(values), estimate(values, batch=5)
+    assert alone is not None
+    assert in_blocks is not None
+    assert in_blocks.high - in_blocks.low > 1.5 * (alone.high - alone.low)
+
+
+def test_there_is_no_estimate_of_nothing_and_one_of_one() -> None:
+    assert estimate([]) is None
+    single = estimate([3.0], batch=5)
+    assert single is not None
+    assert (single.low, single.mean, single.high) == (3.0, 3.0, 3.0)
+
+
+@pytest.mark.parametrize("a_slot", [8, 14, 40, 100])
+@pytest.mark.parametrize("slots", [1, 4])
+def test_the_interval_of_a_queue_covers_its_mean(a_slot: int, slots: int) -> None:
+    in_flight = 5 * slots
+
+    def queued(rng: random.Random, count: int) -> list[float]:
+        long = [number % 5 == rng.randrange(5) for number in range(count * 5 // 4 + in_flight)]
+        services = [rng.uniform(5.0, 25.0) if each else rng.uniform(0.2, 5.0) for each in long]
+        times = zip(long, sojourns(services, in_flight, slots), strict=True)
+        return [time_s for each, time_s in list(times)[in_flight:] if not each]
+
+    truth = fmean(queued(random.Random(0), 40_000))
+    rng, covered = random.Random(1), 0
+    for _ in range(100):
+        found = estimate(queued(rng, a_slot * slots), batch=in_flight)
+        assert found is not None
+        covered += found.low <= truth <= found.high
+    assert covered >= 85
+
+
+def test_variability_and_wait_are_those_of_the_paper() -> None:
+    assert cs2([1.0, 3.0]) == pytest.approx(0.25)
+    assert cs2([2.0, 2.0]) == 0.0
+    # Half 2 s and half 30 s at rho 0.74: 0.74 * 16 * (1 + 196 / 256) / 0.52, equation 1.
+    assert pk_wait_s(0.74, 16.0, cs2([2.0, 30.0])) == pytest.approx(40.2, abs=0.1)
+
+
+@given(
+    services=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=40),
+    in_flight=st.integers(1, 12),
+    slots=st.integers(1, 4),
+)
+def test_a_queue_on_paper_obeys_littles_law(services: list[float], in_flight: int, slots: int) -> None:
+    times = sojourns(services, in_flight, slots)
+    assert all(time_s >= service_s - 1e-9 for time_s, service_s in zip(times, services, strict=True))
+    if in_flight <= slots:
+        assert times == pytest.approx(services)
+    # Nobody is in the system for longer than all the work there is.
+    assert max(times) <= sum(services) + 1e-9

@@ -14,8 +14,6 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.client import Client
 from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.ollama import Ollama
@@ -24,7 +22,6 @@ from clairvoyant_cli.calibrate.run import calibrate
 from clairvoyant_cli.calibrate.self_test import IDLE_S, PIECE_S, SelfTest, Storage
 from clairvoyant_cli.calibrate.session import Session
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.preempt.prove import progress_name
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.database import reading
@@ -240,13 +237,6 @@ def test_the_self_test_goes_on_where_calibrate_stopped() -> None:
     trials, first = run_virtually(run())
     assert trials > 0
     assert f": {trials} of " in first
-
-
-@pytest.mark.parametrize(("kind", "other"), [("ollama", "a:latest"), ("llamacpp", "b")])
-def test_progress_has_one_name_however_its_model_is_spelled(kind: str, other: str) -> None:
-    here, elsewhere = (Found(adapter_of(kind), url) for url in ("http://x", "http://y"))
-    assert progress_name(Client(here, "a")) == progress_name(Client(here, other))
-    assert progress_name(Client(here, "a")) != progress_name(Client(elsewhere, "a"))
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,6 @@ def test_what_is_wrong_with_a_table_is_said_in_a_line(text: str, words: str, tmp
         assert message.startswith(str(tmp_path / "config.toml"))
 
 
-def test_a_flag_that_names_one_backend_does_not_go_with_tables(tmp_path: Path) -> None:
-    with pytest.raises(ClairvoyantError, match=r"backend and .* exclude each other"):
-        read(TWO, tmp_path, {"backend": "ollama"})
-
-
 def test_backend_may_be_given_again_and_named() -> None:
     config = ServeConfig(backend="mac=ollama,http://10.0.0.2:8000/v1,http://10.0.0.3:1/?a=b", slots=2)
     assert config.servers() == (
@@ -123,10 +118,3 @@ def test_backend_may_be_given_again_and_named() -> None:
 def test_what_is_wrong_with_several_is_said_in_a_line(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ClairvoyantError, match=re.escape(words)):
         ServeConfig(**given)
-
-
-def test_a_backend_that_is_no_name_and_no_url_is_refused_at_once() -> None:
-    with pytest.raises(
-        ClairvoyantError, match="no backend 'olama'; give ollama, llamacpp, lmstudio, jan, vllm, sglang, or"
-    ):
-        ServeConfig(backend="olama")

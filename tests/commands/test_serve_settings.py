@@ -13,14 +13,12 @@ import clairvoyant_cli.main
 from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.commands import serve
 from clairvoyant_cli.commands.setup import load_working_predictor, urgency_predictor
-from clairvoyant_cli.config import MAX_SLOTS, ServeConfig, load_serve_config
-from clairvoyant_cli.doctor.proxy import _port
+from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.system import run
 from predictor.loading import MODELS
 from predictor.record import UNKNOWN, PromptView
-from profiles import records
 from tests.fakes.calibrating import replay
 from tests.fakes.daemon_process import daemon_process
 
@@ -90,6 +88,8 @@ NO_TOML = {
     "a long value": (f"[serve]\nslots = '{'9' * 5000}'\n", "slots must be a whole number"),
     "a long key": (f"[serve]\n{'k' * 5000} = 1\n", "unknown key"),
     "no TOML": ("[serve\n", "cannot read the configuration"),
+    "a near miss": ("[serve]\nslot = 2\n", "did you mean slots?"),
+    "two files": ('[serve]\nclients = "a"\napi_key_file = "b"\n', "exclude each other"),
     "NUL in db": ('[serve]\ndb = "/tmp/a\\u0000b"\n', "db must not hold a NUL"),
     "NUL in clients": ('[serve]\nclients = "a\\u0000b"\n', "clients must not hold a NUL"),
     "NUL in listen": ('[serve]\nlisten = "a\\u0000b:80"\n', "listen must not hold a NUL"),
@@ -161,24 +161,13 @@ def test_a_configuration_that_is_none_is_refused(name: str, tmp_path: Path) -> N
         ("--queue-capacity", "-1", "at least 1"),
         ("--history-days", "0", "1 to 36500"),
         ("--history-days", f"1{'0' * 400}", "1 to 36500"),
+        ("--overload-status", "500", "503 or 429"),
         ("--otlp-endpoint", "nope", "be a URL such as http://127.0.0.1:4318"),
         ("--otlp-endpoint", "http://", "be a URL such as http://127.0.0.1:4318"),
     ],
 )
 def test_an_invalid_value_is_refused(flag: str, value: str, why: str) -> None:
     assert why in refusal("serve", flag, value)
-
-
-def test_the_bounds_themselves_are_taken() -> None:
-    config = load_serve_config({"slots": MAX_SLOTS, "queue_capacity": 1, "history_days": 36_500}, env={})
-    assert (config.slots, config.queue_capacity) == (1024, 1)
-    assert MAX_SLOTS == records.MAX_SLOTS
-
-
-def test_a_client_variable_that_is_no_url_has_no_port() -> None:
-    assert _port("http://[::1") is None
-    assert _port("127.0.0.1:99999") is None
-    assert _port("127.0.0.1:8080") == 8080
 
 
 # -- interrupted before it serves -------------------------------------------------------------------------
@@ -253,3 +242,15 @@ def test_what_is_run_is_closed_whatever_comes(monkeypatch: pytest.MonkeyPatch) -
         run(main)
     with pytest.raises(RuntimeError, match="cannot reuse"):
         main.send(None)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_sample_configuration_is_valid_and_sets_nothing() -> None:
+    assert load_serve_config({}, file=ROOT / "docs" / "config.sample.toml", env={}) == ServeConfig()
+
+
+def test_an_unknown_environment_variable_is_an_error() -> None:
+    with pytest.raises(ClairvoyantError, match="unknown environment variable"):
+        load_serve_config({}, env={"CLAIRVOYANT_SERVE_MODELS": "x"})

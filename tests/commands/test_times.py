@@ -1,7 +1,6 @@
 """Times as they are given and shown, also those that no calendar has."""
 
 import re
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,10 +50,6 @@ def test_far_times_are_times(text: str) -> None:
     assert date(at)
 
 
-def test_a_span_ago_is_counted_from_now() -> None:
-    assert time.time() - when("2h") == pytest.approx(7200, abs=60)
-
-
 @pytest.mark.parametrize("at", [1e300, -1e18, 1e18, float("inf"), float("-inf"), float("nan")])
 def test_a_time_without_a_date_is_shown_in_words(at: float) -> None:
     assert date(at) == "an invalid date"
@@ -91,16 +86,6 @@ def test_an_impossible_profile_is_not_used(change: dict[str, Any], why: str, tmp
     assert why in str(result.exception)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"),
-        (0.000812, "0.001 s"),
-        (0.9996, "1.000 s"),
-        (2.345, "2.35 s"),
-        (99.99, "100 s"),
-        (1234.5, "1234 s"),
-    ],
-)
+@pytest.mark.parametrize(("value", "text"), [(None, "-"), (0.000812, "0.001 s"), (1234.5, "1234 s")])
 def test_seconds_are_shown_to_be_compared(value: float | None, text: str) -> None:
     assert seconds(value) == text

@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 from clairvoyant_cli.commands.top import command
 from clairvoyant_cli.demo.simulated_daemon import BACKLOG
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import encode
 from clairvoyant_cli.state.snapshot import Snapshot
@@ -180,41 +179,6 @@ async def test_the_newest_state_wins() -> None:
             for _ in range(100):
                 await asyncio.sleep(0)
     assert 0 < seen < len(states)
-
-
-async def test_an_action_is_posted_with_the_token() -> None:
-    heads: list[str] = []
-
-    async def answer(head: str, writer: asyncio.StreamWriter) -> None:
-        heads.append(head)
-        await refuses("200 OK", b"{}")(head, writer)
-
-    async with server(answer) as port:
-        source = DaemonSource(f"http://127.0.0.1:{port}", "secret")
-        assert not await source.act(Action(Verb.PAUSE))
-    assert heads[0].startswith("POST /_clairvoyant/actions/pause ")
-    assert "Bearer secret" in heads[0]
-
-
-async def test_a_refused_action_comes_back_in_the_daemons_words() -> None:
-    async with server(refuses("409 Conflict", b'{"error": "it has ended"}')) as port:
-        refusal = await DaemonSource(f"http://127.0.0.1:{port}").act(Action(Verb.CANCEL, "a1"))
-        assert "it has ended" in refusal
-    assert await DaemonSource(NOBODY).act(Action(Verb.PAUSE))
-
-
-@pytest.mark.parametrize(
-    ("url", "local"),
-    [
-        ("http://localhost:1", True),
-        ("http://127.0.0.2:1", True),
-        ("http://[::1]:1", True),
-        ("http://10.0.0.4:1", False),
-        ("https://gpu.example", False),
-    ],
-)
-def test_it_knows_whose_gpu_it_reads(url: str, local: bool) -> None:
-    assert DaemonSource(url).local is local
 
 
 def test_credentials_in_the_address_are_not_shown() -> None:

@@ -1,18 +1,24 @@
 """Each check of the doctor."""
 
+import asyncio
+import json
 import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import psutil
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
+from click.testing import CliRunner
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
+from clairvoyant_cli.commands.doctor import command
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor import installation
 from clairvoyant_cli.doctor.backend import (
@@ -25,6 +31,7 @@ from clairvoyant_cli.doctor.backend import (
 from clairvoyant_cli.doctor.finding import Finding, Level, exit_code_of
 from clairvoyant_cli.doctor.proxy import check_clients, check_daemon, check_openness, check_port
 from clairvoyant_cli.errors import ExitCode
+from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.state.snapshot import (
     BackendState,
     Counters,
@@ -34,9 +41,13 @@ from clairvoyant_cli.state.snapshot import (
     Snapshot,
     TauState,
 )
+from clairvoyant_cli.takeover.journal import Takeover, write
+from predictor import load
+from tests.fakes.llamacpp_server import free_port
+from tests.fakes.replay_backend import Replay
+from tests.fakes.serving import serving
 
 OLLAMA = CheckedServer(Found(adapter_of("ollama"), "http://127.0.0.1:11434", "", "0.40.0"), ("gemma3:4b",))
-LLAMACPP = CheckedServer(Found(adapter_of("llamacpp"), "http://127.0.0.1:9931", "", "b1", 4), ("tiny",))
 
 SNAPSHOT = Snapshot(
     taken_at=0.0,
@@ -119,13 +130,6 @@ def test_variables_that_point_to_the_backend_are_a_warning() -> None:
     assert levels == {"OLLAMA_HOST": Level.WARNING, "OPENAI_BASE_URL": Level.OK}
     assert worst(list(check_clients({}, 8080, [11434]))) is Level.NOTE
     assert not list(check_clients({"OLLAMA_HOST": "somewhere:nowhere"}, 8080, [11434]))
-
-
-def test_direct_clients_are_named() -> None:
-    assert not list(check_direct_clients(11434, []))
-    (finding,) = check_direct_clients(11434, ["chat (pid 7)"])
-    assert "chat (pid 7)" in finding.text
-    assert "clairvoyant env" in finding.fix
 
 
 def test_the_proxy_may_take_the_place_of_a_server_with_direct_clients() -> None:
@@ -311,3 +315,83 @@ def test_invalid_key_files_are_found(setting: str, text: str, words: str, tmp_pa
     config = ServeConfig(**{setting: str(path)})  # type: ignore[arg-type]
     [finding] = [each for each in installation.check_files(config) if each.level is Level.BROKEN]
     assert words in finding.text
+
+
+@pytest.fixture(autouse=True)
+def no_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OLLAMA_HOST", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def examine(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Run it; return the exit code and the worst finding by topic."""
+    done = CliRunner().invoke(command, ["--json", *words])
+    said = json.loads(done.output)
+    assert said["exit_code"] == done.exit_code
+    order = ("ok", "note", "warning", "broken")
+    findings = sorted(said["findings"], key=lambda finding: order.index(finding["level"]))
+    return done.exit_code, {finding["topic"]: finding for finding in findings}
+
+
+async def test_a_complete_setup_is_ok(tmp_path: Path) -> None:
+    async with serve_app(Replay().app) as backend_url:
+        config = ServeConfig(backend=backend_url, listen="127.0.0.1:0")
+        async with running_daemon(config, load()) as daemon:
+            port = daemon.base_url.rpartition(":")[2]
+            file = tmp_path / "config.toml"
+            file.write_text(f'[serve]\nbackend = "{backend_url}"\nlisten = "127.0.0.1:{port}"\n')
+            code, found = await asyncio.to_thread(examine, "--config", str(file), "--url", daemon.base_url)
+    assert {topic: f["level"] for topic, f in found.items() if f["level"] in ("warning", "broken")} == {}
+    assert code == ExitCode.OK
+    assert {"version", "backend", "models", "daemon", "predictor", "files"} <= found.keys()
+
+
+async def test_servers_default_to_those_of_the_running_daemon() -> None:
+    async with serve_app(Replay().app) as backend_url:
+        config = ServeConfig(backend=backend_url, listen="127.0.0.1:0")
+        async with serving(backend_url, announced=True):
+            _, ours = await asyncio.to_thread(examine)
+        async with running_daemon(config, load()) as daemon:  # which left no word: it may be anybody's
+            _, others = await asyncio.to_thread(examine, "--url", daemon.base_url)
+    assert ours["backend"]["level"] == "ok"
+    assert backend_url in ours["backend"]["text"]
+    assert backend_url not in others["backend"]["text"]
+
+
+async def test_a_proxy_behind_a_proxy_is_found() -> None:
+    async with serve_app(Replay().app) as backend_url:
+        config = ServeConfig(backend=backend_url, listen="127.0.0.1:0")
+        async with running_daemon(config, load()) as daemon:
+            code, found = await asyncio.to_thread(
+                examine, "--backend", daemon.base_url, "--url", daemon.base_url
+            )
+    assert code == ExitCode.FAILURE
+    assert "clairvoyant already" in found["backend"]["text"]
+    assert found["backend"]["fix"]
+
+
+def test_missing_backend_and_daemon_have_fixes() -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    code, found = examine("--backend", nowhere, "--url", nowhere)
+    assert code == ExitCode.FAILURE
+    assert (found["backend"]["level"], found["daemon"]["level"]) == ("broken", "warning")
+    assert "clairvoyant serv" in found["daemon"]["fix"]
+
+
+def test_an_unreadable_configuration_is_a_finding(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[serve]\npolcy = 'fcfs'\n")
+    _, found = examine("--config", str(file), "--backend", f"http://127.0.0.1:{free_port()}")
+    assert "polcy" in found["configuration"]["text"]
+    human = CliRunner().invoke(command, ["--config", str(file)])
+    assert "→" in human.output
+
+
+@pytest.mark.parametrize(("step", "level"), [("done", "ok"), ("server", "broken")])
+def test_a_takeover_is_shown_and_an_interrupted_one_can_be_undone(step: str, level: str) -> None:
+    write(Takeover("ollama", "127.0.0.1:11434", 11435, (), service=False), step)
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    _, found = examine("--backend", nowhere, "--url", nowhere)
+    assert found["clients"]["level"] == level
+    assert "ollama at 127.0.0.1:11434" in found["clients"]["text"]
+    assert (found["clients"]["fix"] == "clairvoyant takeover --undo") == (level == "broken")

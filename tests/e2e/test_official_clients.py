@@ -132,20 +132,6 @@ async def test_ollama_errors_are_its_own(client_of_ollama: ollama.AsyncClient) -
     assert missing.value.status_code == 404
 
 
-async def test_openai_client_on_ollamas_routes(replay: tuple[Daemon, Engine]) -> None:
-    daemon, _ = replay
-    async with openai.AsyncOpenAI(base_url=f"{daemon.base_url}/v1", api_key="none") as client:
-        stream = await client.chat.completions.create(
-            model="replay",
-            messages=ASK,
-            stream=True,
-            stream_options={"include_usage": True},
-        )
-        chunks = [chunk async for chunk in stream]
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.completion_tokens == 12
-
-
 async def test_an_answer_tells_what_was_predicted(replay: tuple[Daemon, Engine]) -> None:
     daemon, _ = replay
     async with httpx.AsyncClient(base_url=daemon.base_url) as client:

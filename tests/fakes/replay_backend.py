@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from clairvoyant_lab import replay
@@ -197,11 +196,4 @@ class Replay(replay.Replay):
     """The backend with such an engine."""
 
     engine: Engine
-
-    def __init__(
-        self,
-        engine: Engine | None = None,
-        models: tuple[str, ...] = (DEFAULT_MODEL,),
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        super().__init__(Engine() if engine is None else engine, models, now)
+    engine_type = Engine

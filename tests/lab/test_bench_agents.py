@@ -121,9 +121,3 @@ def test_another_proxy_can_be_an_arm() -> None:
     assert done.exit_code == 0, done.output
     assert {each["arm"] for each in json.loads(done.stdout)["arms"]} == {"direct", "other"}
     assert CliRunner().invoke(command, (*VIRTUAL, "--arm", "nothing")).exit_code != 0
-
-
-def test_virtual_time_is_for_the_simulated_server() -> None:
-    refused = CliRunner().invoke(command, (*VIRTUAL, "--url", "http://127.0.0.1:9"))
-    assert refused.exit_code != 0
-    assert "--virtual-time needs" in str(refused.exception)

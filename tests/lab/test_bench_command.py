@@ -53,13 +53,6 @@ def test_arms_know_classes_or_lengths() -> None:
     assert "ranking" not in arms(said)["direct"]
 
 
-def test_poisson_takes_several_utilisations(tmp_path: Path) -> None:
-    words = ("poisson", *REPLAY, "--requests", "6", "--arm", "fcfs", "--arm", "sjf")
-    said = findings(*words, "--rho", "0.5", "--rho", "0.8", "--report", str(tmp_path / "r.md"))
-    assert {each["load"] for each in said["arms"]} == {"rho 0.5", "rho 0.8"}
-    assert "Gain over load" in (tmp_path / "r.svg").read_text()
-
-
 async def test_real_answers_end_at_their_limit_and_the_oracle_knows_the_lengths(
     tmp_path: Path,
 ) -> None:

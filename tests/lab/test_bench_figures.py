@@ -1,9 +1,6 @@
 """What is made of a bench's cells: figures, comparisons, tables and charts."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,13 +9,9 @@ from clairvoyant_lab.bench.prompts import Question
 from clairvoyant_lab.bench.report import (
     Findings,
     conclusions,
-    report_of,
-    tables_of,
-    to_json,
 )
 from clairvoyant_lab.bench.summary import Cell, figures_of, ranking_accuracy, summarise
 from clairvoyant_lab.confidence import half_width, jain
-from clairvoyant_lab.report import markdown, save
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,11 +71,6 @@ def test_changes_are_paired_by_run() -> None:
     assert p50.half_width == pytest.approx(half_width(float(np.std([2.0, 4.0], ddof=1)), 2))
 
 
-def test_without_a_baseline_there_are_no_changes() -> None:
-    (summary,) = summarise([cell("sjf")], "fcfs")
-    assert (summary.changes, summary.baseline) == ({}, None)
-
-
 def findings(loads: tuple[str, ...] = ("burst",)) -> Findings:
     cells = [cell(arm, run, load) for load in loads for run in (0, 1) for arm in ("fcfs", "sjf", "oracle")]
     summaries = summarise(cells, "fcfs")
@@ -104,44 +92,3 @@ def test_a_report_begins_with_the_change_of_the_median() -> None:
     assert "short answers 30% later, long answers 30% later." in verdict("sjf")
     assert "not significantly changed" in verdict("fair")
     assert list(conclusions(replace(findings(), summaries=summarise(cells[:2], "fcfs")))) == []
-
-
-def test_a_report_in_markdown_has_its_charts_beside_it(tmp_path: Path) -> None:
-    report = report_of(findings(("rho 0.5", "rho 0.74")))
-    text = markdown(report, "chart.svg")
-    for word in ("fcfs", "oracle", "A note.", "Gain over load", "short p50", "clairvoyant bench"):
-        assert word in text
-    save(report, tmp_path / "report.md")
-    drawing = ElementTree.parse(tmp_path / "report.svg")  # noqa: S314 - our own file
-    texts = {element.text for element in drawing.iter() if element.tag.endswith("text")}
-    assert {"utilisation rho", "less than fcfs (%)", "oracle"} <= texts
-
-
-def test_the_gain_over_load_is_drawn_from_two_utilisations_on() -> None:
-    titles = [
-        [plot.title for plot in report_of(findings(loads)).plots]
-        for loads in (("rho 0.5",), ("rho 0.5", "rho 0.74"), ("burst",))
-    ]
-    assert ["Gain over load" in found[0] for found in titles] == [False, True, False]
-
-
-def test_json_is_complete() -> None:
-    plain = json.loads(json.dumps(to_json(findings())))
-    assert {each["arm"] for each in plain["arms"]} == {"fcfs", "sjf", "oracle"}
-    assert plain["arms"][0]["figures"]["short"]["sojourn p50"] == {"mean": 2.0, "half_width": 0.0, "runs": 2}
-
-
-def test_tables_name_the_baseline_and_the_share_of_the_oracles_gain() -> None:
-    scales = {"fcfs": 1.0, "half": 0.5, "oracle": 0.25}
-    tables = tables_of(summarise([cell(arm, scale=scale) for arm, scale in scales.items()], "fcfs"))
-    changes = next(table for table in tables if table.title.startswith("Change"))
-    assert changes.title == "Change against fcfs"
-    assert [(row[0], row[1], row[-1]) for row in changes.rows] == [
-        ("half", "-50.0", "66.7"),
-        ("oracle", "-75.0", "100.0"),
-    ]
-
-
-def test_counts_are_whole_numbers() -> None:
-    [counts] = [table for table in tables_of(summarise([cell("fcfs")], None)) if table.title[0] == "O"]
-    assert dict(zip(counts.header, counts.rows[0][1:], strict=True))["answered"] == "5"

@@ -1,6 +1,5 @@
 """Plans of a bench: arrivals, traces, arms and prompts."""
 
-import gzip
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -18,7 +17,6 @@ from clairvoyant_lab.bench.plan import (
     without_repeats,
 )
 from clairvoyant_lab.bench.prompts import load_prompts
-from clairvoyant_lab.simulator.traces import read_history
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,27 +31,6 @@ def test_the_shipped_prompts_are_enough_for_a_burst_without_repeats() -> None:
     assert min(len(POOLS[SHORT]), len(POOLS[LONG])) >= 50
     prompts = [question.prompt for pool in POOLS.values() for question in pool]
     assert len(set(prompts)) == len(prompts)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{}",
-        '{"prompt": "a"}',
-        '{"prompt": "a", "tokens": 10}',
-        '{"prompt": "a", "tokens": 10, "class": "huge"}',
-        "not json",
-    ],
-)
-def test_invalid_prompts_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "prompts.jsonl"
-    file.write_text(text)
-    with pytest.raises(ClairvoyantError) as refused:
-        load_prompts(file)
-    assert "\n" not in str(refused.value)
-    with pytest.raises(ClairvoyantError, match="cannot read"):
-        load_prompts(tmp_path / "missing")
 
 
 def test_a_prompt_may_come_with_its_class_and_the_limit_of_its_answer(tmp_path: Path) -> None:
@@ -91,40 +68,6 @@ def test_poisson_arrivals_have_the_given_rate() -> None:
     plan = poisson(4000, 0.12, as_written(POOLS), Random(2))
     assert plan[-1].at_s / 4000 == pytest.approx(1 / 0.12, rel=0.05)
     assert all(a.at_s < b.at_s for a, b in pairwise(plan))
-
-
-AZURE = (
-    "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-    "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,909\n"
-)
-MOONCAKE = (
-    '{"timestamp": 0, "input_length": 9, "output_length": 44}\n'
-    '{"timestamp": 4315, "input_length": 9, "output_length": 909}\n'
-)
-OWN = '{"at": 10, "tokens": 44}\n\n{"at": 14.3, "tokens": 909}\n'
-
-
-@pytest.mark.parametrize(("name", "text"), [("a.csv", AZURE), ("m.jsonl", MOONCAKE), ("o.jsonl", OWN)])
-@pytest.mark.parametrize("packed", [False, True])
-def test_each_kind_of_trace_is_read(tmp_path: Path, name: str, text: str, packed: bool) -> None:
-    file = tmp_path / (f"{name}.gz" if packed else name)
-    file.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    trace = read_history(file).workload
-    assert trace.tokens.tolist() == [44, 909]
-    assert trace.arrival_s.tolist() == pytest.approx([0.0, 4.3], abs=0.05)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "x,y\n1,2\n", '{"when": 1}\n{"when": 2}\n', "[1]\n[2]\n"],
-)
-def test_invalid_traces_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
-    for name in ("t.csv", "t.jsonl", "t.jsonl.gz"):
-        file = tmp_path / name
-        file.write_text(text)
-        with pytest.raises(ClairvoyantError) as refused:
-            read_history(file)
-        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -203,19 +146,3 @@ def test_classes_are_right_with_the_accuracy_of_the_arm() -> None:
     assert 0.82 < right / len(classes) < 0.88
     assert {round(each.expected_tokens) for each in said.values()} == {250, 950}
     assert said == {prompt: knows.predict(PromptView(prompt)) for prompt in classes}
-
-
-def test_arms_that_interrupt() -> None:
-    assert parse_arm("srpt").interrupts
-    assert not parse_arm("bounded").interrupts
-    assert not parse_arm("direct").interrupts
-
-
-def test_prompts_may_use_output_tokens(tmp_path: Path) -> None:
-    file = tmp_path / "mine.jsonl"
-    file.write_text('{"prompt": "a", "output_tokens": 5}\n{"prompt": "b", "tokens": 900}\n')
-    pools = load_prompts(file)
-    assert [q.tokens for q in (*pools[LengthClass.SHORT], *pools[LengthClass.LONG])] == [5, 900]
-    file.write_text('{"prompt": "a"}\n')
-    with pytest.raises(ClairvoyantError, match="there is no number"):
-        load_prompts(file)

@@ -34,13 +34,6 @@ def test_a_burst_arrives_before_the_first_decision() -> None:
     assert run.finish_s.tolist() == [15.0, 1.0, 6.0]
 
 
-def test_several_slots_run_side_by_side() -> None:
-    workload = three([0.0, 0.0, 0.0], [4.0, 4.0, 4.0])
-    scheduler = Scheduler(ALL_POLICIES["fcfs"], servers={"a": 1, "b": 1})
-    run = SlotSimulation(scheduler, workload, oracle(workload)).run()
-    assert sorted(run.finish_s.tolist()) == [4.0, 4.0, 8.0]
-
-
 @pytest.mark.parametrize(
     ("preemption", "finish_s"),
     [

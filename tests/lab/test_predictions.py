@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from clairvoyant_lab.confidence import change_of, jain, mean_of
+from clairvoyant_lab.confidence import change_of, mean_of
 from clairvoyant_lab.simulator.workload import (
     TwoNormals,
     Workload,
@@ -50,8 +50,3 @@ def test_paired_changes_cancel_common_noise() -> None:
     assert change.half_width == pytest.approx(0.0, abs=1e-12)
     assert math.isnan(change_of([1.0], [0.0]).mean)
     assert math.isnan(mean_of([1.0]).half_width)
-
-
-def test_jains_index() -> None:
-    assert jain(np.ones(4)) == pytest.approx(1.0)
-    assert jain(np.array([1.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)

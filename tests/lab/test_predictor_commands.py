@@ -80,47 +80,6 @@ def test_evaluate_tells_how_near_lengths_stated_in_words_are(tmp_path: Path) -> 
     assert both["calibration_error"] != alone["calibration_error"]
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("", "no requests"),
-        ("\n  \n", "no requests"),
-        ("{", "line 1"),
-        ("[1, 2]", "line 1"),
-        ("3", "line 1"),
-        ("[" * 20_000, "line 1"),
-        ('\n\n{"output_tokens": 3}\n', "line 3"),
-        ('{"prompt": "a", "output_tokens": 3}\n{"prompt": "a"}\n', "line 2"),
-        ('{"prompt": 3, "output_tokens": 3}\n', "line 1"),
-        ('{"prompt": "a", "output_tokens": "many"}\n', "line 1"),
-        ('{"prompt": "a", "output_tokens": -1}\n', "line 1"),
-        ('{"prompt": "a", "output_tokens": null}\n', "line 1"),
-        ('{"prompt": "a", "output_tokens": true}\n', "line 1"),
-        ('{"prompt": "a", "output_tokens": NaN}\n', "line 1"),
-        ('{"prompt": "a", "output_tokens": 1e999}\n', "line 1"),
-        ('{"body": null, "output_tokens": 5}\n', "serve --record-prompts"),
-    ],
-)
-def test_a_bad_file_is_one_clear_line(tmp_path: Path, content: str, says: str) -> None:
-    path = tmp_path / "bad.jsonl"
-    path.write_text(content)
-    result = _invoke(evaluate.command, path)
-    assert isinstance(result.exception, ClairvoyantError)
-    assert says in str(result.exception)
-    assert "\n" not in str(result.exception)
-
-
-@pytest.mark.parametrize("keep", [40, -12], ids=["cut short", "damaged"])
-def test_a_broken_gzip_file_is_one_clear_line(tmp_path: Path, keep: int) -> None:
-    path = tmp_path / "broken.jsonl.gz"
-    content = gzip.compress(_logs(tmp_path / "whole.jsonl").read_bytes())
-    path.write_bytes(content[:keep] + b"\xff" * 8 * (keep < 0))
-    result = _invoke(evaluate.command, path)
-    assert isinstance(result.exception, ClairvoyantError)
-    assert "cannot be read" in str(result.exception)
-    assert "\n" not in str(result.exception)
-
-
 def _strictly(text: str) -> list[dict[str, float | None]]:
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
@@ -150,45 +109,6 @@ def test_what_a_file_cannot_tell_is_null(tmp_path: Path, lengths: list[int], mis
     (report,) = _strictly(_invoke(evaluate.command, path, "--json").stdout)
     assert {name for name, value in report.items() if value is None} == missing | {"stated_error"}
     assert ("-" in _invoke(evaluate.command, path).stdout.split()) == bool(missing)
-
-
-@pytest.mark.parametrize("model", ["default", "paper"])
-def test_prompts_that_are_all_alike_are_all_tied(tmp_path: Path, model: str) -> None:
-    path = tmp_path / "alike.jsonl"
-    path.write_text('{"prompt": "a", "output_tokens": 3}\n{"prompt": "a", "output_tokens": 900}\n')
-    (report,) = _strictly(_invoke(evaluate.command, path, "--json", "--predictor", model).stdout)
-    assert (report["ranking_accuracy"], report["tied_share"]) == (0.5, 1.0)
-    assert report["kendall_tau_b"] is report["pair_tau_b"] is None
-
-
-def test_odd_but_valid_lines_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "odd.jsonl"
-    rows = [
-        '\ufeff{"prompt": "", "output_tokens": 0}',
-        "",
-        '{"prompt": "\\ud800 \\u0000", "output_tokens": 12.0, "more": [1]}',
-        "   ",
-        '{"output_tokens": 2000, "prompt": "Write a story.\\nA long one."}',
-    ]
-    path.write_text("\r\n".join(rows), encoding="utf-8")
-    (report,) = _strictly(_invoke(evaluate.command, path, "--json").stdout)
-    assert (report["n"], report["n_short"], report["n_long"]) == (3, 2, 1)
-
-
-def test_delta_says_which_pairs_count(tmp_path: Path) -> None:
-    logs = _logs(tmp_path / "logs.jsonl", 30)
-    (all_pairs,), (telling,) = (
-        _strictly(_invoke(evaluate.command, logs, "--json", "--delta", delta).stdout) for delta in (0, 0.5)
-    )
-    assert (all_pairs["min_length_difference"], telling["min_length_difference"]) == (0.0, 0.5)
-    assert all_pairs["n_pairs"] is not None
-    assert telling["n_pairs"] is not None
-    assert all_pairs["n_pairs"] > telling["n_pairs"] > 0
-
-
-def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
-    result = _invoke(evaluate.command, tmp_path / "none.jsonl")
-    assert isinstance(result.exception, ClairvoyantError)
 
 
 @pytest.mark.parametrize("name", ["default", "paper"])

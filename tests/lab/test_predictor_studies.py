@@ -9,8 +9,6 @@ import pytest
 from clairvoyant_lab.commands import study
 from click.testing import CliRunner
 
-from clairvoyant_cli.errors import ClairvoyantError
-
 pytest.importorskip("xgboost")
 
 LENGTHS = {"Who is": 60, "Summarize the life of": 400, "Write a detailed essay about": 1500}
@@ -43,13 +41,6 @@ def _table(name: str, *arguments: object) -> dict[str, dict[str, Any]]:
     assert result.exit_code == 0, result.exception
     table = json.loads(result.stdout)
     return {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
-
-
-def _refusal(name: str, *arguments: object) -> str:
-    result = CliRunner().invoke(study.command, [name, *map(str, arguments)])
-    assert isinstance(result.exception, ClairvoyantError)
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
 
 
 def test_families_never_seen_are_ranked(tmp_path: Path) -> None:
@@ -87,31 +78,6 @@ def test_repeated_runs_give_the_ceiling(tmp_path: Path) -> None:
     assert row["runs"] == 3
     assert row["one other run"] == row["mean of the others"] == 1.0
     assert (1 + row["its tau_b"]) / 2 < row["its pairs"] <= 1.0
-
-
-def test_a_model_that_hardly_answered_is_left_out_of_the_ceiling(tmp_path: Path) -> None:
-    lines = [
-        {"prompt": f"{n}", "tokens": {"a": 10 + 30 * n, "b": 12 + 31 * n, **({"c": 5} if n < 3 else {})}}
-        for n in range(40)
-    ]
-    path = tmp_path / "gaps.jsonl"
-    path.write_text("\n".join(json.dumps(line) for line in lines))
-    row = _table("ceiling", path)["gaps"]
-    assert row["runs"] == 2
-    assert row["mean of the others"] == 1.0
-
-
-@pytest.mark.parametrize("name", ["unseen", "ceiling"])
-def test_a_study_that_cannot_be_made_says_why(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "few.jsonl"
-    path.write_text('{"prompt": "a", "output_tokens": 3}\n{"prompt": "b", "output_tokens": 900}\n')
-    assert _refusal(name, path)
-
-
-def test_what_cannot_be_counted_is_null_in_json(tmp_path: Path) -> None:
-    path = tmp_path / "short.jsonl"
-    path.write_text('{"prompt": "a", "tokens": {"x": 3, "y": 4}}\n')
-    assert _table("ceiling", path)["short"]["one other run"] is None
 
 
 def test_a_family_is_never_judged_by_what_saw_a_part_of_it(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The replay backend resumes a cut answer in each dialect."""
 
-import json
 from collections.abc import AsyncIterator, Callable
 
 import httpx
@@ -83,23 +82,6 @@ async def test_a_resumed_answer_is_the_rest_of_the_whole(
     assert not text.endswith((await ask(other))[0])
 
 
-async def test_a_prompt_is_rendered_without_being_answered(client: httpx.AsyncClient) -> None:
-    for path, body in (("/api/chat", chat("")), ("/api/generate", prompt(""))):
-        asked = body | {"model": "replay", "_debug_render_only": True}
-        answer = (await client.post(path, json=asked)).json()
-        assert answer["_debug_info"]["rendered_template"] == rendered("")["prompt"]
-
-
-async def test_the_cap_limits_the_resumed_answer(client: httpx.AsyncClient) -> None:
-    body = chat("") | {"model": "replay", "stream": False, "options": {"num_predict": 20}}
-    text = (await client.post("/api/chat", json=body)).json()["message"]["content"]
-    said = " ".join(text.split()[:12])
-    body = chat(said) | {"model": "replay", "stream": False, "options": {"num_predict": 8}}
-    answer = (await client.post("/api/chat", json=body)).json()
-    assert said + answer["message"]["content"] == text
-    assert answer["done_reason"] == "length"
-
-
 @pytest.mark.parametrize(("resume_s", "expected_s"), [(None, 0.8), (0.05, 0.05)])
 def test_resuming_takes_resume_s(resume_s: float | None, expected_s: float) -> None:
     async def first_token_s() -> float:
@@ -118,9 +100,3 @@ def test_resuming_takes_resume_s(resume_s: float | None, expected_s: float) -> N
         return began_s
 
     assert run_virtually(first_token_s()) == pytest.approx(expected_s)
-
-
-async def test_a_raw_generation_has_no_context(client: httpx.AsyncClient) -> None:
-    body = rendered("") | {"model": "replay"}
-    lines = (await client.post("/api/generate", json=body)).text.splitlines()
-    assert "context" not in json.loads(lines[-1])

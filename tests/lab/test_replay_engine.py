@@ -1,7 +1,6 @@
 """The replay engine's clock, queue and memory, on virtual time."""
 
 import asyncio
-from random import Random
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from clairvoyant_lab.virtual_time import VirtualLoop, run_virtually
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes.replay_backend import Engine, Outcome, Service, Speed, heavy_tailed, tabled
+from tests.fakes.replay_backend import Engine, Service, Speed, tabled
 
 
 async def answer(engine: Engine, prompt: str, cap: int | None = None) -> Service:
@@ -96,34 +95,3 @@ def test_a_frozen_engine_holds_its_slot_and_loses_no_token() -> None:
     service = run_virtually(frozen_for_a_minute())
     assert service.tokens == 20
     assert service_s(service) == pytest.approx(62.0, abs=0.2)
-
-
-def test_a_cancelled_request_frees_its_place_in_the_queue() -> None:
-    engine = Engine(speed=Speed(decode_tokens_per_s=10), answer_tokens=lambda prompt, rng: 10)
-
-    async def leave() -> list[Outcome]:
-        tasks = [asyncio.create_task(answer(engine, name)) for name in "abc"]
-        await engine.wait_until(lambda c: c.arrived == 3)
-        tasks[1].cancel()
-        tasks[0].cancel()
-        await asyncio.wait(tasks)
-        return [s.outcome for s in engine.journal]
-
-    assert run_virtually(leave()) == [Outcome.CANCELLED, Outcome.CANCELLED, Outcome.COMPLETED]
-
-
-def test_equal_seeds_give_equal_answers() -> None:
-    async def words(seed: int) -> list[str]:
-        engine = Engine(seed=seed)
-        service = engine.arrive("/test", "a question", 10, None)
-        return [word async for batch in engine.decode(service) for word in batch]
-
-    first, again, other = (run_virtually(words(seed)) for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
-
-
-def test_default_lengths_have_the_spread_of_chat_traffic() -> None:
-    lengths = sorted(heavy_tailed("", Random(i)) for i in range(2000))
-    assert 120 < lengths[1000] < 180
-    assert 550 < lengths[1800] < 900

@@ -64,22 +64,6 @@ def test_a_saved_prompt_replaces_its_beginning() -> None:
     assert cache.saved == [B]
 
 
-@pytest.mark.parametrize(("share", "slot"), [(30, 0), (60, 1)])
-def test_a_slot_is_chosen_if_it_holds_more_than_a_tenth_of_the_prompt(share: int, slot: int) -> None:
-    cache = KvCache(2)
-    for prompt in (A, B):
-        ask(cache, prompt)
-    assert cache.take(B[:share] + "x" * (400 - share))[0] == slot
-
-
-def test_a_slot_in_use_is_not_taken() -> None:
-    cache = KvCache(2)
-    ask(cache, A)
-    first, _ = cache.take(A)
-    second, shared = cache.take(A)
-    assert (first != second, shared) == (True, 0)
-
-
 def test_a_server_reports_and_reads_only_what_is_not_cached() -> None:
     def body(stream: bool, *messages: str, **more: Any) -> dict[str, Any]:
         roles = ["user", "assistant"] * len(messages)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from clairvoyant_lab.commands.simulate import command
-from clairvoyant_lab.svg import ticks
 from click.testing import CliRunner, Result
 
 from clairvoyant_cli.errors import ClairvoyantError
@@ -16,13 +15,6 @@ SMALL = ["--seeds", "2", "--requests", "60"]
 def simulate(*arguments: str) -> Result:
     """Run the command; an exception it does not expect is the test's."""
     return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
-
-
-def test_a_scenario_as_a_table() -> None:
-    result = simulate("--scenario", "clairvoyant-table8", *SMALL)
-    assert result.exit_code == 0
-    assert "[-70.0]" in result.stdout
-    assert "In brackets: the paper's figure." in result.stdout
 
 
 def test_json_is_data_and_nothing_else() -> None:
@@ -76,37 +68,6 @@ def test_a_file_of_recorded_requests(tmp_path: Path) -> None:
     assert change["boost", "short P50"] < -50.0
 
 
-def test_one_run_has_no_interval_and_the_json_is_still_json() -> None:
-    def refuse(constant: str) -> None:
-        raise ValueError(constant)
-
-    printed = simulate("--scenario", "clairvoyant-table8", "--seeds", "1", "--requests", "60", "--json")
-    found = json.loads(printed.stdout, parse_constant=refuse)
-    assert found["tables"][0]["cells"][0]["half_width"] is None
-
-
-def test_a_file_without_long_answers_that_arrive_twice_as_fast(tmp_path: Path) -> None:
-    path = tmp_path / "history.csv"
-    lines = [f"{n * 0.5},{20 if n % 2 else 500}" for n in range(40)]
-    path.write_text("\n".join(["arrival_s,tokens", *lines]))
-    once, twice = (
-        json.loads(simulate("--workload", str(path), "--speed-up", factor, "--json").stdout)
-        for factor in ("1", "2")
-    )
-    columns = {cell["column"] for cell in once["tables"][0]["cells"]}
-    assert columns == {
-        "short P50",
-        "short P95",
-        "medium P50",
-        "medium P95",
-        "all P99",
-        "mean",
-        "longest wait",
-    }
-    longest = [table["tables"][0]["cells"][6]["ours"] for table in (once, twice)]
-    assert longest[0] < longest[1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -130,15 +91,3 @@ def test_mean_and_spread_must_be_two_valid_numbers(text: str) -> None:
     result = simulate("--short", text)
     assert result.exit_code == 2
     assert "--short" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        (0.3, 0.9, [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]),
-        (5.0, 5.0, [5.0, 6.0]),
-    ],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == pytest.approx(expected)

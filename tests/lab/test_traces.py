@@ -8,8 +8,6 @@ import pytest
 from clairvoyant_lab.simulator.traces import read_history
 from clairvoyant_lab.simulator.workload import LONG, MEDIUM, SHORT
 
-from clairvoyant_cli.errors import ClairvoyantError
-
 
 def test_an_azure_trace(tmp_path: Path) -> None:
     path = tmp_path / "azure.csv"
@@ -37,12 +35,6 @@ def test_a_mooncake_trace_in_milliseconds_and_gzipped(tmp_path: Path) -> None:
     assert workload.kind.tolist() == [SHORT, MEDIUM]
 
 
-def test_token_counts_without_times_arrive_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.csv"
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nXXX,107,15\nXXX,396,513\n")
-    assert read_history(path).workload.arrival_s.tolist() == [0.0, 0.0]
-
-
 def test_a_history_with_predictions_and_prompts(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     rows = [
@@ -67,40 +59,3 @@ def test_a_history_with_predictions_and_prompts(tmp_path: Path) -> None:
     assert history.predictions.tokens.tolist() == [50.0, 100.0]
     assert history.predictions.cost_s.tolist() == pytest.approx([1.25, 2.5])
     assert len(read_history(path, limit=1).workload) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "complaint"),
-    [
-        ("empty.csv", "", "holds no requests"),
-        ("wrong.csv", "a,b\n1,2\n", "lacks service_s or one of"),
-        ("words.csv", "tokens\nmany\n", "could not convert"),
-        ("broken.jsonl", "{not json}\n", "neither CSV nor JSON lines"),
-        ("list.jsonl", "[1, 2]\n", "cannot use"),
-        ("gaps.jsonl", '{"tokens": 5}\n{}\n', "lacks tokens"),
-    ],
-)
-def test_an_invalid_file_is_refused_in_one_line(tmp_path: Path, name: str, text: str, complaint: str) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(ClairvoyantError, match=complaint):
-        read_history(path)
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ClairvoyantError, match="cannot read"):
-        read_history(tmp_path / "nowhere.csv")
-
-
-def test_a_file_that_is_not_gzipped_despite_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "fake.csv.gz"
-    path.write_text("tokens\n5\n")
-    with pytest.raises(ClairvoyantError, match="cannot be read: Not a gzipped file"):
-        read_history(path)
-
-
-def test_a_file_that_is_not_text(tmp_path: Path) -> None:
-    path = tmp_path / "noise.csv"
-    path.write_bytes(b"\xff\xfe\x00tokens")
-    with pytest.raises(ClairvoyantError, match=r"cannot be read: .*can't decode"):
-        read_history(path)

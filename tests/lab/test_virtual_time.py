@@ -6,11 +6,8 @@ import time
 import httpx
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
-from clairvoyant_lab.commands.bench import command
 from clairvoyant_lab.virtual_time import run_virtually
-from click.testing import CliRunner
 
-from clairvoyant_cli.errors import ClairvoyantError
 from tests.fakes.replay_backend import Engine, Replay, Speed
 
 
@@ -27,20 +24,6 @@ def test_an_hour_of_sleep_takes_no_time_and_other_clocks_run_as_before() -> None
     virtual_s, real_s = run_virtually(sleep())
     assert virtual_s == 3600.0
     assert real_s < 3600.0
-
-
-def test_a_server_on_a_socket_takes_its_virtual_time() -> None:
-    async def ask() -> float:
-        speed = Speed(decode_tokens_per_s=0.5)
-        async with (
-            serve_app(Replay(Engine(speed=speed, answer_tokens=lambda prompt, rng: 30)).app) as url,
-            httpx.AsyncClient(base_url=url, timeout=3600, trust_env=False) as client,
-        ):
-            begun_s = now()
-            await client.post("/api/generate", json={"model": "replay", "prompt": "hello", "stream": False})
-            return now() - begun_s
-
-    assert run_virtually(ask()) == pytest.approx(60.0, abs=0.1)
 
 
 def test_strides_do_not_change_when_answers_end() -> None:
@@ -65,23 +48,3 @@ def test_strides_do_not_change_when_answers_end() -> None:
 
     assert run_virtually(ask(1)) == pytest.approx([213 / 50] * 20, abs=0.01)
     assert run_virtually(ask(100)) == pytest.approx([213 / 50] * 20, abs=0.01)
-
-
-def test_a_bench_in_virtual_time_needs_the_simulated_backend() -> None:
-    done = CliRunner().invoke(command, ["burst", "--virtual-time"])
-    assert isinstance(done.exception, ClairvoyantError)
-    words = [
-        "burst",
-        "--backend",
-        "replay",
-        "--virtual-time",
-        "--requests",
-        "4",
-        "--runs",
-        "1",
-        "--arm",
-        "fcfs",
-    ]
-    done = CliRunner().invoke(command, words)
-    assert done.exit_code == 0, done.output
-    assert "The clock is virtual" in done.output

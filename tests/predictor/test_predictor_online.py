@@ -38,16 +38,6 @@ def test_it_learns_what_words_mean_here() -> None:
     assert _score(loaded, "essay") < _score(loaded, "tweet")
 
 
-def test_it_learns_the_level_of_a_model() -> None:
-    loaded = predictor.load()
-    view = PromptView("Tell me about whales", model="terse")
-    for _ in range(30):
-        loaded.learn(loaded.predict(view), 20)
-    learnt = loaded.predict(view).expected_tokens
-    assert learnt < loaded.predict(PromptView(view.prompt, model="other")).expected_tokens
-    assert learnt < 70
-
-
 def test_a_clients_random_answers_leave_the_order_of_others() -> None:
     loaded, generator = predictor.load(), np.random.default_rng(1)
     _teach(loaded, 200)
@@ -171,13 +161,6 @@ def test_where_there_is_nothing_to_learn_it_orders_hardly_worse() -> None:
     static_scores, scores, reals = np.array(predicted[300:]).T
     fixed, learnt = (ranking_accuracy(each, np.exp(reals) - 10).accuracy for each in (static_scores, scores))
     assert learnt > fixed - 0.02
-
-
-def test_more_answers_than_are_kept_change_the_weights_only() -> None:
-    loaded = predictor.load()
-    _teach(loaded, 700)
-    assert _score(loaded, "essay") < _score(loaded, "tweet")
-    assert loaded.quality().judged == 700
 
 
 def test_an_answer_cut_off_at_the_cap_teaches_no_shorter_length() -> None:
@@ -310,7 +293,7 @@ def test_it_learns_what_follows_a_tools_result() -> None:
 def test_many_answers_leave_the_regression_sound() -> None:
     correction, generator = Correction(12), np.random.default_rng(1)
     weights = generator.normal(0, 0.5, 12)
-    for _ in range(20_000):
+    for _ in range(8_000):
         dense = generator.normal(0, 1, 12).astype(np.float32)
         features = Features.of(generator.integers(0, 90, 20).astype(np.uint32), 0, dense)
         correction.learn(features, 5.0, 5.0 + float(dense @ weights) + generator.normal(0, 0.5))

@@ -7,7 +7,6 @@ import pytest
 from predictor.lexical.cues import NAMES, read
 from predictor.lexical.stated_length import STATED_CUES, _asked, asked_tokens
 from predictor.lexical.words import (
-    WINDOW_CHARACTERS,
     gram_hash,
     gram_hashes,
     in_english,
@@ -15,8 +14,8 @@ from predictor.lexical.words import (
     split_with_numbers,
     window,
 )
-from predictor.paper.features import END_CHARACTERS, paper_features
 from predictor.paper.features import NAMES as PAPER_NAMES
+from predictor.paper.features import paper_features
 
 
 def test_digits_are_blurred_but_words_stay_at_their_places() -> None:
@@ -25,22 +24,11 @@ def test_digits_are_blurred_but_words_stay_at_their_places() -> None:
     assert split_with_numbers(seen) == b"write 500 words its 12 oclock in c++ and c#".split()
 
 
-def test_a_long_prompt_is_read_at_both_ends_only() -> None:
-    words = split(window("first " + "x" * 100_000 + " last"))
-    assert words[0] == b"first"
-    assert words[-1] == b"last"
-    assert len(window("é" * 100_000)) <= 2 * (WINDOW_CHARACTERS + 1)
-
-
 def test_grams_hold_words_and_pairs_once_each() -> None:
     hashes = set(gram_hashes([b"a", b"b", b"a", b"b"]).tolist())
     for gram in ([b"a"], [b"b"], [b"a", b"b"], [b"b", b"a"], [b"^", b"a"], [b"b", b"$"]):
         assert int(gram_hash(gram)) in hashes
     assert len(hashes) == 4 + 2 + 2  # a, b and both ends; ab, ba; ^a, b$
-
-
-def test_no_words_still_have_ends() -> None:
-    assert len(gram_hashes([])) == 3
 
 
 @pytest.mark.parametrize(
@@ -153,14 +141,6 @@ def test_foreign_marks_end_a_prompt_like_english_ones() -> None:
     assert [read(prompt)[1][place] for prompt in ("什么？", "ماذا؟", "What?", "何。")] == [1, 1, 1, 0]
 
 
-def test_cues_have_their_names_and_follow_the_text() -> None:
-    cues = dict(zip(NAMES, read("Write a detailed essay?\n")[1], strict=True))
-    assert cues["ends_with_question"] == 1.0
-    assert cues["opens_write"] == 1.0
-    assert cues["uses_essay"] > 0
-    assert cues["uses_harm"] == 0
-
-
 def test_the_papers_features_are_those_of_its_text() -> None:
     features = dict(zip(PAPER_NAMES, paper_features("Write a function that returns a table?"), strict=True))
     assert features == {
@@ -172,31 +152,3 @@ def test_the_papers_features_are_those_of_its_text() -> None:
         "clause_count": 1.0,
         "verb_write": 1.0,
     }
-
-
-@pytest.mark.parametrize("prompt", ["", " ", "\u2028", "Ünïcödé straße", "please write"])
-def test_the_papers_verb_comes_from_the_first_token_alone(prompt: str) -> None:
-    assert paper_features(prompt)[PAPER_NAMES.index("verb_other")] == 1.0
-    assert sum(paper_features(prompt)[6:]) == 1.0
-
-
-def test_the_papers_words_are_looked_for_at_both_ends_of_a_long_prompt() -> None:
-    middle = "which " * 100_000
-    features = dict(zip(PAPER_NAMES, paper_features(f"Write {middle} in json?", 400), strict=True))
-    assert (features["verb_write"], features["has_format_keyword"], features["ends_with_question"]) == (
-        1,
-        1,
-        1,
-    )
-    assert features["prompt_token_len"] == (len(middle) + 15 + 400) // 4
-    assert 0 < features["clause_count"] <= 2 * END_CHARACTERS / len("which ")
-
-
-@pytest.mark.parametrize("opening", ["Summarize this: ", "Translate to French: ", "Write 500 words on "])
-@pytest.mark.parametrize("line", ["The harbour wall was built by hand. ", "The harbour wall.\n\n"])
-def test_cues_of_a_prompt_without_its_middle_are_those_of_the_whole(opening: str, line: str) -> None:
-    whole = opening + line * 3000 + "Go on?"
-    kept = f"{whole[:1000]} … {whole[-1000:]}"
-    words, cues = read(kept, len(whole) - len(kept))
-    assert words == read(whole)[0]
-    assert cues == pytest.approx(read(whole)[1], rel=0.005)

@@ -195,20 +195,6 @@ async def test_two_long_ones_take_turns_of_as_many_tokens_as_said() -> None:
 
 
 @virtually
-async def test_who_leaves_with_the_last_event_had_all_of_it() -> None:
-    path = "/v1/chat/completions"
-    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
-        client.send(body(path, LONG, stream=True))
-        await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
-        async with raw_client(daemon.base_url) as other:
-            await other.ask(body("/api/chat", SHORT, stream=False, tokens=5))
-        await client.receive(b"data: [DONE]")
-        client.leave()
-        state = await until(daemon, lambda s: s.counters.completed == 2)
-        assert (state.recent[-1].tokens, state.recent[-1].cuts) == (TOKENS, 1)
-
-
-@virtually
 async def test_what_could_be_told_is_not_cut() -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         client.send(body("/api/chat", LONG, stream=True, format="json"))
@@ -289,46 +275,6 @@ async def suspended(way: str = "raw", server: Server | None = None, **settings: 
 
 
 @virtually
-async def test_one_that_waits_to_go_on_is_shown_with_what_it_has() -> None:
-    async with suspended() as it:
-        row = next(each for each in it.daemon.snapshot().queue if each.cuts)
-        assert row.tokens > 5
-        assert [part.tokens for part in row.parts] == [row.tokens]
-        assert row.parts[0].ended_at is not None
-        it.engine.thaw()
-        assert (await it.long.response()).status == 200
-
-
-@virtually
-async def test_who_leaves_while_suspended_costs_nothing_more() -> None:
-    async with suspended() as it:
-        it.long.leave()
-        await until(it.daemon, lambda s: s.counters.client_cancelled == 1)
-        it.engine.thaw()
-        assert (await it.short.response()).status == 200
-        await until(it.daemon, lambda s: not s.running and not s.queue)
-        assert it.engine.counts.arrived == 2
-
-
-@virtually
-async def test_what_is_suspended_ends_before_the_daemon_does() -> None:
-    async with suspended() as it:
-        it.daemon.drain()
-        it.engine.thaw()
-        answer = await it.long.response()
-        assert json.loads(answer.body.splitlines()[-1])["done"] is True
-
-
-@virtually
-async def test_the_operator_may_stop_one_that_is_suspended() -> None:
-    async with suspended() as it:
-        row = next(each for each in it.daemon.snapshot().queue if each.cuts)
-        assert it.daemon.dispatcher.cancel(row.id)
-        await until(it.daemon, lambda s: s.counters.operator_cancelled == 1)
-        assert not (await it.long.response()).whole
-
-
-@virtually
 async def test_a_server_that_cannot_go_on_is_no_faked_ending() -> None:
     async with suspended() as it:
         it.daemon.pool.first.traits.profiles = ()
@@ -336,24 +282,6 @@ async def test_a_server_that_cannot_go_on_is_no_faked_ending() -> None:
         assert not (await it.long.response()).whole
         state = await until(it.daemon, lambda s: s.counters.upstream_error == 1)
         assert not state.running
-
-
-@pytest.mark.parametrize("way", ["raw", "prefill"])
-async def test_it_waits_for_a_server_that_is_away_when_it_would_go_on(way: str) -> None:
-    server = Server()
-    async with suspended(way, server) as it:
-        await server.stop()
-        await until(it.daemon, lambda s: s.backends[0].state == "down" and is_suspended(s))
-        it.engine.thaw()
-        await server.start()
-        it.daemon.pool.first.look_now()
-        assert (await it.short.response()).status == 200
-        cut = await it.long.response()
-        uncut = await it.short.ask(body("/api/chat", LONG, stream=True))
-        assert objects(cut.body) == objects(uncut.body)
-        state = it.daemon.snapshot().counters
-        assert (state.cuts, state.resumes, state.upstream_error) == (1, 1, 0)
-        assert state.repeats == 1, "of the short one, which the server took with it"
 
 
 @virtually
@@ -422,31 +350,6 @@ async def test_a_server_that_changes_while_it_answers_is_not_cut() -> None:
         assert daemon.snapshot().counters.cuts == 0
 
 
-@virtually
-async def test_what_its_server_keeps_running_without_its_client_is_not_cut() -> None:
-    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
-        asked = body("/v1/chat/completions", LONG, stream=True)
-        client.send(asked.replace(b"\r\n", b"\r\nX-Conversation-Id: mine\r\n", 1))
-        state = await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
-        assert state.running[0].uncut == "the server goes on without its client"
-        assert (await client.response()).status == 200
-
-
-@pytest.mark.parametrize(("temperature", "cuts"), [(0, 1), (0.7, 2)])
-@virtually
-async def test_what_was_answered_before_is_not_cut_where_it_would_be_another(
-    temperature: float, cuts: int
-) -> None:
-    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
-        server = daemon.pool.first
-        (profile,) = server.traits.profiles
-        await believe(server, replace(profile, continuations=(replace(PROOF, exact=18, exact_repeats=6),)))
-        options = {"temperature": temperature, "num_predict": TOKENS}
-        for _ in range(2):
-            await cut_once(daemon, client, "/api/chat", stream=True, options=options)
-        assert daemon.snapshot().counters.cuts == cuts
-
-
 @pytest.mark.parametrize(
     ("temperature", "which", "cuts"),
     [(0, "proven", 0), (0, "all", 1), (0.7, "proven", 1), (None, "proven", 1)],
@@ -509,3 +412,13 @@ async def test_a_server_that_would_wake_is_asked_for_its_settings_only_at_work(
         await cut_once(daemon, client, "/api/chat", stream=True)
         assert asked
         assert daemon.snapshot().counters.cuts == 1
+
+
+@virtually
+async def test_what_its_server_keeps_running_without_its_client_is_not_cut() -> None:
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        asked = body("/v1/chat/completions", LONG, stream=True)
+        client.send(asked.replace(b"\r\n", b"\r\nX-Conversation-Id: mine\r\n", 1))
+        state = await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
+        assert state.running[0].uncut == "the server goes on without its client"
+        assert (await client.response()).status == 200

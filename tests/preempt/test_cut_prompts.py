@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.preempt.prompts import ASSUMED_KEPT, PromptCuts, share_found
+from clairvoyant_cli.preempt.prompts import PromptCuts, share_found
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.scheduler.policy import MAX_CUTS
 from clairvoyant_cli.state.snapshot import Snapshot
@@ -248,25 +248,6 @@ async def put_off() -> AsyncIterator[tuple[Daemon, Reading, RawClient, RawClient
         yield daemon, server, client, other
 
 
-async def test_a_client_that_leaves_while_it_is_cut_costs_nothing_more() -> None:
-    async with put_off() as (daemon, server, client, other):
-        client.leave()
-        await until(daemon, lambda s: s.counters.client_cancelled == 1)
-        server.free.set()
-        assert (await other.response()).status == 200
-        await until(daemon, lambda s: not s.running and not s.queue)
-        assert (len(server.asked), server.left) == (1, 1)
-
-
-async def test_a_daemon_that_drains_answers_what_it_has_cut() -> None:
-    async with put_off() as (daemon, server, client, other):
-        daemon.drain()
-        server.read.set()
-        server.free.set()
-        assert (await client.response()).body == ANSWER
-        assert (await other.response()).status == 200
-
-
 async def test_the_limit_of_waiting_is_not_for_what_was_cut() -> None:
     late_s = 0.0
     async with reading(max_wait=10.0, clock=lambda: time.monotonic() + late_s) as (daemon, server, client):
@@ -328,15 +309,6 @@ def test_how_soon_it_stops_is_learned_unless_the_prompt_ended_first() -> None:
     cuts.cut(20.0, rest_s=30.0)
     cuts.stopped(2.0)
     assert cuts.stop_s == 3.0
-
-
-def test_a_share_is_at_most_all_and_at_least_nothing() -> None:
-    cuts = PromptCuts()
-    cuts.found(1.5)
-    assert ASSUMED_KEPT < cuts.kept < 1.0
-    for _ in range(20):
-        cuts.found(-1.0)
-    assert 0.0 <= cuts.kept < 0.01
 
 
 def test_the_request_that_follows_at_once_tells_how_soon_a_server_stops() -> None:

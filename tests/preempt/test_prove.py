@@ -14,7 +14,6 @@ from clairvoyant_lab.virtual_time import run_virtually
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.client import Client
-from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.preempt import prove
 from clairvoyant_cli.preempt.prove import (
     FAR_NATS,
@@ -27,8 +26,7 @@ from clairvoyant_cli.preempt.prove import (
     _gap,
     _parting,
 )
-from profiles.records import MIN_TRIALS, Continuation
-from tests.fakes.calibrating import SMALL, measured, replay
+from profiles.records import MIN_TRIALS
 from tests.fakes.replay_backend import Engine, Replay, Service, Speed
 
 SPEED = Speed(prefill_tokens_per_s=2000.0, decode_tokens_per_s=100.0)
@@ -106,7 +104,7 @@ def proven(
     rate: float = 40.0,
 ) -> tuple[Prover, Engine]:
     """Run up to `steps` steps of a proof in virtual time; return the prover and the server."""
-    engine = make(speed=SPEED, answer_tokens=lengths)
+    engine = make(speed=SPEED, answer_tokens=lengths, stride=10)
 
     async def prove() -> Prover:
         clock = asyncio.get_running_loop().time
@@ -197,7 +195,7 @@ def test_interrupted_proof_resumes_and_drops_trials_of_other_settings() -> None:
     known = msgspec.json.decode(msgspec.json.encode(half.progress), type=type(half.progress))
 
     async def go_on(fingerprint: str) -> int:
-        engine = Engine(speed=SPEED, answer_tokens=hundred)
+        engine = Engine(speed=SPEED, answer_tokens=hundred, stride=10)
         clock = asyncio.get_running_loop().time
         async with (
             serve_app(Replay(engine).app) as url,
@@ -223,22 +221,7 @@ def test_no_uncut_answer_stands_in_the_cache_before_its_cuts() -> None:
     assert 0.0 < prover.continuations[0].resume_s < 1.0
 
 
-def test_answers_shorter_than_asked_are_cut_all_the_same() -> None:
-    prover, _ = proven(Engine, lengths=lambda prompt, rng: 20, rate=1000.0)
-    assert prover.continuations[0].trials == TRIALS
-
-
 def test_answers_without_text_are_not_cut() -> None:
     prover, _ = proven(Engine, lengths=nothing)
     assert prover.continuations == ()
     assert prover.notes == ("no answer can be preempted: its answers are empty",)
-
-
-def test_a_calibration_keeps_what_was_proven() -> None:
-    async def calibrated() -> Outcome:
-        async with replay(decode=2000.0, stride=10) as (_, url):
-            return (await measured(url, replace(SMALL, shorts=4, trials=MIN_TRIALS, cut_s=None)))[0]
-
-    continuation = run_virtually(calibrated()).profile.continuation
-    assert isinstance(continuation, Continuation)
-    assert continuation.trials == continuation.exact == MIN_TRIALS

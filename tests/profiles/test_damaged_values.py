@@ -19,7 +19,7 @@ from clairvoyant_cli.main import cli
 from profiles.database import reading
 from profiles.history import Span, each, forget, totals
 from profiles.ledger import Ledger
-from profiles.states import UNKNOWN, client_hash, forgetting, note_forgetting, salt
+from profiles.states import UNKNOWN, forgetting, note_forgetting, salt
 from profiles.writer import Writer
 from tests.fakes.remembered import FINISHED, PROFILE, keep
 
@@ -228,7 +228,3 @@ def test_names_that_are_not_utf8_are_errors(sound: Path) -> None:
         result = CliRunner().invoke(cli, [*command, "a\udcff", "--db", str(sound)])
         assert isinstance(result.exception, ClairvoyantError), result.exception
         assert "is not UTF-8 text" in str(result.exception)
-
-
-def test_client_hash_depends_on_the_salt() -> None:
-    assert client_hash(b"k" * 32, "alice") != client_hash(b"j" * 32, "alice")

@@ -18,10 +18,8 @@ from pathlib import Path
 import pytest
 
 from profiles.database import (
-    VARIABLE,
     DamagedError,
     ProfilesError,
-    default_path,
     open_database,
     reading,
     set_aside,
@@ -274,13 +272,6 @@ def test_an_unwritable_path_is_an_error(tmp_path: Path) -> None:
         open_database(blocked / "c.db")
 
 
-def test_reading_creates_no_file(tmp_path: Path) -> None:
-    path = tmp_path / "c.db"
-    with pytest.raises(ProfilesError, match="nothing is recorded yet"), reading(path):
-        pass
-    assert not path.exists()
-
-
 def test_a_full_disk_rolls_back(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", (), PROFILE)
     with pytest.raises(ProfilesError, match="full"):
@@ -318,11 +309,6 @@ def test_concurrent_processes_create_one_database(tmp_path: Path, attempt: int) 
     with reading(path) as connection:
         assert len({kept.profile.name for kept in every(connection)}) == 4
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-
-
-def test_path_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "mine.db"))
-    assert default_path() == tmp_path / "mine.db"
 
 
 def test_opening_a_current_file_does_not_import_sqlite_utils(tmp_path: Path) -> None:

@@ -6,26 +6,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 import predictor
-from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.learning.tau_learning import Learned, state_name
-from profiles.database import open_database, reading
+from profiles.database import reading
 from profiles.history import Erased, Span, forget
 from profiles.ledger import Ledger
-from profiles.states import FORGETTING, load_state
+from profiles.states import FORGETTING
 from profiles.writer import Bounds, Writer
 from tests.fakes.calibrating import replay
 from tests.fakes.daemon_process import DaemonProcess, daemon_process
-from tests.fakes.remembered import FINISHED, keep, record, recorded
+from tests.fakes.remembered import FINISHED, record, recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "replay:latest"
@@ -67,15 +64,6 @@ def test_a_span_goes_by_recorded_times(tmp_path: Path) -> None:
     assert requests(path) == []
 
 
-def test_the_command_reports_what_it_erased(tmp_path: Path) -> None:
-    now = time.time()
-    rows = [replace(FINISHED, request=str(n), finished_at=now - n * 86_400) for n in range(3)]
-    path = keep(tmp_path / "c.db", rows)
-    done = CliRunner().invoke(cli, ["history", "--forget", "--since", "30h", "--yes", "--db", str(path)])
-    first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - n * 86_400)) for n in (1, 0))
-    assert done.stderr == f"2 requests erased, finished {first} to {last}\n"
-
-
 def test_forget_can_keep_learned_state(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     ledger = Ledger(path)
@@ -84,36 +72,6 @@ def test_forget_can_keep_learned_state(tmp_path: Path) -> None:
     assert not ledger.forgotten()
     ledger.close()
     assert states(path) == {"learned": b"state"}
-
-
-def test_ledger_reports_an_erasure_once(tmp_path: Path) -> None:
-    path = tmp_path / "c.db"
-    ledger = Ledger(path)
-    try:
-        assert not ledger.forgotten()
-        forget(path, Span(), states=True)
-        ledger._writer.look()
-        deadline = time.monotonic() + 20
-        while ledger._writer.generation == 0:
-            assert time.monotonic() < deadline
-        assert ledger.forgotten()
-        assert not ledger.forgotten()
-        ledger.save("learned", b"afresh")
-    finally:
-        ledger.close()
-    assert states(path) == {"learned": b"afresh"}
-
-
-def test_each_erasure_has_its_own_generation(tmp_path: Path) -> None:
-    path = tmp_path / "c.db"
-    with closing(open_database(path)):
-        pass
-    for generation in (b"1", b"2"):
-        forget(path, Span(), states=True)
-        with reading(path) as connection:
-            told = load_state(connection, FORGETTING)
-        assert told is not None
-        assert told.split()[0] == generation
 
 
 async def ask(daemon: DaemonProcess, *prompts: str) -> None:

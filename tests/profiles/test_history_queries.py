@@ -1,6 +1,5 @@
 """History queries agree with the rows; forgotten data is gone from the disk."""
 
-import random
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from profiles.history import (
     SessionTotal,
     Span,
     by_session,
-    each,
     forget,
     newest,
     p_long_by_class,
@@ -67,31 +65,6 @@ def test_percentiles_by_class(path: Path) -> None:
     assert found is not None
     assert (found.n, found.sojourn_p50_s) == (len(times), median(times))
     assert found.sojourn_p99_s == pytest.approx(quantiles(times, n=100, method="inclusive")[98])
-
-
-def test_a_span_narrows_by_time_and_client(path: Path) -> None:
-    middle = ROWS[1500].finished_at
-    with reading(path) as connection:
-        later = list(each(connection, Span(since=middle)))
-        alices = newest(connection, Span(client="alice"), 5000)
-    assert [row.request for row in later] == [row.request for row in ROWS[1500:]]
-    assert len(alices) == sum(row.client == "alice" for row in ROWS)
-    assert alices[0].client not in ("alice", "")
-
-
-def test_ranking_accuracy_counts_ordered_pairs(path: Path) -> None:
-    short = [row.p_long for row in ROWS if row.length_class == "short"]
-    with reading(path) as connection:
-        assert sorted(p_long_by_class(connection, Span())[0]) == sorted(short)
-        assert pairs_in_order(*p_long_by_class(connection, Span(since=9e9))) is None
-
-
-def test_pairs_in_order_examples() -> None:
-    rng = random.Random(3)
-    short = [rng.randint(0, 5) / 5 for _ in range(40)]
-    long = [rng.randint(0, 5) / 5 for _ in range(30)]
-    by_hand = fmean((a < b) + (a == b) / 2 for a in short for b in long)
-    assert pairs_in_order(short, long) == pytest.approx(by_hand)
 
 
 def test_recorded_requests_are_the_newest_answered_ones_in_order(tmp_path: Path) -> None:

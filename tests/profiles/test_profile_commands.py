@@ -150,18 +150,6 @@ def test_history_trace_is_a_simulator_workload(db: Path, tmp_path: Path) -> None
     assert found.predictions is not None
 
 
-def test_training_on_history_needs_recorded_prompts(db: Path, tmp_path: Path) -> None:
-    assert "--record-prompts" in refused("train", "--from-history", "--out", tmp_path / "m", "--db", db)
-    assert "--from-history" in refused("train", "--out", tmp_path / "m", "--db", db)
-    writer = Writer(db)
-    for row in traffic(50):
-        messages = [{"role": "user", "content": f"Tell me of {row.request}."}]
-        writer.put(replace(row, body=json.dumps({"messages": messages})))
-    writer.close()
-    # Enough to train, were it not for too few long answers: the history has been read.
-    assert "long" in refused("train", "--from-history", "--out", tmp_path / "m", "--db", db).lower()
-
-
 def test_history_by_client_and_time(db: Path) -> None:
     every_line = run("history", "--json", "--db", db).stdout.splitlines()
     alices = run("history", "--json", "--client", "alice", "--db", db).stdout.splitlines()
@@ -195,13 +183,6 @@ def test_forget_needs_a_selection(db: Path) -> None:
     result = CliRunner().invoke(cli, ["history", "--forget", "--all", "--db", str(db)], input="n\n")
     assert result.exit_code == 1
     assert len(recorded(db)) == 300
-
-
-def test_forget_client_keeps_others_and_profiles(db: Path) -> None:
-    run("history", "--forget", "--client", "bob", "--yes", "--db", db)
-    assert run("history", "--json", "--client", "bob", "--db", db).stdout == ""
-    assert run("history", "--json", "--client", "alice", "--db", db).stdout
-    assert PROFILE.name in run("profiles", "show", PROFILE.name, "--db", db).stdout
 
 
 def test_forget_confirms_with_absolute_times(db: Path) -> None:

@@ -55,11 +55,6 @@ def test_fitting_prefers_selected_then_newest(connection: Connection) -> None:
     assert fitting(connection) == ["new", "old"]
 
 
-def test_host_key_ignores_driver_and_system() -> None:
-    assert replace(HOST, gpu_driver="560.0", system="Linux 6.12").key == HOST.key
-    assert replace(HOST, memory_gib=32).key != HOST.key
-
-
 @pytest.mark.parametrize(
     "way", [Continuation("raw", 12, 13, 0.1, 0.1), Continuation("raw", 12, 12, -0.1, 0.1)]
 )

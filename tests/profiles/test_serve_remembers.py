@@ -391,23 +391,6 @@ async def test_dashboard_report_and_the_next_daemon_have_the_same_books(tmp_path
     assert again.short_s == pytest.approx(gain.short_s)
 
 
-async def test_a_pause_under_first_come_first_served_costs_and_saves_nothing(tmp_path: Path) -> None:
-    async with replay(decode=1000.0) as (_, url), daemon_on(tmp_path / "c.db", url, policy="fcfs") as daemon:
-        http = httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False)
-        async with http, asyncio.TaskGroup() as group:
-            for number in range(6):
-                group.create_task(ask(http, f"Name colour {number}.", 100))
-            await until(daemon, lambda state: len(state.queue) == 5)
-            daemon.operation.dispatcher.scheduler.pause()
-            paused = await until(daemon, lambda state: not state.running)
-            await until(daemon, lambda state: state.taken_at > paused.taken_at + 0.5)  # the pause itself
-            daemon.operation.resume()
-            daemon.operation.dispatcher.moved()
-        state = await until(daemon, lambda state: state.gain.answers_today == 6)
-    # Handing a slot over takes a moment; the pause and the waiting are far longer.
-    assert abs(state.gain.saved_today_s) < 0.05 * sum(each.waited_s for each in state.recent)
-
-
 async def test_a_server_that_starts_later_gets_the_name_and_the_profile_of_its_kind(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", (), replace(PROFILE, host=this_host()))
     port = free_port()

@@ -13,7 +13,6 @@ from clairvoyant_cli.protocols.conversation import (
     FINE_BYTES,
     FINE_UNTIL,
     MAX_PARTS,
-    NO_CONVERSATION,
     PIECE_BYTES,
     SLICE_BYTES,
     Conversation,
@@ -74,11 +73,6 @@ def test_a_longer_prompt_shares_its_pieces_with_a_shorter_message_before() -> No
     assert shared(chat(long, ASKED), chat(changed, ASKED)) == 2500 // FINE_BYTES
 
 
-def test_a_prompt_that_grows_shares_its_whole_pieces() -> None:
-    one, other = (read({"prompt": "a" * 50_000 + end}).chain for end in ("", "b"))
-    assert shared(one, other) == FINE_UNTIL // FINE_BYTES + (50_000 - FINE_UNTIL) // PIECE_BYTES
-
-
 def test_any_number_of_messages_is_read() -> None:
     messages = [{"role": "user", "content": f"message {n} {'x' * 400}"} for n in range(2000)]
     before, after = chat(*messages[:-1]), chat(*messages)
@@ -127,12 +121,6 @@ def test_the_parts_of_a_prompt(body: Any, tools: int, systems: int, parts: int) 
     assert len(chain.parts.hashes) == len(chain.parts.ends) == parts
     assert chain.parts.ends[-1] == chain.length
     assert set(chain.parts.ends) <= set(chain.characters)
-
-
-def test_a_part_is_the_same_wherever_it_is() -> None:
-    before, after = chat(SYSTEM, ASKED, CALL).parts.hashes, chat(ASKED, {"role": "user"}, CALL).parts.hashes
-    assert (before[1], before[2]) == (after[0], after[2])
-    assert not set(before) & set(read({"messages": [SYSTEM, ASKED, CALL]}, "another").chain.parts.hashes)
 
 
 def test_a_part_is_hashed_in_slices_of_bounded_size() -> None:
@@ -236,7 +224,3 @@ def test_a_subagent_claims_the_session_of_its_parent(child: dict[str, str], pare
     own, of = claims(child, {})
     assert of == claims(parent, {})[0]
     assert own not in ("", of)
-
-
-def test_nothing_is_known_of_an_empty_body() -> None:
-    assert read({}) == NO_CONVERSATION

@@ -30,7 +30,7 @@ from clairvoyant_cli.protocols.request_parsing import (
     parse_request,
 )
 from clairvoyant_cli.protocols.routes import ROUTES
-from predictor.record import PromptView, Task
+from predictor.record import PromptView
 from tests.fakes.raw_http import post
 from tests.fakes.scripted_upstream import Conversation, answer
 from tests.fakes.serving import ByFirstWord, between
@@ -111,20 +111,6 @@ async def test_ollamas_pictures_are_counted() -> None:
     assert (view.prompt, view.images) == ("river", 2)
 
 
-async def test_token_ids_are_counted() -> None:
-    parsed = await read("/v1/completions", {"prompt": [71_234] * 90_000, "max_tokens": 7})
-    assert (view_of(parsed).max_tokens, view_of(parsed).prompt.strip()) == (7, "")
-    assert parsed.prompt_tokens == 90_000
-
-
-async def test_prompts_may_be_lists_of_lists() -> None:
-    prompts = [["river", 5, {"prompt_string": "stone"}], [1, 2], "last"]
-    view = view_of(await read("/completion", {"prompt": prompts}))
-    assert view.prompt.split() == ["river", "stone", "last"]
-    batch = await read("/v1/completions", {"prompt": [[7] * 500] * 400})
-    assert batch.prompt_tokens == pytest.approx(500 * 400, rel=0.01)
-
-
 async def test_a_thousand_tools_are_counted() -> None:
     tool = {"type": "function", "function": {"name": "do", "parameters": {"a": {"type": "string"}}}}
     parsed = await read("/v1/chat/completions", chat("river", tools=[tool | {"note": "x" * 500}] * 1000))
@@ -157,13 +143,6 @@ def test_how_a_body_comes_does_not_matter(unit: str, cuts: list[float]) -> None:
     whole = asyncio.run(read("/api/chat", body))
     assert view_of(whole).cut > 0
     assert asyncio.run(read("/api/chat", body, *cuts)) == whole
-
-
-async def test_many_small_pieces_are_a_body_too() -> None:
-    body = json.dumps(chat("first " + "word " * 3000 + "last")).encode()
-    pieces = [bytes([byte]) for byte in body]
-    view = view_of(await parse_request(pieces, ROUTES["/api/chat"], KIND))
-    assert (view.prompt[:6], view.prompt[-4:]) == ("first ", "last")
 
 
 # -- too long, and pictures --------------------------------------------------------------------------
@@ -335,21 +314,10 @@ async def test_others_have_their_turn_between_the_slices_of_a_long_body() -> Non
 
 
 @pytest.mark.usefixtures("slow")
-async def test_many_long_bodies_take_no_longer_turns_than_one() -> None:
-    body = json.dumps(chat("word " * 200_000)).encode()
-    assert await turns_meanwhile(*[[body]] * 8) >= 8 * (len(body) // SLICE_BYTES) // 2
-
-
-@pytest.mark.usefixtures("slow")
 @pytest.mark.parametrize("characters", [2, 20_000, 300_000])
 async def test_bodies_that_come_at_once_are_not_decoded_at_once(characters: int) -> None:
     body = json.dumps(chat("x" * characters)).encode()
     assert await turns_meanwhile(*[[body]] * 9) >= 4
-
-
-async def test_bodies_that_take_no_time_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "perf_counter", lambda: 0.0)
-    assert await turns_meanwhile(*[[b'{"messages":[]}']] * 100) <= 3
 
 
 async def test_what_is_hopeless_is_given_up_at_once() -> None:
@@ -424,16 +392,6 @@ def test_few_entries_of_lists_are_looked_at(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(loose, "fitting", count)
     parse_body(body, ROUTES[path], KIND)
     assert len(decoded) < 5000
-
-
-@pytest.mark.parametrize(
-    "text", [b"[" * BIG * 10, b'{"a":' * BIG + b"1", b'"' * 10 * BIG, b"\x00" * 10 * BIG, b"\xff\xfe" * BIG]
-)
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/embeddings"])
-async def test_what_nobody_can_read_is_unknown_but_an_embedding(path: str, text: bytes) -> None:
-    parsed = await read(path, text, 0.1, 0.5)
-    assert parsed.model == ""
-    assert (parsed.view and parsed.view.task) == (Task.EMBEDDING if path == "/v1/embeddings" else None)
 
 
 async def test_what_was_too_long_to_hold_is_unknown() -> None:

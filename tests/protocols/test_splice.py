@@ -14,8 +14,7 @@ from clairvoyant_cli.protocols.splice import (
     PartError,
     Splice,
 )
-from clairvoyant_cli.protocols.summed_totals import Earlier, summed_totals
-from clairvoyant_cli.protocols.usage import Totals
+from clairvoyant_cli.protocols.summed_totals import Earlier
 
 
 def sse(event: dict[str, Any]) -> bytes:
@@ -37,13 +36,6 @@ def fed(splice: Splice, *pieces: bytes) -> bytes:
     return b"".join(map(splice.feed, pieces))
 
 
-def test_what_nobody_cuts_passes_untouched() -> None:
-    splice = chat()
-    pieces = [b": a comment\n\n", chunk("One"), b"da", b"ta: {}\n", b"\n", b"\xff not JSON at all"]
-    assert fed(splice, *pieces) == b"".join(pieces)
-    assert not splice.is_cut
-
-
 def test_it_is_cut_after_a_word_and_what_follows_is_dropped() -> None:
     splice = chat()
     fed(splice, chunk("One"), chunk(" wo"))
@@ -51,15 +43,6 @@ def test_it_is_cut_after_a_word_and_what_follows_is_dropped() -> None:
     assert fed(splice, chunk("rd"), chunk(" and"), chunk(" more")) == chunk("rd")
     assert splice.is_cut
     assert (splice.said, splice.tokens) == ("One word", 3)
-
-
-def test_not_inside_an_event_that_has_passed_in_part() -> None:
-    splice = chat()
-    event = chunk(" two")
-    fed(splice, chunk("One"), event[:9])
-    assert splice.want_cut()
-    assert fed(splice, event[9:] + chunk(" three")) == event[9:]
-    assert (splice.is_cut, splice.said) == (True, "One two")
 
 
 def test_not_before_there_is_anything_to_go_on_from() -> None:
@@ -77,15 +60,6 @@ def test_a_script_without_spaces_is_cut_all_the_same() -> None:
         splice.feed(chunk("二"))
     assert splice.is_cut
     assert splice.said == "一一" + "二" * EVENTS_TO_A_SPACE
-
-
-def test_an_answer_that_ends_meanwhile_is_not_cut() -> None:
-    splice = chat()
-    splice.feed(chunk("One"))
-    assert splice.want_cut()
-    end = chunk(None, "stop") + b"data: [DONE]\n\n"
-    assert splice.feed(end) == end
-    assert not splice.is_cut
 
 
 @pytest.mark.parametrize(
@@ -199,25 +173,6 @@ def test_a_generation_goes_on_as_a_chat_of_openais() -> None:
     assert counted["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
-def test_a_generation_goes_on_as_a_chat_of_ollamas() -> None:
-    splice = chat(shape=Shape.OLLAMA_CHAT)
-
-    def message(text: str) -> bytes:
-        event = {"model": "m", "created_at": "x", "message": {"role": "assistant", "content": text}}
-        return json.dumps(event | {"done": False}).encode() + b"\n"
-
-    fed(splice, message("One"))
-    assert splice.want_cut()
-    assert splice.feed(message(" two")) == b""
-    splice.continue_in(Shape.OLLAMA_GENERATE, Earlier(1, 0.1, 0.5, 1))
-    said, ended = map(json.loads, fed(splice, generated(" two"), generated("", **DONE)).splitlines())
-    assert said["message"] == {"role": "assistant", "content": " two"}
-    assert list(ended)[:3] == ["model", "created_at", "message"]
-    assert (ended["done"], ended["eval_count"], ended["prompt_eval_count"]) == (True, 4, 11)
-    assert ended["eval_duration"] == 1_500_000_000
-    assert "response" not in ended
-
-
 def test_unstreamed_answer_reports_a_failure_in_mid_answer() -> None:
     splice = chat(streamed=False)
     splice.feed(chunk("One"))
@@ -225,14 +180,3 @@ def test_unstreamed_answer_reports_a_failure_in_mid_answer() -> None:
         splice.feed(sse({"error": {"message": "out of memory"}}))
     with pytest.raises(PartError):
         splice.end()
-
-
-def test_the_parts_are_counted_together() -> None:
-    last = Totals(
-        tokens=30, prompt_tokens=120, decode_s=1.0, prefill_s=0.1, prefilled_tokens=1, complete=True
-    )
-    whole = summed_totals(last, Earlier(20, 0.2, 0.5, 20))
-    assert (whole.tokens, whole.prompt_tokens, whole.decode_s) == (50, 100, 1.5)
-    assert whole.prefill_s is None
-    assert whole.complete
-    assert summed_totals(last, Earlier()) is last

@@ -164,29 +164,9 @@ def test_answer_without_thinking_reports_no_end_of_thinking() -> None:
     assert (watch.thought, at) == (0, [])
 
 
-def test_the_first_event_counts_the_prompt_and_the_last_ones_the_answer() -> None:
-    start = {"type": "message_start", "message": {}, "usage": {"input_tokens": 5}}
-    end = ({"type": "message_delta", "usage": {"output_tokens": 9}}, {"type": "message_stop"})
-    for between in (3, 300):
-        got = totals(SSE, events(start, *[DELTA] * between, *end, named=True))
-        assert (got.prompt_tokens, got.tokens, got.complete) == (5, 9, True)
-
-
 def test_what_stands_far_before_the_end_of_a_stream_is_not_read() -> None:
     body = events(*[DELTA] * 10, {"usage": {"completion_tokens": 9}}, *[DELTA] * (LAST_LINES // 2), "[DONE]")
     assert totals(SSE, body, piece=100_000).tokens == 10 + LAST_LINES // 2
-
-
-@pytest.mark.parametrize(("cached", "read"), [(None, 5), (3, 2), (5, 1), ("x", 5)])
-def test_what_ollama_had_in_its_cache_it_has_not_read(cached: object, read: int) -> None:
-    got = totals(JSON, json.dumps(OLLAMA_END | {"prompt_eval_cached_count": cached}).encode())
-    assert (got.prompt_tokens, got.prefilled_tokens) == (5, read)
-
-
-@pytest.mark.parametrize(("cached", "read"), [(None, None), (0, 5), (3, 2), (5, 1), ("x", None)])
-def test_what_openais_usage_counts_as_cached_was_not_read(cached: object, read: int | None) -> None:
-    usage = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": cached}}
-    assert totals(JSON, json.dumps({"usage": usage}).encode()).prefilled_tokens == read
 
 
 ABSURD = [10**30, 1 << 32, -5, True, 1.5, "x", "9", [], [1], {}, None, 1e300]

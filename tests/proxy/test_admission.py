@@ -3,7 +3,6 @@
 import pytest
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.access.clients import ClientRules
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import EMBEDDING, PassOn, ReadBody, Refused
 from predictor.record import UNKNOWN, PromptView, Task
@@ -23,26 +22,6 @@ async def test_a_chat_is_read_a_list_is_passed_on_and_a_tunnel_refused() -> None
         405,
         "clairvoyant: CONNECT is not supported",
     )
-
-
-async def test_without_keys_a_request_counts_for_its_address_and_is_shown_by_its_header() -> None:
-    door = daemon_parts().admission.judge_head
-    names = [door(asking()), door(asking(x_clairvoyant_client="bob"))]
-    shown = [(each.client, each.shown_name) for each in names if isinstance(each, ReadBody)]
-    assert shown == [("ann", "ann"), ("ann", "bob")]
-
-
-async def test_a_page_of_another_site_is_kept_out() -> None:
-    status, said = refused(daemon_parts().admission.judge_head(asking(origin="https://evil.example")))
-    assert status == 403
-    assert "evil.example" in said
-
-
-async def test_a_request_takes_a_free_slot_and_the_next_one_waits() -> None:
-    parts = daemon_parts()
-    first, second = parts.queued("0.9 essay"), parts.queued("0.1 question")
-    assert (parts.on(first), parts.on(second)) == ("mac", "")
-    assert (first.job.p_long, second.job.p_long) == (0.9, 0.1)
 
 
 async def test_a_title_lets_the_question_pass_that_it_comes_along_with() -> None:
@@ -88,27 +67,6 @@ async def test_what_asks_for_nothing_needs_no_slot() -> None:
     assert parts.stats.submitted == 0
 
 
-async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
-    parts = daemon_parts(capacity=1)
-    parts.queued("0.5 runs")
-    parts.queued("0.5 waits")
-    verdict = parts.ask("0.9 too much")
-    assert refused(verdict) == (503, "clairvoyant: the queue is full")
-    assert isinstance(verdict, Refused)
-    [server] = parts.pool.queue.fleet.servers.values()
-    assert verdict.refusal.retry_after_s == server.next_free_s(parts.now[0]) > 2.0
-    assert parts.stats.counters().rejected == 1
-
-
-async def test_a_client_has_no_more_waiting_than_it_may() -> None:
-    parts = daemon_parts(clients={"ann": ClientRules(max_waiting=1)})
-    parts.queued("runs")
-    parts.queued("waits")
-    status, said = refused(parts.ask("too much"))
-    assert (status, "ann" in said) == (503, True)
-    parts.queued("of another", client="bob")
-
-
 async def test_more_than_can_wait_are_not_even_read() -> None:
     parts = daemon_parts(capacity=1)
     asks = ReadBody(parts.admission.judge_head(asking()).route, "ann")
@@ -118,34 +76,3 @@ async def test_more_than_can_wait_are_not_even_read() -> None:
             assert refused(third) == (503, "clairvoyant: the queue is full")
     with parts.admission.entering(asks) as again:
         assert again is None
-
-
-async def test_a_draining_daemon_takes_nothing_and_one_going_down_does_not_even_read() -> None:
-    parts = daemon_parts()
-    parts.operation.draining = True
-    assert refused(parts.ask("x"))[1].startswith("clairvoyant is draining")
-    parts.operation.go_down()
-    assert refused(parts.admission.judge_head(asking()))[1].startswith("clairvoyant is shutting down")
-
-
-async def test_when_all_workers_are_given_up_a_request_is_told_at_once() -> None:
-    parts = daemon_parts("mac", "rtx", grace_s=0.0)
-    for name in ("mac", "rtx"):
-        parts.becomes(name, "down", "connection refused")
-    for name in ("mac", "rtx"):
-        parts.pool.named(name).health._expire()
-    assert refused(parts.ask("x")) == (
-        503,
-        "clairvoyant: Ollama at http://127.0.0.1:9000 is not reachable (connection refused)",
-    )
-
-
-@pytest.mark.parametrize(("asked", "given"), [("5", 5), ("-5", 0), ("soon", 0)])
-async def test_a_client_may_step_back_but_not_forward(asked: str, given: int) -> None:
-    parts = daemon_parts()
-    request = asking(x_clairvoyant_priority=asked)
-    door = parts.admission.judge_head(request)
-    assert isinstance(door, ReadBody)
-    exchange = parts.admission.enqueue(request, door, ParsedRequest())
-    assert isinstance(exchange, Exchange)
-    assert exchange.job.priority == given

@@ -30,13 +30,5 @@ async def test_the_operators_choice_holds() -> None:
     assert operation.policy == "sjf"
 
 
-async def test_quartz_goes_by_arrival_while_its_quantiles_do_not_hold() -> None:
-    operation, coverage, said = reviewed("quartz")
-    assert operation.policy == "fcfs"
-    assert "100% of the answers exceeded" in said[0]
-    hold_again(operation, coverage)
-    assert operation.policy == "quartz"
-
-
 async def test_other_policies_go_by_no_quantiles() -> None:
     assert reviewed("boost")[0].policy == "boost"

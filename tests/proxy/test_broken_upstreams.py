@@ -8,8 +8,8 @@ import pytest
 from clairvoyant_cli.proxy.composition import Daemon
 from predictor.record import Prediction, Predictor
 from tests.fakes.raw_http import get, post, raw_client, read_head
-from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted
-from tests.fakes.serving import between, serving, until
+from tests.fakes.scripted_upstream import Conversation, Script, answer
+from tests.fakes.serving import between, until
 
 CHAT = post("/v1/chat/completions", b'{"model": "m", "messages": [{"role": "user", "content": "river"}]}')
 PLAIN = get("/anything")
@@ -108,15 +108,6 @@ async def test_nonsense_is_a_bad_gateway(garbage: bytes, raw: bytes) -> None:
         idle(daemon)
 
 
-async def test_an_error_of_the_backend_passes_as_it_is() -> None:
-    error = b'{"error": {"message": "out of memory"}}'
-    async with between(says(answer(error, status="500 Internal Server Error"))) as (daemon, client):
-        got = await client.ask(CHAT)
-        assert (got.status, got.body) == (500, error)
-        assert daemon.snapshot().recent[0].outcome == "upstream_error"
-        idle(daemon)
-
-
 @pytest.mark.parametrize("path", ["/upload", "/v1/audio/transcriptions"])
 async def test_an_answer_in_the_middle_of_an_upload_arrives(path: str) -> None:
     """The upstream refuses after the first bytes; the client, still sending, reads the refusal."""
@@ -134,31 +125,6 @@ async def test_an_answer_in_the_middle_of_an_upload_arrives(path: str) -> None:
         assert (got.status, got.body) == (413, b"too large")
         assert got.value("connection") == b"close"
         await client.rest()
-
-
-async def test_a_keep_alive_connection_closed_while_idle_is_not_used_again() -> None:
-    closed = asyncio.Event()
-
-    async def script(it: Conversation) -> None:
-        await it.request()
-        it.send(answer(b"one"))
-        it.writer.close()
-        await it.writer.wait_closed()
-        closed.set()
-
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
-        for _ in range(5):
-            assert (await client.ask(PLAIN)).body == b"one"
-            await closed.wait()
-            # The end of the connection is read before another request is sent on it.
-            while daemon.pool.first.upstream._idle:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0)
-            closed.clear()
-        assert upstream.connections == 5
 
 
 async def test_bytes_after_an_answer_never_reach_the_next_client() -> None:
@@ -202,20 +168,6 @@ async def test_one_byte_at_a_time() -> None:
     async with between(script) as (_, client):
         got = await client.ask(CHAT)
     assert (got.body, got.whole, got.trailers) == (EVENT, True, [(b"X-End", b"yes")])
-
-
-async def test_an_upstream_that_accepts_and_resets_at_once() -> None:
-    async def script(it: Conversation) -> None:
-        it.reset()
-
-    async with (
-        scripted(script, raw=True) as upstream,
-        serving(upstream.base_url, slots=1) as daemon,
-    ):
-        for _ in range(20):
-            async with raw_client(daemon.base_url) as client:
-                assert (await client.ask(CHAT)).status == 502
-        idle(daemon)
 
 
 @pytest.mark.parametrize("strange", ['{"result": "text"}', '{"result": [1], "usage": 7}', '{"timings": []}'])

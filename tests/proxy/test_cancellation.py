@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from clairvoyant_cli.http import upstream as upstream_module
@@ -81,30 +80,6 @@ async def decoding(server: LlamaServer) -> None:
             [slot] = (await client.get(f"{server.base_url}/slots")).json()
             if slot["is_processing"] and slot["next_token"][0]["n_decoded"] > 2:
                 return
-
-
-@pytest.mark.real
-async def test_leaving_the_queue_never_reaches_the_server(llama: LlamaServer) -> None:
-    async with serving(llama.base_url) as daemon, raw_client(daemon.base_url) as first:
-        first.send(ask("0.5 running", 1500, stream=True))
-        await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"])
-        assert llama.process is not None
-        server = psutil.Process(llama.process.pid)
-        server.suspend()  # its answer outlasts what happens in the queue
-        try:
-            async with raw_client(daemon.base_url) as leaver:
-                leaver.send(ask("0.5 waiting", 5, stream=False))
-                await until(daemon, lambda s: len(s.queue) == 1)
-            left = await until(daemon, lambda s: s.counters.client_cancelled == 1)
-        finally:
-            server.resume()
-        assert (left.queue, len(left.running)) == ((), 1)
-        assert (await first.response(b"POST")).whole
-        recent = daemon.snapshot().recent
-    assert [(each.outcome, each.dispatched_by) for each in recent] == [
-        ("client_cancelled", ""),
-        ("completed", "policy"),
-    ]
 
 
 @pytest.mark.real
@@ -281,26 +256,6 @@ async def test_a_client_that_leaves_at_the_very_moment_of_the_grant(bench: Bench
     assert bench.engine.counts.arrived <= slots
     for client in running:
         client.leave()
-
-
-async def test_cancelling_twice_or_what_is_not_there_is_refused(bench: Bench) -> None:
-    client = await bench.send(chat("0.9 endless"))
-    job_id = bench.daemon.snapshot().running[0].id
-    dispatcher = bench.daemon.dispatcher
-    assert dispatcher.cancel(job_id)
-    await client.response(b"POST")
-    await bench.state(lambda s: not s.running)
-    assert not dispatcher.cancel(job_id)
-    assert not dispatcher.cancel("nobody")
-
-
-async def test_a_crowd_that_leaves_at_once(bench: Bench) -> None:
-    clients = [await bench.send(chat("0.5 endless")) for _ in range(30)]
-    for client in clients:
-        client.leave()
-    state = await bench.state(lambda s: s.counters.client_cancelled == 30 and not s.running)
-    assert state.queue == ()
-    assert bench.engine.counts.started <= 30
 
 
 # -- the release itself ------------------------------------------------------------------------------

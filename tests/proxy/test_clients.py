@@ -31,11 +31,6 @@ EVIL = "Origin: https://evil.example"
 ANN, BEN = "key-of-ann", "key-of-ben"
 HOLDER = '[clients.holder]\nkey = "key-of-holder"\n'
 CHAT = "/v1/chat/completions"
-SHORT: dict[str, dict[str, object]] = {
-    "/api/chat": {"messages": [{"role": "user", "content": "short"}]},
-    CHAT: {"messages": [{"role": "user", "content": "short"}]},
-    "/v1/messages": {"messages": [{"role": "user", "content": "short"}], "max_tokens": 5},
-}
 
 
 def chat(*headers: str, content: str = "short", host: str = "tests", **more: object) -> bytes:
@@ -424,15 +419,6 @@ async def test_a_file_that_has_lost_its_keys_lets_nobody_in(
         [line] = [each.text for each in daemon.snapshot().log if "clients are unchanged" in each.text]
         assert str(path) in line
         assert "\n" not in line
-
-
-async def test_keys_may_come_to_a_file_that_had_none(tmp_path: Path) -> None:
-    path = tmp_path / "clients.toml"
-    async with heard_by(clients=secret(path, "[clients.ann]\n")) as (daemon, client):
-        assert (await client.ask(chat())).status == 200
-        secret(path, f'[clients.ann]\nkey = "{ANN}"\n')
-        await daemon.reload()
-        assert (await client.ask(chat())).status == 401
 
 
 async def test_new_limits_apply_to_queued_requests(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
@@ -14,7 +12,6 @@ import pytest
 from clairvoyant_lab.virtual_time import VirtualLoop, run_virtually
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 import predictor
@@ -27,13 +24,12 @@ from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import starts
-from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import decode
-from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
+from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import DEFAULT_MODEL, Engine, Replay, tabled
-from tests.fakes.serving import asked, replaying, serving, until
+from tests.fakes.serving import asked, replaying, until
 
 LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
 
@@ -67,16 +63,6 @@ async def test_the_state_is_a_snapshot(daemon: Daemon) -> None:
     assert health == {"status": "serving", "version": state.daemon_version, "backends": {"ollama": "up"}}
 
 
-async def test_the_event_stream_follows(daemon: Daemon) -> None:
-    async with ControlClient(daemon.base_url) as control:
-        async for state in control.stream():
-            if state.mode == "paused":
-                break
-            if state.mode == "serving":
-                await control.act("pause")
-    assert daemon.snapshot().mode == "paused"
-
-
 async def test_a_reader_gets_no_more_states_than_it_has_use_for(daemon: Daemon) -> None:
     async with ControlClient(daemon.base_url) as control:
         seldom = control.events(every_s=5.0)
@@ -90,18 +76,6 @@ async def test_a_reader_gets_no_more_states_than_it_has_use_for(daemon: Daemon) 
         daemon.control.stop()  # which no reader's pace delays
         with pytest.raises(StopAsyncIteration):
             await next_of_seldom
-
-
-async def test_the_metrics_are_prometheus(daemon: Daemon) -> None:
-    async with httpx.AsyncClient(base_url=daemon.base_url) as client:
-        await client.get("/api/version")
-        answer = await client.get("/_clairvoyant/metrics")
-    families = {each.name: each for each in text_string_to_metric_families(answer.text)}
-    assert all(name.startswith(("clairvoyant_", "gen_ai_server_")) for name in families)
-    waiting = {s.labels["class"]: s.value for s in families["clairvoyant_requests_waiting"].samples}
-    assert (waiting["short"], waiting["long"]) == (1, 1)
-    assert families["clairvoyant_requests_running"].samples[0].value == 1
-    assert {"clairvoyant_requests", "clairvoyant_request_queue_time_seconds"} <= set(families)
 
 
 async def test_of_a_long_queue_the_first_rows_are_sent_and_all_are_counted(daemon: Daemon) -> None:
@@ -121,15 +95,6 @@ async def test_a_row_tells_why_it_waits_and_how_it_would_stand_in_order_of_arriv
     long, short = daemon.snapshot().queue
     assert short.why == "Held until an operator releases it."
     assert long.why.startswith("Dispatching is paused. First in the queue")
-
-
-async def test_the_verdict_is_the_first_that_an_operator_must_know(daemon: Daemon) -> None:
-    act = daemon.control._actions.run
-    assert daemon.snapshot().verdict.level in ("good", "alert")  # by how slow the backend seems
-    await act("pause", {})
-    assert daemon.snapshot().verdict.text == "Paused by an operator, 2 waiting"
-    await act("drain", {})
-    assert daemon.snapshot().verdict.text == "Draining: new requests are rejected, 2 waiting"
 
 
 async def test_each_action(daemon: Daemon) -> None:
@@ -303,65 +268,12 @@ async def test_actions_take_json_alone(daemon: Daemon, kind: str) -> None:
     assert daemon.snapshot().mode == "serving"
 
 
-async def test_keys_and_tokens(tmp_path: Path) -> None:
-    keys, token, backend_key = (tmp_path / name for name in ("keys", "token", "backend"))
-    for path, text in (
-        (keys, "# ours\nann:key-of-ann\nsomebodys-key\n"),
-        (token, "secret\n"),
-        (backend_key, "upstream"),
-    ):
-        path.write_text(text)
-        path.chmod(0o600)
-    backend = Replay(Engine(answer_tokens=LENGTHS))
-    async with (
-        replaying(
-            backend, api_key_file=str(keys), admin_token_file=str(token), backend_key_file=str(backend_key)
-        ) as daemon,
-        httpx.AsyncClient(base_url=daemon.base_url) as client,
-    ):
-        body = {"model": "replay", "messages": [{"role": "user", "content": "0.1 short"}]}
-        assert (await client.post("/api/chat", json=body)).status_code == 401
-        assert (await client.get("/api/tags", headers={"Authorization": "Bearer wrong"})).status_code == 401
-        for headers in ({"Authorization": "Bearer key-of-ann"}, {"X-Api-Key": "somebodys-key"}):
-            assert (await client.post("/api/chat", json=body, headers=headers)).status_code == 200
-        assert [each.client for each in daemon.snapshot().recent] == ["ann", "key-3"]
-        assert (await client.get("/_clairvoyant/state")).status_code == 401
-        assert (await client.get("/_clairvoyant/health")).status_code == 200
-        async with ControlClient(daemon.base_url, "secret") as control:
-            assert (await control.snapshot()).counters.completed == 2
-
-
-def _open_to_others(path: Path) -> dict[str, str]:
-    path.write_text("key")
-    path.chmod(0o644)
-    return {"api_key_file": str(path)}
-
-
-async def test_what_would_be_unsafe_does_not_start(tmp_path: Path) -> None:
-    unsafe: list[dict[str, Any]] = [
-        {"listen": "0.0.0.0:0"},
-        {"listen": "0.0.0.0:0", "api_key_file": str(tmp_path / "none")},
-        _open_to_others(tmp_path / "open"),
-        {"admin_token_file": str(tmp_path / "absent")},
-    ]
-    for settings in unsafe:
-        with pytest.raises(ClairvoyantError) as refused:
-            async with serving("http://127.0.0.1:9", **settings):
-                pass
-        assert "\n" not in str(refused.value)
-
-
 async def test_what_an_operator_says_is_one_line_of_the_log(daemon: Daemon) -> None:
     async with ControlClient(daemon.base_url) as control:
         await control.act("pause", {"x": "a\n2026 I forged\x1b[31m", "y": "z" * 500})
     told = daemon.snapshot().log[-1].text
     assert told.startswith("operator: pause x=a?2026 I forged?[31m y=zzz")
     assert len(told) < 160
-
-
-def test_every_action_is_tried_above() -> None:
-    text = Path(__file__).read_text()
-    assert all(f'"{action}"' in text for action in COMMANDS)
 
 
 @pytest.mark.parametrize("shown", [False, True])
@@ -382,20 +294,6 @@ async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool)
 
 
 # -- shared answers ------------------------------------------------------------------------------------------
-
-
-async def test_many_readers_of_the_outlook_cost_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    played: list[SnapshotBuilder] = []
-    outlook = SnapshotBuilder.outlook_steps
-
-    def counted(self: SnapshotBuilder) -> Iterator[list[PolicyOutlook]]:
-        played.append(self)
-        return outlook(self)
-
-    monkeypatch.setattr(SnapshotBuilder, "outlook_steps", counted)
-    answers = await asyncio.gather(*(daemon.control.shared["outlook"].next() for _ in range(40)))
-    assert len(played) == 1
-    assert len(set(answers)) == 1
 
 
 async def test_a_thousand_readers_cost_one_state(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

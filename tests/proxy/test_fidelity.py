@@ -170,14 +170,6 @@ async def test_routes_of_the_replay_backend(replay: tuple[str, str]) -> None:
     await compare(*replay, requests)
 
 
-async def test_many_requests_on_one_connection(replay: tuple[str, str]) -> None:
-    direct, proxied = replay
-    async with raw_client(direct) as one, raw_client(proxied) as other:
-        for path, body in REPLAYED:
-            raw = post(path, json.dumps({"model": "replay"} | body).encode())
-            same(await one.ask(raw), await other.ask(raw))
-
-
 async def test_pipelined_requests_are_answered_in_turn(replay: tuple[str, str]) -> None:
     chat = json.dumps({"model": "replay", "messages": ASK}).encode()
     raws = [get("/api/version"), post("/api/chat", chat), get("/"), post("/api/chat", chat), get("/unknown")]

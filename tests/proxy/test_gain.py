@@ -1,6 +1,7 @@
 """What a living daemon says that its order gained: of a burst, over pauses and outages."""
 
 import asyncio
+import json
 import time
 from contextlib import AsyncExitStack
 
@@ -10,11 +11,19 @@ from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.proxy.observing.gain import midnight_after, midnight_before
 from clairvoyant_cli.state.snapshot import GainState, Snapshot
+from tests.fakes.raw_http import post
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.serving import asked, replaying, serving, until
-from tests.proxy.test_two_servers import chat
 
 HOUR_S = 3600.0
+
+
+def chat(prompt: str, tokens: int) -> bytes:
+    messages = [{"role": "user", "content": prompt}]
+    body = {"model": "replay", "messages": messages, "options": {"num_predict": tokens}, "stream": False}
+    return post("/api/chat", json.dumps(body).encode())
+
+
 LENGTHS = tabled({"0.9 long": 300, "0.1 short": 20, "0.0 first": 20})
 BURST = (chat("0.0 first", 20), *[chat("0.9 long", 300)] * 3, *[chat("0.1 short", 20)] * 3)
 

@@ -129,20 +129,6 @@ async def chunked_rest(client: RawClient) -> bytes:
     return bytes(body)
 
 
-@pytest.mark.parametrize("path", [*STREAMED, "/api/embed"])
-async def test_an_answer_in_one_piece_comes_behind_line_feeds(path: str) -> None:
-    request = asks(path, stream=False) if path in STREAMED else post(path, b'{"model":"m","input":"short"}')
-    async with occupied() as (daemon, engine, holder), raw_client(daemon.base_url) as client:
-        client.send(request)
-        await client.receive(b"\r\n\r\n")
-        holder.leave()
-        engine.thaw()
-        got = await chunked_rest(client)
-        direct = await from_the_server(daemon, request)
-        assert got.startswith(b"\n")
-        assert json.loads(got).keys() == json.loads(direct.body).keys()
-
-
 @pytest.mark.parametrize("path", STREAMED)
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_fails_later_ends_as_an_error_of_the_protocol(path: str, stream: bool) -> None:
@@ -170,24 +156,6 @@ def test_what_fails_later_ends_as_an_error_of_the_protocol(path: str, stream: bo
     run_virtually(scene())
 
 
-@pytest.mark.parametrize("body", [b'{"error":{"message":"no such model"}}', b"<html>no such model</html>"])
-async def test_a_servers_own_error_is_passed_on_as_an_event(body: bytes) -> None:
-    asked = asyncio.Event()
-
-    async def refuse(conversation: Any) -> None:
-        await conversation.request()
-        await asked.wait()
-        conversation.send(b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n" % len(body), body)
-
-    async with between(refuse, keep_alive="0.01") as (daemon, client):
-        client.send(asks("/v1/chat/completions", stream=True))
-        await client.receive(b"\r\n\r\n")
-        asked.set()
-        last = events(await chunked_rest(client))[-1]
-        assert "no such model" in last["error"]["message"]
-        assert [each.status for each in daemon.snapshot().recent] == [404]
-
-
 @pytest.mark.parametrize("stream", [True, False])
 async def test_informational_answers_behind_an_early_head_are_dropped(stream: bool) -> None:
     begun = asyncio.Event()
@@ -204,17 +172,6 @@ async def test_informational_answers_behind_an_early_head_are_dropped(stream: bo
         await client.receive(b"\r\n\r\n")
         begun.set()
         assert (await chunked_rest(client)).endswith(body)
-
-
-async def test_nothing_comes_early_where_it_is_off_or_the_answer_is_soon() -> None:
-    async with occupied(keep_alive="off") as (daemon, engine, holder), raw_client(daemon.base_url) as client:
-        client.send(asks("/v1/chat/completions", stream=True))
-        await until(daemon, lambda s: len(s.queue) == 1 and s.queue[0].age_s > 0.1)
-        holder.leave()
-        engine.thaw()
-        assert len(events((await client.response()).body)) == len(
-            events((await client.ask(asks("/v1/chat/completions", stream=True))).body)
-        )
 
 
 async def test_a_client_that_announces_a_shorter_time_out_is_kept_sooner() -> None:

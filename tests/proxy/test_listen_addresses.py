@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from clairvoyant_cli.config import ServeConfig, load_serve_config
+from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy import listening_socket
 from tests.fakes.llamacpp_server import free_port
@@ -106,8 +106,3 @@ async def test_an_address_that_disappears_while_it_is_in_use_is_taken_later(
         async with raw_client(f"http://127.0.0.1:{other}") as client:
             client.send(asks("river"))
             assert (await client.response()).status == 200
-
-
-def test_configuration_may_list_several_addresses() -> None:
-    config = load_serve_config({}, env={"CLAIRVOYANT_SERVE_LISTEN": "127.0.0.1:1,127.0.0.1:2"})
-    assert [port for _, port in config.addresses()] == [1, 2]

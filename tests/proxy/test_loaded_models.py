@@ -1,10 +1,7 @@
 """With two models and a slow load, the queue does not go back and forth between them."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -13,14 +10,12 @@ from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
-from clairvoyant_cli.proxy.queue.exchange import Asked, AttemptEnd, Exchange, Outcome, Phase
+from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange, Phase
 from clairvoyant_cli.proxy.servers.loaded_models import ASSUMED_LOAD_S, MAX_AFFINITIES, LoadedModels
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import UNKNOWN
-from tests.fakes.daemon_parts import daemon_parts
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import replaying
@@ -43,21 +38,6 @@ def asked(model: str, affinity: str = "", number: int = 0) -> Exchange:
 
 def scheduler() -> Scheduler:
     return Scheduler(POLICIES[DEFAULT_POLICY], servers={"ollama": 1})
-
-
-def test_a_loaded_model_is_served_before_another_is_loaded() -> None:
-    queue = scheduler()
-    LoadedModels(queue, "ollama")
-    waiting = [asked("a" if number % 2 else "b", number=number) for number in range(8)]
-    for each in waiting:
-        queue.submit(each.job, each.job.arrival_s)
-    order = []
-    for now in range(10, 18):
-        dispatch = queue.next(float(now))
-        assert dispatch is not None
-        order.append(dispatch.job.affinity)
-        queue.finish(dispatch.job.id, float(now))
-    assert sum(one != other for one, other in pairwise(order)) == 1
 
 
 def learned_s(queue: Scheduler, *answers: tuple[float | None, int]) -> float:
@@ -138,47 +118,6 @@ def test_the_price_used_longest_ago_is_forgotten_when_there_are_too_many() -> No
     assert len(prices) == MAX_AFFINITIES == len(residents._affinity_of)
     assert prices["mine"] == 14.0
     assert {f"real-{3 * MAX_AFFINITIES - n}" for n in range(1, MAX_AFFINITIES)} == prices.keys() - {"mine"}
-
-
-@pytest.mark.parametrize(
-    ("how", "status", "counts"),
-    [
-        ("ended", 200, True),
-        ("ended", 404, False),
-        ("ended", 502, False),
-        ("left", 499, False),
-        ("left", 200, True),  # in mid-answer
-        ("sent back", 0, False),
-    ],
-)
-async def test_a_start_counts_only_if_an_answer_began(how: str, status: int, counts: bool) -> None:
-    queue = scheduler()
-    LoadedModels(queue, "ollama")
-    queue.residency.load_s["a"] = 10.0
-
-    async def released(_: Exchange) -> None:
-        return
-
-    async with asyncio.TaskGroup() as tasks:
-
-        def spawn(work: Awaitable[None]) -> asyncio.Task[None]:
-            return tasks.create_task(cast("Coroutine[None, None, None]", work))
-
-        dispatcher = Dispatcher(queue, clock=lambda: 1.0, spawn=spawn, told=daemon_parts())
-        exchange = Exchange(
-            (record := asked("a")).job, record.asked, asyncio.get_running_loop().create_future()
-        )
-        dispatcher.submit(exchange)
-        assert queue.residency.price_s("ollama", "a") == 0.0
-        queue.pause()
-        if how == "ended":
-            dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, status)
-        elif how == "left":
-            dispatcher.abandon(exchange, Outcome.CLIENT_CANCELLED, status, released)
-        else:
-            dispatcher.wait_again(exchange, AttemptEnd.UNREACHABLE)
-    assert (queue.residency.price_s("ollama", "a") == 0.0) is counts
-    assert queue.residency.must_stay("ollama", 2.0) is counts
 
 
 async def test_models_that_do_not_exist_keep_nobody_waiting() -> None:

@@ -17,11 +17,10 @@ from clairvoyant_cli.protocols.errors import OLLAMA_BUSY
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.daemon_process import DaemonProcess, daemon_process
-from tests.fakes.llamacpp_server import free_port, llama_server
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.scripted_upstream import Conversation, scripted
-from tests.fakes.serving import replaying, serving, until
+from tests.fakes.serving import replaying, until
 
 LENGTHS = tabled({"endless": 100_000, "short": 3})
 ASK = [{"role": "user", "content": "short"}]
@@ -133,59 +132,7 @@ async def test_request_past_the_longest_wait_is_refused() -> None:
         assert engine.counts.arrived == 1
 
 
-async def test_request_served_in_time_is_not_refused_later() -> None:
-    """The wait is bounded, the answer is not."""
-    async with occupied(max_wait=0.05) as (daemon, engine), asyncio.TaskGroup() as group:
-        task = group.create_task(until(daemon, lambda s: s.running[0].elapsed_s > 0.15))
-        state = await task
-        assert state.counters.timeout == 0
-        engine.thaw()
-
-
 # -- the backend is not there ------------------------------------------------------------------------
-
-
-async def test_it_starts_without_its_backend_and_finds_it_later() -> None:
-    backend = Replay(Engine(answer_tokens=LENGTHS))
-    port = free_port()
-    async with serving(f"http://127.0.0.1:{port}") as daemon, raw_client(daemon.base_url) as client:
-        await until(daemon, lambda s: s.backends[0].state == "down")
-        for path in ROUTES:
-            got = await client.ask(asks(path))
-            assert (got.status, got.value("retry-after")) == (503, b"2")
-        assert (await client.ask(get("/api/tags"))).status == 503
-        async with serve_app(backend.app, port):
-            daemon.pool.first.look_now()
-            await until(daemon, lambda s: s.backends[0].state == "up")
-            assert (await client.ask(asks("/v1/chat/completions"))).status == 200
-
-
-@pytest.mark.real
-async def test_a_server_killed_in_mid_answer_comes_back(tiny_model: Path) -> None:
-    body = {"model": "tiny", "messages": ASK, "max_tokens": 7000, "ignore_eos": True, "stream": True}
-    raw = post("/v1/chat/completions", json.dumps(body).encode())
-    with llama_server(tiny_model) as server:
-        async with (
-            serving(server.base_url) as daemon,
-            raw_client(daemon.base_url) as running,
-            raw_client(daemon.base_url) as waiting,
-        ):
-            running.send(raw)
-            await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"])
-            short = json.dumps(body | {"max_tokens": 3}).encode()
-            waiting.send(post("/v1/chat/completions", short))
-            await until(daemon, lambda s: len(s.queue) == 1)
-            server.kill()
-            cut = await running.response(b"POST")
-            assert (cut.status, cut.whole) == (200, False)
-            assert b"[DONE]" not in cut.body
-            await until(daemon, lambda s: s.backends[0].state == "down" and len(s.queue) == 1)
-            server.start()
-            daemon.pool.first.look_now()
-            answered = await waiting.response(b"POST")
-            assert (answered.status, answered.whole) == (200, True)
-            counts = daemon.snapshot().counters
-            assert (counts.upstream_error, counts.completed) == (1, 1)
 
 
 # -- shutting down, as a process -----------------------------------------------------------------

@@ -11,23 +11,8 @@ from clairvoyant_cli.proxy.queue.exchange import AttemptEnd, OutageError
 from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.proxy.requests.serving_rules import Answered, BrokenOff, CutOff, NotTaken, WaitAgain
 from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
-from clairvoyant_cli.proxy.servers.pool import given_up
 from clairvoyant_cli.proxy.servers.server_actions import RefusedError, ServerActions
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts
-
-
-async def test_work_goes_where_a_slot_is_free() -> None:
-    parts = daemon_parts("mac", "rtx", slots=2)
-    servers = [parts.on(parts.queued(f"0.5 number {n}")) for n in range(5)]
-    assert sorted(servers) == ["", "mac", "mac", "rtx", "rtx"]
-
-
-async def test_two_servers_of_a_kind_stand_side_by_side() -> None:
-    parts = daemon_parts("upstairs", "downstairs")
-    assert [server.name for server in parts.pool] == ["upstairs", "downstairs"]
-    assert (parts.pool.slots, len(parts.pool)) == (2, 2)
-    first = parts.queued("x")
-    assert parts.pool.server_of(first).name == parts.on(first)
 
 
 async def test_a_server_is_renamed_while_it_answers() -> None:
@@ -40,15 +25,6 @@ async def test_a_server_is_renamed_while_it_answers() -> None:
     parts.after(first, Answered(200))
     assert parts.on(second) == "llamacpp"
     assert [each.backend for each in parts.stats.recent] == ["llamacpp"]
-
-
-async def test_a_worker_that_is_down_takes_no_work() -> None:
-    parts = daemon_parts("mac", "rtx")
-    parts.becomes("mac", "down")
-    exchanges = [parts.queued(f"0.5 number {n}") for n in range(2)]
-    assert [parts.on(each) for each in exchanges] == ["rtx", ""]
-    parts.becomes("mac", "up")
-    assert parts.on(exchanges[1]) == "mac"
 
 
 async def test_a_worker_that_was_never_there_takes_none_while_another_is() -> None:
@@ -64,16 +40,6 @@ async def test_a_worker_that_was_never_there_takes_none_while_another_is() -> No
     assert [parts.on(each) for each in exchanges] == ["", ""]
 
 
-async def test_slots_are_numbered_a_worker() -> None:
-    parts = daemon_parts("mac", "rtx", slots=2)
-    slots: dict[str, list[int]] = {}
-    for number in range(4):
-        exchange = parts.queued(f"0.5 number {number}")
-        assert exchange.attempt is not None
-        slots.setdefault(parts.on(exchange), []).append(exchange.attempt.slot)
-    assert {name: sorted(taken) for name, taken in slots.items()} == {"mac": [0, 1], "rtx": [0, 1]}
-
-
 async def test_queued_requests_fail_only_when_every_worker_is_given_up() -> None:
     parts = daemon_parts("mac", "rtx")
     for name in ("mac", "rtx"):
@@ -84,37 +50,6 @@ async def test_queued_requests_fail_only_when_every_worker_is_given_up() -> None
     parts.pool.named("rtx").health._expire()
     with pytest.raises(OutageError):
         waiting.granted.result()
-
-
-async def test_one_that_was_never_there_keeps_nobody_waiting() -> None:
-    parts = daemon_parts("mac", "rtx")
-    parts.pool.named("rtx").status.seen = False
-    parts.becomes("mac", "down")
-    parts.pool.named("rtx").status.state = "down"
-    parts.lifecycle.changed(parts.pool.named("rtx"))
-    waiting = parts.queued("patient")
-    assert parts.on(waiting) == ""
-    parts.pool.named("mac").health._expire()
-    with pytest.raises(OutageError):
-        waiting.granted.result()
-
-
-async def test_a_worker_that_comes_back_ends_the_outage() -> None:
-    parts = daemon_parts("mac")
-    parts.becomes("mac", "down")
-    parts.pool.named("mac").health._expire()
-    assert given_up(parts.pool)
-    parts.becomes("mac", "up")
-    assert not given_up(parts.pool)
-
-
-async def test_one_is_sent_to_a_worker_that_says_it_is_loading_to_see() -> None:
-    parts = daemon_parts("mac")
-    parts.becomes("mac", "loading")
-    first, second = parts.queued("0.1 first"), parts.queued("0.2 second")
-    assert (parts.on(first), parts.on(second)) == ("", "")
-    parts.lifecycle.try_one(parts.pool.named("mac"))
-    assert (parts.on(first), parts.on(second)) == ("mac", "")
 
 
 async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
@@ -134,22 +69,6 @@ def offers(parts: DaemonParts, **models: set[str]) -> None:
         backend = parts.pool.named(name)
         backend.status.offered = frozenset(map(backend.adapter.known_as, offered))
         parts.lifecycle.changed(parts.pool.named(name))
-
-
-async def test_a_request_goes_to_who_has_its_model_and_waits_for_it() -> None:
-    parts = daemon_parts("mac", "rtx")
-    offers(parts, mac={"small"}, rtx={"small", "large:70b"})
-    first, second = parts.queued("0.5 a", model="large:70b"), parts.queued("0.5 b", model="LARGE:70b")
-    assert (parts.on(first), parts.on(second)) == ("rtx", "")
-    assert parts.on(parts.queued("0.9 c", model="small")) == "mac"
-    parts.after(first, Answered(200))
-    assert parts.on(second) == "rtx"
-
-
-async def test_what_nobody_has_is_sent_on_for_its_404() -> None:
-    parts = daemon_parts("mac", "rtx")
-    offers(parts, mac={"small"}, rtx={"large"})
-    assert [parts.on(parts.queued(f"0.5 {n}", model="none")) for n in range(2)] == ["mac", "rtx"]
 
 
 async def test_a_model_that_comes_while_it_is_waited_for_is_found() -> None:

@@ -79,18 +79,6 @@ async def test_it_is_new_once_the_place_is_gone_for_another_prompt_or_where_that
         assert await leave_and_return(daemon, other, chat("patience"), chat("patience")) == ["3", "4"]
 
 
-async def test_it_keeps_its_age_from_time_to_time() -> None:
-    async with occupied() as (daemon, other):
-        first = (await leave_and_return(daemon, other, chat("patience"), chat("patience")))[0]
-        age_s = daemon.snapshot().queue[0].age_s
-        await until(daemon, lambda s: len(s.queue) == 1)
-        async with raw_client(daemon.base_url) as client:
-            client.send(chat("patience"))
-            state = await until(daemon, lambda s: len(s.queue) == 2)
-        assert (first, state.queue[0].id.partition("-")[2]) == ("2.2", "2.3")
-        assert state.queue[0].age_s > age_s
-
-
 async def test_another_principal_does_not_get_it(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("ann:a-key-of-ann\nben:a-key-of-ben\n")

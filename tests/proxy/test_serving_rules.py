@@ -66,46 +66,12 @@ async def test_what_no_worker_took_up_goes_back_and_is_granted_again() -> None:
     assert exchange.waited_s(parts.now[0]) == 0.0
 
 
-async def test_another_worker_takes_what_the_first_one_could_not() -> None:
-    parts = daemon_parts("mac", "rtx")
-    first, second = parts.queued("0.2 a"), parts.queued("0.2 b")
-    assert {parts.on(first), parts.on(second)} == {"mac", "rtx"}
-    lost, other = (first, second) if parts.on(first) == "mac" else (second, first)
-    parts.becomes("mac", "down")
-    assert parts.after(lost, UNREACHABLE) == WaitAgain(AttemptEnd.UNREACHABLE)
-    assert parts.on(lost) == ""
-    parts.after(other, Answered(200))
-    assert parts.on(lost) == "rtx"
-
-
-async def test_a_server_that_was_never_there_keeps_nobody() -> None:
-    parts = daemon_parts()
-    parts.pool.first.status.seen = False
-    command = parts.after(parts.queued("x"), UNREACHABLE)
-    assert isinstance(command, Finish)
-    assert (command.outcome, command.status) == (Outcome.UPSTREAM_ERROR, 503)
-    assert command.refusal is not None
-    assert "is not reachable (connection refused)" in command.refusal.message
-
-
 @pytest.mark.parametrize("event", [UNREACHABLE, NOT_READY])
 async def test_who_comes_back_from_a_worker_while_all_goes_down_is_sent_away(event: NotTaken) -> None:
     parts = daemon_parts()
     exchange = parts.queued("x")
     parts.operation.go_down()
     assert parts.after(exchange, event) == Finish(Outcome.REJECTED, 503, SHUTTING_DOWN)
-
-
-async def test_who_comes_back_after_the_grace_is_told_that_the_server_is_away() -> None:
-    parts = daemon_parts()
-    exchange = parts.queued("x")
-    parts.becomes("mac", "loading", "loading its model")
-    parts.pool.first.health._expire()
-    command = parts.after(exchange, NOT_READY)
-    assert isinstance(command, Finish)
-    assert command.outcome is Outcome.UPSTREAM_ERROR
-    assert command.refusal is not None
-    assert "(loading its model)" in command.refusal.message
 
 
 async def test_an_answer_that_broke_off_unnoticed_is_asked_for_twice_more() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.raw_http import Message, get, post, raw_client
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import asked, serving, until
 
 
 class Ollama:
@@ -55,6 +55,42 @@ async def two() -> AsyncIterator[Daemon]:
 async def ask(daemon: Daemon, request: bytes) -> Message:
     async with raw_client(daemon.base_url) as client:
         return await client.ask(request)
+
+
+async def test_each_server_gets_its_own_key(tmp_path: Path) -> None:
+    servers = {name: Ollama(name, name) for name in ("one", "two")}
+    async with serve_app(servers["one"].app) as one, serve_app(servers["two"].app) as two:
+        backends = []
+        for name, url in (("one", one), ("two", two)):
+            key = tmp_path / name
+            key.write_text(f"key-of-{name}")
+            key.chmod(0o600)
+            backends.append(BackendConfig(name, url, key_file=str(key)))
+        async with serving(None, backends=tuple(backends)) as daemon:
+            for name in servers:
+                assert json.loads((await ask(daemon, chat(name))).body)["by"] == name
+    assert [each.keys[-1] for each in servers.values()] == ["Bearer key-of-one", "Bearer key-of-two"]
+
+
+async def test_of_two_servers_one_is_down_that_alone_has_the_model() -> None:
+    async with (
+        serve_app(Ollama("here", "here:latest").app) as here,
+        AsyncExitStack() as away,
+        AsyncExitStack() as stack,
+    ):
+        gone = await away.enter_async_context(serve_app(Ollama("there", "there:latest").app))
+        backends = (BackendConfig("here", here), BackendConfig("there", gone))
+        daemon = await stack.enter_async_context(serving(None, backends=backends))
+        await until(daemon, lambda s: all(each.offered for each in s.backends))
+        await away.aclose()
+        daemon.pool.named("there").look_now()
+        state = await until(daemon, lambda s: s.backends[1].state == "down")
+        assert state.verdict.text == "there is down: other servers take what they can"
+        assert state.slots == (0, state.backends[0].slots)
+        async with asked(daemon, chat("there"), chat("there")):
+            state = daemon.snapshot()
+            assert state.verdict.text.startswith("there is down: 2 waiting need it, refused in ")
+            assert (state.waiting.stranded, state.backends[1].waiting, state.running) == (2, 2, ())
 
 
 def chat(model: str) -> bytes:

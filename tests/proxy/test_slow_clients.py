@@ -118,18 +118,6 @@ async def gone_down(daemon: Daemon) -> None:
         await daemon.run_until_stopped()
 
 
-async def test_a_drain_is_over_when_the_time_that_the_system_gives_is(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with before(silent) as daemon, raw_client(daemon.base_url) as client:
-        client.send(CHAT)
-        await until(daemon, lambda s: len(s.running) == 1)
-        daemon.drain(0.0)
-        async with asyncio.timeout(10):
-            await daemon.run_until_stopped()
-    assert "aborting 1 running request" in caplog.text
-
-
 @pytest.mark.parametrize("raw", HALVES.values(), ids=HALVES)
 async def test_half_a_request_does_not_hold_up_a_drain(raw: bytes) -> None:
     async with before(client_timeout=60.0) as daemon, raw_client(daemon.base_url) as client:
@@ -253,15 +241,3 @@ async def test_a_crowd_of_silent_connections_leaves_room_for_who_asks() -> None:
         newcomer = await crowd.enter_async_context(raw_client(daemon.base_url))
         assert (await newcomer.ask(CHAT)).status == 200
         assert (await regular.ask(get("/_clairvoyant/health", host="localhost"))).status == 200
-
-
-async def test_where_all_are_served_one_more_is_told_so() -> None:
-    async with (
-        before(silent, max_connections=1, client_timeout=60.0) as daemon,
-        raw_client(daemon.base_url) as served,
-    ):
-        served.send(CHAT)
-        await until(daemon, lambda s: len(s.running) == 1)
-        async with raw_client(daemon.base_url) as one_more:
-            got = await one_more.response()
-            assert (got.status, got.value("connection")) == (503, b"close")

@@ -71,13 +71,6 @@ UP = ("mac", "up", None)
         ),
         (WaitingState(), (GONE,), "alert", "ollama does not answer: new requests wait up to 48 s"),
         (
-            WaitingState(),
-            (("ollama", "down", 0.0),),
-            "alert",
-            "ollama does not answer: new requests are refused",
-        ),
-        (WaitingState(), (("ollama", "down", None),), "alert", "ollama does not answer"),
-        (
             WaitingState(4, stranded=4, refused_in_s=9.0),
             (GONE, ("mac", "down", 9.0)),
             "alert",
@@ -94,12 +87,6 @@ UP = ("mac", "up", None)
             (GONE, UP),
             "warn",
             "ollama is down: 2 waiting need it, refused in 40 s unless it returns",
-        ),
-        (
-            WaitingState(3, clear_s=9.0),
-            (GONE, UP),
-            "warn",
-            "ollama is down: other servers take what they can",
         ),
         (
             WaitingState(130, clear_s=9000.0, stranded=1, refused_in_s=40.0),

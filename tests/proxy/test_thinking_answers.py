@@ -129,4 +129,4 @@ async def test_an_answer_is_freed_when_it_has_ended() -> None:
             client.send(ASKED)
             await client.response()
             await until(daemon, lambda s: s.counters.completed == 1 and not s.running)
-            assert not [each for each in gc.get_objects() if isinstance(each, UsageReader)]
+            assert not [each for each in gc.get_objects() if type(each) is UsageReader]

@@ -128,26 +128,6 @@ async def test_clients_come_before_the_predictor(tmp_path: Path) -> None:
         assert daemon.snapshot().urgency.predictor == "by-word"
 
 
-async def test_one_of_level_0_that_waits_too_long_is_told_of(tmp_path: Path) -> None:
-    file = tmp_path / "clients.toml"
-    file.write_text("[defaults]\nurgency = [0, 4]\n")
-    engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000}))
-    engine.freeze()
-    async with (
-        replaying(engine, clients=str(file), policy="urgency", urgency_target=0.02) as daemon,
-        raw_client(daemon.base_url) as holder,
-        raw_client(daemon.base_url) as waiter,
-        raw_client(daemon.base_url) as patient,
-    ):
-        holder.send(chat(content="endless"))
-        await engine.wait_until(lambda c: c.started == 1)
-        patient.send(chat("X-Clairvoyant-Urgency: 1"))
-        waiter.send(chat("X-Clairvoyant-Urgency: 0"))
-        state = await until(daemon, lambda s: s.urgency.late == 1)
-        assert [each.urgency for each in state.queue] == [0, 1]
-        assert f"request {state.queue[0].id} of level 0 has waited" in state.log[-1].text
-
-
 async def test_one_that_is_called_level_0_again_and_again_is_late_once() -> None:
     engine = Engine()
     engine.freeze()

@@ -75,20 +75,6 @@ def test_background_jobs_do_not_raise_the_cost_of_a_cut() -> None:
     assert [cut.job_id for cut in scheduler.preemptions(1.0)] == ["question 1"]
 
 
-def test_a_question_cuts_a_background_job_which_still_ends() -> None:
-    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=50.0)
-    scheduler.submit(title(), 0.0)
-    assert scheduler.next(0.0) is not None
-    scheduler.submit(question(1, 0.1), 0.1)
-    scheduler.progress("title", 1.0)
-    assert [cut.job_id for cut in scheduler.preemptions(0.1)] == ["title"]
-    scheduler.requeue("title", 0.1, server_id="a")
-    assert scheduler.next(0.1).job.id == "question 1"  # type: ignore[union-attr]
-    scheduler.finish("question 1", 60.0)
-    scheduler.submit(question(2, 60.0), 60.0)
-    assert scheduler.next(60.0).job.id == "title"  # type: ignore[union-attr]
-
-
 def test_a_question_cuts_a_background_job_whatever_its_prefill() -> None:
     scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=100.0)
     scheduler.submit(title(), 0.0)
@@ -131,16 +117,6 @@ def test_background_jobs_share_fairly() -> None:
     assert scheduler.next(0.0).job.id == "title 0"  # type: ignore[union-attr]
     scheduler.finish("title 0", 1.0)
     assert scheduler.next(1.0).job.id == "ann's"  # type: ignore[union-attr]
-
-
-def test_promoted_background_work_does_not_delay_its_clients_questions() -> None:
-    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=100.0)
-    scheduler.submit(replace(title(), cost_s=30.0), 0.0)
-    assert scheduler.next(700.0).job.background_levels == 0  # type: ignore[union-attr]
-    scheduler.submit(replace(question(1, 702.0), client="ben"), 702.0)
-    scheduler.submit(replace(question(2, 702.0), client="cy", cost_s=25.0), 702.0)
-    scheduler.finish("title", 731.0)
-    assert scheduler.next(731.0).job.id == "question 1"  # type: ignore[union-attr]
 
 
 def test_a_cancelled_job_is_charged_for_service_before_a_cut() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.protocols.conversation import hashed, read_conversation
+from clairvoyant_cli.scheduler import sessions as sessions_module
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.sessions import MAX_ENDS, MAX_PIECES, MAX_SESSIONS, Session
+from clairvoyant_cli.scheduler.sessions import Session
 
 Body = dict[str, Any]
 Messages = list[Body]
@@ -311,21 +312,23 @@ def test_few_lines_are_logged() -> None:
     assert len(desk.news) == 6 == len({line.partition(" (")[0] for line in desk.news})
 
 
-def test_what_is_remembered_of_prompts_is_bounded() -> None:
+def test_what_is_remembered_of_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, most in (("MAX_SESSIONS", 200), ("MAX_ENDS", 2000), ("MAX_PIECES", 20_000)):
+        monkeypatch.setattr(sessions_module, name, most)
     desk = Desk()
     chains = [chain_of(stamped(number, f"12:0{number}")) for number in (2, 3)]
-    for number in range(MAX_SESSIONS + 200):
+    for number in range(220):
         for chain in chains:
             own = tuple(each ^ number << 64 for each in chain.hashes)
             parts = replace(chain.parts, hashes=tuple(each ^ number << 64 for each in chain.parts.hashes))
             session = desk.serve(replace(chain, hashes=own, parts=parts))
             assert session.id == f"s{number + 1}"
     sessions = desk.scheduler.sessions
-    assert len(sessions.known) == MAX_SESSIONS
-    assert len(sessions._by_end) <= MAX_ENDS
-    assert sessions._pieces == sum(len(each.hashes) for each in sessions._prompts.values()) <= MAX_PIECES
+    assert len(sessions.known) == 200
+    assert len(sessions._by_end) <= 2000
+    assert sessions._pieces == sum(len(each.hashes) for each in sessions._prompts.values()) <= 20_000
     long = chain_of({"messages": turns(2000, size=0)})
     for number in range(60):
         desk.serve(replace(long, hashes=tuple(each ^ number << 70 for each in long.hashes)))
-    assert sessions._pieces == sum(len(each.hashes) for each in sessions._prompts.values()) <= MAX_PIECES
+    assert sessions._pieces == sum(len(each.hashes) for each in sessions._prompts.values()) <= 20_000
     assert len(sessions._prompts) < 60

@@ -139,21 +139,8 @@ def test_a_job_whose_model_is_not_loaded_waits_for_a_swap() -> None:
     assert {name: each.cause for name, each in found.items()} == {"loaded": Cause.SIZE, "other": Cause.SWAP}
 
 
-@pytest.mark.parametrize(
-    ("policy", "word"), [("rr", Cause.ARRIVAL), ("boost", Cause.SIZE), ("sjf", Cause.SIZE)]
-)
-def test_the_policy_says_what_it_goes_by(policy: str, word: Cause) -> None:
-    assert standing(waiting(policy, [Job("a", 0.0)]), 1.0)["a"].cause is word
-
-
 def test_who_had_more_service_than_others_waits_by_share() -> None:
     scheduler = waiting("boost", [Job("a", 0.0, client="ann"), Job("b", 0.0, client="ben")])
     scheduler.accounts.started(Job("before", 0.0, cost_s=9.0, client="ann"), 0.0)
     found = standing(scheduler, 1.0)
     assert {name: each.cause for name, each in found.items()} == {"a": Cause.SHARE, "b": Cause.SIZE}
-
-
-def test_nothing_starts_while_dispatching_is_paused() -> None:
-    scheduler = waiting("boost", [Job("a", 0.0, cost_s=1.0)])
-    scheduler.pause()
-    assert standing(scheduler, 1.0)["a"].start is None

@@ -40,14 +40,6 @@ def test_jobs_that_would_overflow_a_shared_kv_cache_do_not_run_together() -> Non
     assert started(scheduler, 2.0) == {"small": "a", "next": "a"}
 
 
-def test_another_worker_takes_what_does_not_fit() -> None:
-    scheduler = Scheduler(POLICIES["fcfs"], servers={"a": 2, "b": 1})
-    scheduler.fleet.servers["a"].shared_tokens = 1000.0
-    for number in range(3):
-        scheduler.submit(Job(str(number), 0.0, prompt_tokens=900.0), 0.0)
-    assert started(scheduler, 0.0) == {"0": "a", "1": "b"}
-
-
 @dataclass(frozen=True)
 class Times:
     """A server that takes `slowness` times as long as the fastest, which writes 10 tokens a second."""
@@ -78,17 +70,6 @@ def test_a_job_waits_for_the_fast_worker_only_where_it_ends_sooner_there() -> No
         scheduler.submit(long_for(5.0), 0.0)
         assert started(scheduler, 0.0) == placed
         assert scheduler.deferring == (not placed)
-
-
-def test_a_job_that_waits_for_the_fast_worker_gets_it() -> None:
-    scheduler = unequal()
-    scheduler.submit(long_for(1.0, "first"), 0.0)
-    started(scheduler, 0.0)
-    scheduler.submit(long_for(5.0), 0.0)
-    assert started(scheduler, 0.5) == {}
-    scheduler.finish("first", 1.0)
-    assert started(scheduler, 1.0) == {"x": "fast"}
-    assert not scheduler.deferring
 
 
 def test_waiting_for_a_worker_ends_when_its_job_outlives_its_prediction() -> None:
@@ -189,13 +170,6 @@ def test_a_pinned_job_waits_without_blocking_others() -> None:
     assert started(scheduler, 3.0) == {"pinned": "b"}
 
 
-def test_a_job_goes_where_its_model_is_loaded() -> None:
-    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1, "b": 1}, load_s={"m": 10.0})
-    scheduler.residency.set("b", frozenset({"m"}))
-    scheduler.submit(Job("x", 0.0, cost_s=1.0, affinity="m"), 0.0)
-    assert started(scheduler, 0.0) == {"x": "b"}
-
-
 def test_two_models_do_not_thrash() -> None:
     scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=5.0, load_s={"m": 10.0, "n": 10.0})
     for number in range(60):
@@ -259,46 +233,6 @@ def test_a_failed_start_changes_nothing_loaded() -> None:
     scheduler.requeue("n2", 0.1, served=False)
     assert (scheduler.residency.price_s("a", "m"), scheduler.residency.must_stay("a", 0.1)) == (0.0, False)
     assert next(iter(started(scheduler, 0.1))) == "m1"
-
-
-def test_of_two_starts_only_the_served_one_changes_what_is_loaded() -> None:
-    for first_served in (True, False):
-        scheduler = swapping("n", "n")
-        assert started(scheduler, 0.0) == {"n0": "a", "n1": "a"}
-        scheduler.finish("n0", 1.0, served=first_served)
-        scheduler.finish("n1", 1.0, served=not first_served)
-        assert scheduler.residency.price_s("a", "n") == 0.0
-        assert scheduler.residency.price_s("a", "m") == 10.0
-        assert scheduler.residency.must_stay("a", 39.0)
-
-
-def swapping_to_and_fro() -> Scheduler:
-    """Return a scheduler whose server had "m" loaded, has started a job for "n", and then one for "m"."""
-    scheduler = swapping("n", "m")
-    for name in ("n0", "m1"):
-        scheduler.promote(name, 0.0)
-        dispatch = scheduler.next(0.0)
-        assert dispatch is not None
-        assert dispatch.job.id == name
-    return scheduler
-
-
-def test_the_last_start_decides_what_is_loaded() -> None:
-    for order in (("n0", "m1"), ("m1", "n0")):
-        scheduler = swapping_to_and_fro()
-        for name in order:
-            scheduler.finish(name, 1.0)
-            assert scheduler.residency.price_s("a", "m") == 0.0
-            assert scheduler.residency.price_s("a", "n") == 10.0
-
-
-def test_a_model_reloaded_after_a_failed_start_may_be_replaced_at_once() -> None:
-    scheduler = swapping_to_and_fro()
-    assert scheduler.residency.must_stay("a", 1.0)
-    scheduler.finish("n0", 1.0, served=False)
-    assert not scheduler.residency.must_stay("a", 1.0)
-    scheduler.finish("m1", 1.0)
-    assert scheduler.residency.price_s("a", "m") == 0.0
 
 
 def test_an_unknown_model_changes_no_load_cost_before_it_is_served() -> None:
@@ -407,15 +341,6 @@ def test_a_cancelled_job_refunds_only_its_own_charge() -> None:
     assert started(scheduler, 70.0) == {"b1": "w"}
 
 
-def test_a_short_job_refunds_only_its_own_charge() -> None:
-    scheduler = in_debt()
-    scheduler.finish("blocker", 60.0)
-    scheduler.submit(Job("predicted long", 50.0, cost_s=27_000.0, client="a"), 60.0)
-    assert scheduler.next(90.0) is not None
-    scheduler.finish("predicted long", 91.0)
-    assert scheduler.accounts.used_s("a", 91.0) == pytest.approx(in_debt().accounts.used_s("a", 91.0) + 1.0)
-
-
 def test_a_dropped_job_refunds_only_its_own_charge() -> None:
     scheduler = in_debt()
     for number in range(3):
@@ -424,18 +349,6 @@ def test_a_dropped_job_refunds_only_its_own_charge() -> None:
     scheduler.cancel("a0", 90.0)
     assert [each.client for each in displaced if each is not None] == ["a", "a"]
     assert scheduler.accounts.used_s("a", 90.0) == pytest.approx(in_debt().accounts.used_s("a", 90.0))
-
-
-def test_a_worker_with_fixed_models_loads_none_for_the_first_job() -> None:
-    scheduler = Scheduler(POLICIES["fcfs"], servers={"empty": 1, "fixed": 1}, load_s={"m": 60.0})
-    scheduler.residency.fixed.add("fixed")
-    scheduler.submit(Job("first", 0.0, cost_s=1.0, affinity="m"), 0.0)
-    scheduler.submit(Job("second", 1.0, cost_s=1.0), 1.0)
-    starts = [scheduler.next(1.0), scheduler.next(1.0)]
-    assert [(each.job.id, each.server_id) for each in starts if each] == [
-        ("first", "fixed"),
-        ("second", "empty"),
-    ]
 
 
 def beside_an_engine(at_once: int) -> Scheduler:

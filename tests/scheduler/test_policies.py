@@ -2,7 +2,7 @@
 
 import pytest
 
-from clairvoyant_cli.scheduler.job import Job, Preempt, QueueFullError, Reason
+from clairvoyant_cli.scheduler.job import Job, Preempt, Reason
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, Policy, policy_named
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -20,21 +20,9 @@ def drain(scheduler: Scheduler, now: float) -> list[str]:
     return order
 
 
-def test_the_default_exists() -> None:
-    assert DEFAULT_POLICY in POLICIES
-    assert all(name == policy.name for name, policy in POLICIES.items())
-
-
 @pytest.mark.parametrize("name", ["bounded", "srpt", "fair", "fair-srpt"])
 def test_names_of_earlier_versions_are_understood(name: str) -> None:
     assert policy_named(name) is POLICIES[DEFAULT_POLICY]
-
-
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_each_policy_has_a_short_summary(policy: Policy) -> None:
-    assert policy.summary.endswith(".")
-    assert policy.summary[0].isupper()
-    assert len(policy.summary) < 220
 
 
 def test_sjf_orders_by_the_probability_of_a_long_answer() -> None:
@@ -107,19 +95,6 @@ def test_among_its_own_requests_a_client_keeps_shortest_first() -> None:
     assert drain(scheduler, 0.0) == ["ann 1", "ann 2", "ben", "ann 0"]
 
 
-def test_a_running_job_is_preempted_for_one_with_less_left() -> None:
-    scheduler = one_slot("boost")
-    scheduler.submit(Job("long", 0.0, cost_s=10.0, tokens=100.0), 0.0)
-    scheduler.next(0.0)
-    scheduler.submit(Job("short", 1.0, cost_s=3.0, tokens=30.0), 1.0)
-    scheduler.progress("long", 80.0)
-    assert scheduler.preemptions(1.0) == []  # it has 2 s left and would start again at once
-    scheduler.progress("long", 10.0)
-    assert scheduler.preemptions(1.0) == [Preempt("long", "a")]
-    scheduler.requeue("long", 1.0)
-    assert drain(scheduler, 1.0) == ["short", "long"]
-
-
 def test_a_preemption_does_not_restart_tau() -> None:
     scheduler = one_slot("boost", tau_s=10.0)
     scheduler.submit(Job("long", 0.0, cost_s=9.0, tokens=9.0), 0.0)
@@ -141,15 +116,6 @@ def test_among_overdue_jobs_the_first_arrival_goes_first_even_if_preempted() -> 
         scheduler.submit(Job(f"short{number}", 14.9, cost_s=1.0), 14.9)
     order = drain(scheduler, 15.0)
     assert (order[0], order[10]) == ("first", "second")
-
-
-def test_a_job_started_by_tau_is_not_preempted() -> None:
-    scheduler = one_slot("boost", tau_s=5.0)
-    scheduler.submit(Job("long", 0.0, cost_s=10.0, tokens=100.0), 0.0)
-    scheduler.submit(Job("short", 9.0, cost_s=3.0), 9.0)
-    scheduler.next(10.0)
-    assert list(scheduler.running) == ["long"]
-    assert scheduler.preemptions(11.0) == []
 
 
 def test_round_robin_passes_the_slot_on_after_a_quantum() -> None:
@@ -256,23 +222,10 @@ def test_a_change_of_policy_loses_nothing_and_keeps_promoted_jobs_in_front(polic
         scheduler.submit(Job(str(number), 0.0, p_long=0.5, cost_s=1.0 + number), 0.0)
     scheduler.promote("7", 0.0)
     scheduler.set_policy(policy, 1.0)
+    scheduler.pause()
+    assert repr(scheduler) == f"<Scheduler {policy.name}: 10 waiting, 0 running (paused)>"
+    assert scheduler.next(1.0) is None
+    scheduler.resume()
     order = drain(scheduler, 1.0)
     assert order[0] == "7"
     assert sorted(order) == [str(number) for number in range(10)]
-
-
-def test_a_full_queue_refuses() -> None:
-    scheduler = one_slot("sjf", capacity=1)
-    scheduler.submit(Job("a", 0.0), 0.0)
-    with pytest.raises(QueueFullError):
-        scheduler.submit(Job("b", 0.0), 0.0)
-
-
-def test_repr_counts() -> None:
-    scheduler = one_slot("sjf")
-    scheduler.submit(Job("a", 0.0), 0.0)
-    scheduler.submit(Job("b", 0.0), 0.0)
-    scheduler.next(0.0)
-    scheduler.pause()
-    assert repr(scheduler) == "<Scheduler sjf: 1 waiting, 1 running (paused)>"
-    assert scheduler.next(0.0) is None

@@ -11,7 +11,7 @@ from clairvoyant_lab.simulator.workload import Predictions, Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.scheduler.job import Dispatch, Job, MoveKind, Preempt, PromptRead, QueueFullError, Reason
+from clairvoyant_cli.scheduler.job import Dispatch, Job, MoveKind, Preempt, PromptRead, Reason
 from clairvoyant_cli.scheduler.policy import CUT_MARGIN, MAX_CUTS, POLICIES
 from clairvoyant_cli.scheduler.preemption import may_be_cut, most_cuts
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -93,12 +93,6 @@ def test_a_job_with_a_lost_context_resumes_later() -> None:
     assert again.job.id == "long"
 
 
-def test_a_gain_within_the_margin_makes_no_cut() -> None:
-    scheduler = one_runs(3.2)
-    scheduler.submit(job("short", 3.0), 0.0)
-    assert scheduler.preemptions(0.0) == []
-
-
 def test_a_job_that_outlived_its_estimate_is_cut() -> None:
     scheduler = Scheduler(SRPT, servers={"a": 1})
     scheduler.submit(job("endless", 4.0, tokens_q90=80.0), 0.0)
@@ -108,53 +102,6 @@ def test_a_job_that_outlived_its_estimate_is_cut() -> None:
     assert scheduler.preemptions(2.0) == []
     scheduler.progress("endless", 200.0)
     assert scheduler.preemptions(20.0) == [Preempt("endless", "a")]  # some 8 s left, of 20 and more
-
-
-def test_a_spared_job_is_not_cut_until_requeued() -> None:
-    scheduler = one_runs()
-    scheduler.submit(job("short", 2.0), 0.0)
-    scheduler.spare("long")
-    assert scheduler.preemptions(0.0) == []
-    scheduler.requeue("long", 0.0)
-    assert scheduler.next(0.0) is not None
-    with pytest.raises(KeyError):
-        scheduler.spare("long")
-    scheduler.finish("short", 2.0)
-    scheduler.next(2.0)
-    scheduler.submit(job("other", 2.0, 2.0), 2.0)
-    assert scheduler.preemptions(2.0) == [Preempt("long", "a")]
-
-
-def test_a_returned_job_is_neither_cut_nor_pinned() -> None:
-    scheduler = one_runs()
-    scheduler.requeue("long", 1.0, served=False)
-    [waiting] = scheduler.waiting()
-    assert (waiting.cuts, waiting.pinned) == (0, "")
-    assert waiting.moves[-1].kind is MoveKind.RETURNED
-
-
-def test_a_cut_job_waits_for_its_worker() -> None:
-    scheduler = Scheduler(SRPT, servers={"a": 1, "b": 1})
-    scheduler.submit(job("long", 10.0), 0.0)
-    scheduler.submit(job("other", 9.0, 0.0, pinned="b"), 0.0)
-    assert {scheduler.next(0.0).server_id, scheduler.next(0.0).server_id} == {"a", "b"}  # type: ignore[union-attr]
-    scheduler.submit(job("short", 2.0, 1.0, pinned="a"), 1.0)
-    assert cut(scheduler, 1.0).server_id == "a"
-    scheduler.finish("other", 2.0)
-    assert scheduler.next(2.0) is None
-    scheduler.finish("short", 3.0)
-    assert scheduler.next(3.0) is not None
-
-
-def test_a_job_at_max_cuts_runs_to_its_end() -> None:
-    scheduler = one_runs(1000.0)
-    for number in range(MAX_CUTS):
-        scheduler.submit(job(str(number), 1.0, float(number)), float(number))
-        assert cut(scheduler, float(number)).job.id == str(number)
-        scheduler.finish(str(number), number + 0.5)
-        scheduler.next(number + 0.5)
-    scheduler.submit(job("one more", 1.0, 9.0), 9.0)
-    assert scheduler.preemptions(9.0) == []
 
 
 def test_a_very_long_job_may_be_cut_more_often() -> None:
@@ -219,23 +166,6 @@ def test_an_overdue_job_is_not_cut_for_jobs_that_the_guard_starts_later() -> Non
     assert scheduler.preemptions(30.0) == [Preempt("long", "a")]
 
 
-def test_a_partial_answer_is_never_dropped() -> None:
-    scheduler = one_runs(1000.0, capacity=3)
-    scheduler.submit(job("short", 2.0), 0.0)
-    cut(scheduler, 0.0)
-    scheduler.submit(job("waits", 50.0), 0.0)
-    scheduler.submit(job("also waits", 50.0), 0.0)
-    displaced = scheduler.submit(job("new", 1.0, client="b"), 0.0)
-    assert displaced is not None
-    assert displaced.id == "also waits"
-    scheduler.promote("waits", 0.0)
-    scheduler.cancel("new", 0.0)
-    scheduler.submit(job("more", 1.0, client="b"), 0.0)
-    with pytest.raises(QueueFullError):
-        scheduler.submit(job("last", 1.0, client="c"), 0.0)
-    assert "long" in scheduler
-
-
 def test_a_new_prediction_updates_place_and_charge() -> None:
     scheduler = Scheduler(POLICIES["boost"], servers={"a": 1})
     scheduler.submit(job("first", 5.0, client="ann"), 0.0)
@@ -256,21 +186,6 @@ def test_a_new_prediction_updates_place_and_charge() -> None:
     assert not reestimate()
     scheduler.finish("second", 33.0)
     assert scheduler.accounts.used_s("bob", 33.0) == pytest.approx(3.0)
-
-
-def test_a_new_prediction_keeps_hold_and_promotion() -> None:
-    scheduler = Scheduler(SRPT, servers={"a": 1})
-    for name in ("held", "wanted", "plain"):
-        scheduler.submit(job(name, 5.0), 0.0)
-    scheduler.hold("held", 0.0)
-    scheduler.promote("wanted", 0.0)
-    for name, cost_s in (("held", 0.1), ("wanted", 99.0)):
-        assert scheduler.reestimate(
-            name, 0.0, p_long=0.5, cost_s=cost_s, cost_high_s=cost_s, tokens=10.0, tokens_q90=0.0
-        )
-    assert [entry.id for entry in scheduler.waiting()] == ["wanted", "plain", "held"]
-    scheduler.release("held", 0.0)
-    assert [entry.id for entry in scheduler.waiting()] == ["wanted", "held", "plain"]
 
 
 class Watched(Scheduler):

@@ -28,16 +28,6 @@ def test_the_lower_quantile_goes_first() -> None:
     assert started(scheduler, 0.0) == {"narrow": "w0"}
 
 
-def test_a_recently_served_client_waits_longer() -> None:
-    scheduler = quartz(1)
-    scheduler.submit(Job("blocker", 0.0, cost_s=500.0, client="greedy"), 0.0)
-    started(scheduler, 0.0)
-    scheduler.submit(Job("again", 0.0, cost_s=1.0, cost_high_s=1.0, client="greedy"), 0.0)
-    scheduler.submit(Job("other", 0.0, cost_s=1.0, cost_high_s=1.4, client="modest"), 0.0)
-    scheduler.finish("blocker", 500.0)
-    assert list(started(scheduler, 500.0)) == ["other"]
-
-
 def test_a_job_is_routed_to_the_better_of_two_workers() -> None:
     scheduler = quartz(8, 1000)
     for number in range(400):
@@ -68,15 +58,6 @@ def test_an_unroutable_job_goes_to_the_first_able_worker() -> None:
     assert started(scheduler, 0.0) == {}
     scheduler.set_slots("w1", 1)
     assert started(scheduler, 0.0) == {"x": "w1"}
-
-
-def test_a_change_of_policy_releases_routed_jobs() -> None:
-    scheduler = quartz(2)
-    for number in range(9):
-        scheduler.submit(Job(str(number), 0.0, cost_s=1.0, cost_high_s=2.0), 0.0)
-    scheduler.set_policy(POLICIES["fcfs"], 0.0)
-    assert set(waiting_for(scheduler).values()) == {""}
-    assert list(started(scheduler, 0.0)) == ["0", "1"]
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.2])

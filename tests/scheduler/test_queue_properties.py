@@ -309,42 +309,8 @@ def test_equals_run_in_order_of_arrival(name: str, count: int) -> None:
     assert order == list(range(count))
 
 
-@dataclass(frozen=True)
-class Load:
-    """Jobs for one slot: gaps between arrivals and costs, in seconds, and what is predicted of them."""
-
-    gaps_s: list[float]
-    costs_s: list[float]
-    guesses_s: list[float]
-
-
-@st.composite
-def loads(draw: st.DrawFn) -> Load:
-    """Draw a load of up to 40 jobs whose predictions may be anything."""
-    count = draw(st.integers(2, 40))
-    times = st.lists(st.floats(0.1, 20.0), min_size=count, max_size=count)
-    return Load(draw(times), draw(times), draw(times))
-
-
-def test_a_cancelled_job_never_runs() -> None:
-    scheduler = Scheduler(POLICIES["sjf"], servers={"a": 1})
-    scheduler.submit(Job("a", 0.0), 0.0)
-    assert scheduler.cancel("a", 1.0)
-    assert scheduler.next(2.0) is None
-
-
 def test_a_duplicate_id_is_rejected() -> None:
     scheduler = Scheduler(POLICIES["sjf"], servers={"a": 1})
     scheduler.submit(Job("a", 0.0), 0.0)
     with pytest.raises(ValueError, match="in the queue already"):
         scheduler.submit(Job("a", 0.0), 0.0)
-
-
-def test_the_papers_guard_promotes_the_longest_waiting_job() -> None:
-    scheduler = Scheduler(POLICIES["sjf"], servers={"a": 1}, tau_s=10.0)
-    scheduler.submit(Job("long", 0.0, p_long=0.9), 0.0)
-    scheduler.submit(Job("short", 5.0, p_long=0.1), 5.0)
-    dispatch = scheduler.next(10.5)
-    assert dispatch is not None
-    assert (dispatch.job.id, dispatch.reason) == ("long", Reason.TAU)
-    assert scheduler.tau_firings == 1

@@ -10,7 +10,7 @@ from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.job import Job, QueueFullError, Reason
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.sessions import GROWTH, MAX_SESSIONS, USUAL_GAP_S
+from clairvoyant_cli.scheduler.sessions import GROWTH, USUAL_GAP_S
 
 TURN_TOKENS = 1000.0
 
@@ -277,14 +277,6 @@ def test_a_request_that_finds_no_place_does_not_keep_its_sessions_turn() -> None
         scheduler.submit(turn("a", 1, 1.1), 1.1)
     assert started(scheduler, 1.2) == [], "a may come back"
     assert started(scheduler, 1.0 + 2.0 * USUAL_GAP_S) == ["b0"]
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    scheduler = queue()
-    for number in range(MAX_SESSIONS + 50):
-        serve(scheduler, turn(f"s{number}-", 0, 2.0 * number), 2.0 * number)
-    assert len(scheduler.sessions.known) == MAX_SESSIONS
-    assert scheduler.sessions.turns <= MAX_SESSIONS
 
 
 def test_turns_go_in_order_where_the_cache_is_known_to_hold_their_sessions() -> None:

@@ -47,6 +47,7 @@ class Replay:
     """
 
     more: ClassVar[dict[str, Callable[["Replay", str, Json, Send], Awaitable[None]]]] = {}
+    engine_type: ClassVar[type[Engine]] = Engine
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Replay:
         models: tuple[str, ...] = (DEFAULT_MODEL,),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.engine = Engine() if engine is None else engine
+        self.engine = self.engine_type() if engine is None else engine
         self.models = models
         self.now = now
         self.loaded: set[str] = set()

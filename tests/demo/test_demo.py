@@ -1,27 +1,36 @@
 """A race of two backends, what the lanes tell of it, and how it is drawn."""
 
 import asyncio
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from clairvoyant_cli.backends.chat_probe import client_for
-from clairvoyant_cli.demo.questions import Call, Question, ask
+from clairvoyant_cli.commands import demo
+from clairvoyant_cli.demo.questions import TITLED, Call, Question, ask, load_questions
 from clairvoyant_cli.demo.race import (
+    MOST_QUESTIONS,
     Lane,
     Narrator,
     Place,
     Row,
+    Sojourn,
+    by_class,
     draw,
     frame,
     race,
-    result_table,
     window,
 )
 from clairvoyant_cli.demo.simulated_server import SimulatedServer
+from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.snapshot import (
     Counters,
     PredictionState,
@@ -31,6 +40,7 @@ from clairvoyant_cli.state.snapshot import (
     Snapshot,
     TauState,
 )
+from predictor.record import LengthClass
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 
 FORETOLD = PredictionState("short", 0.8, 0.1, 0.1, 42.0, 90.0)
@@ -93,12 +103,6 @@ def test_rows_are_in_the_order_of_service() -> None:
         ("f", Place.WAITING),
     ]
     assert [row.predicted for row in rows] == [None, None, 42.0, 42.0, 42.0, None]
-
-
-def test_a_call_not_sent_yet_has_no_row() -> None:
-    lane = lane_of("a")
-    lane.calls[0].sent_s = None
-    assert lane.rows() == []
 
 
 async def test_both_lanes_get_the_same_burst_and_answer_it() -> None:
@@ -182,20 +186,6 @@ def test_the_narrator_prints_each_answer_once() -> None:
     ]
 
 
-def test_the_result_says_what_changed() -> None:
-    before, after = lane_of("a", "b"), lane_of("a", "b")
-    for lane, ended_s in ((before, 4.0), (after, 1.0)):
-        for call in lane.calls:
-            call.ended_s = ended_s
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(result_table(before, after, "Simulated backend"))
-    text = capture.get()
-    assert "short answers, mean" in text
-    assert "-75%" in text
-    assert "long" not in text
-
-
 async def test_a_cancelled_race_cancels_its_requests() -> None:
     backend = Replay(Engine(speed=Speed(decode_tokens_per_s=100)))
     begun = asyncio.Event()
@@ -222,3 +212,72 @@ async def test_the_simulated_server_answers_in_order_and_forgets_a_client_that_l
         endless.cancel()
     assert [(call.tokens, call.error) for call in calls[1:]] == [(2, None), (3, None)]
     assert (calls[1].ended_s or 0.0) <= (calls[2].ended_s or 0.0)
+
+
+def test_demo_questions_are_distinct_and_titles_fit_their_column() -> None:
+    pools = load_questions(TITLED)
+    questions = [*pools[LengthClass.SHORT], *pools[LengthClass.LONG]]
+    assert len(pools[LengthClass.SHORT]) == len(pools[LengthClass.LONG]) == MOST_QUESTIONS // 2
+    assert len({q.prompt for q in questions}) == len({q.title for q in questions}) == len(questions)
+    assert max(len(q.title) for q in questions) <= 22
+
+
+@given(count=st.integers(2, MOST_QUESTIONS), seed=st.integers())
+def test_a_burst_is_mixed_and_repeatable(count: int, seed: int) -> None:
+    burst = draw(count, seed)
+    assert burst == draw(count, seed)
+    assert len(set(burst)) == count
+    classes = Counter(q.length_class for q in burst)
+    assert classes[LengthClass.SHORT] - classes[LengthClass.LONG] in (0, 1)
+
+
+def test_failed_calls_are_not_counted() -> None:
+    short, long = Question("a", 10), Question("b", 1000)
+    calls = [
+        Call(short, sent_s=0.0, ended_s=1.0),
+        Call(short, sent_s=0.0, ended_s=3.0),
+        Call(short, sent_s=0.0, ended_s=0.1, error="HTTP 503"),
+        Call(long, sent_s=0.0),
+    ]
+    summed = by_class(calls)
+    assert list(summed) == ["short", "all"]
+    assert summed["short"] == summed["all"] == Sojourn(2, 2.0, 2.0, 2.9)
+
+
+QUICK = ["--speed", "20000", "--requests", "6"]
+
+
+def test_the_result_is_json_on_stdout_and_nothing_else() -> None:
+    result = CliRunner().invoke(demo.command, [*QUICK, "--seed", "1", "--json"], catch_exceptions=False)
+    assert result.exit_code == 0
+    told = json.loads(result.stdout)
+    assert told["settings"] == {"tokens_per_s": 20000.0, "requests": 6, "seed": 1}
+    fcfs, sjf = (told["lanes"][policy]["requests"] for policy in ("fcfs", "sjf"))
+    assert [r["title"] for r in fcfs] == [r["title"] for r in sjf]
+    assert [r["tokens"] for r in fcfs] == [r["tokens"] for r in sjf]
+    assert all(r["error"] is None and r["sojourn_s"] > 0 for r in fcfs + sjf)
+    assert set(told["change_of_mean"]) == {"short", "long", "all"}
+
+
+def test_without_a_terminal_it_prints_lines_and_the_table() -> None:
+    result = CliRunner().invoke(demo.command, QUICK, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "6 questions to a simulated backend" in result.stdout
+    assert "short answers, P95" in result.stdout
+    assert "\x1b" not in result.output
+    told = [line.split()[2] for line in result.stderr.splitlines()[1:]]
+    assert sorted(told) == ["fcfs"] * 6 + ["sjf"] * 6
+
+
+def test_a_failed_request_is_a_failed_demo() -> None:
+    calls = [Call(Question(name, 1), sent_s=0.0, ended_s=1.0) for name in ("q", "r")]
+    lane = Lane("fcfs", "", None, calls)  # type: ignore[arg-type]
+    demo._refuse_failures([lane])
+    calls[1].error = "HTTP 503"
+    with pytest.raises(ClairvoyantError, match="1 of 2 requests failed, the first with: HTTP 503"):
+        demo._refuse_failures([lane])
+
+
+@pytest.mark.parametrize("arguments", [["--requests", "1"], ["--speed", "0"], ["--requests", "1000"]])
+def test_invalid_demo_options_are_refused(arguments: list[str]) -> None:
+    assert CliRunner().invoke(demo.command, arguments).exit_code == 2

@@ -151,13 +151,10 @@ class ClientRules:
     )
     background: int = setting(
         BACKGROUND_LEVELS,
-        "N|true",
+        "N|true|false",
         "Priority levels that background requests, such as titles, wait behind others. true: all of its "
-        "requests are background requests.",
-        (
-            lambda value: value is True or (type(value) is int and 0 <= value <= 100),
-            "be true, or a whole number from 0 to 100",
-        ),
+        "requests are background requests. false: none because of how it sends.",
+        (lambda value: isinstance(value, int) and 0 <= value <= 100, "be true, false, or 0 to 100"),
     )
     engine_priority: bool = setting(
         False,
@@ -168,9 +165,14 @@ class ClientRules:
 
     def levels_of(self, *, background: bool) -> int:
         """Return the priority levels that a request waits behind others."""
-        if self.background is True:
-            return BACKGROUND_LEVELS
-        return self.background if background else 0
+        if not (background or self.background is True):
+            return 0
+        return BACKGROUND_LEVELS if isinstance(self.background, bool) else self.background
+
+    @property
+    def may_be_batch(self) -> bool:
+        """Whether it may be in the background because of how it sends."""
+        return self.background > 0 and not isinstance(self.background, bool)
 
     @property
     def tenant(self) -> Tenant:

@@ -30,6 +30,7 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
+from clairvoyant_cli.proxy.requests.batches import Batches
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.refusals import DRAINING, IN_A_LOOP, NO_CONNECT, SHUTTING_DOWN, Refusals
 from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
@@ -120,6 +121,7 @@ class ExchangeFactory:
     levels: UrgencyLevels
     journal: Journal
     resubmissions: Resubmissions
+    batches: Batches
     show_prompts: bool = False
     record_prompts: bool = False
     _ids: int = 0
@@ -141,7 +143,10 @@ class ExchangeFactory:
         prediction = self._predict(parsed)
         predicted_in_s = self.journal.clock() - now
         rules = self.access.clients.rules_of(asks.client)
-        levels = rules.levels_of(background=chore is not None and not chore.interactive)
+        background = chore is not None and not chore.interactive
+        if chore is None and asks.program and rules.may_be_batch:
+            background = self.batches.asked(asks.client, parsed, now)
+        levels = rules.levels_of(background=background)
         pool = self.times.pool
         claimed, parent = claims_of(request.head, parsed.conversation)
         job_id, age_s = self._id_and_age(asks.client, claimed, parsed, now)

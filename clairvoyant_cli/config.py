@@ -242,6 +242,13 @@ class ServeConfig:
     clients: str | None = setting(
         None, "FILE", "Clients with API keys and limits, as TOML; replaces --api-key-file. SIGHUP reloads it."
     )
+    no_programs: bool = setting(
+        False,
+        None,
+        "Without keys, count all programs of this machine as one client. Unset: each program and folder is "
+        "a client.",
+        expert=True,
+    )
     admin_token_file: str | None = setting(
         None,
         "FILE",

@@ -21,6 +21,7 @@ PACKAGE = "clairvoyant_cli.commands"
 COMMANDS = {
     "serve": "Run the proxy in front of an LLM server.",
     "run": "Run a command whose requests go through the proxy.",
+    "batch": "Run a file of requests in OpenAI's batch format in idle time.",
     "status": "Print the state of a running daemon once: requests, slots, servers.",
     "act": "Run an action on a request, a server or the daemon, e.g. `act backend drain NAME`.",
     "calibrate": "Measure an LLM server and store the profile for `serve`.",

@@ -248,7 +248,7 @@ class Finished:
     session: str = ""  # the id of the conversation, unique over all runs
     read_tokens: int | None = None  # of the prompt; None if the server does not report this and the next
     cached_tokens: int | None = None  # of the prompt, from the KV cache
-    program: str = ""  # the agent or SDK that sent it, "" if unknown
+    program: str = ""  # that sent it: its name, or that of the SDK in its user agent, "" if unknown
     remark: str = ""  # what was wrong with it, such as a prompt that the server truncated
     saved_s: float | None = None  # how much longer it would have waited in order of arrival, if compared
     spared_tokens: float | None = None  # how many of its prompt would have been read again

@@ -69,7 +69,7 @@ TAKEN = {
 @click.option(
     "--report",
     is_flag=True,
-    help="Report how much less requests waited than in order of arrival, by class, client and model.",
+    help="Report what each program used, and how much less requests waited than in order of arrival.",
 )
 @db_option
 @click.option("--json", is_flag=True, help="Print JSON Lines; with --report, JSON.")

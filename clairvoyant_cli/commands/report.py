@@ -1,7 +1,7 @@
-"""`history --report`: reports how much less requests waited than in order of arrival."""
+"""`history --report`: reports what programs used, and how much less requests waited than in arrival order."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from sqlite3 import Connection
 
@@ -33,6 +33,32 @@ class Findings:
     answers: int
     others: int  # answers that were not compared
     by: dict[str, list[Group]]  # class, client and model
+    programs: list["Use"]
+
+
+@dataclass(slots=True)
+class Use:
+    """What a program has used: its slot time and waiting in seconds, and tokens of prompts and answers."""
+
+    program: str
+    requests: int = 0
+    slot_s: float = 0.0
+    prompt_tokens: int = 0
+    tokens: int = 0
+    waited_s: float = 0.0
+
+
+def used(rows: Iterable[Finished]) -> list[Use]:
+    """Return what each program has used, most slot time first."""
+    uses: dict[str, Use] = {}
+    for row in rows:
+        use = uses.setdefault(row.program, Use(row.program or "-"))
+        use.requests += 1
+        use.slot_s += row.sojourn_s - row.waited_s
+        use.prompt_tokens += row.prompt_tokens or 0
+        use.tokens += row.tokens or 0
+        use.waited_s += row.waited_s
+    return sorted(uses.values(), key=lambda use: -use.slot_s)
 
 
 def show(connection: Connection, span: Span, *, as_json: bool) -> None:
@@ -47,7 +73,7 @@ def show(connection: Connection, span: Span, *, as_json: bool) -> None:
     first = min((each.finished_at for each in rows), default=span.since)
     last = max((each.finished_at for each in rows), default=span.since)
     others = sum(bool(each.length_class) for each in every) - len(rows)
-    found = Findings(first, last, verdict(rows, by["class"]), len(rows), others, by)
+    found = Findings(first, last, verdict(rows, by["class"]), len(rows), others, by, used(every))
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
         return
@@ -98,6 +124,23 @@ def _shown(groups: Sequence[Group]) -> list[Group]:
 
 def _print(found: Findings, console: PlainConsole) -> None:
     console.print(found.verdict, highlight=False)
+    if found.programs:
+        console.print()
+        console.print_table(
+            ("program", "requests", "slot time", "prompt tokens", "tokens", "waiting"),
+            (
+                (
+                    use.program,
+                    f"{use.requests:,}",
+                    time_span(use.slot_s),
+                    f"{use.prompt_tokens:,}",
+                    f"{use.tokens:,}",
+                    time_span(use.waited_s),
+                )
+                for use in found.programs[:SHOWN_GROUPS]
+            ),
+            right=True,
+        )
     for name, groups in found.by.items():
         if groups:
             console.print()

@@ -83,6 +83,7 @@ def _heed_signals(daemon: "Daemon") -> None:
 
 
 async def _serve(config: ServeConfig) -> None:
+    from clairvoyant_cli.proxy.access.programs import Programs
     from clairvoyant_cli.proxy.daemon import running_daemon
 
     log = logging.getLogger("clairvoyant")
@@ -118,6 +119,7 @@ async def _serve(config: ServeConfig) -> None:
             encode=encode,
             urgency=urgency,
             self_test=remember_and_test,
+            programs=None if config.no_programs else Programs(),
         )
         async with daemon_of as daemon:
             # Exempt the loaded modules and models from garbage collection, to keep pauses short.

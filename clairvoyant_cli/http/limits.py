@@ -110,10 +110,15 @@ class Throttle(Protocol):
     def resume(self) -> None: ...
 
 
+Ends = tuple[tuple[str, int], tuple[str, int]]
+"""The hosts and ports of a connection, the client's first."""
+
+
 class ConnectedClient(Protocol):
     """A client's connection, as its requests and the table see it; `listener.ClientConnection` explains."""
 
     peer: str
+    ends: Ends
     table: "ConnectionTable"
 
     @property

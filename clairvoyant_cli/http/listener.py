@@ -18,6 +18,7 @@ from clairvoyant_cli.http.limits import (
     IDLE_CLIENT_S,
     READING,
     ConnectionTable,
+    Ends,
     Patience,
     Throttle,
 )
@@ -46,6 +47,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, handler: Handler, spawn: Spawn, table: ConnectionTable) -> None:
         self.table = table
         self.peer = ""
+        self.ends: Ends = ("", 0), ("", 0)
         self._handler = handler
         self._spawn = spawn
         self._reader = RequestReader()
@@ -98,6 +100,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=READ_AHEAD_BYTES)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else "local"
+        if isinstance(peer, tuple):
+            self.ends = peer[:2], transport.get_extra_info("sockname")[:2]
         if not self.table.admit(self):
             self._write_refusal(Malformed(503, "too many connections; try again in a moment"))
             # It is not in the table, so nothing else looks after it.

@@ -27,7 +27,7 @@ KNOWN = tuple(_known())
 OPENINGS = tuple((opening, chore) for chore, opens, _ in KNOWN for opening in opens)
 BY_SESSION = tuple((opening.encode(), chore) for chore, _, opening in KNOWN if opening)
 FIRST_WORDS = tuple(opening for opening, _ in OPENINGS)
-BY_NAME = {chore.name: chore for _, chore in OPENINGS}
+BY_NAME = {chore.name: chore for chore, _, _ in KNOWN}
 
 
 def chore_of(named: bytes | None, view: PromptView, session: bytes | None = None) -> Chore | None:

@@ -30,6 +30,7 @@ from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase,
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.admission import Admission, ExchangeFactory, PassOn, UrgencyLevels
+from clairvoyant_cli.proxy.requests.batches import Batches
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
@@ -153,7 +154,8 @@ class Daemon:
             service_level=level,
         )
         self.recorder = StateRecorder(self.snapshots)
-        actions = Actions(operation, stats, ServerActions(self.lifecycle), self.reload)
+        self.batches = Batches(say)
+        actions = Actions(operation, stats, ServerActions(self.lifecycle), self.batches, self.reload)
         self.control = ControlApi(access, actions, self.snapshots, self.metrics, self.recorder.history)
 
         # The way of a request.
@@ -175,6 +177,7 @@ class Daemon:
                 levels=levels,
                 journal=journal,
                 resubmissions=self.resubmissions,
+                batches=self.batches,
                 show_prompts=config.show_prompts,
                 record_prompts=config.record_prompts,
             ),
@@ -227,6 +230,7 @@ class Daemon:
     def admitted(self, exchange: Exchange) -> None:
         """A request has joined the queue, and may have a slot already."""
         self.stats.arrived(exchange)
+        self.batches.admitted(exchange.job.client)
         if self.second_opinions is not None:
             self.second_opinions.arrived(exchange)
         self.observer.admitted(exchange)
@@ -255,6 +259,7 @@ class Daemon:
         self.learn_queue.ended(exchange, end)
         self.preemption.ended(exchange, end)
         self.resubmissions.ended(exchange, end)
+        self.batches.ended(exchange.job.client, end.at_s)
         if self.service_level is not None:
             self.service_level.ended(exchange, end)
         if self.state_saver is not None:

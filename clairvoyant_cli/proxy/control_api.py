@@ -27,6 +27,7 @@ from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.requests.batches import Batches
 from clairvoyant_cli.proxy.servers.server_actions import SECRETS, InvalidError, RefusedError, ServerActions
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.starvation import tau_from_setting
@@ -117,6 +118,7 @@ class Actions:
     operation: Operation
     stats: RequestStats
     backends: ServerActions
+    batches: Batches
     reload: Callable[[], Awaitable[str]]
 
     async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -178,6 +180,9 @@ class Actions:
                     operation.choose_policy(str(arguments.get("policy")))
                 except KeyError:
                     raise InvalidError(f"policy must be one of {', '.join(POLICIES)}") from None
+            case Verb.INTERACTIVE:
+                if not self.batches.pardon(name := str(arguments.get("name"))):
+                    raise RefusedError(f"no program {name!r} has sent anything; see: clairvoyant status")
             case Verb.TAU if arguments.get("tau_s") == AUTO:
                 operation.release_tau()
             case Verb.TAU:

@@ -13,6 +13,7 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.proxy.access.clients_file import access_of, clients_file_of
 from clairvoyant_cli.proxy.access.keys import Access
+from clairvoyant_cli.proxy.access.programs import Programs
 from clairvoyant_cli.proxy.composition import Daemon, policy_of
 from clairvoyant_cli.proxy.learning.persistence import Persistence
 from clairvoyant_cli.proxy.listening_socket import Listeners
@@ -40,19 +41,22 @@ async def running_daemon(
     encode: Encode | None = None,
     urgency: UrgencyPredictor | None = None,
     self_test: Callable[[Daemon], Awaitable[None]] | None = None,
+    programs: Programs | None = None,
 ) -> AsyncIterator[Daemon]:
     """Start a daemon, and stop it when the block ends. `status` and `top` find it if it is `announced`.
 
     Without `persistence` it starts from defaults and remembers nothing. `clock` gives the seconds by which
     everything is ordered and measured; the event loop's timers should follow it. `encode` reads prompts for
     second predictions, which `predictor` takes as opinions. `urgency` predicts the urgency of
-    requests for which no rule or client gives one. `self_test` runs as long as the daemon.
+    requests for which no rule or client gives one. `self_test` runs as long as the daemon. `programs` tells
+    the programs of this machine apart.
     """
     policy_of(config)  # refused before anything is started
     traces = traces_to(config.otlp_endpoint) if announced else None
     exposed = not all(is_loopback(host) for host, _ in config.addresses())
     clients_file = clients_file_of(config, exposed=exposed)
     access = access_of(config, clients_file)
+    access.programs = programs
     listeners = Listeners(config.addresses())
     servers: list[Server] = []
     try:

@@ -54,7 +54,7 @@ from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyon
 MAX_BACK_S = 600.0  # the longest that a background job waits behind others, where tau is longer or not set
 MAX_REPRICED = 8  # at most this many waiting jobs are priced again when a prompt is read
 REPRICE_SHARE = 0.05  # a change of less than this share of a job's cost does not move it
-FORWARD_EVERY = 4  # at most one start in this many goes to a background job that has waited for tau
+FORWARD_AFTER = 3  # a background job past tau comes forward after this many starts since one has ended
 
 Excess = dict[tuple[str, bool], float]
 """Seconds of service beyond another client's, by client and whether the jobs are interactive."""
@@ -118,7 +118,7 @@ class Scheduler:
         self._by_client = Counter[str]()  # waiting jobs of each client
         self._clients_running: dict[str, int] = {}
         self._turn_s: dict[str, float] = {}  # when a client that still waits had its last start by tau
-        self._since_forward = FORWARD_EVERY
+        self._since_forward = FORWARD_AFTER
         self._parked = 0
 
     def __repr__(self) -> str:
@@ -228,6 +228,8 @@ class Scheduler:
         `served` means that the server ran it, so that its model is loaded there.
         """
         job = self._stop(job_id, now, served=served)
+        if not job.interactive:
+            self._since_forward = 0
         self.arrival_order.freed(job_id, now, over=True, served=served)
         self.sessions.left_slot(job, now, waits=False)
         if served and self.tail.served(job.served_s, max(1, sum(self.slots.values())), now):
@@ -926,8 +928,8 @@ class Scheduler:
             self._place(job)
 
     def _let_forward(self, now: float) -> None:
-        """Promote the oldest background job past tau, at most one in FORWARD_EVERY starts."""
-        if self._since_forward < FORWARD_EVERY or self.interactive == len(self._waiting):
+        """Promote the oldest background job past tau, if none has ended in FORWARD_AFTER starts."""
+        if self._since_forward < FORWARD_AFTER or self.interactive == len(self._waiting):
             return
         back = (each for each in self._waiting.values() if each.background_levels)
         job = min(back, key=lambda each: (each.arrival_s, each.seq))

@@ -29,6 +29,7 @@ class Verb(StrEnum):
     RELOAD = "reload"
     BACKEND = "backend"
     MODEL = "model"
+    INTERACTIVE = "interactive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,9 @@ COMMANDS: Mapping[Verb, Command] = {
     ),
     Verb.MODEL: Command(
         ("do", "name"), '{"do": "load" or "unload", "name": MODEL}', "Load or unload a model on its servers."
+    ),
+    Verb.INTERACTIVE: Command(
+        ("name",), '{"name": CLIENT}', "Never count a program as background because of how it sends."
     ),
 }
 TARGETS = ("id", "name")

@@ -183,6 +183,14 @@ async def self_tests(config: ServeConfig) -> object:
     return bool(ran)
 
 
+async def names_programs(config: ServeConfig) -> object:
+    enough = ClairvoyantError("that is enough")
+    made = patch("clairvoyant_cli.proxy.daemon.running_daemon", side_effect=enough)
+    with made as daemon_of, suppress(ClairvoyantError):
+        await serve._serve(replace(config, db="named.db"))
+    return daemon_of.call_args.kwargs["programs"] is not None
+
+
 PAGE = asking(Origin="https://chat.example").head
 EFFECTS: dict[str, tuple[Any, Look, object]] = {
     # name: what it is set to, where one looks, what is there then
@@ -209,6 +217,7 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
     "profile": ("mine", opened(lambda call: call.kwargs["profile"]), "mine"),
     "api_key_file": ("keys", granted(lambda access: [*access.clients.keys.values()]), ["ann"]),
     "clients": ("clients.toml", granted(lambda access: access.clients.rules_of("ann").max_waiting), 2),
+    "no_programs": (True, names_programs, False),
     "admin_token_file": ("token", granted(lambda access: access.admin_token), b"an-admin-token"),
     "backend_key_file": ("key", found(lambda server: server.key), b"a-key-of-the-backend"),
     "allow_host": ("box.example", granted(lambda access: access.origins.is_ours("box.example")), True),

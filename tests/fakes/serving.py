@@ -11,6 +11,7 @@ from typing import Any
 from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.proxy.access.programs import Programs
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.learning.persistence import Persistence
@@ -71,6 +72,7 @@ async def serving(
     self_test: Callable[[Daemon], Awaitable[None]] | None = None,
     persistence: Persistence | None = None,
     urgency_predictor: UrgencyPredictor | None = None,
+    programs: Programs | None = None,
     **settings: Any,
 ) -> AsyncIterator[Daemon]:
     """Run the proxy before `backend` on a free port; an internal error in it fails the test."""
@@ -84,6 +86,7 @@ async def serving(
             clock=clock,
             urgency=urgency_predictor,
             self_test=self_test,
+            programs=programs,
         ) as daemon:
             yield daemon
     if not faults_expected:

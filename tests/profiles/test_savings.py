@@ -59,6 +59,27 @@ def test_report_begins_with_the_verdict(tmp_path: Path) -> None:
     assert "No answers to compare in that time" in nothing.output
 
 
+def test_report_tells_what_each_program_used(tmp_path: Path) -> None:
+    asked = {"program": "nightly.py", "prompt_tokens": 1000, "tokens": 20}
+    rows = [
+        ran(0, 10, 80, 0.0, **asked),
+        ran(1, 80, 100, 5.0, **asked),
+        ran(2, 100, 130, None, program="opencode"),
+    ]
+    path = keep(tmp_path / "c.db", rows)
+    first, second = json.loads(said(path, "--json"))["programs"]
+    assert first == {
+        "program": "nightly.py",
+        "requests": 2,
+        "slot_s": 90.0,
+        "prompt_tokens": 2000,
+        "tokens": 40,
+        "waited_s": 89.0,
+    }
+    assert (second["program"], second["slot_s"]) == ("opencode", 30.0)
+    assert "nightly.py 2 1 min 30 s 2,000 40 1 min 29 s" in " ".join(said(path).split())
+
+
 def test_report_rounds_tiny_savings_to_zero(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", [ran(0, 0.01, 10, -0.01)])
     text = " ".join(said(path).split())

@@ -269,7 +269,7 @@ async def test_without_keys_a_name_is_shown_and_limits_hold_for_the_address(
         "ben": (0, 0),
     }
     [warned] = [record.getMessage() for record in caplog.records if "without keys" in record.getMessage()]
-    assert warned.endswith("never apply to: ben, boss; give each a key")
+    assert warned.endswith("give a key or a program to: ben, boss")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others have one loopback address unless more are added")

@@ -187,6 +187,7 @@ async def test_a_model_is_loaded_and_unloaded() -> None:
         ("tau", {"tau_s": True}, 422),
         ("tau", {"tau_s": 10**400}, 422),
         ("reload", {}, 409),  # there is no file
+        ("interactive", {"name": "nobody"}, 409),
         ("model", {"do": "load", "name": "nobody's"}, 409),
         ("model", {"do": "melt", "name": "replay"}, 422),
         ("explode", {}, 404),

@@ -7,7 +7,7 @@ import pytest
 
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
-from clairvoyant_cli.scheduler.queue import FORWARD_EVERY, MAX_BACK_S, Scheduler
+from clairvoyant_cli.scheduler.queue import FORWARD_AFTER, MAX_BACK_S, Scheduler
 
 
 def question(number: int, at: float) -> Job:
@@ -60,7 +60,22 @@ def test_consecutive_background_jobs_never_delay_a_question(name: str, tau_s: fl
         scheduler.finish(dispatch.job.id, now)
     at = [place for place, each in enumerate(order) if each in titles]
     assert len(at) == len(titles), "all of them start"
-    assert min(after - before for before, after in pairwise(at)) >= FORWARD_EVERY
+    assert min(after - before for before, after in pairwise(at)) > FORWARD_AFTER
+
+
+def test_background_jobs_that_run_in_idle_time_do_not_come_forward() -> None:
+    scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=100.0)
+    for number in range(9):
+        scheduler.submit(title(f"title {number}"), 0.0)
+    levels = list[int]()
+    for number in range(8):  # all are past tau
+        started = scheduler.next(200.0 + number)
+        assert started is not None
+        levels.append(started.job.background_levels)
+        scheduler.finish(started.job.id, 200.5 + number)
+    assert levels[1:] == [10] * 7
+    scheduler.submit(question(1, 210.0), 210.0)
+    assert scheduler.next(210.0).job.id == "question 1"  # type: ignore[union-attr]
 
 
 def test_background_jobs_do_not_raise_the_cost_of_a_cut() -> None:

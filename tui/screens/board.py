@@ -414,7 +414,10 @@ class BoardScreen(Screen[None]):
             "tau_s": [AUTO, "off"],
             "level": [str(level) for level, _ in enumerate(LEVELS)],
             "do": ["drain", "up", "remove"] if verb == Verb.BACKEND else ["load", "unload"],
-            "name": [each.name for each in snapshot.backends] if verb == Verb.BACKEND else sorted(models),
+            "name": {
+                Verb.BACKEND: [each.name for each in snapshot.backends],
+                Verb.INTERACTIVE: [each.name for each in snapshot.clients],
+            }.get(Verb(verb) if verb in COMMANDS else Verb.MODEL, sorted(models)),
         }
         return words.get(field, ())
 

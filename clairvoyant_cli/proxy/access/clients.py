@@ -20,6 +20,7 @@ from clairvoyant_cli.config import parse_toml
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.printable import NAME_CHARS, decoded, printable
+from clairvoyant_cli.proxy.access.programs import Program
 from clairvoyant_cli.scheduler.fairness import Tenant, rules_for
 from clairvoyant_cli.scheduler.urgency import LEVELS, UNSAID_URGENCY
 from clairvoyant_cli.settings import Check, did_you_mean, one_word, setting, settings_of
@@ -34,6 +35,7 @@ MAX_USER_CHARS = 320  # the longest e-mail address (RFC 3696, erratum 1690)
 MIN_KEY_CHARS = 6
 GOOD_KEY_CHARS = 16  # of 62 letters and digits have 95 bits; six could be guessed in days over a fast network
 LONGEST_TAU_S = 86_400.0
+BACKGROUND_LEVELS = 10
 CLIENTS_SHOWN = 50
 MAX_CLIENTS = 2000
 MAX_RULES = 1000  # each request is compared with each rule
@@ -133,6 +135,13 @@ class ClientRules:
     predicted_urgency: tuple[int, int] = setting(
         (0, LEVELS - 1), "[MOST, LEAST]", "Range of the levels that the urgency predictor may set.", _LEVELS
     )
+    program: str = setting(
+        "",
+        "NAME",
+        "Without keys: the programs of this machine that are this client, such as `nightly.py` or "
+        "`opencode (site)`; * matches any text.",
+        _PATTERN,
+    )
     users: str = setting(
         "",
         "HEADER",
@@ -141,10 +150,11 @@ class ClientRules:
         (lambda value: isinstance(value, str) and bool(HEADER.fullmatch(value)), "be the name of a header"),
     )
     background: int = setting(
-        10,
-        "N",
-        "Priority levels that background requests, such as titles, wait behind others.",
-        (lambda value: type(value) is int and 0 <= value <= 100, "be a whole number from 0 to 100"),
+        BACKGROUND_LEVELS,
+        "N|true|false",
+        "Priority levels that background requests, such as titles, wait behind others. true: all of its "
+        "requests are background requests. false: none because of how it sends.",
+        (lambda value: isinstance(value, int) and 0 <= value <= 100, "be true, false, or 0 to 100"),
     )
     engine_priority: bool = setting(
         False,
@@ -152,6 +162,17 @@ class ClientRules:
         "Let it set the `priority` of vLLM and SGLang itself; it is overwritten for other clients.",
         (lambda value: isinstance(value, bool), "be true or false"),
     )
+
+    def levels_of(self, *, background: bool) -> int:
+        """Return the priority levels that a request waits behind others."""
+        if not (background or self.background is True):
+            return 0
+        return BACKGROUND_LEVELS if isinstance(self.background, bool) else self.background
+
+    @property
+    def may_be_batch(self) -> bool:
+        """Whether it may be in the background because of how it sends."""
+        return self.background > 0 and not isinstance(self.background, bool)
 
     @property
     def tenant(self) -> Tenant:
@@ -171,9 +192,9 @@ EVERYBODY = ClientRules()  # the limits of clients without rules
 class Clients:
     """The clients of a daemon. `keys` maps the SHA-256 of an API key to its client's name; without keys every
     request is accepted. `rules` are those of named clients, `defaults` those of all others; `weak` names
-    clients with short keys. The first matching rule of `urgency` counts. `tenants`, `listed` and
-    `owners` follow: the limits that the scheduler enforces, the first names, which are shown, and the
-    owners of keys.
+    clients with short keys. The first matching rule of `urgency` counts. `tenants`, `listed`, `owners` and
+    `programs` follow: the limits that the scheduler enforces, the first names, which are shown, the owners
+    of keys, and the patterns of the programs that are clients.
     """
 
     keys: Mapping[bytes, str] = field(default_factory=dict)
@@ -184,12 +205,15 @@ class Clients:
     tenants: Mapping[str, Tenant] = field(init=False, repr=False, compare=False)
     listed: tuple[str, ...] = field(init=False, repr=False, compare=False)
     owners: frozenset[str] = field(init=False, repr=False, compare=False)
+    programs: Mapping[str, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Here, so that a reload does it outside the event loop: there may be ten thousands.
         object.__setattr__(self, "tenants", {name: rules.tenant for name, rules in self.rules.items()})
         object.__setattr__(self, "owners", frozenset(self.keys.values()))
         object.__setattr__(self, "listed", tuple(nsmallest(CLIENTS_SHOWN, self.rules)))
+        programs = {name: rules.program for name, rules in self.rules.items() if rules.program}
+        object.__setattr__(self, "programs", programs)
 
     def rules_of(self, client: str) -> ClientRules:
         return rules_for(client, self.rules, self.defaults)
@@ -201,11 +225,18 @@ class Clients:
         user = user_name(decoded(named)) if named is not None else ""
         return _short(f"{client}/{user}") if user else client
 
+    def client_of(self, program: Program) -> str:
+        """Return the client that a program is: of the first table that names it, or else itself."""
+        for name, pattern in self.programs.items():
+            if fnmatchcase(program.name, pattern) or fnmatchcase(program.client, pattern):
+                return name
+        return program.client
+
     @property
     def unproven(self) -> tuple[str, ...]:
-        """Names with rules that never apply: without keys, clients are identified by their addresses."""
+        """Names with rules that do not apply: without keys, clients are known by program or address."""
         named = () if self.keys else {*self.rules, *(rule.client for rule in self.urgency)} - {"*"}
-        return tuple(sorted(name for name in named if not is_address(name)))
+        return tuple(sorted(name for name in named - self.programs.keys() if not is_address(name)))
 
     def principal_of(self, client: str) -> str:
         """Return the owner of the key that a client used, "" without keys."""
@@ -291,6 +322,8 @@ def parse_clients(text: str, source: str) -> Clients:
     _known(data, ("defaults", "clients", "urgency"), source, "section")
     urgency = tuple(_urgency(data.get("urgency", []), source))
     defaults = _rules(_table(data, "defaults", source), f"{source}: [defaults]", EVERYBODY)
+    if defaults.program:
+        raise InputError(f"{source}: [defaults] has a program; give it a table of its own")
     rules: dict[str, ClientRules] = {}
     found: list[_Key] = []
     users: set[str] = set()

@@ -40,8 +40,10 @@ class ClientsFile:
                 "a key"
             )
         if clients.unproven:
-            news = "without keys clients are identified by address, so rules in %s never apply to: %s"
-            log.warning(f"{news}; give each a key", self.path, ", ".join(clients.unproven))
+            news = (
+                "without keys clients are known by program or address; in %s, give a key or a program to: %s"
+            )
+            log.warning(news, self.path, ", ".join(clients.unproven))
         if self.exposed and clients.weak:
             news = "keys of fewer than %d characters can be guessed over a network; make longer ones for: %s"
             log.warning(news, GOOD_KEY_CHARS, ", ".join(clients.weak))

@@ -28,6 +28,7 @@ from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.proxy.access.clients import Clients, find_key, parse_clients, parse_key_file
 from clairvoyant_cli.proxy.access.origins import AllowedOrigins
 from clairvoyant_cli.proxy.access.page_fields import is_preflight
+from clairvoyant_cli.proxy.access.programs import Programs
 from clairvoyant_cli.system import command_to_close, is_open_to_others
 
 log = logging.getLogger("clairvoyant")
@@ -48,12 +49,14 @@ NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
 class Access:
     """The daemon's keys and allowed origins. `clients` is replaced as a whole when their file is reloaded.
     `admin_token` is set by the operator. Without one, `run_token` is required as long as there are keys.
+    Without keys, `programs` names the clients of this machine, None if all are one.
     """
 
     clients: Clients = field(default_factory=Clients)
     admin_token: bytes | None = field(default=None, repr=False)
     origins: AllowedOrigins = field(default_factory=AllowedOrigins)
     run_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    programs: Programs | None = None
     _logged: set[str] = field(default_factory=set, repr=False)
 
     @property
@@ -77,6 +80,10 @@ class Access:
         peer = request.connection.peer
         return THIS_MACHINE if is_loopback(peer) else peer
 
+    def programs_of(self, client: str) -> Programs | None:
+        """Return what tells which program an admitted client is; None if that does not matter."""
+        return self.programs if client == THIS_MACHINE and not self.clients.keys else None
+
     def _log(self, objection: str) -> None:
         """Log each objection once; any page can cause any number of different ones."""
         if objection not in self._logged and len(self._logged) < MOST_LOGGED:
@@ -93,9 +100,6 @@ class Access:
         with suppress(ValueError):
             priority = int(request.head.get(PRIORITY_HEADER) or default)
         return self.clients.rules_of(client).clamped(priority)
-
-    def background_levels(self, client: str) -> int:
-        return self.clients.rules_of(client).background
 
     def admin_objection(self, head: RequestHead) -> str | None:
         """Return why a request may not use the control API; None if it may."""

@@ -30,6 +30,7 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
+from clairvoyant_cli.proxy.requests.batches import Batches
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.refusals import DRAINING, IN_A_LOOP, NO_CONNECT, SHUTTING_DOWN, Refusals
 from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
@@ -59,12 +60,14 @@ Level = tuple[int | None, UrgencySource]  # a level, None if unset, and its sour
 @dataclass(frozen=True, slots=True)
 class ReadBody:
     """A request that needs a slot; its body tells for how long. It counts towards the share of `client`;
-    `shown_name` is what views and records call the client, "" for the same.
+    `shown_name` is what views and records call the client, "" for the same; `program` is the one that the
+    system says it is, "" if unknown.
     """
 
     route: Route
     client: str
     shown_name: str = ""
+    program: str = ""
 
 
 @dataclass(slots=True)
@@ -118,6 +121,7 @@ class ExchangeFactory:
     levels: UrgencyLevels
     journal: Journal
     resubmissions: Resubmissions
+    batches: Batches
     show_prompts: bool = False
     record_prompts: bool = False
     _ids: int = 0
@@ -138,7 +142,11 @@ class ExchangeFactory:
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self._predict(parsed)
         predicted_in_s = self.journal.clock() - now
-        levels = 0 if chore is None or chore.interactive else self.access.background_levels(asks.client)
+        rules = self.access.clients.rules_of(asks.client)
+        background = chore is not None and not chore.interactive
+        if chore is None and asks.program and rules.may_be_batch:
+            background = self.batches.asked(asks.client, parsed, now)
+        levels = rules.levels_of(background=background)
         pool = self.times.pool
         claimed, parent = claims_of(request.head, parsed.conversation)
         job_id, age_s = self._id_and_age(asks.client, claimed, parsed, now)
@@ -154,7 +162,7 @@ class ExchangeFactory:
             claimed=claimed,
             parent=parent,
             agentic=parsed.conversation.agentic,
-            program=program_of(request.head.get(b"user-agent")),
+            program=asks.program or program_of(request.head.get(b"user-agent")),
             priority=self.access.priority_of(request, asks.client, parsed.priority),
             urgency=urgency,
             urgency_by=urgency_by,
@@ -245,7 +253,13 @@ class Admission:
         if not isinstance(verdict, ReadBody):
             return verdict
         request.schedule()
+        if (programs := self.access.programs_of(verdict.client)) is not None:
+            programs.look(request.connection)  # while the body comes
         pieces = await request.read(self.body_limit_bytes)
+        if programs is not None and (program := await programs.of(request.connection)) is not None:
+            client = self.access.clients.client_of(program)
+            shown_name = self.access.shown_name(request.head, client)
+            verdict = replace(verdict, client=client, shown_name=shown_name, program=program.name)
         with self.entering(verdict) as refused:
             if refused is not None:
                 return refused

@@ -50,6 +50,7 @@ NAMES = ", ".join(BACKEND_NAMES)
 SILENT_S = 45.0
 """How long a waiting client gets nothing by default: the shortest time-out of a common one is 60 s."""
 
+STABLE_PREFIX = ("off", "known", "all")
 PREEMPT = ("off", "proven", "all")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SLOTS = (AT_LEAST_1, (lambda slots: slots <= MAX_SLOTS, f"be at most {MAX_SLOTS}"))
@@ -69,6 +70,15 @@ def _is_command(text: str) -> bool:
     with suppress(ValueError):
         return bool(command_of(text)[1])
     return False
+
+
+def _is_regex(text: str) -> bool:
+    with suppress(re.error):
+        return re.compile(text) is not None
+    return False
+
+
+IS_REGEX = (_is_regex, "be a regular expression")
 
 
 def _is_keep_alive(text: str) -> bool:
@@ -110,6 +120,21 @@ class BackendConfig:
 
     self_test: bool = setting(
         False, None, "Run the self-test even if the server is on another machine or has an API key."
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixRules:
+    """Own rules for `stable_prefix`: the table [stable_prefix]."""
+
+    move: str | None = setting(
+        None, "REGEX", "Move what matches to the end of the last user message.", IS_REGEX
+    )
+    hold: str | None = setting(
+        None, "REGEX", "Keep what matches as it was first in a conversation.", IS_REGEX
     )
 
     def __post_init__(self) -> None:
@@ -314,6 +339,14 @@ class ServeConfig:
         "`all` (also those at temperature 0 whose text may change by rounding).",
         one_of(PREEMPT),
     )
+    stable_prefix: str = setting(
+        "off",
+        "off|known|all",
+        "Move or hold the lines of system texts that change from turn to turn, so that servers need not read "
+        "prompts again: `known` (those of known programs, and your own in [stable_prefix]) or `all` (also "
+        "those seen to change). `off` forwards every request unchanged.",
+        one_of(STABLE_PREFIX),
+    )
     no_self_test: bool = setting(
         False, None, "Do not test in idle time whether answers can be preempted and continued."
     )
@@ -350,6 +383,7 @@ class ServeConfig:
         expert=True,
     )
     backends: tuple[BackendConfig, ...] = ()
+    prefix_rules: PrefixRules = PrefixRules()
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -440,9 +474,7 @@ def load_top_config() -> TopConfig:
     path = default_config_file()
     if not os.path.lexists(path):
         return TopConfig()
-    table = _parsed(path).get("top", {})
-    _check(isinstance(table, dict), f"{path}: top must be a table, as in [top]")
-    return TopConfig(**read_table(TopConfig, table, str(path), " in [top]"))
+    return TopConfig(**_table(TopConfig, _parsed(path), "top", path))
 
 
 def _check(holds: bool, message: str) -> None:
@@ -497,22 +529,31 @@ def _parsed(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"cannot read the configuration {path}: {error}") from None
     for name in data:
-        known = name in ("serve", "backends", "top")
-        _check(known, f"{path}: unknown section [{name}]; there are [serve], [[backends]] and [top]")
+        known = name in ("serve", "backends", "stable_prefix", "top")
+        _check(
+            known,
+            f"{path}: unknown section [{name}]; there are [serve], [[backends]], [stable_prefix] and [top]",
+        )
     return data
 
 
 def _from_file(path: Path) -> dict[str, Any]:
     data = _parsed(path)
-    section = data.get("serve", {})
-    _check(isinstance(section, dict), f"{path}: serve must be a table, as in [serve]")
-    settings = read_table(ServeConfig, section, str(path), " in [serve]")
+    settings = _table(ServeConfig, data, "serve", path)
+    rules = PrefixRules(**_table(PrefixRules, data, "stable_prefix", path))
     tables = data.get("backends", [])
     _check(
         isinstance(tables, list) and all(isinstance(table, dict) for table in tables),
         f"{path}: backends must be tables, as in [[backends]]",
     )
-    return settings | {"backends": tuple(_backends(tables, f"{path}: [[backends]]"))}
+    backends = tuple(_backends(tables, f"{path}: [[backends]]"))
+    return settings | {"backends": backends, "prefix_rules": rules}
+
+
+def _table(record: type, data: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    table = data.get(name, {})
+    _check(isinstance(table, dict), f"{path}: {name} must be a table, as in [{name}]")
+    return read_table(record, table, str(path), f" in [{name}]")
 
 
 def _backends(tables: Iterable[Mapping[str, Any]], source: str) -> Iterator[BackendConfig]:

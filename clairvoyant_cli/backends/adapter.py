@@ -68,6 +68,7 @@ class Status:
     remote_models: frozenset[str] = frozenset()  # those that run elsewhere
     swaps: int = 0  # models that it loaded beside, or in place of, others
     shares_cache: bool = False  # its slots share one KV cache
+    cache_tokens: float = inf  # that the cache behind its slots has room for, as it was started
     heeding: Heeding = UNKNOWN  # whether it orders its own queue by priority
     engine: EngineLoad | None = None  # what it has in that queue
     most_running: int = 0  # of it at once, as far as its own counts show

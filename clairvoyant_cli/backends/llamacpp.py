@@ -16,8 +16,9 @@ from clairvoyant_cli.backends.adapter import (
     fits,
 )
 from clairvoyant_cli.backends.continuation import GO_ON, NEXT_TOKEN_TIMEOUT_S, TOLD_TOKENS, Prefill, Way
+from clairvoyant_cli.backends.kv_cache_size import cache_tokens
 from clairvoyant_cli.backends.prober import Ask
-from clairvoyant_cli.backends.process_inspection import values_of, words_of
+from clairvoyant_cli.backends.process_inspection import listening, started_as, values_of, words_of
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import Body, Continuable
@@ -65,9 +66,11 @@ class LlamaCpp(Adapter):
         answer = await ask("/props")
         if was_up and answer.status != 200:
             return
-        if not was_up and local_port is not None:
-            status.shares_cache = shares_cache(words_of(("llama",), local_port))
         props = probes.props_of(answer.body) or probes.NO_PROPS
+        if not was_up and local_port is not None:
+            how = started_as(listening(("llama",), local_port))
+            status.shares_cache = shares_cache(how.words)
+            status.cache_tokens = cache_tokens(how, props.model_path)
         status.version = props.build or status.version
         status.models = () if props.model is None or props.sleeps else (props.model,)
         status.detail = NOT_UNDERSTOOD if answer.status == 200 and props.slots is None else ""

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,9 +13,10 @@ import psutil
 
 from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Found, Status, fits
 from clairvoyant_cli.backends.continuation import Prefill, Raw, openai_defaults
+from clairvoyant_cli.backends.kv_cache_size import cache_tokens
 from clairvoyant_cli.backends.llamacpp import caches_prompts
 from clairvoyant_cli.backends.prober import Ask
-from clairvoyant_cli.backends.process_inspection import listening, values_of
+from clairvoyant_cli.backends.process_inspection import listening, started_as, values_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import Body, Continuable
@@ -68,6 +69,11 @@ class Ollama(Adapter):
         status.version, status.models = probes.version_of(health.body) or "", models or ()
         understood = status.version and (models is not None or listing.status != 200)
         status.detail = "" if understood else NOT_UNDERSTOOD
+        if local_port is not None and before != {model.name for model in status.models}:
+            # Each runner has a cache of its own; one model is the usual case.
+            found = await asyncio.to_thread(lambda: [started_as([each]) for each in runners()])
+            is_told = len(found) == 1 and "--no-webui" in found[0].words  # its former engine kept nothing
+            status.cache_tokens = cache_tokens(found[0]) if is_told else inf
         if before:
             status.swaps += sum(model.name not in before for model in status.models)
         if not was_up:
@@ -150,12 +156,7 @@ class Ollama(Adapter):
 
     def keeps_prompts(self, port: int | None) -> bool:
         """See whether its runners are llama.cpp's server, which keeps them; its own former engine did not."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error, OSError):  # other users' sockets are hidden, command lines are not
-                parent = process.parent()
-                if parent is not None and parent.name().startswith("ollama"):
-                    found.append(process.cmdline())
+        found = [started_as([each]).words for each in runners()]
         return bool(found) and all("--no-webui" in words and caches_prompts(words) for words in found)
 
     async def unloads_in_s(self, ask: Ask, model: str) -> float:
@@ -180,6 +181,15 @@ def _to_read(asked: Continuable, text: str) -> Body:
     if asked.options is asked.body:
         options = {}
     return body | {"prompt": text, "raw": True, "stream": False, "options": options | {"num_predict": 1}}
+
+
+def runners() -> Iterator[psutil.Process]:
+    """Yield the processes that Ollama has started."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # other users' sockets are hidden, command lines are not
+            parent = process.parent()
+            if parent is not None and parent.name().startswith("ollama"):
+                yield process
 
 
 def full_name(model: str) -> str:

@@ -1,6 +1,9 @@
 """What a server's own process on this machine shows: how it was started."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
+from typing import NamedTuple
 
 import psutil
 
@@ -18,14 +21,28 @@ def listening(names: Sequence[str], port: int) -> Iterator[psutil.Process]:
             yield process
 
 
+class Started(NamedTuple):
+    """How a process was started: its command line, its folder, and its variables."""
+
+    words: Sequence[str] = ()
+    folder: str = ""
+    variables: Mapping[str, str] = MappingProxyType({})
+
+
+def started_as(processes: Iterable[psutil.Process]) -> Started:
+    """Return how the first process was started whose command line can be read; nothing if there is none."""
+    for process in processes:
+        with suppress(psutil.Error, OSError):
+            started = Started(process.cmdline())
+            with suppress(psutil.Error, OSError):  # of another account
+                started = Started(started.words, process.cwd(), process.environ())
+            return started
+    return Started()
+
+
 def words_of(names: Sequence[str], port: int) -> list[str]:
     """Return the command line of such a process; empty if there is none."""
-    for process in listening(names, port):
-        try:
-            return list(process.cmdline())
-        except (psutil.Error, OSError):
-            continue
-    return []
+    return list(started_as(listening(names, port)).words)
 
 
 def values_of(words: Sequence[str], *flags: str) -> Iterator[str]:

@@ -175,7 +175,7 @@ class SelfTest(Observer):
                 return "waits for mains power"
         scheduler, now = self.daemon.dispatcher.scheduler, self._now()
         cache = scheduler.fleet.servers[server.id].cache
-        keeps = cache.room_tokens == inf and (test.keeps_prompts or cache.keeps_all)
+        keeps = cache.size[1] == inf and (test.keeps_prompts or cache.keeps_all)
         for kept in () if keeps else cache.contexts:
             session = scheduler.sessions.known.get(kept.session)
             if session and now - session.last_end_s < REST_S and server.read_s(kept.tokens) > REREAD_S:

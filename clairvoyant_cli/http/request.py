@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from mmap import mmap
 from typing import Protocol
 
-from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import ConnectedClient
 
@@ -174,6 +175,18 @@ class Request:
         if not self.complete or self._sink is not None or not 0 < self._body.size <= limit_bytes:
             return None
         return b"".join(self._body.pieces)
+
+    def replace_body(self, body: bytes, outdated: Sequence[bytes]) -> None:
+        """Send another body in place of one that has arrived whole, without the fields in `outdated`."""
+        self._body.clear()
+        self._body.append(body)
+        self._charge()
+        head, dropped = self.head, (*outdated, b"content-length")
+        kept = [field for field in head.headers if field[0].lower() not in dropped]
+        if head.length is not None:
+            head.length = len(body)
+            kept.append((b"Content-Length", b"%d" % len(body)))
+        head.fields = Fields(kept)
 
     def flow_to(self, sink: BodySink, *, keep: bool = False) -> None:
         """Send what has arrived, and all that will, to `sink`; `keep` a whole body, to send it again."""

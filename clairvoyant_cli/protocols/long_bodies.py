@@ -38,7 +38,7 @@ class LongBody:
 
     def feed(self, piece: bytes) -> None:
         """Take the next piece. One of 64 KiB takes at most 1 ms."""
-        text = _without_pictures(piece)
+        text = without_pictures(piece)
         self.left_out += len(piece) - len(text)
         self._kept.append(text)
         self._size += len(text)
@@ -60,7 +60,7 @@ class LongBody:
         return b"".join(self._kept) if self.is_readable else None
 
 
-def _without_pictures(piece: bytes) -> bytes:
+def without_pictures(piece: bytes) -> bytes:
     kept: list[bytes] = []
     start = at = 0
     while at < len(piece):

@@ -104,6 +104,7 @@ class ServerProps:
     slots: int | None = None
     model: LoadedModel | None = None
     sleeps: bool = False
+    model_path: str = ""
 
 
 NO_PROPS = ServerProps()
@@ -280,6 +281,7 @@ def props_of(body: bytes | None) -> ServerProps | None:
         slots=whole_number(told["total_slots"], MAX_SLOTS) or None,
         model=LoadedModel(name=name, context=context) if name else None,
         sleeps=is_given(told["is_sleeping"]),
+        model_path=text(told["model_path"]),
     )
 
 

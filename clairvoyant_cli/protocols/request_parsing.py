@@ -90,6 +90,7 @@ class ParsedRequest:
     follows: str = ""  # the stored response that it goes on from
     only_answers: bool = False  # what a server does for it has no other effects than its answer
     conversation: Conversation = NO_CONVERSATION
+    stabilised: str = ""  # what was done so that its prompt begins as the one before
 
 
 async def parse_request(

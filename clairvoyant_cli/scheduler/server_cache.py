@@ -83,6 +83,7 @@ class ServerCache:
         self.reuse = 1.0
         self.usual_tokens = 0.0  # the running mean context of ended answers
         self._at_least, self._at_most = 0.0, inf
+        self._start_tokens = inf
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._where: dict[int, list[Kept]] = {}
         self._pieces = 0
@@ -96,12 +97,22 @@ class ServerCache:
     @size.setter
     def size(self, limits: tuple[float, float]) -> None:
         self._at_least, self._at_most = limits
-        self.room_tokens = inf if self._at_most == inf else (self._at_least + self._at_most) / 2.0
+        if self._at_least <= self._start_tokens <= self._at_most:
+            self.room_tokens = self._start_tokens
+        else:
+            self.room_tokens = inf if self._at_most == inf else (self._at_least + self._at_most) / 2.0
+
+    def start_with(self, tokens: float) -> None:
+        """Assume a size behind the slots, as the server was started, unless what was seen contradicts it."""
+        if tokens != self._start_tokens:
+            again = self._start_tokens < inf  # with another size
+            self._start_tokens = tokens
+            self.size = (0.0, inf) if again else self.size
 
     @property
     def keeps_all(self) -> bool:
         """Whether it kept what the slots did not, and never lost anything."""
-        return self.room_tokens == inf and self._at_least > 0.0
+        return self._at_most == inf and self._at_least > 0.0
 
     @property
     def contexts(self) -> Collection[Kept]:
@@ -116,6 +127,7 @@ class ServerCache:
     def emptied(self) -> "ServerCache":
         """Return the cache after a restart of its server."""
         cache = ServerCache(self.slots)
+        cache.start_with(self._start_tokens)
         cache.size = self.size
         return cache
 

@@ -147,7 +147,7 @@ class FinishedRequest:
     real_class: str = ""  # of the answer, "" if its length is unknown
     slot: int | None = None  # the last it had
     expected_s: float | None = None  # how long it was predicted to take there
-    remark: str = ""  # what was wrong with it, such as a prompt that the server truncated
+    remark: str = ""  # what was wrong with it or done to its prompt, such as that the server truncated it
 
 
 @dataclass(frozen=True, slots=True)

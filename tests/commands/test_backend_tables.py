@@ -55,7 +55,10 @@ def test_without_tables_there_is_the_one_backend_that_is_set(text: str, tmp_path
         (GPU.replace("[[backends]]", "[backends]"), "backends must be tables, as in [[backends]]"),
         ("backends = 3", "backends must be tables, as in [[backends]]"),
         ("backends = [3]", "backends must be tables, as in [[backends]]"),
-        ("[[backend]]\n", "unknown section [backend]; there are [serve], [[backends]] and [top]"),
+        (
+            "[[backend]]\n",
+            "unknown section [backend]; there are [serve], [[backends]], [stable_prefix] and [top]",
+        ),
         ("[serve]\nbackends = []\n", "unknown key 'backends' in [serve]; did you mean backend?"),
         ("[[backends]]\n", "[[backends]] table 1 has no name; give it one"),
         ('[[backends]]\nname = "gpu"\n', "[[backends]] table 1 has no url; give it one"),

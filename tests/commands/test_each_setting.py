@@ -16,13 +16,13 @@ from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.commands import serve
 from clairvoyant_cli.commands.log import log_of
 from clairvoyant_cli.commands.setup import load_working_predictor, open_ledger, second_opinion
-from clairvoyant_cli.config import BackendConfig, ServeConfig
+from clairvoyant_cli.config import BackendConfig, PrefixRules, ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.access.clients_file import access_of, clients_file_of
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.composition import policy_of
+from clairvoyant_cli.proxy.composition import policy_of, prefix_rules_of
 from clairvoyant_cli.proxy.observing.traces import traces_to
 from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.proxy.servers.find_servers import find_servers
@@ -231,6 +231,12 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
     "max_connections": (7, composed(lambda d: d.connections.most), 7),
     "db": ("my.db", opened(lambda call: call.args[0]), Path("my.db")),
     "preempt": ("off", composed(lambda d: d.preemption.enabled), False),
+    "stable_prefix": ("known", composed(lambda d: d.admission.stable_prefix is None), False),
+    "prefix_rules": (
+        PrefixRules(move="^Now: .*$", hold="id=.*"),
+        configured(lambda c: [each.moves for each in prefix_rules_of(c) if not each.program]),
+        [True, False],
+    ),
     "no_self_test": (True, self_tests, False),
     "quantum": (7, composed(lambda d: d.operation.quantum_tokens), 7),
     "freeze": (True, frozen, True),

@@ -252,7 +252,7 @@ def test_the_sessions_that_read_most_again_are_named() -> None:
     assert first.text == (
         "session s1 (desk) read 28,140 tokens again: its system text changed between characters 1 and 90"
     )
-    assert first.fix.startswith("CLAUDE_CODE_ATTRIBUTION_HEADER=0 ")
+    assert first.fix.startswith("clairvoyant serve --stable-prefix all ")
     assert [(each.text[-1], each.fix) for each in rest] == [("5", ""), ("4", "")]
 
 

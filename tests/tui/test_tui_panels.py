@@ -342,7 +342,7 @@ def page_of(row: AnyRequest, **shown: Any) -> str:
         (RUNS, {"parts": PARTS}, "parts 1 |1m00, 500 tokens"),
         (ENDED, {"parts": PARTS[:1]}, "████ 1m00, 500 tokens"),
         (ENDED, {"outcome": "rejected", "status": 529, "tokens": None}, "rejected, status 529|tokens –"),
-        (ENDED, {"dispatched_by": "", "remark": "truncated"}, "sent by nobody|but truncated"),
+        (ENDED, {"dispatched_by": "", "remark": "truncated"}, "sent by nobody|note truncated"),
     ],
 )
 def test_the_page_of_a_request_says_what_is_known_of_it(

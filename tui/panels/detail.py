@@ -42,7 +42,7 @@ def detail(view: ViewState, ident: str, width: int) -> list[Line]:
     else:
         lines += _running(request, view) if isinstance(request, RunningRequest) else _finished(request)
     if isinstance(request, FinishedRequest) and request.remark:
-        lines += _labelled("but", request.remark, width)
+        lines += _labelled("note", request.remark, width)
     if request.parts:
         lines += [Line(), *_parts(request.parts, state.taken_at)]
     lines += [Line(), *_prediction(request.predicted)]

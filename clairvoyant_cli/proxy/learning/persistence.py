@@ -339,7 +339,7 @@ class StateSaver:
             read_tokens=read,
             cached_tokens=cached,
             program=exchange.job.program,
-            remark=exchange.remark,
+            remark=exchange.told,
             urgency=exchange.job.urgency,
             urgency_by=exchange.job.urgency_by,
             body=None if asked.body is None else asked.body.decode("utf-8", "replace"),

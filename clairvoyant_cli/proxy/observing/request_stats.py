@@ -119,7 +119,7 @@ class RequestStats:
                 backend=backend,
                 slot=attempt.slot if attempt else None,
                 expected_s=attempt.expected_s if attempt else None,
-                remark=exchange.remark,
+                remark=exchange.told,
                 real_class="" if tokens is None else LengthClass.of(tokens).value,
             )
         )

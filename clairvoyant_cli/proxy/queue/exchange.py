@@ -211,6 +211,13 @@ class Exchange:
         """The attempts that did the work, the one that has or had it in the end among them."""
         return [*self.parts, *([] if self.attempt is None else [self.attempt])]
 
+    @property
+    def told(self) -> str:
+        """What people are told of it once it has ended: what is wrong with it, or was done to its prompt."""
+        done, cached_tokens = self.asked.parsed.stabilised, self.totals.cached_tokens
+        kept = f": {cached_tokens:,} tokens kept" if done and cached_tokens else ""
+        return "; ".join(filter(None, (self.remark, done and f"prefix held ({done}){kept}")))
+
     def service_s(self, now: float) -> float:
         """Seconds that it has held slots for its answer."""
         return sum((each.ended_s or self.ended_s or now) - each.granted_s for each in self.held_slots)

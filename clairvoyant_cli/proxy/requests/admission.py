@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING
 from clairvoyant_cli.backends.prober import MARK_HEADER
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
-from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.request import Piece, Request
 from clairvoyant_cli.protocols.answer_text import AnswerText
 from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
 from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
 from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.inject_field import OUTDATED
 from clairvoyant_cli.protocols.printable import decoded
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, named_model, parse_request
 from clairvoyant_cli.protocols.routes import Route
+from clairvoyant_cli.protocols.stable_prefix import StablePrefix
 from clairvoyant_cli.proxy.access.keys import URGENCY_HEADER, Access
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
@@ -245,6 +247,7 @@ class Admission:
     service_level: ServiceLevel | None
     check: Check | None
     admitted: Callable[[Exchange], None]
+    stable_prefix: StablePrefix | None = None
     _entering: Counter[str] = field(default_factory=Counter)
 
     async def admit(self, request: Request) -> Exchange | PassOn | Refused:
@@ -263,6 +266,10 @@ class Admission:
         with self.entering(verdict) as refused:
             if refused is not None:
                 return refused
+            stabilised = ""
+            if self.stable_prefix is not None and pieces is not None:
+                stabilised = await self._stabilise(request, verdict, pieces, self.stable_prefix)
+                pieces = request.arrived
             adapter = self.pool.speaker(verdict.route.family).adapter
             whole = pieces is not None
             parsed = await parse_request(
@@ -272,6 +279,7 @@ class Admission:
                 verdict.client,
                 whole=whole,
             )
+            parsed.stabilised = stabilised
             objection = self.annotation.objection(
                 parsed, verdict.route, verdict.client, self.access.clients, whole=whole
             )
@@ -280,6 +288,21 @@ class Admission:
             await READING.next()
         with READING:
             return self.enqueue(request, verdict, parsed)
+
+    async def _stabilise(
+        self, request: Request, asks: ReadBody, pieces: Sequence[Piece], stable_prefix: StablePrefix
+    ) -> str:
+        """Change a request's body so that its prompt begins as the one before; return what was done."""
+        await READING.next()
+        with READING:
+            body = b"".join(pieces)
+            contexts = [model.context for server in self.pool for model in server.status.models]
+            context = min(filter(None, contexts), default=None)
+            new = stable_prefix.stabilised(body, asks.route.shape, asks.client, context)
+            if new is None:
+                return ""
+            request.replace_body(new.body, OUTDATED)
+            return new.done
 
     def judge_head(self, request: Request) -> ReadBody | PassOn | Refused:
         head = request.head

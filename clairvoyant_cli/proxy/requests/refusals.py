@@ -112,6 +112,7 @@ class Refusals:
             (b"X-Clairvoyant-Class", prediction.length_class.encode()),
             (b"X-Clairvoyant-Tokens", b"%d" % round(prediction.expected_tokens)),
             (b"X-Clairvoyant-Queue-Ms", b"%.1f" % waited_ms),
+            *_stabilised(exchange.asked.parsed.stabilised),
             *(() if self.truncations is None else self.truncations.header(exchange)),
             *(() if exchange.attempt is None else self.by(self.pool.server_of(exchange))),
         )
@@ -119,6 +120,10 @@ class Refusals:
     def by(self, server: Server) -> tuple[Header, ...]:
         """Return the header that names the server of an answer, where there are several."""
         return ((b"X-Clairvoyant-Backend", server.name.encode()),) if len(self.pool) > 1 else ()
+
+
+def _stabilised(done: str) -> tuple[Header, ...]:
+    return ((b"X-Clairvoyant-Stable-Prefix", done.encode()),) if done else ()
 
 
 def _place(server: Server) -> str:

@@ -204,7 +204,9 @@ class ServerLifecycle:
             self.dispatcher.scheduler.set_slots(
                 server.id, slots, last_resort=last_resort, weight=server.config.weight, at_once=server.at_once
             )
-            self.dispatcher.scheduler.fleet.servers[server.id].shared_tokens = server.shared_tokens
+            in_fleet = self.dispatcher.scheduler.fleet.servers[server.id]
+            in_fleet.shared_tokens = server.shared_tokens
+            in_fleet.cache.start_with(server.status.cache_tokens)
 
     def share_out(self) -> None:
         """Recompute the slots of all servers, and dispatch waiting requests."""

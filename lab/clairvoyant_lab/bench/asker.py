@@ -53,6 +53,7 @@ class Asker:
     clock: Clock = time.monotonic
     keeps_words: bool = False
     speedup: float = 1.0
+    greedy: bool = True  # at temperature 0
 
     def now(self) -> float:
         """Return the time in seconds."""
@@ -61,7 +62,7 @@ class Asker:
     def body(self, question: Question) -> Body:
         tokens = question.tokens if self.sets_length else question.max_tokens
         return self.adapter.chat_body(
-            self.model, question.prompt, tokens, exact=self.sets_length, greedy=True
+            self.model, question.prompt, tokens, exact=self.sets_length, greedy=self.greedy
         )
 
     async def ask(

@@ -93,6 +93,8 @@ def notes_of(
             " sees. The oracle orders by lengths measured earlier in the same bench; the predictor"
             " learns nothing."
         )
+    if settings.sampled:
+        yield "Answers are sampled, without a seed, so that the arms get different ones."
     if any(arm.accuracy < 1.0 for arm in arms):
         yield "@N% knows short from long, right N times in a hundred, and nothing else."
     if any(arm.interrupts for arm in arms):

@@ -80,6 +80,7 @@ class Settings:
     slots: int | None = None
     speedup: float = 1.0
     set_lengths: bool = False
+    sampled: bool = False
     virtual_time: bool = False
 
 
@@ -212,7 +213,13 @@ async def set_up(
         direct = await stack.enter_async_context(client_for(found.url, key))
         model = settings.model or await first_model(found, key)
         asker = Asker(
-            model, found.adapter, settings.set_lengths, found.prefix, clock, speedup=settings.speedup
+            model,
+            found.adapter,
+            settings.set_lengths,
+            found.prefix,
+            clock,
+            speedup=settings.speedup,
+            greedy=not settings.sampled,
         )
         classes = {question.prompt: kind for kind, pool in pools.items() for question in pool}
         typical = {kind: fmean(q.tokens for q in pool) for kind, pool in pools.items() if pool}

@@ -101,6 +101,12 @@ shared_options = together(
         default=None,
         help="Set each answer's length, for random weights; llama.cpp only. Default: real answers.",
     ),
+    click.option(
+        "--sampled",
+        is_flag=True,
+        help="Sample the answers, as most clients do. Default: temperature 0, where a prompt that is "
+        "repeated may not be preempted.",
+    ),
     click.option("--quick", is_flag=True, help="Try it out: a few requests in one run."),
     common_options,
 )
@@ -289,6 +295,7 @@ def _bench(
         slots=options["slots"],
         speedup=options["speedup"] if replay and not virtual else 1.0,
         virtual_time=virtual,
+        sampled=options.get("sampled", False),
         set_lengths=replay if lengths is None else lengths or replay,
         **more,
     )

@@ -128,6 +128,7 @@ async def test_a_server_that_does_not_answer_tells_nothing() -> None:
 
     for adapter in (LLAMACPP, OLLAMA, VLLM):
         assert await adapter.settings(silent, "m", "1") is None
+    assert await OLLAMA.offered_models(silent) is None
 
 
 async def test_a_modelfiles_parameters_hold_where_the_request_says_nothing() -> None:

@@ -200,24 +200,6 @@ def test_self_test_skips_a_server_that_is_too_slow() -> None:
     assert run_virtually(run()) <= 2
 
 
-def test_progress_survives_a_restart() -> None:
-    storage = Kept()
-
-    async def twice() -> tuple[int, int]:
-        async with proxied(storage) as (daemon, engine):
-            await until(lambda: "16 of 24" in said(daemon))
-            first = len(engine.journal)
-            [(name, state)] = storage.states.items()
-            address = daemon.pool.first.base_url
-        async with proxied(storage) as (daemon, engine):
-            storage.states[name.replace(address, daemon.pool.first.base_url)] = state
-            await until(lambda: storage.profiles)
-            return first, len(engine.journal)
-
-    first, second = run_virtually(twice())
-    assert second < 0.75 * first
-
-
 def test_the_self_test_goes_on_where_calibrate_stopped() -> None:
     async def run() -> tuple[int, str]:
         async with simulated() as (_, url):

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import clairvoyant_cli.main
 from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.commands import serve
-from clairvoyant_cli.commands.setup import load_working_predictor, urgency_predictor
+from clairvoyant_cli.commands.setup import load_working_predictor, model_errors, urgency_predictor
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.main import cli
@@ -191,6 +191,11 @@ def test_a_runtime_that_cannot_be_loaded_leaves_arrival_order(
     ]
     with pytest.raises(ClairvoyantError, match="ONNX Runtime cannot be loaded"):
         load_working_predictor(ServeConfig(predictor=str(MODELS / "default")))
+
+
+def test_an_error_that_is_not_of_a_model_is_left_as_it_is() -> None:
+    with pytest.raises(ClairvoyantError, match="another"), model_errors():
+        raise ClairvoyantError("another")
 
 
 async def test_serve_starts_without_a_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

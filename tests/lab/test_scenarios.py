@@ -68,7 +68,7 @@ def test_every_scenario_reports_finite_figures_beside_the_papers(name: str) -> N
     assert all(_rectangular(table) for table in report.tables)
 
 
-SIZE = Options(seeds=2, requests=400)
+SIZE = Options(seeds=2, requests=300)
 FCFS, BOUNDED, SRPT = variant("fcfs"), variant("bounded", TAU_S), variant("srpt", TAU_S)
 SAID = variant("srpt", TAU_S, classes(0.85, SERVICE), "srpt @85%")
 

@@ -42,7 +42,7 @@ def test_a_generated_workload_with_several_backends_and_preemption() -> None:
 def test_log_normal_answers_pay_less_at_the_end_under_the_default_policy() -> None:
     result = simulate(
         *("--workload", "lognormal", "--predictor", "error:0.9", "--preempt", "0.05", "--tau", "120"),
-        *("--seeds", "3", "--requests", "600", "--policy", "boost", "--policy", "srpt", "--json"),
+        *("--seeds", "2", "--requests", "400", "--policy", "boost", "--policy", "srpt", "--json"),
     )
     change = {(c["row"], c["column"]): c["ours"] for c in json.loads(result.stdout)["tables"][1]["cells"]}
     assert change["boost", "short P50"] < -60.0

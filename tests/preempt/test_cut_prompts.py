@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.preempt.prompts import PromptCuts, share_found
+from clairvoyant_cli.preempt.prompts import ASSUMED_KEPT, PromptCuts, share_found
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.scheduler.policy import MAX_CUTS
 from clairvoyant_cli.state.snapshot import Snapshot
@@ -318,3 +318,12 @@ def test_the_request_that_follows_at_once_tells_how_soon_a_server_stops() -> Non
     assert [cuts.followed(2.0), cuts.followed(2.0)] == [1.0, None]
     cuts.cut(1.0, rest_s=30.0)
     assert cuts.followed(60.0) is None, "its slot was free for a while"
+
+
+def test_a_share_is_at_most_all_and_at_least_nothing() -> None:
+    cuts = PromptCuts()
+    cuts.found(1.5)
+    assert ASSUMED_KEPT < cuts.kept < 1.0
+    for _ in range(20):
+        cuts.found(-1.0)
+    assert 0.0 <= cuts.kept < 0.01

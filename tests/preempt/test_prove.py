@@ -14,6 +14,7 @@ from clairvoyant_lab.virtual_time import run_virtually
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.client import Client
+from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.preempt import prove
 from clairvoyant_cli.preempt.prove import (
     FAR_NATS,
@@ -26,7 +27,8 @@ from clairvoyant_cli.preempt.prove import (
     _gap,
     _parting,
 )
-from profiles.records import MIN_TRIALS
+from profiles.records import MIN_TRIALS, Continuation
+from tests.fakes.calibrating import SMALL, measured, replay
 from tests.fakes.replay_backend import Engine, Replay, Service, Speed
 
 SPEED = Speed(prefill_tokens_per_s=2000.0, decode_tokens_per_s=100.0)
@@ -225,3 +227,13 @@ def test_answers_without_text_are_not_cut() -> None:
     prover, _ = proven(Engine, lengths=nothing)
     assert prover.continuations == ()
     assert prover.notes == ("no answer can be preempted: its answers are empty",)
+
+
+def test_a_calibration_keeps_what_was_proven() -> None:
+    async def calibrated() -> Outcome:
+        async with replay(decode=2000.0, stride=10) as (_, url):
+            return (await measured(url, replace(SMALL, shorts=4, trials=MIN_TRIALS, cut_s=None)))[0]
+
+    continuation = run_virtually(calibrated()).profile.continuation
+    assert isinstance(continuation, Continuation)
+    assert continuation.trials == continuation.exact == MIN_TRIALS

@@ -113,6 +113,15 @@ def test_no_file_has_no_rules_but_everybodys() -> None:
     assert ClientRules(priority=(5, 10)).clamped(0) == 5
 
 
+USERS = """
+[clients.webui]
+key = "key-of-the-front-end"
+users = "X-User"
+[clients.desk]
+key = "key-of-the-desk"
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -140,6 +149,17 @@ def test_no_file_has_no_rules_but_everybodys() -> None:
             "[clients.ben] has the same key as [clients.ann]",
         ),
         ('[clients.ann]\nkey = "secret-1"\n[clients.ben]', "[clients.ben] has no key although others have"),
+        ("[clients.webui]\nusers = 'X-User'", "[clients.webui] has no key to prove the users"),
+        (f"{USERS}\n[clients.'webui/ben']\nkey = 'key-of-ben'", "[clients.webui/ben] uses the key of its"),
+        (f"{USERS}\n[clients.'desk/ben']\nweight = 2", "[clients.desk/ben] has no key although others have"),
+        ("[clients.webui]\nusers = 'X User'", "users must be the name of a header"),
+        ("[[urgency]]\nclient = 'a'", "[[urgency]] table 1 has no level"),
+        ("[[urgency]]\nlevel = 5", "level must be a whole number from 0 to 4; it is '5'"),
+        ("[[urgency]]\nlevel = 0\nheader = 'X-Department'", "header must be NAME: VALUE"),
+        ("[[urgency]]\nlevel = 0\nmodell = 'a'", "unknown key 'modell'; did you mean model?"),
+        ("[urgency]\nlevel = 0", "urgency must be tables, as in [[urgency]]"),
+        ("[clients.ann]\nurgency = [3, 1]", "[clients.ann] urgency must be [MOST, LEAST]"),
+        ("[clients.ann]\npredicted_urgency = 1", "predicted_urgency must be [MOST, LEAST]"),
     ],
 )
 def test_what_is_wrong_with_a_clients_file_is_said_with_table_and_key(text: str, words: str) -> None:

@@ -138,16 +138,6 @@ async def test_the_next_request_goes_out_on_the_connection_opened_ahead() -> Non
         assert server.asked == [0, 1]
 
 
-async def test_there_is_one_spare_however_many_answers_end() -> None:
-    server = Server()
-    async with upstream_of(server) as (upstream, opened):
-        busy = [await upstream.connect() for _ in range(5)]
-        await asyncio.gather(*(send(connection).done for connection in busy))
-        await opened.settled()
-        await server.until(lambda: server.accepted == 6)
-        assert len(opened.tasks) == 1
-
-
 async def test_a_spare_that_the_server_closed_is_not_used() -> None:
     server = Server()
     async with upstream_of(server) as (upstream, opened):
@@ -160,16 +150,6 @@ async def test_a_spare_that_the_server_closed_is_not_used() -> None:
                 await asyncio.sleep(0)
         await ask(upstream)
         assert server.asked == [0, 2]
-
-
-async def test_a_spare_nobody_needs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream_module, "MAX_IDLE_S", 0.01)
-    server = Server()
-    async with upstream_of(server) as (upstream, opened):
-        await ask(upstream)
-        await opened.settled()
-        await server.until(lambda: server.accepted == 2 and server.ended == 1)
-        assert "spare" not in repr(upstream)
 
 
 async def test_a_server_that_ends_its_connections_gets_no_spare() -> None:

@@ -5,10 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
-from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.access.clients import parse_clients
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.client import ControlClient
 from predictor.record import PromptView
@@ -149,21 +145,3 @@ async def test_one_that_is_called_level_0_again_and_again_is_late_once() -> None
         state = await until(daemon, lambda s: len(s.queue) == 1)
         assert state.urgency.late == 2
         engine.thaw()
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[[urgency]]\nclient = 'a'", "[[urgency]] table 1 has no level"),
-        ("[[urgency]]\nlevel = 5", "level must be a whole number from 0 to 4; it is '5'"),
-        ("[[urgency]]\nlevel = 0\nheader = 'X-Department'", "header must be NAME: VALUE"),
-        ("[[urgency]]\nlevel = 0\nmodell = 'a'", "unknown key 'modell'; did you mean model?"),
-        ("[urgency]\nlevel = 0", "urgency must be tables, as in [[urgency]]"),
-        ("[clients.ann]\nurgency = [3, 1]", "[clients.ann] urgency must be [MOST, LEAST]"),
-        ("[clients.ann]\npredicted_urgency = 1", "predicted_urgency must be [MOST, LEAST]"),
-    ],
-)
-def test_what_is_wrong_with_a_rule_is_said_in_one_line(text: str, words: str) -> None:
-    with pytest.raises(ClairvoyantError) as wrong:
-        parse_clients(text, "FILE")
-    assert words in str(wrong.value)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.printable import NAME_CHARS
@@ -92,18 +91,3 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
         names.add(clients.user_of("webui", head))
     assert len(names) == 2
     assert {len(name) for name in names} == {NAME_CHARS}
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[clients.webui]\nusers = 'X-User'", "[clients.webui] has no key to prove the users"),
-        (f"{FILE}\n[clients.'webui/ben']\nkey = 'key-of-ben'", "[clients.webui/ben] uses the key of its"),
-        (f"{FILE}\n[clients.'desk/ben']\nweight = 2", "[clients.desk/ben] has no key although others have"),
-        ("[clients.webui]\nusers = 'X User'", "users must be the name of a header"),
-    ],
-)
-def test_what_is_wrong_with_users_is_said_in_one_line(text: str, words: str) -> None:
-    with pytest.raises(ClairvoyantError) as wrong:
-        parse_clients(text, "FILE")
-    assert words in str(wrong.value)

@@ -24,7 +24,10 @@ from clairvoyant_cli.protocols.routes import Shape
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # a longer one would take more than some milliseconds
 BYTES_A_TOKEN = 3  # at least, of a whole body: JSON is longer than its text
-MAX_REMEMBERED = 20_000  # lines and orders of all clients
+MAX_ENTRIES = 4096  # of a list or an object, such as messages
+MAX_REMEMBERED = 5000  # lines and orders of all clients
+MAX_MOVED_CHARS = 4000  # of a request
+MAX_LINES = 2000  # a longer text is not watched for lines that change
 MAX_LINE_CHARS = 1000  # a longer one is not moved for having changed
 CHANGES = 3  # as often a line must have changed
 MAX_CHANGING = 3  # if more lines differ, it is another text
@@ -61,7 +64,7 @@ KNOWN = (
         seen_in="2025.12, 2026.2",
     ),
     rule(
-        r"You are in area [^\n]* should target this area\.(?:\n|\Z)",
+        r"You are in area [^\n]{1,200} should target this area\.(?:\n|\Z)",
         moves=True,
         program="Home Assistant",
         seen_in="2025.12, 2026.2",
@@ -193,6 +196,8 @@ class _Work:
             first = None
         self._change_system_texts(list(self._system_texts(leading)), first)
         self._sort_tools()
+        if sum(map(len, self._moved)) > MAX_MOVED_CHARS:
+            raise NotPlainError
         if self._moved or late:
             rest = [] if first is None else [first, *messages]
             additions = self._late_system_messages(rest) if late else {}
@@ -256,6 +261,8 @@ class _Work:
     def _changing_lines(self, texts: Sequence[str]) -> frozenset[str]:
         """Return the lines that have changed often enough in a client's texts of so many lines."""
         lines = "\n".join(texts).split("\n")
+        if len(lines) > MAX_LINES:
+            return frozenset()
         key = self.client, len(lines)
         hashes = [hash(line) for line in lines]
         before: tuple[list[int], dict[int, int]] = self.memory.recall(key) or (hashes, {})
@@ -275,7 +282,7 @@ class _Work:
         if (tools := self._fields.get("tools")) is None or self.body[tools[0]] != ord("["):
             return
         given = [self.body[slice(*each)] for each in _entries(self.body, tools)]
-        hashes = [hash(CACHE_MARK.sub(b"", each)) for each in given]
+        hashes = [hash(CACHE_MARK.sub(b"", each) if self._has_marks else each) for each in given]
         key = self.client, "tools", frozenset(hashes)
         order: list[int] | None = self.memory.recall(key)
         if order is None:
@@ -393,7 +400,7 @@ _COMMA = re.compile(rb"[ \t\r\n]*[,\[][ \t\r\n]*")
 def _members(body: bytes, span: Span) -> dict[str, Span]:
     """Return where the members of an object stand; NotPlainError if it is none, or a name is repeated."""
     held = fitting(OBJECT, memoryview(body)[slice(*span)])
-    if held is None:
+    if held is None or len(held) > MAX_ENTRIES:
         raise NotPlainError
     found: dict[str, Span] = {}
     at, end = span
@@ -411,7 +418,7 @@ def _members(body: bytes, span: Span) -> dict[str, Span]:
 def _entries(body: bytes, span: Span) -> Iterator[Span]:
     """Yield where the entries of a list stand; NotPlainError if it is none."""
     held = fitting(_LIST, memoryview(body)[slice(*span)])
-    if held is None:
+    if held is None or len(held) > MAX_ENTRIES:
         raise NotPlainError
     at, end = span
     for raw in held:

@@ -238,6 +238,14 @@ def test_a_prompt_does_not_grow_beyond_the_context() -> None:
     assert stabilised(StablePrefix(KNOWN), system, "hi", context=1000) is not None
 
 
+def test_the_work_on_a_body_is_bounded() -> None:
+    prefix = StablePrefix([*KNOWN, rule("x+", moves=True)], learns=True)
+    assert stabilised(prefix, f"Rules.\n{'x' * 4001}", "hi") is None
+    assert stabilised(prefix, time_line(1) + "\nRules.", *["hi"] * 5000) is None
+    assert stabilised(prefix, time_line(1) + "\nRules.\n" * 10**6, "hi") is None
+    assert stabilised(prefix, "You are in area " * 10**5, "hi") is None  # ends at once
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -4,10 +4,12 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
+from clairvoyant_cli.backends import llamacpp
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.serving import serving
+from tests.fakes.serving import serving, until
 
 CONTEXT = 1000
 WHOLE = b'data: {"content": "x", "stop": true, "tokens_predicted": 9, "tokens_evaluated": 9}\n\n'
@@ -68,3 +70,13 @@ async def test_after_an_overflow_requests_that_do_not_fit_together_wait_for_each
         both = await asyncio.gather(one.ask(asked), other.ask(asked))
         assert [answer.body for answer in both] == [WHOLE, WHOLE]
         assert backend.most == 1
+
+
+async def test_the_size_of_the_cache_behind_the_slots_is_known_once_the_server_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(llamacpp, "cache_tokens", lambda started, model: 500.0 if model == "m" else 0.0)
+    async with serve_app(SharedCache()) as url, serving(url) as daemon:
+        await until(daemon, lambda state: state.backends[0].state == "up")
+        [server] = daemon.dispatcher.scheduler.fleet.servers.values()
+        assert server.cache.room_tokens == 500.0

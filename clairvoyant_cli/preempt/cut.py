@@ -15,7 +15,7 @@ from math import inf
 from clairvoyant_cli.backends.continuation import ContinuationRequest, request_to_continue, streamed
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import UpstreamError
-from clairvoyant_cli.preempt.prompts import PromptCuts
+from clairvoyant_cli.preempt.prompts import learn_from, note_cut, prefill_of
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.request_bodies import KEPT_RUNNING
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
@@ -60,14 +60,10 @@ class Preemption:
     _plain: set[tuple[str, str]] = field(default_factory=set)
     # Each cuts a request whose prompt is read; false if its client would notice.
     _stops: dict[str, Callable[[], bool]] = field(default_factory=dict)
-    _prompts: dict[Server, PromptCuts] = field(default_factory=dict)
 
     @property
     def enabled(self) -> bool:
         return self.which != "off"
-
-    def prompts_of(self, server: Server) -> PromptCuts:
-        return self._prompts.setdefault(server, PromptCuts())
 
     def report(self) -> None:
         """Log which answers may be preempted."""
@@ -88,7 +84,7 @@ class Preemption:
         """Return the request to send in place of the client's, None for its own; decide whether its answer
         may be cut. UnfitError if the server cannot go on with an answer that has begun.
         """
-        attempt.follows_cut_s = self.prompts_of(server).followed(attempt.granted_s)
+        attempt.follows_cut_s = server.traits.prompts.followed(attempt.granted_s)
         if exchange.has_begun:
             return await self._onward(exchange, server)
         if exchange.splice is None:
@@ -199,7 +195,7 @@ class Preemption:
             return  # it is being cut
         if exchange.id in self._stops and scheduler.policy.preemptive:
             server, expected_s = self.pool.server_of(exchange), scheduler.running[exchange.id].expected_s
-            reading = self.prompts_of(server).prefill_of(exchange, attempt, server, expected_s, now)
+            reading = prefill_of(exchange, attempt, server, expected_s, now)
             if reading is not None:
                 scheduler.progress(exchange.id, 0, *reading[1], prefill=reading[0])
                 return
@@ -227,7 +223,7 @@ class Preemption:
         if attempt is None or stop is None or not stop():
             return False
         server = self.pool.server_of(exchange)
-        self.prompts_of(server).note_cut(exchange, attempt, server, now)
+        note_cut(exchange, attempt, server, now)
         attempt.is_cutting = True
         if exchange.splice is not None:
             exchange.splice = Splice(exchange.splice.asked)
@@ -342,8 +338,8 @@ class Preemption:
         """
         server = self.pool.get(attempt.server_id)
         if told.complete and not exchange.has_begun and server is not None:
-            cuts, now = self.prompts_of(server), self.stats.journal.clock()
-            self.stats.recomputed_tokens += cuts.learn_from(exchange, attempt, told, server, now)
+            reread = learn_from(exchange, attempt, told, server, self.stats.journal.clock())
+            self.stats.recomputed_tokens += reread
         if exchange.splice is None:
             return told
         if exchange.has_begun:

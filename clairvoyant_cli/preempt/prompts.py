@@ -5,9 +5,6 @@ llama.cpp goes on to the end of its batch (`--batch-size`, 2,048 tokens by defau
 read again if its host cache is on. Others may never stop, or start again from nothing; no server says so.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.servers.server import Server
@@ -15,93 +12,57 @@ from clairvoyant_cli.scheduler.job import PromptRead
 from clairvoyant_cli.scheduler.server_cache import CutPrice
 
 MIN_PROMPT_S = 1.0  # shorter prompts are not cut: llama.cpp looks once a second whether its client has left
-HALF_BATCH_TOKENS = 1024.0  # until the first cut: a server is taken to go on for half of llama.cpp's batch
-ASSUMED_KEPT = 0.5
-LATEST_WEIGHT = 0.5  # cuts are few, and each costs time where the guess is wrong
-MAX_GAP_S = 6.0  # from a cut to the next request in the slot, the time until the server hangs up included
 MIN_SHARE = 0.3  # of a prompt that was read, from which its prefill time tells whether that was still there
 
 
-@dataclass(slots=True)
-class PromptCuts:
-    """What a server does with a prompt whose client leaves while it is being read; running means."""
-
-    stop_s: float | None = None  # from a cut until the slot is free; None until the first
-    kept: float = ASSUMED_KEPT  # share of what was read that is found again
-    closed_s: float | None = None  # when the last cut was made, unless something has started since
-    rest_s: float = 0.0  # how long the unread rest of its prompt would have taken
-
-    def stops_s(self, read_s: Callable[[float], float], rest_s: float) -> float:
-        """Return the expected seconds until the slot is free, at most the rest of the prompt."""
-        return min(read_s(HALF_BATCH_TOKENS) if self.stop_s is None else self.stop_s, rest_s)
-
-    def cut(self, now: float, rest_s: float) -> None:
-        self.closed_s, self.rest_s = now, rest_s
-
-    def followed(self, granted_s: float) -> float | None:
-        """Return the time of the cut that freed a slot granted at `granted_s`; None if there was none."""
-        closed_s, self.closed_s = self.closed_s, None
-        return closed_s if closed_s is not None and granted_s - closed_s <= MAX_GAP_S else None
-
-    def stopped(self, took_s: float) -> None:
-        """Learn how long the slot stayed taken, unless the prompt ended before that could be told."""
-        if self.stop_s is None:
-            self.stop_s = took_s
-        elif took_s > self.stop_s or self.rest_s > self.stop_s:
-            self.stop_s += LATEST_WEIGHT * (took_s - self.stop_s)
-
-    def found(self, share: float) -> None:
-        self.kept += LATEST_WEIGHT * (min(max(share, 0.0), 1.0) - self.kept)
-
-    def prefill_of(
-        self, exchange: Exchange, attempt: Attempt, server: Server, expected_s: float, now: float
-    ) -> tuple[PromptRead, CutPrice] | None:
-        """Return how far a prompt was read and the price of cutting it now; None if it may not be cut. An
-        answer that does not show when it begins counts as begun when its prompt should be read, at the
-        server's measured speed and without what was cached when this run of `expected_s` seconds started.
-        """
-        whole_s = _unread_s(exchange, server)
-        before_s, runs_s = self.kept * _read_before_s(exchange, attempt), now - attempt.granted_s
-        if exchange.phase is not Phase.PREFILL or whole_s < MIN_PROMPT_S:
+def prefill_of(
+    exchange: Exchange, attempt: Attempt, server: Server, expected_s: float, now: float
+) -> tuple[PromptRead, CutPrice] | None:
+    """Return how far a prompt was read and the price of cutting it now; None if it may not be cut. An
+    answer that does not show when it begins counts as begun when its prompt should be read, at the
+    server's measured speed and without what was cached when this run of `expected_s` seconds started.
+    """
+    whole_s = _unread_s(exchange, server)
+    before_s, runs_s = server.traits.prompts.kept * _read_before_s(exchange, attempt), now - attempt.granted_s
+    if exchange.phase is not Phase.PREFILL or whole_s < MIN_PROMPT_S:
+        return None
+    if not _shows_its_beginning(exchange):
+        reads_s = min(whole_s - before_s, expected_s - server.service_s(0.0, exchange.job.tokens))
+        if runs_s > reads_s or server.traits.speeds.prefill_tokens_per_s is None:
             return None
-        if not _shows_its_beginning(exchange):
-            reads_s = min(whole_s - before_s, expected_s - server.service_s(0.0, exchange.job.tokens))
-            if runs_s > reads_s or server.traits.speeds.prefill_tokens_per_s is None:
-                return None
-        read_s = min(before_s + runs_s, whole_s)
-        stops_s = self.stops_s(server.read_s, whole_s - read_s)
-        return PromptRead(read_s, stops_s), CutPrice((1.0 - self.kept) * (read_s + stops_s))
+    read_s = min(before_s + runs_s, whole_s)
+    stops_s = server.traits.prompts.stops_s(server.read_s, whole_s - read_s)
+    return PromptRead(read_s, stops_s), CutPrice((1.0 - server.traits.prompts.kept) * (read_s + stops_s))
 
-    def note_cut(self, exchange: Exchange, attempt: Attempt, server: Server, now: float) -> None:
-        """Record that a request was cut while its prompt was read."""
-        attempt.read_s = now - attempt.granted_s
-        read_s = attempt.read_s + _read_before_s(exchange, attempt)
-        self.cut(now, max(_unread_s(exchange, server) - read_s, 0.0))
 
-    def learn_from(
-        self, exchange: Exchange, attempt: Attempt, totals: Totals, server: Server, now: float
-    ) -> int:
-        """Learn from a whole answer what cuts cost; return the tokens of its prompt that were read again."""
-        job, begun_s = exchange.job, attempt.first_byte_s
-        streamed = attempt.usage is not None and attempt.usage.streaming and begun_s is not None
-        until_s = begun_s if streamed and begun_s is not None else now
-        prefill_s = totals.prefill_s or (server.read_s(job.prompt_tokens) if streamed else None)
-        worked_s = None if prefill_s is None else prefill_s + (totals.load_s or 0.0)
-        if not streamed:
-            worked_s = None if worked_s is None or totals.decode_s is None else worked_s + totals.decode_s
-        if attempt.follows_cut_s is not None and worked_s is not None:
-            self.stopped(max(until_s - worked_s - attempt.follows_cut_s, 0.0))
-            server.traits.prompt_stop_s = self.stop_s
-        if (read_s := _read_before_s(exchange, attempt)) <= 0.0:
-            return 0
-        tokens = totals.prompt_tokens or round(job.prompt_tokens)
-        took_s = totals.prefill_s or (until_s - attempt.granted_s if streamed else None)
-        whole_s = server.read_s(tokens)
-        counts = totals.prompt_tokens, totals.prefilled_tokens
-        if (share := share_found(read_s, whole_s, took_s, *counts, job.saved_s)) is None:
-            return 0
-        self.found(share)
-        return round(tokens * min(read_s / whole_s, 1.0) * (1.0 - min(max(share, 0.0), 1.0)))
+def note_cut(exchange: Exchange, attempt: Attempt, server: Server, now: float) -> None:
+    """Record that a request was cut while its prompt was read."""
+    attempt.read_s = now - attempt.granted_s
+    read_s = attempt.read_s + _read_before_s(exchange, attempt)
+    server.traits.prompts.cut(now, max(_unread_s(exchange, server) - read_s, 0.0))
+
+
+def learn_from(exchange: Exchange, attempt: Attempt, totals: Totals, server: Server, now: float) -> int:
+    """Learn from a whole answer what cuts cost; return the tokens of its prompt that were read again."""
+    job, begun_s = exchange.job, attempt.first_byte_s
+    streamed = attempt.usage is not None and attempt.usage.streaming and begun_s is not None
+    until_s = begun_s if streamed and begun_s is not None else now
+    prefill_s = totals.prefill_s or (server.read_s(job.prompt_tokens) if streamed else None)
+    worked_s = None if prefill_s is None else prefill_s + (totals.load_s or 0.0)
+    if not streamed:
+        worked_s = None if worked_s is None or totals.decode_s is None else worked_s + totals.decode_s
+    if attempt.follows_cut_s is not None and worked_s is not None:
+        server.traits.prompts.stopped(max(until_s - worked_s - attempt.follows_cut_s, 0.0))
+    if (read_s := _read_before_s(exchange, attempt)) <= 0.0:
+        return 0
+    tokens = totals.prompt_tokens or round(job.prompt_tokens)
+    took_s = totals.prefill_s or (until_s - attempt.granted_s if streamed else None)
+    whole_s = server.read_s(tokens)
+    counts = totals.prompt_tokens, totals.prefilled_tokens
+    if (share := share_found(read_s, whole_s, took_s, *counts, job.saved_s)) is None:
+        return 0
+    server.traits.prompts.found(share)
+    return round(tokens * min(read_s / whole_s, 1.0) * (1.0 - min(max(share, 0.0), 1.0)))
 
 
 def share_found(

@@ -28,6 +28,12 @@ MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to tell w
 LOOK_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last known ones are used
 CHANGED = "the server is not the one that was measured"
 
+# Of prompts whose client leaves while they are being read.
+HALF_BATCH_TOKENS = 1024.0  # until the first cut: a server is taken to go on for half of llama.cpp's batch
+ASSUMED_KEPT = 0.5
+LATEST_WEIGHT = 0.5  # cuts are few, and each costs time where the guess is wrong
+MAX_GAP_S = 6.0  # from a cut to the next request in the slot, the time until the server hangs up included
+
 _URL = re.compile(
     rb"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[^/?#@:]+)(?::(?P<port>[0-9]{1,5}))?(?P<path>[/?#].*)?",
     re.IGNORECASE,
@@ -37,6 +43,38 @@ _URL = re.compile(
 def is_under(prefix: bytes, target: bytes) -> bool:
     """Whether a path is the prefix itself or below it."""
     return target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in (b"", b"/", b"?", b"#")
+
+
+@dataclass(slots=True)
+class PromptCuts:
+    """What a server does with a prompt whose client leaves while it is being read; running means."""
+
+    stop_s: float | None = None  # from a cut until the slot is free; None until the first
+    kept: float = ASSUMED_KEPT  # share of what was read that is found again
+    closed_s: float | None = None  # when the last cut was made, unless something has started since
+    rest_s: float = 0.0  # how long the unread rest of its prompt would have taken
+
+    def stops_s(self, read_s: Callable[[float], float], rest_s: float) -> float:
+        """Return the expected seconds until the slot is free, at most the rest of the prompt."""
+        return min(read_s(HALF_BATCH_TOKENS) if self.stop_s is None else self.stop_s, rest_s)
+
+    def cut(self, now: float, rest_s: float) -> None:
+        self.closed_s, self.rest_s = now, rest_s
+
+    def followed(self, granted_s: float) -> float | None:
+        """Return the time of the cut that freed a slot granted at `granted_s`; None if there was none."""
+        closed_s, self.closed_s = self.closed_s, None
+        return closed_s if closed_s is not None and granted_s - closed_s <= MAX_GAP_S else None
+
+    def stopped(self, took_s: float) -> None:
+        """Learn how long the slot stayed taken, unless the prompt ended before that could be told."""
+        if self.stop_s is None:
+            self.stop_s = took_s
+        elif took_s > self.stop_s or self.rest_s > self.stop_s:
+            self.stop_s += LATEST_WEIGHT * (took_s - self.stop_s)
+
+    def found(self, share: float) -> None:
+        self.kept += LATEST_WEIGHT * (min(max(share, 0.0), 1.0) - self.kept)
 
 
 class VerifiedContinuation(NamedTuple):
@@ -54,7 +92,7 @@ class ServerTraits:
     speeds: Speeds = field(default_factory=Speeds)
     profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
     settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model, as it last reported them
-    prompt_stop_s: float | None = None  # how long it goes on reading a prompt after a cut; None before any
+    prompts: PromptCuts = field(default_factory=PromptCuts)  # what cuts of prompts cost
     stream_stop_s: float = 0.0  # how long abandoned streams occupied their slots lately
     remark: str = ""  # why it could not be seen that a slot of it fell free
     truncated: int = 0  # prompts that it cut to its context

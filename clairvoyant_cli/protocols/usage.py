@@ -8,7 +8,7 @@ Rule 4: impossible numbers are dropped, so the others may be stored, added and d
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -161,11 +161,9 @@ class UsageReader:
         texts = self._last_lines() if self.streaming else [self._tail]
         events = [event for each in texts if (event := fitting(EVENT, each)) is not None]
         done = not self.streaming or (self._sse and b"[DONE]" in self._tail[-64:])
-        totals = _merge(events, done or (bool(events) and _closes(events[-1])))
-        tokens = totals.tokens
-        if tokens is None and totals.complete and self.streaming:
-            tokens = self.events or None  # the client did not ask for usage
-        return replace(totals, tokens=tokens, calls_tool=CALLS_TOOL.search(self._tail) is not None)
+        closed = done or (bool(events) and _closes(events[-1]))
+        counted = self.events if self.streaming else 0
+        return _merge(events, closed, counted, calls_tool=CALLS_TOOL.search(self._tail) is not None)
 
     def _last_lines(self) -> Iterator[bytes]:
         before, *last = bytes(self._tail).rsplit(b"\n", LAST_LINES)
@@ -197,8 +195,10 @@ def _closes(event: UsageEvent) -> bool:
     )
 
 
-def _merge(events: list[UsageEvent], closed: bool) -> Totals:
-    """Return the totals of several events; later ones win."""
+def _merge(events: list[UsageEvent], closed: bool, counted: int = 0, *, calls_tool: bool = False) -> Totals:
+    """Return the totals of several events; later ones win. The tokens of a whole answer whose client did not
+    ask for usage are those `counted`.
+    """
     told: dict[str, Any] = {}
     error = False
     for event in events:
@@ -212,7 +212,9 @@ def _merge(events: list[UsageEvent], closed: bool) -> Totals:
         told.setdefault("prefilled_tokens", max(1, prompt - cached))
     elif cached is not None and "prefilled_tokens" in told:
         told["prompt_tokens"] = cached + told["prefilled_tokens"]
-    return Totals(**told, complete=closed and not error, error=error)
+    if counted and closed and not error:
+        told.setdefault("tokens", counted)
+    return Totals(**told, calls_tool=calls_tool, complete=closed and not error, error=error)
 
 
 def _told_by(event: UsageEvent) -> dict[str, int | float | None]:

@@ -126,6 +126,10 @@ class Scheduler:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __iter__(self) -> Iterator[Job]:
+        """Iterate over the waiting jobs, in the order in which they joined."""
+        return iter(self._waiting.values())
+
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._waiting or job_id in self.running
 

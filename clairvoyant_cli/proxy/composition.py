@@ -53,9 +53,9 @@ from clairvoyant_cli.scheduler.policy import (
     Policy,
     in_turns_of,
     policy_named,
+    tau_from_setting,
 )
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_cli.settings import did_you_mean
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import raise_open_files

@@ -44,11 +44,10 @@ from clairvoyant_cli.scheduler.job import (
 )
 from clairvoyant_cli.scheduler.newcomers import Newcomers
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, ServerSlots, ServerSpeed
-from clairvoyant_cli.scheduler.policy import Policy, tuned
+from clairvoyant_cli.scheduler.policy import Policy, TailRate, tuned
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
-from clairvoyant_cli.scheduler.tail_rate import TailRate
 from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyond_share, level_of, outranks
 
 MAX_BACK_S = 600.0  # the longest that a background job waits behind others, where tau is longer or not set

@@ -41,8 +41,8 @@ from clairvoyant_lab.svg import Curve, Plot, Point, svg
 import predictor
 from clairvoyant_cli.scheduler import tail_rate
 from clairvoyant_cli.scheduler.job import Z90
+from clairvoyant_cli.scheduler.policy import TAU_PER_SHORT_SERVICE
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.starvation import TAU_PER_SHORT_SERVICE
 from predictor.record import PromptView
 from tests.perf.harness import options
 

@@ -27,7 +27,7 @@ from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.arrival_order import Compared
-from clairvoyant_cli.scheduler.starvation import mean_over_slots
+from clairvoyant_cli.scheduler.policy import mean_over_slots
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
 from profiles.records import Comparison, Finished, Profile, place_of

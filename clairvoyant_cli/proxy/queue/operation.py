@@ -15,8 +15,7 @@ from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import QUANTUM_TOKENS, in_turns_of, policy_named
-from clairvoyant_cli.scheduler.starvation import TAU_PER_MU_SHORT
+from clairvoyant_cli.scheduler.policy import QUANTUM_TOKENS, TAU_PER_MU_SHORT, in_turns_of, policy_named
 
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.preempt.prompts import share_found
+from clairvoyant_cli.preempt.cut import share_found
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.servers.server import ASSUMED_KEPT, PromptCuts
 from clairvoyant_cli.scheduler.policy import MAX_CUTS

@@ -18,8 +18,7 @@ from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
-from clairvoyant_cli.proxy.servers.loaded_models import asked_context
-from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.proxy.servers.server import Server, asked_context
 
 CHARACTERS_A_TOKEN = 8.0
 """Upper bound for text: English has four to five, code and other scripts fewer. Only blanks and repeated

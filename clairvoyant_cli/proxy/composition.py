@@ -39,9 +39,8 @@ from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
 from clairvoyant_cli.proxy.requests.truncation import Truncations
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
-from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
-from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.pool import ServerPool, ServiceTimes
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_actions import ServerActions
 from clairvoyant_cli.scheduler.arrival_order import Compared

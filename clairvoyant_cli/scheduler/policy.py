@@ -213,7 +213,7 @@ def boosted(rate: float = USUAL_RATE, slots: int = 1) -> Callable[..., float]:
     """Return the order by arrival less a boost, -ln(1 - exp(-rate s)) / rate, for s seconds still due.
 
     It is arrival order among long answers and shortest first among short ones, and a waiting job ages by
-    itself. Loading its model counts as service. If `rate` is that of the tail of waiting times (`tail_rate`),
+    itself. Loading its model counts as service. If `rate` is that of the tail of waiting times (`TailRate`),
     it minimises that tail for known lengths (Boost: Yu and Scully, SIGMETRICS 2024). Several slots count as
     one that is faster.
     """

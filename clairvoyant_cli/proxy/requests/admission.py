@@ -33,8 +33,7 @@ from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.refusals import DRAINING, IN_A_LOOP, NO_CONNECT, SHUTTING_DOWN, Refusals
 from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
-from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
-from clairvoyant_cli.proxy.servers.pool import ServerPool, given_up
+from clairvoyant_cli.proxy.servers.pool import ServerPool, ServiceTimes, given_up
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
 from clairvoyant_cli.scheduler.urgency import LEVELS, UrgencySource

@@ -17,7 +17,7 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
-from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
+from clairvoyant_cli.proxy.servers.pool import ServiceTimes
 from clairvoyant_cli.proxy.servers.server import Server, asked_context
 
 CHARACTERS_A_TOKEN = 8.0

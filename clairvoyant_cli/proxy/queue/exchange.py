@@ -6,11 +6,10 @@ from enum import StrEnum
 from math import ceil
 
 from clairvoyant_cli.http.upstream import UpstreamConnection
-from clairvoyant_cli.protocols.answer_text import AnswerText
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.splice import Splice
-from clairvoyant_cli.protocols.usage import Totals, UsageReader
+from clairvoyant_cli.protocols.usage import AnswerText, Totals, UsageReader
 from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
 from predictor.record import Prediction
 

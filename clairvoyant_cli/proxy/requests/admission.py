@@ -16,7 +16,6 @@ from clairvoyant_cli.backends.prober import MARK_HEADER
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.protocols.answer_text import AnswerText
 from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
 from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
@@ -24,6 +23,7 @@ from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.printable import decoded
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, named_model, parse_request
 from clairvoyant_cli.protocols.routes import Route
+from clairvoyant_cli.protocols.usage import AnswerText
 from clairvoyant_cli.proxy.access.keys import URGENCY_HEADER, Access
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats

@@ -15,12 +15,12 @@ from math import inf
 from clairvoyant_cli.backends.continuation import ContinuationRequest, request_to_continue, streamed
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import UpstreamError
+from clairvoyant_cli.protocols.answer_events import summed_totals
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.request_bodies import KEPT_RUNNING
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.protocols.splice import Splice
-from clairvoyant_cli.protocols.summed_totals import summed_totals
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn

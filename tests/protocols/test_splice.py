@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from clairvoyant_cli.protocols.answer_events import Earlier, summed_totals
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import (
@@ -14,7 +15,6 @@ from clairvoyant_cli.protocols.splice import (
     PartError,
     Splice,
 )
-from clairvoyant_cli.protocols.summed_totals import Earlier, summed_totals
 from clairvoyant_cli.protocols.usage import Totals
 
 

@@ -20,16 +20,19 @@ from clairvoyant_cli.protocols.lenient_json import (
     scalar,
     text,
 )
-from clairvoyant_cli.protocols.prompt_text import (
+from clairvoyant_cli.protocols.request_bodies import (
     MAX_PARTS,
     Allowance,
+    Nested,
+    PlainMessage,
+    RequestBody,
     content_text,
     joined,
+    nested,
     prompt_text,
     short_name,
     text_of,
 )
-from clairvoyant_cli.protocols.request_bodies import Nested, PlainMessage, RequestBody, nested
 from clairvoyant_cli.protocols.routes import Shape
 from predictor.record import NO_THINKING, PromptView, Step, Task, Turn
 

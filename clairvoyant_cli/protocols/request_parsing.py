@@ -31,10 +31,15 @@ from clairvoyant_cli.protocols.lenient_json import (
     text,
     whole_number,
 )
-from clairvoyant_cli.protocols.long_bodies import LongBody
-from clairvoyant_cli.protocols.prompt_text import short_name
 from clairvoyant_cli.protocols.prompt_views import VIEWS
-from clairvoyant_cli.protocols.request_bodies import BODY, KEPT_RUNNING, RequestBody, nested
+from clairvoyant_cli.protocols.request_bodies import (
+    BODY,
+    KEPT_RUNNING,
+    LongBody,
+    RequestBody,
+    nested,
+    short_name,
+)
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Route, Shape, Work
 from predictor.record import PromptView, Task
 

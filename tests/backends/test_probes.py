@@ -27,7 +27,7 @@ from clairvoyant_cli.protocols.probes import (
     MAX_MODELS,
     LoadedModel,
 )
-from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
+from clairvoyant_cli.protocols.request_bodies import MAX_NAME_CHARS
 from clairvoyant_cli.proxy.servers.released_slots import SHARED, SILENT, slots_settled
 from clairvoyant_cli.proxy.servers.server import Server
 from tests.fakes.scripted_upstream import answer, answering

@@ -13,7 +13,7 @@ from math import inf
 from clairvoyant_cli.backends.priority import FIELD
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.inject_field import Stamp
-from clairvoyant_cli.protocols.long_bodies import MAX_BODY_BYTES
+from clairvoyant_cli.protocols.request_bodies import MAX_BODY_BYTES
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.clients import PRIORITIES, Clients

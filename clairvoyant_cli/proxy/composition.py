@@ -29,12 +29,17 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
-from clairvoyant_cli.proxy.requests.admission import Admission, ExchangeFactory, PassOn, UrgencyLevels
+from clairvoyant_cli.proxy.requests.admission import (
+    Admission,
+    ExchangeFactory,
+    PassOn,
+    Resubmissions,
+    UrgencyLevels,
+)
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
 from clairvoyant_cli.proxy.requests.truncation import Truncations

@@ -14,7 +14,7 @@ from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Outcome, RequestEnd
 from clairvoyant_cli.proxy.requests import resubmission
-from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
+from clairvoyant_cli.proxy.requests.admission import Resubmissions
 from clairvoyant_cli.scheduler.chain import Chain
 from tests.fakes.raw_http import RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled

@@ -66,11 +66,11 @@ class AnswerText:
         for line in bytes(self._fresh[:whole]).split(b"\n"):
             texts = () if _repeats(line) else TEXTS.findall(line)
             # vLLM sends its reasoning under two names: of one kind the last counts.
-            for kind, text in {_kind(name, line): text for name, text in texts if text}.items():
+            for kind, last in {_kind(name, line): quoted for name, quoted in texts if quoted}.items():
                 if kind != self._kind:
                     said.append(f"\n[{kind}]\n")
                     self._kind = kind
-                said.append(_unquoted(text))
+                said.append(_unquoted(last))
         del self._fresh[: whole or max(0, len(self._fresh) - LOOK_BYTES)]
         self._text = "".join(said)[-SHOWN_CHARS:]
         # The halves of a character may come in two events.

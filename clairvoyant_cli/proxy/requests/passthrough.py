@@ -197,15 +197,15 @@ def merged(path: str, answers: Sequence[bytes]) -> bytes | None:
         return None
     told: dict[str, Raw] = {}
     for whole in wholes:
-        for field, value in (whole or {}).items():
-            listed, known = entries(value), entries(told.get(field, value))
+        for name, value in (whole or {}).items():
+            listed, known = entries(value), entries(told.get(name, value))
             if listed is None or known is None:
-                told.setdefault(field, value)
-            elif field not in told:
-                told[field] = value
+                told.setdefault(name, value)
+            elif name not in told:
+                told[name] = value
             else:
                 names = set() if path in LOADED else {_name(each) for each in known}
-                told[field] = Raw(
+                told[name] = Raw(
                     msgspec.json.encode([*known, *(each for each in listed if _name(each) not in names)])
                 )
     return msgspec.json.encode(told)

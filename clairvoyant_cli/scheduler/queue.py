@@ -653,15 +653,18 @@ class Scheduler:
         """Return the first of waiting jobs by policy. Loading a model counts. Of several clients, that is the
         first by `share_key` of each one's first.
         """
-        policy, price_s, order = self.policy, _free, IN_ORDER
+        policy, price_s = self.policy, _free
+        order: Callable[[Job], tuple[float, float, int]] = IN_ORDER
         if policy.in_seconds and self.residency.prices:
             price_s = cache(partial(self.residency.price_s, server_id))
 
-            def order(job: Job) -> tuple[float, float, int]:
+            def with_load(job: Job) -> tuple[float, float, int]:
                 load_s = price_s(job.affinity)
                 if load_s and policy.boosts and not job.promoted:
                     return job.rank, policy.key(job, load_s), job.seq
                 return job.rank, job.key + load_s, job.seq
+
+            order = with_load
 
         def between_clients(job: Job) -> tuple[float, float, int]:
             return job.rank, _share_key(job, excess_s) + price_s(job.affinity), job.seq

@@ -37,12 +37,11 @@ from clairvoyant_cli.proxy.requests.admission import (
     UrgencyLevels,
 )
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
-from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals, Truncations
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
-from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
+from clairvoyant_cli.proxy.servers.engine_queue import Annotation, EngineQueues
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.proxy.servers.pool import ServerPool, ServiceTimes
 from clairvoyant_cli.proxy.servers.server import Server

@@ -30,8 +30,8 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
-from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.refusals import DRAINING, IN_A_LOOP, NO_CONNECT, SHUTTING_DOWN, Refusals
+from clairvoyant_cli.proxy.servers.engine_queue import Annotation
 from clairvoyant_cli.proxy.servers.pool import ServerPool, ServiceTimes, given_up
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError

@@ -34,7 +34,6 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Outcome,
     Phase,
 )
-from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import CutError, Relay, SplicedRelay, forward, forward_continuation
@@ -52,7 +51,7 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     ServingRules,
     WaitAgain,
 )
-from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
+from clairvoyant_cli.proxy.servers.engine_queue import Annotation, EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from predictor.record import Predictor

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from clairvoyant_cli.backends.priority import FIELD, Priority
+from clairvoyant_cli.backends.priority import FIELD, Priority, Stamp
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.inject_field import Stamp
 from clairvoyant_cli.protocols.request_bodies import MAX_BODY_BYTES
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route

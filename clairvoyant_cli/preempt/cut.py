@@ -1,8 +1,7 @@
 """Preempts running requests for shorter ones, and continues them later.
 
 The scheduler decides which request is cut and when; this decides whether its answer may be cut, by the
-request and the server's proof of exact continuation, cuts it, and asks the server to go on. `prompts` is for
-requests whose prompt is still being read.
+request and the server's proof of exact continuation, cuts it, and asks the server to go on.
 """
 
 import asyncio

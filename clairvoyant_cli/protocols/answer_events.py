@@ -1,4 +1,4 @@
-"""The events of streamed answers, route by route: how they are parsed and written.
+"""The events of streamed answers, route by route: how they are parsed and written, and how totals add up.
 
 An event is a JSON object: the `data:` of a server-sent event, or a line of NDJSON.
 """

@@ -1,4 +1,4 @@
-"""Turns requests of each dialect into what a predictor sees, at a bounded cost."""
+"""Turns requests of each dialect into what a predictor sees, agents' steps included, at a bounded cost."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -1,5 +1,6 @@
-"""The fields that are read of request bodies and of the objects in them, undecoded (`lenient_json`); and
-which requests may be sent again."""
+"""The fields that are read of request bodies and of the objects in them, undecoded (`lenient_json`), the
+text in them, and bodies that are too long to decode at once.
+"""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Reads an answer's totals as it passes: tokens, speeds, and whether it is complete.
+"""Reads an answer as it passes: its totals (tokens, speeds, whether it is complete) and the end of its text.
 
 Rule 1: watching never changes, delays or holds back a byte.
 Rule 2: a chunk costs one regular expression; JSON is parsed once, after the end, in at most 5 ms for 2 MB.

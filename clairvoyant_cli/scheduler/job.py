@@ -1,4 +1,6 @@
-"""A job: a request as the scheduler orders it, from its arrival to its end. Numbers and names, no text."""
+"""A job: a request as the scheduler orders it, from its arrival to its end, and what is still to come
+of an answer. Numbers and names, no text.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

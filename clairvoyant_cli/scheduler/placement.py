@@ -1,4 +1,5 @@
-"""Where a job runs: the server on which it is predicted to end first, counted from now.
+"""Where a job runs: the server on which it is predicted to end first, counted from now; and what is loaded
+there.
 
 This need not be a free server: a fast one, or one that has the model loaded or the conversation in its KV
 cache, may be sooner even after a wait. So a slot may stay free for a moment, where the waiting job gains more

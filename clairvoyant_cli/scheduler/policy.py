@@ -1,6 +1,7 @@
 """Ordering policies: a key for each job when it joins the queue; the lowest key runs first, ties by arrival.
 
-A policy is a key function and a few flags. Keys are fixed when a job joins the queue.
+A policy is a key function and a few flags. Keys are fixed when a job joins the queue. The guard may
+overrule a key for the sake of jobs past tau.
 """
 
 from collections import deque

@@ -1,4 +1,5 @@
-"""Admits a request to the queue: judges its head, reads its body, predicts its length, submits it.
+"""Admits a request to the queue: judges its head, reads its body, predicts its length, submits it. A request
+that is sent again after a time-out keeps its place.
 
 Only the body is waited for, and nothing is sent: `Daemon.handle` acts on the verdict.
 """
@@ -46,6 +47,8 @@ from math import inf
 
 from clairvoyant_cli.proxy.queue.exchange import Outcome, RequestEnd
 from clairvoyant_cli.scheduler.chain import Chain
+
+log = logging.getLogger("clairvoyant")
 
 # Keeps the place of a request whose client gave up waiting, for when it sends the request again.
 #
@@ -118,8 +121,6 @@ class Resubmissions:
 def attempts_of(request_id: str) -> int:
     return int(request_id.partition(".")[2] or 1)
 
-
-log = logging.getLogger("clairvoyant")
 
 SHOWN_CHARS = 4000  # characters of a prompt that are shown, where prompts are shown at all
 ALONG_S = 0.25

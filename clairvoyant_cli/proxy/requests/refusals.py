@@ -1,4 +1,4 @@
-"""The proxy's own error answers."""
+"""The proxy's own error answers, and the prompts that a server would truncate."""
 
 import logging
 from collections import OrderedDict

@@ -1,4 +1,6 @@
-"""Estimates when requests inside an engine's own queue end, and checks whether it heeds priorities."""
+"""Engines that order their own queues: stamps requests with priorities, estimates when those inside end, and
+checks whether the engine heeds priorities.
+"""
 
 import logging
 from collections import deque
@@ -111,7 +113,7 @@ def _inside(
     return EngineRequest(exchange.id, _rank(attempt, priority), left_s, begun, unseen_s)
 
 
-# For engines that order their own queues: stamps each request with a priority, and holds none back.
+# Stamps each request with a priority, and holds none back.
 #
 # Rule 1: the stamp is one field of the body; nothing else changes.
 # Rule 2: clients that may not set that field are refused, as are bodies in which it cannot be seen.

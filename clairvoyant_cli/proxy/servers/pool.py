@@ -1,4 +1,5 @@
-"""The servers behind the proxy, the queue that feeds them, and which of them can take a request.
+"""The servers behind the proxy, the queue that feeds them, and which of them can take a request, and
+how long it takes there.
 
 Rule 1: a server that is away is waited for; a request is refused only when every server that could serve it
 has been away for longer than the outage grace.

@@ -39,6 +39,15 @@ MANY_FILES = 65_536
 Result = TypeVar("Result")
 
 
+def trim_memory() -> None:
+    """Return what was freed to the system; glibc keeps some megabytes of what loading modules took."""
+    if sys.platform == "linux":
+        from ctypes import CDLL
+
+        with suppress(OSError, AttributeError):  # musl has no such function
+            CDLL(None).malloc_trim(0)
+
+
 # -- the event loop ---------------------------------------------------------------------------------
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clairvoyant_cli.backends.prober import Ask
+from clairvoyant_cli.protocols.answer_events import Earlier
 from clairvoyant_cli.protocols.can_continue import CAPS, Body, Continuable
 from clairvoyant_cli.protocols.probes import rendered_prompt
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 from clairvoyant_cli.protocols.splice import Splice
-from clairvoyant_cli.protocols.summed_totals import Earlier
 
 TOLD_TOKENS = 20  # the most that OpenAI's routes and Ollama tell
 NEXT_TOKEN_TIMEOUT_S = 30.0  # the prompt may be read before

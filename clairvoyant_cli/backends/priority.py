@@ -1,7 +1,13 @@
-"""Priorities for engines that order their own queues, and whether an engine is known to heed them."""
+"""Priorities for engines that order their own queues, how they are put into requests, and who heeds them.
+
+Rule: the field comes first in a body, so nothing is held back, and every other byte stays. The object must
+not have that field already: readers take the last of two.
+"""
 
 from dataclasses import dataclass
 
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.request import BodySink, Piece
 from clairvoyant_cli.protocols.probes import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
@@ -44,3 +50,37 @@ class Heeding:
 
 
 UNKNOWN = Heeding(known=False)
+
+
+OUTDATED = (b"content-length", b"content-md5", b"digest", b"content-digest")
+"""Fields of a head that tell of a body as it was (RFC 9110, 8.6; RFC 9530)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What is put into a body, and behind how many of its bytes."""
+
+    text: bytes
+    at: int
+
+
+class Stamping:
+    """Passes a body on with a stamp in it."""
+
+    def __init__(self, sink: BodySink, stamp: Stamp) -> None:
+        self._sink = sink
+        self._stamp = stamp
+        self._left = stamp.at
+
+    def body(self, data: Piece) -> None:
+        if self._left <= 0:
+            self._sink.body(data)
+        elif len(data) < self._left:
+            self._left -= len(data)
+            self._sink.body(data)
+        else:
+            at, self._left = self._left, 0
+            self._sink.body(b"".join((data[:at], self._stamp.text, data[at:])))
+
+    def body_end(self, trailers: list[Header]) -> None:
+        self._sink.body_end(trailers)

@@ -29,7 +29,7 @@ from clairvoyant_cli.calibrate.server_speeds import (
 from clairvoyant_cli.calibrate.session import QUICK, ServiceTime, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.preempt.prove import FULL_TOKENS, Prover, progress_name
-from clairvoyant_cli.scheduler.starvation import TAU_PER_MU_SHORT
+from clairvoyant_cli.scheduler.policy import TAU_PER_MU_SHORT
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile

@@ -27,7 +27,7 @@ from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
-from clairvoyant_cli.system import heed_signals, run
+from clairvoyant_cli.system import heed_signals, run, trim_memory
 from predictor.record import Predictor
 from profiles.database import default_path
 
@@ -125,6 +125,7 @@ async def _serve(config: ServeConfig) -> None:
             # Exempt the loaded modules and models from garbage collection, to keep pauses short.
             gc.collect()
             gc.freeze()
+            trim_memory()
             _heed_signals(daemon)
             ending: asyncio.Task[None] | None = None
             if os.environ.get(WHILE_LEASED):

@@ -18,8 +18,7 @@ from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.lenient_json import entries, fitting, is_given, text
-from clairvoyant_cli.protocols.long_bodies import MAX_BODY_BYTES
-from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, nested
+from clairvoyant_cli.protocols.request_bodies import BODY, MAX_BODY_BYTES, RequestBody, nested
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, NO_PARTS, Chain, Parts
 
 PIECE_BYTES = 1024

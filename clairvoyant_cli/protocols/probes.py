@@ -31,7 +31,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     whole_number,
 )
 from clairvoyant_cli.protocols.printable import printable
-from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS, short_name
+from clairvoyant_cli.protocols.request_bodies import MAX_NAME_CHARS, short_name
 
 ANSWER_BYTES = 1024 * 1024
 ANSWER_OBJECTS = 20_000

@@ -19,7 +19,6 @@ from msgspec import Raw
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece, Request
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, read_conversation
-from clairvoyant_cli.protocols.inject_field import opening_of
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     OBJECT,
@@ -31,10 +30,15 @@ from clairvoyant_cli.protocols.lenient_json import (
     text,
     whole_number,
 )
-from clairvoyant_cli.protocols.long_bodies import LongBody
-from clairvoyant_cli.protocols.prompt_text import short_name
 from clairvoyant_cli.protocols.prompt_views import VIEWS
-from clairvoyant_cli.protocols.request_bodies import BODY, KEPT_RUNNING, RequestBody, nested
+from clairvoyant_cli.protocols.request_bodies import (
+    BODY,
+    KEPT_RUNNING,
+    LongBody,
+    RequestBody,
+    nested,
+    short_name,
+)
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Route, Shape, Work
 from predictor.record import PromptView, Task
 
@@ -54,6 +58,8 @@ MOST_BYTES = 1024 * 1024
 BOM = b"\xef\xbb\xbf"  # nlohmann's parser (llama.cpp) and Python's skip it
 GZIP = 16 + zlib.MAX_WBITS
 END_BYTES = 2048  # of a long body that are looked at, at either end
+_OPENING = re.compile(rb'[ \t\r\n]*\{(?=[ \t\r\n]*")')
+OPENING_BYTES = 256  # of a body, within which its first field must begin
 _NAMED = re.compile(rb'[{,]\s*"(model|stream)"\s*:\s*("(?:[^"\\]|\\.)*+"|true|false)', re.DOTALL)
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 MOST_TOOLS = 1024  # of which each is looked at
@@ -244,6 +250,17 @@ def _affinity(body: RequestBody, model: str) -> str:
     sane = ((name, value) for name, value in wanted if isinstance(value, int | float))
     chosen = [f"{name}={value}" for name, value in sane if -(2**63) <= value < 2**63]
     return " ".join([model, *chosen])
+
+
+def opening_of(pieces: Sequence[Piece]) -> int:
+    """Return the number of bytes before a body's first field; 0 if there is none or it is too far."""
+    beginning = b""
+    for piece in pieces:
+        beginning += piece[: OPENING_BYTES - len(beginning)]
+        if len(beginning) == OPENING_BYTES:
+            break
+    found = _OPENING.match(beginning)
+    return 0 if found is None else found.end()
 
 
 def named_model(pieces: Sequence[Piece], coding: bytes | None = None) -> str:

@@ -23,16 +23,18 @@ from clairvoyant_cli.protocols.answer_events import (
     NOTHING,
     STRANGE,
     AnswerEvent,
+    Earlier,
     Said,
     ndjson,
+    openai_usage,
     sse,
+    summed,
     unstreamed,
     without_role,
 )
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
 from clairvoyant_cli.protocols.routes import Shape
-from clairvoyant_cli.protocols.summed_totals import Earlier, openai_usage, summed
 
 MAX_KEPT_BYTES = 8 * 1024 * 1024  # an answer of which more has come is not cut any more: some 40,000 tokens
 MAX_EVENT_BYTES = 1024 * 1024  # the longest event

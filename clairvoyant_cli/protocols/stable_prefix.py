@@ -18,8 +18,8 @@ import msgspec
 
 from clairvoyant_cli.protocols.conversation import CACHE_MARK
 from clairvoyant_cli.protocols.lenient_json import OBJECT, fitting
-from clairvoyant_cli.protocols.long_bodies import without_pictures
 from clairvoyant_cli.protocols.printable import plural
+from clairvoyant_cli.protocols.request_bodies import without_pictures
 from clairvoyant_cli.protocols.routes import Shape
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # a longer one would take more than some milliseconds

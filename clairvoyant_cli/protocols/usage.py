@@ -1,4 +1,4 @@
-"""Reads an answer's totals as it passes: tokens, speeds, and whether it is complete.
+"""Reads an answer as it passes: its totals (tokens, speeds, whether it is complete) and the end of its text.
 
 Rule 1: watching never changes, delays or holds back a byte.
 Rule 2: a chunk costs one regular expression; JSON is parsed once, after the end, in at most 5 ms for 2 MB.
@@ -6,16 +6,16 @@ Rule 3: only the tail with the totals is kept, until the request ends.
 Rule 4: impossible numbers are dropped, so the others may be stored, added and divided.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.protocols.answer_text import AnswerText
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     Object,
@@ -27,6 +27,81 @@ from clairvoyant_cli.protocols.lenient_json import (
     text,
     whole_number,
 )
+
+# The end of a streamed answer's text, whatever the protocol, for operators who may read it.
+
+SHOWN_CHARS = 2000
+LOOK_BYTES = 64 * 1024  # of the stream that are kept before they are read: 1 ms for some 400 events
+TEXTS = re.compile(
+    rb'"(content|response|text|thinking|reasoning|reasoning_content|arguments|partial_json|delta)"'
+    rb'\s*:\s*"((?:[^"\\]|\\.)*+)"'
+)
+"""The text in an event of any protocol, after its name."""
+_KINDS = {
+    b"thinking": "thinking",
+    b"reasoning": "thinking",
+    b"reasoning_content": "thinking",
+    b"arguments": "tool call",
+    b"partial_json": "tool call",
+}
+
+
+class AnswerText:
+    """Collects a stream, and reads its text when somebody asks. Thinking and tool calls are marked."""
+
+    def __init__(self) -> None:
+        self._fresh = bytearray()
+        self._text = ""
+        self._kind = "answer"
+
+    def feed(self, data: bytes) -> None:
+        self._fresh += data
+        if len(self._fresh) > LOOK_BYTES:
+            self.read()
+
+    def read(self) -> str:
+        """Return the last `SHOWN_CHARS` of the text so far."""
+        whole = self._fresh.rfind(b"\n") + 1
+        said = [self._text]
+        for line in bytes(self._fresh[:whole]).split(b"\n"):
+            texts = () if _repeats(line) else TEXTS.findall(line)
+            # vLLM sends its reasoning under two names: of one kind the last counts.
+            for kind, last in {_kind(name, line): quoted for name, quoted in texts if quoted}.items():
+                if kind != self._kind:
+                    said.append(f"\n[{kind}]\n")
+                    self._kind = kind
+                said.append(_unquoted(last))
+        del self._fresh[: whole or max(0, len(self._fresh) - LOOK_BYTES)]
+        self._text = "".join(said)[-SHOWN_CHARS:]
+        # The halves of a character may come in two events.
+        return self._text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+    def go_back_to(self, text: str) -> None:
+        """The answer was cut or broke off, and goes on after `text`."""
+        self._fresh.clear()
+        self._text, self._kind = text[-SHOWN_CHARS:], "answer"
+
+
+def _repeats(line: bytes) -> bool:
+    """Whether an event of a Responses stream repeats the text of earlier ones."""
+    of_type = line[: line.find(b",")]
+    return b'"response.' in of_type and b'.delta"' not in of_type
+
+
+def _kind(name: bytes, line: bytes) -> str:
+    if name == b"delta":
+        of_type = line[: line.find(b",")]
+        name = b"reasoning" if b".reasoning" in of_type else b"arguments" if b"arguments" in of_type else name
+    return _KINDS.get(name, "answer")
+
+
+def _unquoted(text: bytes) -> str:
+    decoded = text.decode("utf-8", "replace")
+    try:
+        return str(json.loads(f'"{decoded}"', strict=False))
+    except ValueError:
+        return decoded
+
 
 TAIL_BYTES = 64 * 1024  # kept of a stream's end: a Responses stream repeats the answer in its last event
 WHOLE_BYTES = 2 * 1024 * 1024  # the longest unstreamed answer that is read: longer ones are embeddings
@@ -161,11 +236,9 @@ class UsageReader:
         texts = self._last_lines() if self.streaming else [self._tail]
         events = [event for each in texts if (event := fitting(EVENT, each)) is not None]
         done = not self.streaming or (self._sse and b"[DONE]" in self._tail[-64:])
-        totals = _merge(events, done or (bool(events) and _closes(events[-1])))
-        tokens = totals.tokens
-        if tokens is None and totals.complete and self.streaming:
-            tokens = self.events or None  # the client did not ask for usage
-        return replace(totals, tokens=tokens, calls_tool=CALLS_TOOL.search(self._tail) is not None)
+        closed = done or (bool(events) and _closes(events[-1]))
+        counted = self.events if self.streaming else 0
+        return _merge(events, closed, counted, calls_tool=CALLS_TOOL.search(self._tail) is not None)
 
     def _last_lines(self) -> Iterator[bytes]:
         before, *last = bytes(self._tail).rsplit(b"\n", LAST_LINES)
@@ -197,8 +270,10 @@ def _closes(event: UsageEvent) -> bool:
     )
 
 
-def _merge(events: list[UsageEvent], closed: bool) -> Totals:
-    """Return the totals of several events; later ones win."""
+def _merge(events: list[UsageEvent], closed: bool, counted: int = 0, *, calls_tool: bool = False) -> Totals:
+    """Return the totals of several events; later ones win. The tokens of a whole answer whose client did not
+    ask for usage are those `counted`.
+    """
     told: dict[str, Any] = {}
     error = False
     for event in events:
@@ -212,7 +287,9 @@ def _merge(events: list[UsageEvent], closed: bool) -> Totals:
         told.setdefault("prefilled_tokens", max(1, prompt - cached))
     elif cached is not None and "prefilled_tokens" in told:
         told["prompt_tokens"] = cached + told["prefilled_tokens"]
-    return Totals(**told, complete=closed and not error, error=error)
+    if counted and closed and not error:
+        told.setdefault("tokens", counted)
+    return Totals(**told, calls_tool=calls_tool, complete=closed and not error, error=error)
 
 
 def _told_by(event: UsageEvent) -> dict[str, int | float | None]:

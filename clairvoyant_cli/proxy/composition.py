@@ -30,20 +30,22 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
-from clairvoyant_cli.proxy.requests.admission import Admission, ExchangeFactory, PassOn, UrgencyLevels
+from clairvoyant_cli.proxy.requests.admission import (
+    Admission,
+    ExchangeFactory,
+    PassOn,
+    Resubmissions,
+    UrgencyLevels,
+)
 from clairvoyant_cli.proxy.requests.batches import Batches
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
-from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
-from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
+from clairvoyant_cli.proxy.requests.refusals import Refusals, Truncations
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
-from clairvoyant_cli.proxy.requests.truncation import Truncations
-from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
-from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
+from clairvoyant_cli.proxy.servers.engine_queue import Annotation, EngineQueues
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
-from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.pool import ServerPool, ServiceTimes
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_actions import ServerActions
 from clairvoyant_cli.scheduler.arrival_order import Compared
@@ -55,9 +57,9 @@ from clairvoyant_cli.scheduler.policy import (
     Policy,
     in_turns_of,
     policy_named,
+    tau_from_setting,
 )
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_cli.settings import did_you_mean
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import raise_open_files

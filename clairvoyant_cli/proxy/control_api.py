@@ -29,8 +29,7 @@ from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.batches import Batches
 from clairvoyant_cli.proxy.servers.server_actions import SECRETS, InvalidError, RefusedError, ServerActions
-from clairvoyant_cli.scheduler.policy import POLICIES
-from clairvoyant_cli.scheduler.starvation import tau_from_setting
+from clairvoyant_cli.scheduler.policy import POLICIES, tau_from_setting
 from clairvoyant_cli.scheduler.urgency import LEVELS, UrgencySource
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, Verb
 from clairvoyant_cli.state.client import PREFIX

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from math import exp, log
 from typing import NamedTuple
 
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.job import Z90, Job, residual_quantile
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.residual_life import Z90, residual_quantile
 from clairvoyant_cli.scheduler.start_forecast import Wait
 
 TAIL = 0.08

@@ -7,9 +7,8 @@ from itertools import accumulate
 from math import exp
 from typing import NamedTuple
 
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.job import MIN_SIGMA, Job, sigma_of
 from clairvoyant_cli.scheduler.policy import Policy
-from clairvoyant_cli.scheduler.residual_life import MIN_SIGMA, sigma_of
 
 WINDOW_S = 300.0  # arrivals of the last five minutes count
 LEAST_S = 60.0  # in the first minute, the rest of it counts as silence

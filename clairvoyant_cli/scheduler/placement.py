@@ -1,19 +1,173 @@
-"""Where a job runs: the server on which it is predicted to end first, counted from now.
+"""Where a job runs: the server on which it is predicted to end first, counted from now; and what is loaded
+there.
 
 This need not be a free server: a fast one, or one that has the model loaded or the conversation in its KV
 cache, may be sooner even after a wait. So a slot may stay free for a moment, where the waiting job gains more
 than a margin (`queue`, rule 3).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import inf
 from typing import NamedTuple, Protocol
 
 from clairvoyant_cli.scheduler.job import Job, Thought
-from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.server_cache import ServerCache
+
+# The models loaded on each server, and the cost of loading another.
+
+SWAP_PATIENCE = 3.0
+"""A freshly loaded model stays for this many times its load price while it has work: swapping then takes
+at most a quarter of a busy server's time."""
+
+MAX_TOGETHER = 64  # limit of affinities known to be loaded on one server; clients choose the runner's options
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    affinities: frozenset[str] = frozenset()
+    stays_until_s: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A running job that may have loaded its affinity; `believed` if that is assumed until it is known."""
+
+    affinity: str
+    at_s: float
+    price_s: float
+    believed: bool
+
+
+@dataclass(slots=True)
+class _Server:
+    """What a server is known to have loaded, its running jobs that may change that, and what follows."""
+
+    known: _Loaded = field(default_factory=_Loaded)
+    starts: dict[str, _Start] = field(default_factory=dict)  # by job, in their order
+    assumed: _Loaded = field(default_factory=_Loaded)
+
+    def assume(self) -> None:
+        self.assumed = _after(self.known, self.starts.values())
+
+
+def _after(loaded: _Loaded, starts: Iterable[_Start]) -> _Loaded:
+    """Return what is loaded after these starts: each replaces everything else."""
+    for start in starts:
+        if start.believed and start.affinity not in loaded.affinities:
+            stays_until_s = start.at_s + (1.0 + SWAP_PATIENCE) * start.price_s
+            loaded = _Loaded(frozenset((start.affinity,)), stays_until_s)
+    return loaded
+
+
+@dataclass(slots=True)
+class Residency:
+    """Which affinities are loaded on each server, and what loading another would cost.
+
+    `load_s` maps an affinity to the seconds its loading takes; `unknown_s` is the price of one that is not
+    in it, 0 where that is free to load. A job without an affinity needs nothing loaded. Servers that are
+    `fixed` have what they have: nothing is ever loaded there.
+
+    What a job needs counts as loaded from its start on, so that the next decision does not go back and
+    forth; if it then turns out that the server did not run it, it is as though it had never started. A job
+    whose affinity is not in `load_s` counts only once it was run: anybody may name a model that is not there.
+    """
+
+    load_s: dict[str, float] = field(default_factory=dict)
+    unknown_s: float = 0.0
+    fixed: set[str] = field(default_factory=set)
+    _servers: dict[str, _Server] = field(default_factory=dict)
+
+    @property
+    def prices(self) -> bool:
+        return self.unknown_s > 0.0 or bool(self.load_s)
+
+    def price_s(self, server_id: str, affinity: str) -> float:
+        """Return the seconds it takes to make `affinity` resident on the server, 0 if it is."""
+        price_s = self._load_s_of(server_id, affinity)
+        if price_s == 0.0:
+            return 0.0
+        there = self._servers.get(server_id)
+        return 0.0 if there is not None and affinity in there.assumed.affinities else price_s
+
+    def replaces(self, server_id: str, affinity: str) -> bool:
+        """Return whether a server would load `affinity` in place of something else."""
+        there = self._servers.get(server_id)
+        return (
+            there is not None and bool(there.assumed.affinities) and self.price_s(server_id, affinity) > 0.0
+        )
+
+    def view(self, server_id: str, now: float) -> tuple[object, ...]:
+        """Return a key of what a server has loaded; empty if loading is free."""
+        if not self.prices:
+            return ()
+        there = self._servers.get(server_id, _Server()).assumed
+        return server_id in self.fixed, there.affinities, now < there.stays_until_s
+
+    def must_stay(self, server_id: str, now: float) -> bool:
+        """Return whether the loaded model should stay while it has work, as it was loaded recently."""
+        there = self._servers.get(server_id)
+        return there is not None and now < there.assumed.stays_until_s
+
+    def swaps(self, server_id: str, job_id: str, affinity: str) -> bool:
+        """Return whether a server may be loading something for a running job, or would for `affinity`."""
+        there = self._servers.get(server_id)
+        return (there is not None and job_id in there.starts) or self.price_s(server_id, affinity) > 0.0
+
+    def set(self, server_id: str, affinities: frozenset[str]) -> None:
+        """Set what the server itself reports as loaded."""
+        there = self._servers.setdefault(server_id, _Server())
+        there.known = _Loaded(affinities, there.assumed.stays_until_s)
+        there.starts.clear()
+        there.assume()
+
+    def dispatched(self, server_id: str, job_id: str, affinity: str, now: float) -> None:
+        """Record the start of a job: its affinity is assumed to be loaded, in place of everything else."""
+        price_s = self._load_s_of(server_id, affinity)
+        if price_s == 0.0:
+            return
+        there = self._servers.setdefault(server_id, _Server())
+        if there.starts or affinity not in there.known.affinities:
+            there.starts[job_id] = _Start(affinity, now, price_s, affinity in self.load_s)
+            there.assume()
+
+    def loaded(self, server_id: str, job_id: str) -> None:
+        """Record that a job ran: its affinity was loaded when it started."""
+        there = self._servers.get(server_id)
+        if there is None or job_id not in there.starts:
+            return
+        before = dict(takewhile(lambda each: each[0] != job_id, there.starts.items()))
+        start = there.starts.pop(job_id)
+        there.known = _after(there.known, (*before.values(), replace(start, believed=True)))
+        for other, each in before.items():
+            if each.believed:  # whether the others load anything is not known yet
+                del there.starts[other]
+        there.assume()
+
+    def was_there(self, server_id: str, job_id: str) -> None:
+        """Record that a job ran without a load: its affinity was loaded beside the others already."""
+        there = self._servers.get(server_id)
+        if there is None or next(iter(there.starts), None) != job_id:
+            self.loaded(server_id, job_id)  # whether it was loaded before the other starts is not known
+            return
+        start = there.starts.pop(job_id)
+        if len(there.known.affinities) < MAX_TOGETHER:
+            there.known = replace(there.known, affinities=there.known.affinities | {start.affinity})
+        there.assume()
+
+    def not_loaded(self, server_id: str, job_id: str) -> None:
+        """Record that a job did not run: nothing was loaded for it."""
+        there = self._servers.get(server_id)
+        if there is not None and there.starts.pop(job_id, None) is not None:
+            there.assume()
+
+    def _load_s_of(self, server_id: str, affinity: str) -> float:
+        return (
+            0.0 if server_id in self.fixed else self.load_s.get(affinity, self.unknown_s if affinity else 0.0)
+        )
+
 
 WAIT_MARGIN = 0.3
 """A job waits for another server if it gains this share of its time on the best free one: an idle slot costs

@@ -16,7 +16,7 @@ Rule 7: a job of a session that does not have its turn is parked: it does not st
 Exceptions: promoted jobs, the most urgent ones, and policies without a guard.
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from copy import copy, deepcopy
 from functools import cache, partial
@@ -43,18 +43,25 @@ from clairvoyant_cli.scheduler.job import (
     Thought,
 )
 from clairvoyant_cli.scheduler.newcomers import Newcomers
-from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, ServerSlots, ServerSpeed
-from clairvoyant_cli.scheduler.policy import Policy, tuned
+from clairvoyant_cli.scheduler.placement import (
+    MAX_PASSED,
+    Fleet,
+    Placement,
+    Residency,
+    ServerSlots,
+    ServerSpeed,
+)
+from clairvoyant_cli.scheduler.policy import FixedRate, Policy, TailRate, tuned
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
-from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
-from clairvoyant_cli.scheduler.tail_rate import FixedRate, TailRate
 from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyond_share, level_of, outranks
 
 MAX_BACK_S = 600.0  # the longest that a background job waits behind others, where tau is longer or not set
 MAX_REPRICED = 8  # at most this many waiting jobs are priced again when a prompt is read
 REPRICE_SHARE = 0.05  # a change of less than this share of a job's cost does not move it
 FORWARD_AFTER = 3  # a background job past tau comes forward after this many starts since one has ended
+
+IN_ORDER = attrgetter("rank", "key", "seq")
 
 Excess = dict[tuple[str, bool], float]
 """Seconds of service beyond another client's, by client and whether the jobs are interactive."""
@@ -127,6 +134,10 @@ class Scheduler:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Job]:
+        """Iterate over the waiting jobs, in the order in which they joined."""
+        return iter(self._waiting.values())
 
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._waiting or job_id in self.running
@@ -616,7 +627,8 @@ class Scheduler:
 
         Unless `for_good`, claims of urgency are accepted without a check.
         """
-        apart = any(e.pinned or e.routed or e.able for e in self._waiting.values())
+        several = len(self.fleet.servers) > 1
+        apart = several and any(e.pinned or e.routed or e.able for e in self._waiting.values())
         excess_s = self.excess_s(now)
         found = dict[tuple[object, ...], Choice | None]()
         for server in servers:
@@ -652,25 +664,26 @@ class Scheduler:
         first by `share_key` of each one's first.
         """
         policy, price_s = self.policy, _free
+        order: Callable[[Job], tuple[float, float, int]] = IN_ORDER
         if policy.in_seconds and self.residency.prices:
             price_s = cache(partial(self.residency.price_s, server_id))
 
-        def order(job: Job) -> tuple[float, float, int]:
-            load_s = price_s(job.affinity)
-            if load_s and policy.boosts and not job.promoted:
-                return job.rank, policy.key(job, load_s), job.seq
-            return job.rank, job.key + load_s, job.seq
+            def with_load(job: Job) -> tuple[float, float, int]:
+                load_s = price_s(job.affinity)
+                if load_s and policy.boosts and not job.promoted:
+                    return job.rank, policy.key(job, load_s), job.seq
+                return job.rank, job.key + load_s, job.seq
+
+            order = with_load
 
         def between_clients(job: Job) -> tuple[float, float, int]:
             return job.rank, _share_key(job, excess_s) + price_s(job.affinity), job.seq
 
         if excess_s:
-            firsts = dict[tuple[str, bool], Job]()
+            of = defaultdict[tuple[str, bool], list[Job]](list)
             for job in jobs:
-                first = firsts.setdefault((job.client, job.interactive), job)
-                if order(job) < order(first):
-                    firsts[job.client, job.interactive] = job
-            jobs, order = list(firsts.values()), between_clients
+                of[job.client, not job.levels_at_arrival].append(job)
+            jobs, order = [min(each, key=order) for each in of.values()], between_clients
         if not jobs:
             return None
         job = min(jobs, key=order)
@@ -701,11 +714,13 @@ class Scheduler:
 
         Under `by_share` policies, a start by tau restarts its client's tau while several clients wait.
         """
+        if not self.policy.guarded:
+            return None
         oldest = dict[str, Job]()  # of each client
-        for job in jobs if self.policy.guarded else ():
+        for job in jobs:
             if not job.background_levels:
-                first = oldest.setdefault(job.client, job)
-                if (job.arrival_s, job.seq) < (first.arrival_s, first.seq):
+                first = oldest.get(job.client)
+                if first is None or (job.arrival_s, job.seq) < (first.arrival_s, first.seq):
                     oldest[job.client] = job
         turn_s = self._turn_s if self.policy.by_share and len(oldest) > 1 else {}
         late = (

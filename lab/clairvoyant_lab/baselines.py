@@ -7,10 +7,10 @@ from clairvoyant_cli.scheduler.policy import (
     CUT_MARGIN,
     GENTLE_AGING_RATE,
     POLICIES,
+    Guard,
     Policy,
     remaining_of_size,
 )
-from clairvoyant_cli.scheduler.starvation import Guard
 
 TAIL_WEIGHT = 0.5  # in `tail_inflated`, chosen on log-normal answers (docs/bench/tail.md)
 

@@ -117,7 +117,9 @@ class Correction:
         unforeseen = np.float32(surprise - self.shift(features)) / variance
         self._dense += moved * unforeseen
         self._table[grams] += words * unforeseen
-        self._covariance -= np.multiply(moved[:, None], moved / variance, out=self._change)
+        width = int(np.flatnonzero(moved).max(initial=-1)) + 1  # the embedding is last, and mostly not there
+        known, change = self._covariance[:width, :width], self._change[:width, :width]
+        known -= np.multiply(moved[:width, None], moved[:width] / variance, out=change)
         self._variances[grams] -= words * words / variance
         certain = np.einsum("ii->i", self._covariance)  # the diagonal, to be written to
         certain += DRIFT * (1 - certain)

@@ -27,8 +27,8 @@ from clairvoyant_cli.protocols.probes import (
     MAX_MODELS,
     LoadedModel,
 )
-from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
-from clairvoyant_cli.proxy.servers.released_slots import SHARED, SILENT, slots_settled
+from clairvoyant_cli.protocols.request_bodies import MAX_NAME_CHARS
+from clairvoyant_cli.proxy.requests.serving import SHARED, SILENT, slots_settled
 from clairvoyant_cli.proxy.servers.server import Server
 from tests.fakes.scripted_upstream import answer, answering
 from tests.fakes.serving import serving, until
@@ -200,8 +200,8 @@ SLOT_LISTS = {
 async def test_a_slot_is_free_once_the_answer_that_was_given_up_has_left_it(
     looks: list[list[int]], sent: list[float], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.servers.released_slots.LEAST_STOP_S", 0.5)
-    monkeypatch.setattr("clairvoyant_cli.proxy.servers.released_slots.MAX_STOP_S", 60.0)
+    monkeypatch.setattr("clairvoyant_cli.proxy.requests.serving.LEAST_STOP_S", 0.5)
+    monkeypatch.setattr("clairvoyant_cli.proxy.requests.serving.MAX_STOP_S", 60.0)
     left, ticks = list(looks), count()
 
     def clock() -> float:
@@ -221,7 +221,7 @@ async def test_a_slot_is_free_once_the_answer_that_was_given_up_has_left_it(
 async def test_slots_that_are_never_told_are_not_waited_for(
     silent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.servers.released_slots.MAX_STOP_S", 0.05)
+    monkeypatch.setattr("clairvoyant_cli.proxy.requests.serving.MAX_STOP_S", 0.05)
     async with answering(lambda path: [silent]) as url, Prober() as prober:
         server = Server("llamacpp", adapter_of("llamacpp"), Upstream(url), prober)
         async with asyncio.timeout(2):

@@ -28,7 +28,7 @@ from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.proxy.servers.find_servers import find_servers
 from clairvoyant_cli.proxy.servers.own_server import own_server
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.scheduler.tail_rate import USUAL_RATE
+from clairvoyant_cli.scheduler.policy import USUAL_RATE
 from tests.fakes.daemon_parts import DaemonParts, asking, simulated_server
 
 NOTHING_THERE = "http://127.0.0.1:9"

@@ -30,7 +30,7 @@ from clairvoyant_lab.simulator.engine import Preemption
 from clairvoyant_lab.simulator.workload import LONG, Floats, Ints, Service, TwoNormals, poisson
 from clairvoyant_lab.svg import Curve, Plot, Point
 
-from clairvoyant_cli.scheduler.starvation import Guard
+from clairvoyant_cli.scheduler.policy import Guard
 from tests.perf.harness import options
 
 SERVICE = TwoNormals()

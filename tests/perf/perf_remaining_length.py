@@ -25,7 +25,7 @@ import xgboost
 from scipy.stats import kendalltau
 from sklearn.linear_model import Ridge
 
-from clairvoyant_cli.scheduler.residual_life import Z90, mean_residual, residual_quantile
+from clairvoyant_cli.scheduler.job import Z90, mean_residual, residual_quantile
 from predictor.loading import load_model
 from predictor.lognormal import SHIFT_TOKENS
 from predictor.record import Prediction, PromptView

@@ -39,10 +39,10 @@ from clairvoyant_lab.simulator.workload import (
 from clairvoyant_lab.svg import Curve, Plot, Point, svg
 
 import predictor
-from clairvoyant_cli.scheduler import tail_rate
+from clairvoyant_cli.scheduler import policy as policies
+from clairvoyant_cli.scheduler.job import Z90
+from clairvoyant_cli.scheduler.policy import TAU_PER_SHORT_SERVICE
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.residual_life import Z90
-from clairvoyant_cli.scheduler.starvation import TAU_PER_SHORT_SERVICE
 from predictor.record import PromptView
 from tests.perf.harness import options
 
@@ -58,7 +58,7 @@ CHARS_PER_TOKEN = 4.4
 STEP_GAP_S = 1.0  # a tool's time between two steps of an agent
 NEAREST = 15  # prompts among which one is drawn for an answer length of a trace
 
-BOOST, SHARE = ALL_POLICIES["boost"], tail_rate.SHARE
+BOOST, SHARE = ALL_POLICIES["boost"], policies.SHARE
 POLICIES = {
     "fcfs": (ALL_POLICIES["fcfs"], 1.0),
     "sjf": (ALL_POLICIES["sjf"], 1.0),
@@ -220,7 +220,7 @@ def run(name: str, seeds: int, requests: int, data: Path) -> tuple[str, float, d
         made, predictions = WORKLOADS[name](seed, requests, data)
         taus_s.append(TAU_PER_SHORT_SERVICE * mean_by_class(made)[0])
         for load, (label, (policy, factor)) in product(LOADS, POLICIES.items()):
-            tail_rate.SHARE = SHARE * factor
+            policies.SHARE = SHARE * factor
             workload = at_load(made, load, seed)
             scheduler = Scheduler(policy, servers={"slot": 1}, tau_s=taus_s[-1], capacity=UNBOUNDED)
             ended = SlotSimulation(scheduler, workload, predictions, preemption=RESUMING).run()

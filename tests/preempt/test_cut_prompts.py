@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.preempt.prompts import ASSUMED_KEPT, PromptCuts, share_found
+from clairvoyant_cli.preempt.cut import share_found
 from clairvoyant_cli.proxy.composition import Daemon
+from clairvoyant_cli.proxy.servers.server import ASSUMED_KEPT, PromptCuts
 from clairvoyant_cli.scheduler.policy import MAX_CUTS
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
@@ -221,7 +222,7 @@ async def test_an_unseen_answer_may_have_begun_once_its_prompt_should_be_read(
 
 async def test_it_is_cut_a_few_times_only() -> None:
     async with reading() as (daemon, server, client):
-        daemon.preemption.prompts_of(daemon.pool.first).kept = 0.0
+        daemon.pool.first.traits.prompts.kept = 0.0
         client.send(long(stream=True))
         for number in range(MAX_CUTS):
             await until(daemon, reads)

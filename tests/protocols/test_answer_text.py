@@ -2,7 +2,7 @@
 
 import pytest
 
-from clairvoyant_cli.protocols.answer_text import LOOK_BYTES, SHOWN_CHARS, AnswerText
+from clairvoyant_cli.protocols.usage import LOOK_BYTES, SHOWN_CHARS, AnswerText
 
 STREAMS = {
     "ollama generate": (b'{"response":"Hello","done":false}\n{"response":" you","done":true}\n', "Hello you"),

@@ -21,7 +21,7 @@ from clairvoyant_cli.protocols.conversation import (
     hashed,
     read_conversation,
 )
-from clairvoyant_cli.protocols.long_bodies import MAX_BODY_BYTES
+from clairvoyant_cli.protocols.request_bodies import MAX_BODY_BYTES
 from clairvoyant_cli.scheduler.chain import Chain
 
 TOOLS = [{"type": "function", "function": {"name": "look"}}]

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.backends.adapters import adapter_of
+from clairvoyant_cli.backends.priority import Stamp, Stamping
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.request import Piece
-from clairvoyant_cli.protocols.inject_field import Stamp, Stamping, opening_of
-from clairvoyant_cli.protocols.request_parsing import parse_body
+from clairvoyant_cli.protocols.request_parsing import opening_of, parse_body
 from clairvoyant_cli.protocols.routes import ROUTES
 
 CHAT = ROUTES["/v1/chat/completions"]

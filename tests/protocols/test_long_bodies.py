@@ -18,9 +18,8 @@ from clairvoyant_cli.http import limits
 from clairvoyant_cli.protocols import lenient_json as loose
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION
 from clairvoyant_cli.protocols.lenient_json import fitting
-from clairvoyant_cli.protocols.long_bodies import MAX_BODY_BYTES, LongBody
-from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
 from clairvoyant_cli.protocols.prompt_views import FIRST_MESSAGES, LAST_MESSAGES
+from clairvoyant_cli.protocols.request_bodies import MAX_BODY_BYTES, MAX_NAME_CHARS, LongBody
 from clairvoyant_cli.protocols.request_parsing import (
     MAX_PIECES,
     SLICE_BYTES,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from clairvoyant_cli.protocols.answer_events import Earlier
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import (
@@ -14,7 +15,6 @@ from clairvoyant_cli.protocols.splice import (
     PartError,
     Splice,
 )
-from clairvoyant_cli.protocols.summed_totals import Earlier
 
 
 def sse(event: dict[str, Any]) -> bytes:

@@ -14,7 +14,7 @@ from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests.relay import Relay
-from clairvoyant_cli.proxy.servers.released_slots import SHARED
+from clairvoyant_cli.proxy.requests.serving import SHARED
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.llamacpp_server import LlamaServer, llama_server
@@ -372,7 +372,7 @@ def beside_others(slots: bytes) -> Callable[[str], list[bytes]]:
 
 
 async def test_one_cancel_beside_another_program_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.servers.released_slots.LEAST_STOP_S", 0.05)
+    monkeypatch.setattr("clairvoyant_cli.proxy.requests.serving.LEAST_STOP_S", 0.05)
     busy = answer(b'[{"is_processing": true, "id_task": 5}]')
     async with answering(beside_others(busy)) as url, serving(url) as daemon:
         await until(daemon, lambda s: s.backends[0].state == "up")

@@ -8,8 +8,8 @@ from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.composition import Observer
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.requests.admission import ReadBody
+from clairvoyant_cli.proxy.requests.refusals import Truncations
 from clairvoyant_cli.proxy.requests.serving_rules import ClientLeft
-from clairvoyant_cli.proxy.requests.truncation import Truncations
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.server_cache import USUAL_WEIGHT
 from clairvoyant_cli.state.snapshot import Snapshot

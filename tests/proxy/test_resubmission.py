@@ -13,8 +13,8 @@ import pytest
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Outcome, RequestEnd
-from clairvoyant_cli.proxy.requests import resubmission
-from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
+from clairvoyant_cli.proxy.requests import admission
+from clairvoyant_cli.proxy.requests.admission import Resubmissions
 from clairvoyant_cli.scheduler.chain import Chain
 from tests.fakes.raw_http import RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
@@ -74,7 +74,7 @@ async def test_it_is_new_once_the_place_is_gone_for_another_prompt_or_where_that
         assert await leave_and_return(daemon, other, chat("patience"), chat("patience!")) == ["3", "4"]
     async with occupied(no_keep_place=True) as (daemon, other):
         assert await leave_and_return(daemon, other, chat("patience"), chat("patience")) == ["3", "4"]
-    monkeypatch.setattr(resubmission, "KEPT_S", 0.0)
+    monkeypatch.setattr(admission, "KEPT_S", 0.0)
     async with occupied() as (daemon, other):
         assert await leave_and_return(daemon, other, chat("patience"), chat("patience")) == ["3", "4"]
 
@@ -132,11 +132,11 @@ def test_time_in_which_nothing_waited_adds_no_age() -> None:
 def test_the_places_of_one_principal_do_not_drop_those_of_another() -> None:
     kept = Resubmissions(Journal(time.monotonic))
     left(kept, "ann", 0, 0.0, 1.0)
-    for prompt in range(resubmission.MAX_KEPT + 100):
+    for prompt in range(admission.MAX_KEPT + 100):
         left(kept, "eve", prompt, 1.0, 1.0)
     assert age_of(kept, "ann", 0, 1.0, waiting=1) == 1.0
     assert age_of(kept, "eve", 50, 1.0, waiting=1) is None
-    assert age_of(kept, "eve", resubmission.MAX_KEPT, 1.0, waiting=1) == 0.0
+    assert age_of(kept, "eve", admission.MAX_KEPT, 1.0, waiting=1) == 0.0
 
 
 async def test_the_longest_wait_counts_from_the_request_that_was_sent_again() -> None:

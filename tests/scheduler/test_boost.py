@@ -3,9 +3,16 @@
 import pytest
 
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, boosted
+from clairvoyant_cli.scheduler.policy import (
+    LEAST,
+    POLICIES,
+    SHARE,
+    SPARE,
+    USUAL_RATE,
+    TailRate,
+    boosted,
+)
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.tail_rate import LEAST, SHARE, SPARE, USUAL_RATE, TailRate
 
 
 def waiting(arrival_s: float, cost_s: float) -> Job:

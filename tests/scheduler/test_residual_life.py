@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.residual_life import (
+from clairvoyant_cli.scheduler.job import (
     MIN_SIGMA,
     Z90,
+    Job,
     mean_residual,
     residual_quantile,
     sigma_of,

@@ -27,7 +27,7 @@ from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.arrival_order import Compared
-from clairvoyant_cli.scheduler.starvation import TAU_PER_MU_SHORT, mean_over_slots
+from clairvoyant_cli.scheduler.policy import mean_over_slots
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
 from profiles.records import Comparison, Finished, Profile, place_of
@@ -290,12 +290,10 @@ class StateSaver:
     def _set_tau(self, memory: ServerMemory, model: str) -> None:
         """Set tau for a model: of this server, or with several servers, the mean over all slots."""
         tau_s, source = memory.learner.tau_of(model)
-        mu_short_s = memory.learner.mu_short_of(model)
         if len(self._pool) > 1:
             learners = [(each.slots, self._memories[each.id].learner) for each in self._pool]
-            mu_short_s = mean_over_slots((slots, learner.mu_short_of(model)) for slots, learner in learners)
-            tau_s = TAU_PER_MU_SHORT * mu_short_s
-        if not self.operation.learn_tau(tau_s, mu_short_s, source):
+            tau_s = mean_over_slots((slots, learner.tau_of(model)[0]) for slots, learner in learners)
+        if not self.operation.learn_tau(tau_s, source):
             return
         if self._told_tau.is_news(model, tau_s, self.stats.journal.clock()):
             self.stats.journal.event(logging.INFO, f"tau is {tau_s:.3g} s, from {source}")

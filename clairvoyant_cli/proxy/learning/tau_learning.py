@@ -17,7 +17,7 @@ import msgspec
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.speeds import near
 from clairvoyant_cli.proxy.journal import COALESCE_S
-from clairvoyant_cli.scheduler.starvation import DEFAULT_TAU_S, TAU_PER_MU_SHORT
+from clairvoyant_cli.scheduler.policy import DEFAULT_TAU_S, TAU_PER_MU_SHORT
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile

@@ -52,8 +52,7 @@ class Backlog:
         if scheduler.interactive and samples and now - samples[-1][0] < SAMPLE_S:
             return
         able = scheduler.interactive and not scheduler.paused and any(scheduler.slots.values())
-        rows = scheduler.waiting() if able else ()
-        length = sum(each.interactive and not (each.held or each.parked) for each in rows)
+        length = sum(each.interactive and each.ready for each in scheduler) if able else 0
         if not length:
             samples.clear()
             self._stands = False

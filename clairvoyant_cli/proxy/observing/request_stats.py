@@ -125,6 +125,8 @@ class RequestStats:
         )
         self._predicted.pop(exchange.id, None)
         self._watched.discard(exchange.id)
+        if not log.isEnabledFor(logging.INFO):
+            return
         log.info(
             "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
             "wait=%.3fs ttft=%s total=%.3fs by=%s backend=%s cuts=%d repeats=%d urgency=%s client=%s",

@@ -222,7 +222,7 @@ class SnapshotBuilder:
             if server.status.engine and server.stamps is not None
             else None,
             heeded=self.engines.heeded(server),
-            prompt_stop_s=server.traits.prompt_stop_s,
+            prompt_stop_s=server.traits.prompts.stop_s,
             truncated=server.traits.truncated,
             cut_to=server.traits.cut_to,
             kept_for_s=server.health.given_up_in_s,

@@ -1,16 +1,15 @@
 """The record of a scheduled request: what was asked, the attempts to answer it, and how it ended."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
 
 from clairvoyant_cli.http.upstream import UpstreamConnection
-from clairvoyant_cli.protocols.answer_text import AnswerText
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.splice import Splice
-from clairvoyant_cli.protocols.usage import Totals, UsageReader
+from clairvoyant_cli.protocols.usage import AnswerText, Totals, UsageReader
 from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
 from predictor.record import Prediction
 
@@ -64,7 +63,7 @@ class OutageError(Exception):
     """Every backend has been down for longer than requests are kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Asked:
     """A client's request and its prediction."""
 
@@ -268,7 +267,7 @@ class Exchange:
     def drop_text(self) -> None:
         """Drop the text of request and answer; ended requests keep numbers only."""
         self.asked.parsed.view = None
-        self.asked = replace(self.asked, prompt=None, body=None)
+        self.asked.prompt = self.asked.body = None
         self.task = self.splice = self.answer = None
         if self.attempt is not None:
             self.attempt.usage = self.attempt.connection = None
@@ -277,7 +276,7 @@ class Exchange:
 
     def repredicted(self, prediction: Prediction) -> None:
         """Replace the prediction by a better one, which is shown, judged and learned from."""
-        self.asked = replace(self.asked, prediction=prediction)
+        self.asked.prediction = prediction
         self.reasons = None
 
     def generated(self, now: float) -> int:

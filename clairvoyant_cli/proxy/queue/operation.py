@@ -15,7 +15,7 @@ from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import QUANTUM_TOKENS, in_turns_of, policy_named
+from clairvoyant_cli.scheduler.policy import QUANTUM_TOKENS, TAU_PER_MU_SHORT, in_turns_of, policy_named
 
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
@@ -150,7 +150,7 @@ class Operation:
         """Return to the tau of the flag, or else to the learned one."""
         self.dispatcher.scheduler.tau_s, self.tau_source = self._own_tau
 
-    def learn_tau(self, tau_s: float, mu_short_s: float, source: str) -> bool:
+    def learn_tau(self, tau_s: float, source: str) -> bool:
         """Set a measured or learned tau; False if it was chosen and stays."""
         if self._own_tau[1] not in CHOSEN:
             self._own_tau = tau_s, source
@@ -158,7 +158,7 @@ class Operation:
             return False
         self.dispatcher.scheduler.tau_s = tau_s
         self.tau_source = source
-        self.mu_short_s = mu_short_s
+        self.mu_short_s = tau_s / TAU_PER_MU_SHORT
         return True
 
     def resume(self) -> None:

@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from clairvoyant_cli.backends.priority import OUTDATED, Stamp, Stamping
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, ResponseSink, UpstreamConnection, UpstreamError
 from clairvoyant_cli.preempt.cut import UnfitError
 from clairvoyant_cli.protocols.heartbeat import Joint
-from clairvoyant_cli.protocols.inject_field import OUTDATED, Stamp, Stamping
 from clairvoyant_cli.protocols.splice import PartError, Splice
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
 from clairvoyant_cli.proxy.access.page_fields import PageFields, is_preflight

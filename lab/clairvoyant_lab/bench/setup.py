@@ -29,7 +29,7 @@ from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.proxy.composition import Daemon, Observer
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
-from clairvoyant_cli.scheduler.starvation import tau_from_setting
+from clairvoyant_cli.scheduler.policy import tau_from_setting
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.baselines import ALL_POLICIES
 from clairvoyant_lab.bench.arms import Arm, Knowledge, OraclePredictor

@@ -148,7 +148,7 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
     """Compare the policies and fcfs on a workload of the user's own."""
     import numpy as np
 
-    from clairvoyant_cli.scheduler.starvation import TAU_PER_SHORT_SERVICE, tau_from_setting
+    from clairvoyant_cli.scheduler.policy import TAU_PER_SHORT_SERVICE, tau_from_setting
     from clairvoyant_lab.report import Report, figures
     from clairvoyant_lab.simulator import comparison
     from clairvoyant_lab.simulator.engine import Preemption

@@ -10,7 +10,7 @@ from math import erfc, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from clairvoyant_cli.scheduler.residual_life import Z90
+from clairvoyant_cli.scheduler.job import Z90
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 
 Floats = NDArray[np.float64]

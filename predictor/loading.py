@@ -1,5 +1,6 @@
 """Loads models by name or directory. All functions raise ModelError, with one line that says what to do."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ MODELS = Path(__file__).parent / "models"
 DEFAULT = "default"
 SEMANTIC = "semantic"
 URGENCY = "urgency"
+
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def load_model(model: str | Path | None = None) -> Predictor:
@@ -53,11 +56,18 @@ def load_urgency(model: str | Path | None = None, *, with_encoder: bool = True) 
 
 
 def _import_runtime() -> None:
+    # OpenBLAS reads this once, as numpy is imported. Its threads spin while they wait for each other, so that
+    # learning from an answer takes many times the CPU. Programs started from here are not limited.
+    is_given = BLAS_THREADS in os.environ
+    os.environ.setdefault(BLAS_THREADS, "1")
     try:
         import onnxruntime  # noqa: F401
     except Exception as error:  # a shared library that the system refuses, or half a package
         reason = (str(error) or repr(error)).splitlines()[0]
         raise ModelError(f"ONNX Runtime cannot be loaded ({reason}); install it again") from None
+    finally:
+        if not is_given:
+            del os.environ[BLAS_THREADS]
 
 
 def find_model(model: str | Path | None) -> Path:

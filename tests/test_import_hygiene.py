@@ -1,5 +1,6 @@
 """Import cost: which modules each entry point loads, in a fresh interpreter."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -82,4 +83,15 @@ def test_library_telemetry_is_off() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
+    assert done.stdout.split() == ["1", "False"]
+
+
+def test_learning_takes_one_thread() -> None:
+    code = (
+        "import os, psutil; from predictor import load; from predictor.record import PromptView; p = load(); "
+        "[p.learn(p.predict(PromptView(f'Say {n}')), 30) for n in range(20)]; "
+        "print(psutil.Process().num_threads(), 'OPENBLAS_NUM_THREADS' in os.environ)"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=kept)
     assert done.stdout.split() == ["1", "False"]

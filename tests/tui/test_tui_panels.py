@@ -545,7 +545,7 @@ async def test_a_daemon_that_falls_silent_is_said_to_and_its_times_stand_still()
         app.take(busy())
         assert "no news" not in text_of(header.header(app.view(), 120, 1))
         assert [drift_s for drift_s, _ in told] == [1.0, 1.9, 2.0, 2.0, 2.0]
-        assert all(words.startswith("● All well") for _, words in told[:2])
+        assert all(words.startswith("● Busy") for _, words in told[:2])
         assert [words for _, words in told[2:]] == ["no news for 2 s", "no news for 4 s", "no news for 14 s"]
         while app._every_s < 2.0:  # states that are asked for seldom are waited for longer
             app.action_interval()

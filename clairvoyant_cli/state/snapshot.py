@@ -228,7 +228,6 @@ class LoadedModel:
     size_bytes: int | None = None
     vram_bytes: int | None = None
     context: int | None = None
-    expires_at: float | None = None
     digest: str = ""
 
 

@@ -17,7 +17,6 @@ from clairvoyant_cli.state.snapshot import (
     EngineState,
     FinishedRequest,
     GainState,
-    LoadedModel,
     Percentiles,
     QueuedRequest,
     RunningRequest,
@@ -411,7 +410,6 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
         (models.body, server(state="odd", standing="draining"), (39, 5), "? local  odd   draining"),
         (models.body, server(self_test="self-test: 8 of 24"), (60, 5), "\n  self-test: 8 of 24|ctx 8192"),
         (models.body, server(models=()), (39, 5), "no model loaded"),
-        (models.body, server(models=(LoadedModel("m", 5 << 30, expires_at=1.0),)), (39, 5), "5.0G|overdue"),
         (
             models.body,
             server(engine=EngineState(8, 40, 2, 0.5)),

@@ -1,7 +1,7 @@
 """The place of each waiting job and the reason, from the scheduler's own decision at one moment.
 
-The job that would start now is first, the others follow in the order of their starts, were none to age. Each
-has its place under first-come-first-served beside it, by the same predictions.
+The job that would start now is first, the others follow in the order of their predicted starts. Each has its
+place under first-come-first-served beside it, by the same predictions.
 """
 
 from bisect import bisect_right
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
+from math import inf
 from typing import overload
 
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
@@ -56,8 +57,8 @@ class Standings(Sequence[Standing]):
     """The standings of the waiting jobs, the next to start first; held ones last. Each is computed on access:
     a screen shows few of thousands.
 
-    `jobs` are the jobs in this order; `work_s` is the predicted work of waiting and running jobs in
-    seconds. Later changes of the queue are not reflected.
+    `jobs` are the jobs in the order of the policy; `work_s` is the predicted work of waiting and running
+    jobs in seconds. Later changes of the queue are not reflected.
     """
 
     def __init__(
@@ -89,6 +90,8 @@ class Standings(Sequence[Standing]):
         for place_fcfs, place in enumerate(by_arrival):
             self._place_fcfs[place] = place_fcfs
         self._starts = StartForecast(scheduler, self.jobs, now)
+        self._by_start: list[tuple[int, Job]] = []  # the place of each job in `jobs`, in order of the starts
+        self._known = 0  # how many of them are
         self._ranges = ranges or ForecastRanges()
         self._ranges.look(scheduler, now)
 
@@ -106,9 +109,24 @@ class Standings(Sequence[Standing]):
     def __getitem__(self, at: slice) -> "list[Standing]": ...
     def __getitem__(self, at: int | slice) -> "Standing | list[Standing]":
         if isinstance(at, slice):
-            return [self[place] for place in range(*at.indices(len(self)))]
-        job = self.jobs[at]
-        place = at % len(self.jobs)
+            numbers = range(*at.indices(len(self)))
+            self._order(max(numbers, default=-1) + 1)
+            return [self._standing(number) for number in numbers]
+        self._order(len(self))
+        return self._standing(range(len(self))[at])
+
+    def _order(self, number: int) -> None:
+        """Order the jobs by their starts, as far as this number of the first."""
+        if self._known < number:
+            starts = self._starts.first(number)
+            places = list(enumerate(self.jobs))
+            if self.jobs[0] in starts:
+                starts[self.jobs[0]] = 0.0  # the scheduler has chosen it
+            places.sort(key=lambda each: starts.get(each[1], inf))
+            self._by_start, self._known = places, number
+
+    def _standing(self, number: int) -> Standing:
+        place, job = self._by_start[number]
         tau_s = self._tau_s(job)
         late_s = None if tau_s is None else self._now - job.arrival_s - tau_s
         wait = None if self._scheduler.paused else self._starts.of(job)
@@ -120,7 +138,7 @@ class Standings(Sequence[Standing]):
         return Standing(
             job,
             self._cause(job, late_s if place else None),
-            place + 1,
+            number + 1,
             job is self._by_guard,
             start,
             None if wait is None else wait.ahead,
@@ -136,6 +154,11 @@ class Standings(Sequence[Standing]):
         if job.held or job.background_levels or not self._scheduler.policy.guarded:
             return None
         return self._scheduler.tau_of(job.client)
+
+    @property
+    def late(self) -> int:
+        """How many are past their tau."""
+        return self._later_than(0.0)
 
     def _later_than(self, late_s: float) -> int:
         if self._latest is None:

@@ -69,10 +69,20 @@ class StartForecast:
         if not self._scheduler.takers(job):
             return None
         while job not in self._found:
-            following = next(self._order)
-            if following not in self._found and self._scheduler.takers(following):
-                self._start_until(following)
+            self._follow(next(self._order))
         return self._found[job]
+
+    def first(self, number: int) -> dict[Job, float]:
+        """Return the median seconds until at least this number of jobs start, of all that can."""
+        for following in self._order:
+            self._follow(following)
+            if len(self._found) >= number:
+                break
+        return {job: wait.mid_s for job, wait in self._found.items()}
+
+    def _follow(self, job: Job) -> None:
+        if job not in self._found and self._scheduler.takers(job):
+            self._start_until(job)
 
     def _start_until(self, job: Job) -> None:
         """Start a job, and before it those that the guard would start first."""

@@ -229,7 +229,6 @@ class LoadedModel:
     size_bytes: int | None = None
     vram_bytes: int | None = None
     context: int | None = None
-    expires_at: float | None = None
     digest: str = ""
 
 
@@ -349,6 +348,7 @@ class WaitingState:
     stranded: int = 0  # those that no server that is up can take
     refused_in_s: float | None = None  # when the first of those is refused
     backlog_s: float | None = None  # how long it has had requests without becoming shorter; None if it does
+    late: int = 0  # those past their tau
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from heapq import heapreplace
+from math import inf
 
 from clairvoyant_lab.replay.engine import digest
 
@@ -59,13 +60,17 @@ class Watched(Scene[Client]):
 
     deeds: tuple[str, ...] = ()
     looks: list[Snapshot] = field(default_factory=list)
+    looked_s: list[float] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     ends: dict[str, tuple[Exchange, RequestEnd]] = field(default_factory=dict)
     _prompts: dict[str, str] = field(default_factory=dict)
 
-    async def run(self, requests: int, rho: float) -> None:
-        """Have clients come at a utilisation, make trouble, and look at random moments."""
+    async def run(self, requests: int, rho: float, *, burst: bool = False, lost: str = "") -> None:
+        """Have clients come at a utilisation or in one burst, make trouble, and look at random moments. The
+        server `lost` fails from time to time.
+        """
         trouble = [self._operator(), *map(self._outages, self.backends.values())] if self.deeds else []
+        trouble += [self._outages(self.backends[lost])] if lost else []
         others = asyncio.gather(self._watch(), *trouble)
         tokens = sum(sum(each) / 2 for each in LENGTHS) / len(LENGTHS)
         slots = sum(each.engine.slots for each in self.backends.values())
@@ -76,7 +81,9 @@ class Watched(Scene[Client]):
                 client = Client(number, random.Random(f"{self.rng.random()}"))
                 self.visitors[client.prompt] = client
                 visits.append(asyncio.create_task(self.comes(client)))
-                await asyncio.sleep(self.rng.expovariate(rate) * self.rng.choice((0.1, 1.9)))
+                await asyncio.sleep(
+                    0.0 if burst else self.rng.expovariate(rate) * self.rng.choice((0.1, 1.9))
+                )
             await asyncio.gather(*visits)
             self.over = True
             await others
@@ -130,6 +137,7 @@ class Watched(Scene[Client]):
         published = decode(encode(self.daemon.snapshot()))
         self.looks.append(published)
         now = asyncio.get_running_loop().time()
+        self.looked_s.append(now)
         self.faults += [f"at {now:.3f} s: {fault}" for fault in self._differences(published, now)]
 
     def _differences(self, state: Snapshot, now: float) -> Iterator[str]:
@@ -163,6 +171,8 @@ class Watched(Scene[Client]):
             yield f"paused, and the sentence is {state.verdict.text!r}"
         if "All well" in state.verdict.text and all(each.state == "down" for each in state.backends):
             yield "all well without a server"
+        if state.verdict.level == "good" and any(row.tau_s and row.age_s > row.tau_s for row in state.queue):
+            yield f"a request is past tau, and the sentence is {state.verdict.text!r}"
 
     @property
     def _was_killed(self) -> bool:
@@ -245,9 +255,19 @@ class Watched(Scene[Client]):
     def gain(self) -> GainState:
         return self.looks[-1].gain
 
-    def saved_s(self) -> float:
-        """Return what the real order saved over order of arrival, from the clients' times and the journals
-        alone. Only of one server without trouble.
+    def next_starts(self) -> Iterator[tuple[str, str]]:
+        """Yield of each look the request with rank 1 and the one that started next, if it waited then."""
+        starts = sorted(
+            (part.granted_s, ident) for ident, (each, _) in self.ends.items() for part in each.attempts
+        )
+        for at_s, look in zip(self.looked_s, self.looks, strict=True):
+            ident = next((ident for granted_s, ident in starts if granted_s > at_s), "")
+            if any(row.id == ident for row in look.queue):
+                yield look.queue[0].id, ident
+
+    def saved_s(self, until_s: float = inf) -> float:
+        """Return what the real order saved over order of arrival, of the answers that ended until then, from
+        the clients' times and the journals alone. Only of one server without trouble.
         """
         (backend,) = self.backends.values()
         free = [0.0] * backend.engine.slots
@@ -256,7 +276,8 @@ class Watched(Scene[Client]):
             (service,) = self._services(client)
             start_s = max(client.sent_s, free[0])
             heapreplace(free, start_s + (service.ended_s or 0.0) - (service.started_s or 0.0))
-            saved_s += start_s - (service.started_s or 0.0)
+            if (service.ended_s or 0.0) <= until_s:
+                saved_s += start_s - (service.started_s or 0.0)
         return saved_s
 
 

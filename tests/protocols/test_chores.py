@@ -49,6 +49,7 @@ def test_a_chore_is_known_by_the_session_that_it_claims() -> None:
 def test_only_background_chores_give_way() -> None:
     behind = {name for name, chore in BY_NAME.items() if not chore.interactive}
     assert behind == {
+        "batch",
         "title_generation",
         "tags_generation",
         "follow_up_generation",

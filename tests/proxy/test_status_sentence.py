@@ -36,7 +36,7 @@ def _late(state: Snapshot) -> Snapshot:
     [
         (_in_need(_crowded(busy()), 14.0, heeded=True), "alert", "of level 0 has waited 14 s (target 10 s)"),
         (_in_need(_crowded(busy()), 14.0, heeded=False), "alert", "Overloaded: 4,600 waiting, 3 h to clear"),
-        (_in_need(busy(), 9.0, heeded=True), "good", "All well"),
+        (_in_need(busy(), 9.0, heeded=True), "good", "Busy"),
         (_late(busy()), "alert", "ttft-p95=2s missed: 12% of recent requests were late"),
         (_late(_crowded(busy())), "alert", "Overloaded"),
         (replace(_in_need(busy(), 14.0, heeded=True), mode="paused"), "note", "Paused by an operator"),
@@ -109,8 +109,8 @@ def test_an_outage_says_what_will_happen_and_when(
     [
         ((50.0, 30.0, 1.0), "Starvation guard active: it promoted 3 requests in the last minute"),
         ((110.0, 80.0, 55.0), "Starvation guard active: it promoted 1 request in the last minute"),
-        ((150.0, 140.0, 65.0), "All well: 16 waiting, 70 s to clear"),
-        ((70.0, 30.0, 1.0), "All well: 16 waiting, 70 s to clear"),
+        ((150.0, 140.0, 65.0), "Busy: 16 waiting, 70 s to clear"),
+        ((70.0, 30.0, 1.0), "Busy: 16 waiting, 70 s to clear"),
     ],
 )
 def test_all_is_not_well_for_a_minute_after_three_promotions_within_one(
@@ -122,11 +122,23 @@ def test_all_is_not_well_for_a_minute_after_three_promotions_within_one(
     assert verdict(replace(state, tau=tau)).text == text
 
 
-def test_a_standing_queue_is_not_well() -> None:
-    state = replace(busy(), waiting=WaitingState(12, clear_s=40.0, backlog_s=840.0), queue=())
-    said = verdict(state)
-    assert said.level == "warn"
-    assert said.text == "Backlog for 14 min: 12 waiting and not getting fewer, 40 s to clear"
+@pytest.mark.parametrize(
+    ("waiting", "level", "text"),
+    [
+        (WaitingState(12, clear_s=40.0, backlog_s=840.0), "good", "All well: 12 waiting, 40 s to clear"),
+        (WaitingState(12, clear_s=40.0, late=1), "warn", "Late: 1 of 12 waiting is past tau, 40 s to clear"),
+        (
+            WaitingState(12, clear_s=70.0, backlog_s=840.0, late=6),
+            "warn",
+            "Backlog for 14 min: 12 waiting and not getting fewer, 70 s to clear",
+        ),
+    ],
+)
+def test_a_queue_is_judged_by_arrivals_against_service_and_by_who_is_late(
+    waiting: WaitingState, level: str, text: str
+) -> None:
+    said = verdict(replace(busy(), waiting=waiting, queue=()))
+    assert (said.level, said.text) == (level, text)
 
 
 def test_a_pause_does_not_hide_that_no_server_is_there() -> None:
@@ -140,7 +152,7 @@ def test_all_is_not_well_while_each_request_fails() -> None:
     failed = [replace(each, outcome="upstream_error", backend="ollama") for each in state.recent[-5:]]
     text = "The last 5 requests failed on ollama: see recent and log"
     assert verdict(replace(state, recent=tuple(failed))).text == text
-    assert verdict(replace(state, recent=(*failed[1:], state.recent[-1]))).text.startswith("All well")
+    assert verdict(replace(state, recent=(*failed[1:], state.recent[-1]))).text.startswith("Busy")
     assert verdict(replace(state, recent=tuple(failed), taken_at=state.taken_at + 70.0)).text.startswith(
-        "All"
+        "Busy"
     )

@@ -70,10 +70,10 @@ def test_only_the_job_started_by_the_guard_has_cause_guard() -> None:
     found = standing(waiting("sjf", jobs, tau_s=10.0), 12.5)
     assert [(each.cause, each.rank, each.overdue_more) for each in (found[n] for n in "01234")] == [
         (Cause.GUARD, 1, 0),
-        (Cause.GUARD, 5, 1),
-        (Cause.GUARD, 4, 2),
-        (Cause.SIZE, 3, 0),
-        (Cause.SIZE, 2, 0),
+        (Cause.GUARD, 2, 1),
+        (Cause.GUARD, 3, 2),
+        (Cause.SIZE, 5, 0),
+        (Cause.SIZE, 4, 0),
     ]
     assert [each.by_guard for each in (found[n] for n in "012")] == [True, False, False]
     assert found["4"].overdue_s == pytest.approx(-1.5)

@@ -415,8 +415,8 @@ def _backend(now: float, busy: int) -> BackendState:
         busy=busy,
         version="0.12.6",
         models=(
-            LoadedModel("llama3.1:8b", int(5.9 * GIB), int(5.9 * GIB), 8192, now + 254.0),
-            LoadedModel("qwen2.5-coder:7b", int(5.2 * GIB), int(4.4 * GIB), 16384, now + 288.0),
+            LoadedModel("llama3.1:8b", int(5.9 * GIB), int(5.9 * GIB), 8192),
+            LoadedModel("qwen2.5-coder:7b", int(5.2 * GIB), int(4.4 * GIB), 16384),
         ),
         decode_tokens_per_s=TOKENS_PER_S,
         prefill_tokens_per_s=2400.0,

@@ -20,6 +20,7 @@ from tui.keys import KEYS
 from tui.palette import THEMES
 from tui.screens.dialogs import Choose, Confirm, Prompt
 from tui.screens.pages import PageScreen
+from tui.widgets.table import Table
 
 ON_REQUESTS = ("x", "ctrl+k", "t", "H", "plus", "minus", "U")
 
@@ -372,6 +373,17 @@ async def test_the_cursor_moves_by_rows_pages_and_ends() -> None:
         last, page, half = len(ids) - 1, at[4], at[8]
         assert page > half > 0
         assert at == [0, 1, 0, 0, page, 0, page, 0, half, 0, last, 0, last, last, last - 1, 0, 0]
+
+
+async def test_ended_requests_are_followed_again_once_another_panel_has_the_focus() -> None:
+    async with bench() as it:
+        recent = it.board.query_one("#recent", Table)
+        await it.press("7", "G")
+        assert recent.current is recent.rows[-1]
+        await it.press("2")
+        it.app.take(it.snapshot)
+        await it.press()
+        assert (recent.current, recent._top) == (None, 0)
 
 
 async def test_the_cursor_follows_its_request() -> None:

@@ -17,7 +17,6 @@ from clairvoyant_cli.state.snapshot import (
     EngineState,
     FinishedRequest,
     GainState,
-    LoadedModel,
     Percentiles,
     QueuedRequest,
     RunningRequest,
@@ -409,7 +408,6 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
         (models.body, server(state="odd", standing="draining"), (39, 5), "? local  odd   draining"),
         (models.body, server(self_test="self-test: 8 of 24"), (60, 5), "\n  self-test: 8 of 24|ctx 8192"),
         (models.body, server(models=()), (39, 5), "no model loaded"),
-        (models.body, server(models=(LoadedModel("m", 5 << 30, expires_at=1.0),)), (39, 5), "5.0G|overdue"),
         (
             models.body,
             server(engine=EngineState(8, 40, 2, 0.5)),
@@ -543,7 +541,7 @@ async def test_a_daemon_that_falls_silent_is_said_to_and_its_times_stand_still()
         app.take(busy())
         assert "no news" not in text_of(header.header(app.view(), 120, 1))
         assert [drift_s for drift_s, _ in told] == [1.0, 1.9, 2.0, 2.0, 2.0]
-        assert all(words.startswith("● All well") for _, words in told[:2])
+        assert all(words.startswith("● Busy") for _, words in told[:2])
         assert [words for _, words in told[2:]] == ["no news for 2 s", "no news for 4 s", "no news for 14 s"]
         while app._every_s < 2.0:  # states that are asked for seldom are waited for longer
             app.action_interval()

@@ -22,10 +22,12 @@ WITHOUT_TROUBLE = (("boost", 1), ("boost", 2), ("sjf", 1))
 WITH_TROUBLE = (("fcfs", 1, 1), ("fcfs", 1, 2), ("sjf", 2, 1), ("boost", 1, 2))
 
 
-def seen(policy: str, seed: int, **how: object) -> Watched:
+def seen(
+    policy: str, seed: int, requests: int = REQUESTS, *, burst: bool = False, lost: str = "", **how: object
+) -> Watched:
     async def run() -> Watched:
         async with watched(policy, seed, **how) as schedule:  # type: ignore[arg-type]
-            await schedule.run(REQUESTS, RHO)
+            await schedule.run(requests, RHO, burst=burst, lost=lost)
         return schedule
 
     schedule = run_virtually(run())
@@ -61,6 +63,27 @@ def test_the_saving_is_that_of_the_clients_times(policy: str, slots: int) -> Non
 @pytest.mark.parametrize(("policy", "servers", "slots"), WITH_TROUBLE)
 def test_the_state_agrees_with_servers_and_clients_in_trouble(policy: str, servers: int, slots: int) -> None:
     check_trouble(policy, servers, slots, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("requests", "load"),
+    [(37, {"burst": True}), (60, {}), (60, {"servers": 5, "lost": "w3"})],
+    ids=["burst", "poisson", "outage"],
+)
+def test_verdict_headline_and_ranks_hold_at_each_moment(requests: int, load: dict[str, Any]) -> None:
+    """The sentence is checked beside each look: nothing is well while a request is past tau."""
+    schedule = seen("boost", 1, requests, **load)
+    if "lost" not in load:
+        for at_s, look in zip(schedule.looked_s, schedule.looks, strict=True):
+            saved_s = look.gain.saved_today_s
+            if look.gain.settled and abs(saved_s) > 1.0:
+                assert saved_s * schedule.saved_s(at_s) > 0.0, (at_s, saved_s)
+        starts = [*schedule.next_starts()]
+        # Until a slot is free, another may come or pass tau.
+        assert sum(first == started for first, started in starts) >= 0.9 * len(starts) > 0, starts
+    sentences = [look.verdict.text for look in schedule.looks]
+    if "burst" in load:
+        assert not any("Backlog" in each for each in sentences), sentences
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))

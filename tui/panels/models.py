@@ -1,8 +1,8 @@
 """Draws the servers and their loaded models."""
 
 from clairvoyant_cli.state.snapshot import BackendState, EngineState, LoadedModel
-from tui.formatting import bar, count, duration, rate, size
-from tui.styled_text import Line, Tone, cell, ends
+from tui.formatting import bar, count, rate, size
+from tui.styled_text import Line, Tone, ends
 from tui.view_state import ViewState
 
 _STATE: dict[str, tuple[str, Tone]] = {"up": ("●", "good"), "loading": ("◐", "warn"), "down": ("○", "alert")}
@@ -19,7 +19,7 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
         lines.append(_backend(backend, width))
         if backend.self_test:
             lines.append(Line(f"  {backend.self_test}", "soft"))
-        lines += [_model(model, view.now, width) for model in backend.models]
+        lines += [_model(model, width) for model in backend.models]
         if backend.engine is not None:
             lines.append(_engine(backend.engine, width))
         elif backend.state == "up" and not backend.models:
@@ -50,7 +50,7 @@ def _engine(engine: EngineState, width: int) -> Line:
     return ends(line, right, width)
 
 
-def _model(model: LoadedModel, now: float, width: int) -> Line:
+def _model(model: LoadedModel, width: int) -> Line:
     right = Line()
     if model.vram_bytes is not None and model.size_bytes:
         right = bar(model.vram_bytes / model.size_bytes, 4).add(f" {size(model.vram_bytes)}")
@@ -58,8 +58,4 @@ def _model(model: LoadedModel, now: float, width: int) -> Line:
         right = Line(size(model.size_bytes))
     if model.context and width >= 60:
         right.add(f"  ctx {model.context}", "soft")
-    if model.expires_at is not None:
-        left_s = model.expires_at - now
-        text = f" {duration(left_s)} left" if left_s > 0 else " overdue"
-        right.add(cell(text, 12, right=True), "soft" if left_s > 0 else "warn")
     return ends(Line("  ").add(model.name), right, width)

@@ -18,7 +18,8 @@ _RULE = 3  # cells of it that are always seen
 
 class Table(Panel):
     """Rows with a cursor. It stays on the request that it was moved to. Before that, and once that request
-    has left the table, it is on none, so that no key acts on a request that nobody chose.
+    has left the table, it is on none, so that no key acts on a request that nobody chose. Ended
+    requests come at the top: without the focus, their table shows the first ones.
     """
 
     def __init__(self, name: str, grid: Grid[Any], facts: Facts = lambda view: Line()) -> None:
@@ -40,6 +41,9 @@ class Table(Panel):
 
     def _arrange(self, view: ViewState) -> None:
         rows = self.grid.rows(view)
+        left = self.screen.focused not in (None, self)  # None while the terminal has no focus
+        if self.panel == "recent" and left and not self.marks:
+            self._cursor, self._cursor_id, self._top = 0, "", 0
         self.rows, self._sent = self.grid.select(rows, self.sort, self.filter), len(rows)
         if self.marks:
             here = {row.id: row for row in self.rows}
@@ -81,6 +85,7 @@ class Table(Panel):
         rows = self.size.height - _HEADING
         if len(self.rows) > rows > 0:
             last = min(len(self.rows), self._top + rows)
+            below.add(f" ▲ {self._top:,}" if self._top else "", "accent")
             below.add(f" {self._top + 1:,}-{last:,} of {len(self.rows):,} ", "soft")
         room = self.size.width - self._label(self.panel).width - _RULE
         if kept.width + own.width + below.width <= room:

@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
@@ -26,13 +27,17 @@ thousand whole prompts would be megabytes, several times a second.
 
 SAMPLE_S = 10.0
 STANDS_S = 180.0
-"""A queue that is not shorter than so long ago, and was never empty since, is a backlog."""
+"""The time over which arrivals are compared with service."""
+
+HELD_SHARE = 0.8
+"""A backlog is over once the queue is shorter than this share of what it was."""
 
 
 @dataclass(slots=True)
 class Backlog:
-    """How long the queue has stood, from samples of its length. Held and background requests and parked
-    sessions do not count, nor time during which nothing could start. It stands until it has halved.
+    """How long as many requests have arrived as were served, from samples of the queue's length: its mean
+    over the last minute is not below those of the two minutes before. Held and background requests and
+    parked sessions do not count, nor time during which nothing could start.
     """
 
     scheduler: Scheduler
@@ -43,7 +48,7 @@ class Backlog:
 
     @property
     def stands_for_s(self) -> float | None:
-        """Seconds since the queue was last empty; None if it was short ago, or if it gets shorter."""
+        """Seconds since the queue was last empty; None if that was a short time ago, or it gets shorter."""
         return self.clock() - self._since_s if self._stands else None
 
     def look(self) -> None:
@@ -62,9 +67,11 @@ class Backlog:
         samples.append((now, length))
         while len(samples) > 1 and samples[1][0] <= now - STANDS_S:
             samples.popleft()
-        then_s, before = samples[0]
-        if now - then_s >= STANDS_S:
-            self._stands = length >= before or (self._stands and 2 * length > before)
+        if now - samples[0][0] >= STANDS_S:
+            lengths = [length for _, length in samples]
+            third = max(1, len(lengths) // 3)
+            before = max(fmean(lengths[:third]), fmean(lengths[third:-third] or lengths[:third]))
+            self._stands = fmean(lengths[-third:]) >= before * (HELD_SHARE if self._stands else 1.0)
 
 
 @dataclass(slots=True)
@@ -87,6 +94,19 @@ class WaitingRows:
         self.standings = Standings(dispatcher.scheduler, self.now, work_s, slots, self.ranges)
         self.exchanges = [dispatcher.live[job.id] for job in self.standings.jobs]
 
+    def _clear_s(self) -> float:
+        """Return the predicted work, and at least the tokens left at the speed of the answers that run."""
+        work_s, running = self.standings.work_s, self.operation.dispatcher.scheduler.running.values()
+        tokens = decoding_s = 0.0
+        for attempt in (each.attempt for each in self.operation.dispatcher.live.values()):
+            if attempt is not None and attempt.first_byte_s is not None and attempt.tokens > 1:
+                tokens += attempt.tokens
+                decoding_s += self.now - attempt.first_byte_s
+        if tokens and decoding_s > 1.0:
+            left = sum(max(job.tokens - job.done_tokens, 0.0) for job in (*self.standings.jobs, *running))
+            work_s = max(work_s, left * decoding_s / tokens)
+        return work_s / max(1, self.pool.at_once)
+
     def totals(self) -> WaitingState:
         """Return the totals of the whole queue; those stranded if a server is away."""
         entries = self.standings.jobs
@@ -100,7 +120,8 @@ class WaitingRows:
             short=classes["short"],
             medium=classes["medium"],
             long=classes["long"],
-            clear_s=self.standings.work_s / max(1, self.pool.at_once),
+            clear_s=self._clear_s(),
+            late=self.standings.late,
             stranded=len(refused_s),
             refused_in_s=min(refused_s, default=None),
         )
@@ -109,10 +130,15 @@ class WaitingRows:
         return self.pool.refused_in_s(exchange, self.operation.patience_s(exchange))
 
     def state(self, number: int) -> tuple[QueuedRequest, ...]:
-        return tuple(map(self._row, self.exchanges[:number], self.standings[:number]))
+        return tuple(map(self._row, self.standings[:number]))
 
-    def _row(self, exchange: Exchange, standing: Standing) -> QueuedRequest:
-        job, parsed = standing.job, exchange.asked.parsed
+    def first(self, number: int) -> list[Exchange]:
+        """Return the requests that start first."""
+        return [self.operation.dispatcher.live[each.job.id] for each in self.standings[:number]]
+
+    def _row(self, standing: Standing) -> QueuedRequest:
+        job, exchange = standing.job, self.operation.dispatcher.live[standing.job.id]
+        parsed = exchange.asked.parsed
         low_s, eta_s, high_s = standing.start or (None, None, None)
         return QueuedRequest(
             **self.stats.common(exchange),

@@ -110,7 +110,7 @@ class SnapshotBuilder:
         now = stats.journal.clock()
         utilisation_s = min(UTILISATION_S, max(1.0, now - self.started_s))
         waiting = WaitingRows(operation, self.pool, stats, now, self.ranges)
-        for exchange in waiting.exchanges[:EXPLAINED] if explains else ():
+        for exchange in waiting.first(EXPLAINED) if explains else ():
             self._explain(exchange, now)
         live = operation.dispatcher.live.values()
         granted_s = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]

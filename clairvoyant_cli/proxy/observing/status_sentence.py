@@ -9,9 +9,8 @@ from clairvoyant_cli.state.snapshot import Snapshot, StatusLine
 LONG_BACKLOG_S = 600.0
 """A queue that takes this long to clear is overload."""
 
-BACKLOG_S = 60.0
-BUSY_SHARE = 0.95
-"""So is a queue of a minute while the slots are busy all the time: it does not clear by itself."""
+BUSY_S = 60.0
+"""A queue that clears sooner does not have to be watched."""
 
 FULL_SHARE = 0.9
 
@@ -24,8 +23,8 @@ OFTEN, OFTEN_S = 3, 60.0
 
 def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
     """Return the first that holds: stopped or paused, no server, an urgent request late, overload, service
-    level missed, a server or the predictor impaired, each request fails, tau promotes many, the queue does
-    not get shorter, sessions that take turns, all well.
+    level missed, a server or the predictor impaired, each request fails, as many arrive as are served,
+    some are past tau or were just promoted, sessions that take turns, busy, all well.
     """
     return next(
         chain(
@@ -84,10 +83,8 @@ def _overdue(state: Snapshot) -> Iterator[StatusLine]:
     if urgency.heeded and urgency.target_s is not None and longest_s > urgency.target_s:
         target = span(urgency.target_s)
         yield StatusLine("alert", f"A request of level 0 has waited {span(longest_s)} (target {target})")
-    clear_s = state.waiting.clear_s
-    stays = clear_s >= BACKLOG_S and (state.utilisation or 0.0) >= BUSY_SHARE
     full = state.waits >= FULL_SHARE * state.queue_capacity
-    if state.waits and (full or stays or clear_s >= LONG_BACKLOG_S):
+    if state.waits and (full or state.waiting.clear_s >= LONG_BACKLOG_S):
         text = f"Overloaded: {state.waits:,} waiting{_clears(state)}"
         text += ", the queue is full" * (state.waits >= state.queue_capacity)
         yield StatusLine("alert", text)
@@ -120,15 +117,19 @@ def _failing(state: Snapshot) -> Iterator[StatusLine]:
 
 
 def _fairness(state: Snapshot) -> Iterator[StatusLine]:
-    """Tau or a backlog disturbs the order; sessions take turns."""
-    recent, stands_s = state.tau.recent, state.waiting.backlog_s
+    """Requests arrive as fast as they are served; some are late now, or were; sessions take turns."""
+    recent, waiting = state.tau.recent, state.waiting
+    stands_s, late = waiting.backlog_s, waiting.late
+    if stands_s is not None and (late or waiting.clear_s >= BUSY_S):
+        text = f"Backlog for {span(stands_s)}: {state.waits:,} waiting and not getting fewer{_clears(state)}"
+        yield StatusLine("warn", text)
+    if late:
+        late_ones = f"{late:,} of {state.waits:,} waiting {'is' if late == 1 else 'are'} past tau"
+        yield StatusLine("warn", f"Late: {late_ones}{_clears(state)}")
     rows = zip(recent, recent[OFTEN - 1 :], strict=False)
     if any(last - first <= OFTEN_S and state.taken_at - last <= OFTEN_S for first, last in rows):
         started = plural(state.tau.firings_last_minute, "request")
         yield StatusLine("warn", f"Starvation guard active: it promoted {started} in the last minute")
-    if stands_s is not None:
-        text = f"Backlog for {span(stands_s)}: {state.waits:,} waiting and not getting fewer{_clears(state)}"
-        yield StatusLine("warn", text)
     if state.sessions.summary:
         yield StatusLine("good", state.sessions.summary)
 
@@ -136,7 +137,8 @@ def _fairness(state: Snapshot) -> Iterator[StatusLine]:
 def _well(state: Snapshot) -> Iterator[StatusLine]:
     held = f", {state.waiting.held:,} of them held" if state.waiting.held else ""
     waiting = f"{state.waits:,} waiting{held}{_clears(state)}" if state.waits else "none waiting"
-    yield StatusLine("good", f"All well: {waiting}")
+    well = "Busy" if state.waits and state.waiting.clear_s >= BUSY_S else "All well"
+    yield StatusLine("good", f"{well}: {waiting}")
 
 
 def _clears(state: Snapshot) -> str:

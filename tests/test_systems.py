@@ -20,6 +20,7 @@ ASKED = re.compile(
 )
 MAY_ASK = {
     "clairvoyant_cli/system.py": "that is what it is for",
+    "clairvoyant_cli/proxy/access/programs.py": "which process has a socket",
     "profiles/host.py": "what the machine is called",
     "tui/hardware/collect.py": "whose GPU is read",
 }

@@ -4,7 +4,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anthropic
 import ollama
@@ -12,6 +13,7 @@ import openai
 import pytest
 from clairvoyant_lab.virtual_time import run_virtually
 
+from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests import heartbeat
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
@@ -234,3 +236,21 @@ async def test_a_client_gets_its_own_words_when_the_operator_stops_its_request()
         state = await until(daemon, lambda s: len(s.queue) == 1)
         daemon.dispatcher.cancel(state.queue[0].id)
         assert "canceled by the operator" in str(events(await chunked_rest(client))[-1])
+
+
+async def test_an_answer_that_is_cut_twice_gets_nothing_once_it_has_stopped() -> None:
+    sent = list[bytes]()
+    connection = SimpleNamespace(send_body=sent.append)
+    request, parsed = SimpleNamespace(connection=connection, complete=True), SimpleNamespace(view=None)
+    asked = SimpleNamespace(parsed=parsed, route=SimpleNamespace(work=Work.GENERATE))
+    beats = heartbeat.Heartbeat(
+        cast(Any, SimpleNamespace(asked=asked)), cast(Any, request), cast(Any, None), None
+    )
+    beats.suspend(b"first")
+    beats.suspend(b"second")  # it was cut again before any more of it came
+    beats.stop()
+    timers = asyncio.get_running_loop()
+    later = timers.create_future()
+    timers.call_later(3 * heartbeat.SUSPENDED_EVERY_S, later.set_result, None)
+    await later
+    assert sent == []

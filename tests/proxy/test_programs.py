@@ -1,5 +1,6 @@
 """The programs of this machine as its clients, where there are no keys."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from clairvoyant_cli.proxy.access.programs import (
     find_programs,
     program_of,
 )
-from tests.fakes.raw_http import raw_client
+from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import asked
 from tests.proxy.test_clients import chat, occupied, secret
 
@@ -33,7 +34,6 @@ CONNECTS = "import socket, sys; s = socket.create_connection((sys.argv[1], int(s
         ("/usr/bin/curl -s http://127.0.0.1", "curl"),
         ("python3.12 -W ignore -u /home/ann/jobs/nightly.py --all", "nightly.py"),
         ("/venv/bin/python /venv/bin/open-webui serve", "open-webui"),
-        ("python -m homeassistant --config /config", "homeassistant"),
         ("python3 -c pass", "python3"),
         ("python3", "python3"),
         ("node /usr/lib/node_modules/@anthropic-ai/claude-code/cli.js", "claude-code"),
@@ -48,6 +48,11 @@ CONNECTS = "import socket, sys; s = socket.create_connection((sys.argv[1], int(s
 def test_a_program_is_named_by_its_command_line(words: str, name: str | None) -> None:
     found = program_of(words.split() if words != "nginx: worker process" else [words], "/srv/site")
     assert found == (None if name is None else Program(name, "site"))
+
+
+def test_home_assistant_is_one_client_wherever_it_runs() -> None:
+    for words in ("python3 -m homeassistant --config /config", "/srv/ha/bin/python /srv/ha/bin/hass"):
+        assert program_of(words.split(), "/config") == Program("Home Assistant")
 
 
 def test_a_program_in_a_home_or_a_root_has_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +133,38 @@ async def test_a_table_makes_programs_a_client_and_its_requests_background(tmp_p
         "nightly",
         "nightly",
     ]  # the header is shown, and earns nothing
+
+
+@pytest.mark.parametrize(
+    ("program", "rule", "more", "priority"),
+    [
+        (Program("Home Assistant"), "", {}, -1),
+        (Program("Home Assistant"), "", {"format": {"type": "object"}}, 0),
+        (Program("Home Assistant"), "", {"format": "json"}, 0),
+        (Program("Home Assistant"), "priority = [0, 0]", {}, 0),
+        (Program("Home Assistant"), "priority = [5, 5]", {}, 5),
+        (Program("opencode", "Home Assistant"), "", {}, 0),
+        (None, "", {}, 0),
+    ],
+)
+async def test_the_voice_assistant_goes_first_unless_it_runs_a_task(
+    program: Program | None, rule: str, more: dict[str, object], priority: int, tmp_path: Path
+) -> None:
+    file = secret(tmp_path / "clients.toml", f'[clients.voice]\nprogram = "Home Assistant"\n{rule}\n')
+    tools = [{"type": "function", "function": {"name": "HassTurnOn", "parameters": {}}}]
+    body = {
+        "model": "replay",
+        "messages": [{"role": "user", "content": "Lights on"}],
+        "tools": tools,
+        "keep_alive": -1,
+    }
+    request = post(
+        "/api/chat", json.dumps(body | more).encode(), "User-Agent: HomeAssistant/2026.11", "X-Nothing: 1"
+    )
+    programs = one_by_one(None, program)
+    async with occupied(programs=programs, clients=file) as (daemon, _), asked(daemon, request):
+        [job] = daemon.dispatcher.scheduler.waiting()
+    assert job.priority == priority
 
 
 async def test_a_search_that_fails_or_takes_long_leaves_the_address() -> None:

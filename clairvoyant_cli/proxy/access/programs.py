@@ -34,6 +34,11 @@ CODE_OPTIONS = ("-c", "-e", "--eval", "-p", "--print", "-r", "-")  # code, not a
 VALUE_OPTIONS = ("-W", "-X", "--import", "--require", "--loader", "-cp", "-classpath")
 
 
+HOME_ASSISTANT = "Home Assistant"
+SERVICES = {"homeassistant": HOME_ASSISTANT, "hass": HOME_ASSISTANT}
+"""Programs that are one client wherever they run, by the names of their scripts and modules."""
+
+
 class Program(NamedTuple):
     """A program, and the last part of the folder that it runs in, "" for a home or a root."""
 
@@ -104,6 +109,8 @@ def program_of(words: Sequence[str], folder: str) -> Program | None:
         name = _script(words[1:]) or name
     if not name:
         return None
+    if name in SERVICES:
+        return Program(SERVICES[name])
     inside = "" if folder == os.path.expanduser("~") else PurePath(folder).name
     return Program(printable(name, NAME_CHARS // 2), printable(inside, NAME_CHARS // 2 - 3))
 

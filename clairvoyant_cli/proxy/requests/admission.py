@@ -27,7 +27,9 @@ from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.protocols.stable_prefix import StablePrefix
 from clairvoyant_cli.protocols.usage import AnswerText
+from clairvoyant_cli.proxy.access.clients import OWN_PRIORITIES
 from clairvoyant_cli.proxy.access.keys import URGENCY_HEADER, Access
+from clairvoyant_cli.proxy.access.programs import HOME_ASSISTANT
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
@@ -130,6 +132,8 @@ ALONG_S = 0.25
 """How long a title request waits for the question it comes with: Open WebUI sends it up to 0.15 s earlier,
 and a request whose prompt is being read is not cut before its first token."""
 
+VOICE_PRIORITY = -1  # of a voice assistant: before all whose clients may not choose a lower one
+
 EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
 """Embeddings decode nothing: they count as the shortest jobs."""
 
@@ -226,6 +230,10 @@ class ExchangeFactory:
         if chore is None and asks.program and rules.may_be_batch:
             background = self.batches.asked(asks.client, parsed, now)
         levels = rules.levels_of(background=background)
+        priority = self.access.priority_of(request, asks.client, parsed.priority)
+        is_task = parsed.view is None or parsed.view.json_mode
+        if asks.program == HOME_ASSISTANT and rules.priority == OWN_PRIORITIES and not is_task:
+            priority = min(priority, VOICE_PRIORITY)
         pool = self.times.pool
         claimed, parent = claims_of(request.head, parsed.conversation)
         job_id, age_s = self._id_and_age(asks.client, claimed, parsed, now)
@@ -242,7 +250,7 @@ class ExchangeFactory:
             parent=parent,
             agentic=parsed.conversation.agentic,
             program=asks.program or program_of(request.head.get(b"user-agent")),
-            priority=self.access.priority_of(request, asks.client, parsed.priority),
+            priority=priority,
             urgency=urgency,
             urgency_by=urgency_by,
             able=pool.ids(able),

@@ -79,6 +79,7 @@ class Heartbeat:
 
     def suspend(self, event: bytes) -> None:
         """Send an event again and again to the client of a streamed answer that was cut."""
+        self.stop()  # it may have been cut again before any more of its answer came
         self._every_s = min(self._every_s, SUSPENDED_EVERY_S)
         self._repeat(event)
 

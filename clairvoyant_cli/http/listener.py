@@ -100,8 +100,9 @@ class ClientConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=READ_AHEAD_BYTES)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else "local"
-        if isinstance(peer, tuple):
-            self.ends = peer[:2], transport.get_extra_info("sockname")[:2]
+        own = transport.get_extra_info("sockname")
+        if isinstance(peer, tuple) and isinstance(own, tuple):
+            self.ends = peer[:2], own[:2]
         if not self.table.admit(self):
             self._write_refusal(Malformed(503, "too many connections; try again in a moment"))
             # It is not in the table, so nothing else looks after it.

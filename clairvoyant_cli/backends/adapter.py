@@ -63,6 +63,8 @@ class Status:
     seen: bool = False  # it was up, or loading, at least once
     version: str = ""
     slots: int = 1  # how many answers it gives at once
+    model_slots: int = 0  # of them for one model; 0 if any model may have all
+    most_models: int = 0  # that it has loaded at once; 0 if unknown
     models: tuple[LoadedModel, ...] = ()
     offered: frozenset[str] | None = None  # its models as `Adapter.known_as` spells them; None if unknown
     remote_models: frozenset[str] = frozenset()  # those that run elsewhere
@@ -112,6 +114,9 @@ class Adapter:
     REPORTS_SLOTS: ClassVar[bool] = False  # tells how many slots it has, and which are at work
     REPORTS_LOADING: ClassVar[bool] = True  # may answer 503 while its model loads, instead of waiting
     SWAPS_MODELS: ClassVar[bool] = False  # loads and unloads models on demand, and lists those loaded
+    # A request's options may load its model again, and set how long it stays.
+    OPTIONS_RELOAD: ClassVar[bool] = False
+    RUNS_ON_S: ClassVar[float] = 0.0  # for which an unstreamed answer may go on after its client has left
     ANSWERS_ANY_MODEL: ClassVar[bool] = False  # has one model, whatever name a request gives
     SETS_LENGTH: ClassVar[bool] = False  # can write an answer of an exact number of tokens (`ignore_eos`)
     OBEYS_COMPLETION_CAP: ClassVar[bool] = True  # heeds `max_completion_tokens`

@@ -117,6 +117,8 @@ async def _identify_quietly(prober: Prober, url: str, prefix: str = "") -> Found
 
 def _taken_for(adapter: Adapter, found: Found) -> Found:
     """Return what was found as that server, with the slots that its process shows if it did not tell."""
+    if found.adapter.name == adapter.name:
+        adapter = found.adapter  # llama.cpp has two forms
     upstream, slots = Upstream(found.url), found.slots
     if slots is None and is_loopback(upstream.host):
         slots = adapter.local_slots(upstream.port)

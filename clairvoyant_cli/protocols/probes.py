@@ -95,8 +95,9 @@ class EngineLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServerProps:
-    """llama.cpp's properties; "" and None for what is missing. `tells_slots` identifies llama.cpp. `sleeps`:
-    it has unloaded its model while idle (`--sleep-idle-seconds`), and most questions would load it.
+    """llama.cpp's properties; "" and None for what is missing. `tells_slots` identifies llama.cpp, `routes`
+    its router, which has at most `instances` models loaded, None if any number. `sleeps`: it has unloaded its
+    model while idle (`--sleep-idle-seconds`), and most questions would load it.
     """
 
     tells_slots: bool = False
@@ -104,6 +105,8 @@ class ServerProps:
     slots: int | None = None
     model: LoadedModel | None = None
     sleeps: bool = False
+    routes: bool = False
+    instances: int | None = None
 
 
 NO_PROPS = ServerProps()
@@ -233,6 +236,14 @@ def openai_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
     return None if listed is None else tuple(map(_offered, _each(listed, MAX_LISTED_MODELS)))
 
 
+def router_loaded(body: bytes | None) -> frozenset[str]:
+    """Return the models in `/v1/models` that llama.cpp's router has loaded."""
+    listed = _each(entries(_members(body)["data"]) or [], MAX_LISTED_MODELS)
+    return frozenset(
+        model_name(each) for each in listed if text(object_in(each["status"])["value"]) == "loaded"
+    )
+
+
 def _offered(model: Object) -> OfferedModel:
     # Ollama describes a model in `details`, llama.cpp in `meta`.
     told = object_in(model["details"] if is_object(model["details"]) else model["meta"])
@@ -280,6 +291,8 @@ def props_of(body: bytes | None) -> ServerProps | None:
         slots=whole_number(told["total_slots"], MAX_SLOTS) or None,
         model=LoadedModel(name=name, context=context) if name else None,
         sleeps=is_given(told["is_sleeping"]),
+        routes=text(told["role"]) == "router",
+        instances=whole_number(told["max_instances"], MAX_MODELS) or None,
     )
 
 

@@ -5,6 +5,7 @@ cache, may be sooner even after a wait. So a slot may stay free for a moment, wh
 than a margin (`queue`, rule 3).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,7 @@ class ServerSlots:
     weight: float = 1.0  # its share among equally good servers
     running: dict[str, Job] = field(default_factory=dict)
     shared_tokens: float = inf  # KV cache of all slots together: an overflow aborts all their answers
+    model_slots: int = 0  # slots that jobs of one affinity may have; 0: all
 
     def has_room(self, job: Job) -> bool:
         """Return whether a job's context fits beside those of the running jobs; one alone always does."""
@@ -51,6 +53,13 @@ class ServerSlots:
             max(_most_tokens(each), each.prompt_tokens + each.done_tokens) for each in self.running.values()
         )
         return not self.running or most + _most_tokens(job) <= self.shared_tokens
+
+    def full(self) -> frozenset[str]:
+        """Return the affinities that have all the slots which they may have."""
+        if not self.model_slots:
+            return frozenset()
+        taken = Counter(each.affinity for each in self.running.values())
+        return frozenset(each for each, count in taken.items() if count >= self.model_slots)
 
     @property
     def load(self) -> float:

@@ -138,7 +138,7 @@ def test_what_a_server_can_do_is_declared(adapter: Adapter) -> None:
     assert all(
         isinstance(getattr(adapter, name), bool)
         for name in abilities
-        if name not in ("CAPS", "CONTINUES", "PRIORITY", "READ_AGAIN", "SPEAKS")
+        if name not in ("CAPS", "CONTINUES", "PRIORITY", "READ_AGAIN", "RUNS_ON_S", "SPEAKS")
     )
     assert adapter_of(adapter.name) is adapter
     assert adapter.title

@@ -192,9 +192,11 @@ class Serving:
         attempt = exchange.attempt
         if attempt is None:
             return
-        if attempt.connection is not None:
-            await attempt.connection.hang_up(HANG_UP_TIMEOUT_S)
         server, live = self.pool[attempt.server_id], self.dispatcher.live
+        streamed = attempt.usage is not None and attempt.usage.streaming
+        if attempt.connection is not None:
+            runs_on_s = 0.0 if streamed else server.adapter.RUNS_ON_S
+            await attempt.connection.hang_up(max(HANG_UP_TIMEOUT_S, runs_on_s))
         traits = server.traits
         traits.remark = await slots_settled(
             server,
@@ -205,7 +207,7 @@ class Serving:
                 for _ in range(each.asked.parsed.choices)  # llama.cpp gives each choice a slot
             ],
             self.stats.journal.clock,
-            streamed=attempt.usage is not None and attempt.usage.streaming,
+            streamed=streamed,
         )
         if traits.remark and server.is_news(traits.remark, "told"):
             self.stats.journal.event(logging.WARNING, f"{server.name}: {traits.remark}")

@@ -171,7 +171,7 @@ class ServerLifecycle:
         fixed = self.dispatcher.scheduler.residency.fixed
         if server.adapter.SWAPS_MODELS:
             fixed.discard(server.id)
-            server.loaded = LoadedModels(self.dispatcher.scheduler, server.id)
+            server.loaded = LoadedModels(self.dispatcher.scheduler, server.id, server.adapter.known_as)
         else:
             fixed.add(server.id)
             server.loaded = None
@@ -204,7 +204,9 @@ class ServerLifecycle:
             self.dispatcher.scheduler.set_slots(
                 server.id, slots, last_resort=last_resort, weight=server.config.weight, at_once=server.at_once
             )
-            self.dispatcher.scheduler.fleet.servers[server.id].shared_tokens = server.shared_tokens
+            there = self.dispatcher.scheduler.fleet.servers[server.id]
+            there.shared_tokens, there.model_slots = server.shared_tokens, server.status.model_slots
+            self.dispatcher.scheduler.residency.set_room(server.id, server.status.most_models)
 
     def share_out(self) -> None:
         """Recompute the slots of all servers, and dispatch waiting requests."""
@@ -213,7 +215,7 @@ class ServerLifecycle:
 
     async def see_settings(self, server: Server, ask: Ask | None = None) -> None:
         """Ask for a server's settings, and log once when proofs of exact continuation no longer hold."""
-        if server.loaded is not None:
+        if server.loaded is not None and server.adapter.OPTIONS_RELOAD:
             server.loaded.loaded_with(server.status.models, self._on(server))
         if ask is None or not server.adapter.SETTINGS_WAKE or self.dispatcher.attempts_on(server.id):
             await server.see_settings(ask)  # a model that sleeps is left asleep until a request comes

@@ -40,10 +40,11 @@ async def slots_settled(
         return ""
     traits, begun_s, said = server.traits, clock(), SILENT
     pause_s = FIRST_LOOK_AFTER_S if streamed else SLOTS_EVERY_S
-    bound_s = max(LEAST_STOP_S, STOP_MARGIN * traits.stream_stop_s) if streamed else MAX_STOP_S
+    most_s = MAX_STOP_S if streamed else max(MAX_STOP_S, server.adapter.RUNS_ON_S)
+    bound_s = max(LEAST_STOP_S, STOP_MARGIN * traits.stream_stop_s) if streamed else most_s
     held: BusySlots | None = None
     with suppress(TimeoutError):
-        async with asyncio.timeout(MAX_STOP_S):
+        async with asyncio.timeout(most_s):
             while True:
                 asked_s = clock()
                 busy = await server.adapter.busy_slots(server.ask)

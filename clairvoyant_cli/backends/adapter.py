@@ -116,7 +116,8 @@ class Adapter:
     SWAPS_MODELS: ClassVar[bool] = False  # loads and unloads models on demand, and lists those loaded
     # A request's options may load its model again, and set how long it stays.
     OPTIONS_RELOAD: ClassVar[bool] = False
-    RUNS_ON_S: ClassVar[float] = 0.0  # for which an unstreamed answer may go on after its client has left
+    # Seconds for which a prompt, or an unstreamed answer, may go on after its client has left.
+    RUNS_ON_S: ClassVar[float] = 0.0
     ANSWERS_ANY_MODEL: ClassVar[bool] = False  # has one model, whatever name a request gives
     SETS_LENGTH: ClassVar[bool] = False  # can write an answer of an exact number of tokens (`ignore_eos`)
     OBEYS_COMPLETION_CAP: ClassVar[bool] = True  # heeds `max_completion_tokens`

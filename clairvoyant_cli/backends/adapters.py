@@ -2,6 +2,7 @@
 
 from clairvoyant_cli.backends.adapter import Adapter, Found
 from clairvoyant_cli.backends.llamacpp import LlamaCpp
+from clairvoyant_cli.backends.mlx import MlxLm, VllmMlx
 from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.sglang import SgLang
@@ -48,7 +49,16 @@ class Jan(Adapter):
         return response(refusal, b"text/plain", refusal.message.encode())
 
 
-ADAPTERS: tuple[Adapter, ...] = (Ollama(), LlamaCpp(), LmStudio(), Jan(), Vllm(), SgLang())
+ADAPTERS: tuple[Adapter, ...] = (
+    Ollama(),
+    LlamaCpp(),
+    LmStudio(),
+    Jan(),
+    Vllm(),
+    SgLang(),
+    MlxLm(),
+    VllmMlx(),
+)
 """In the order in which a server is asked whether it is one, and in which one is chosen if several run."""
 
 OTHER = Adapter()  # any other OpenAI-compatible server

@@ -46,7 +46,7 @@ async def discover(prober: Prober, own_ports: Collection[int]) -> list[Found]:
     found = []
     for (adapter, _), there in zip(places, answers, strict=True):
         if there is not None and there.adapter is not OTHER:
-            found.append(there)
+            found += [there] * (there not in found)  # two kinds may have the same usual port
         elif there is not None and adapter.KNOWN_BY_PORT:
             found.append(_taken_for(adapter, there))
     return found

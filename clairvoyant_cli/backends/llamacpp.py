@@ -178,7 +178,7 @@ class LlamaCppRouter(LlamaCpp):
     start_command = "llama-server --models-dir DIR --port 9931"
     ANSWERS_ANY_MODEL = False
     SWAPS_MODELS = True
-    RUNS_ON_S = 600.0
+    RUNS_ON_S = 600.0  # it does not tell a model's server that a client has left before the answer
 
     async def inspect(
         self, ask: Ask, status: Status, health: ProbeAnswer, local_port: int | None, *, was_up: bool

@@ -127,6 +127,7 @@ def test_what_is_wrong_with_several_is_said_in_a_line(given: dict[str, Any], wor
 
 def test_a_backend_that_is_no_name_and_no_url_is_refused_at_once() -> None:
     with pytest.raises(
-        ClairvoyantError, match="no backend 'olama'; give ollama, llamacpp, lmstudio, jan, vllm, sglang, or"
+        ClairvoyantError,
+        match="no backend 'olama'; give ollama, llamacpp, lmstudio, jan, vllm, sglang, mlx-lm, ",
     ):
         ServeConfig(backend="olama")

@@ -180,7 +180,8 @@ class Serving:
             self.preemption.suspended(exchange, attempt)
             if attempt.read_s is not None and attempt.connection is not None:
                 # The server may finish its batch: the next request is in line for the slot meanwhile.
-                await attempt.connection.hang_up(HANG_UP_TIMEOUT_S)
+                runs_on_s = self.pool[attempt.server_id].adapter.RUNS_ON_S
+                await attempt.connection.hang_up(max(HANG_UP_TIMEOUT_S, runs_on_s))
             else:
                 await self._released(exchange)
         except asyncio.CancelledError:

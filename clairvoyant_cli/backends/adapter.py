@@ -70,6 +70,7 @@ class Status:
     remote_models: frozenset[str] = frozenset()  # those that run elsewhere
     swaps: int = 0  # models that it loaded beside, or in place of, others
     shares_cache: bool = False  # its slots share one KV cache
+    overflowed_at: float = 0.0  # tokens in that cache when it was full, where it does not tell its size
     heeding: Heeding = UNKNOWN  # whether it orders its own queue by priority
     engine: EngineLoad | None = None  # what it has in that queue
     most_running: int = 0  # of it at once, as far as its own counts show

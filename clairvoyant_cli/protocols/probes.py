@@ -244,6 +244,22 @@ def router_loaded(body: bytes | None) -> frozenset[str]:
     )
 
 
+def lmstudio_loaded(body: bytes | None) -> tuple[tuple[LoadedModel, int | None], ...]:
+    """Return the language models that LM Studio has loaded (`/api/v1/models`, 0.4), and how many answers each
+    gives at once, None if it does not tell.
+    """
+    found = []
+    models = (each for each in _models(body, MAX_LISTED_MODELS) or () if text(each["type"]) == "llm")
+    for model in models:
+        for instance in _each(entries(model["loaded_instances"]) or [], MAX_MODELS):
+            config = object_in(instance["config"])
+            context = whole_number(config["context_length"], MAX_CONTEXT)
+            size = whole_number(model["size_bytes"], MAX_BYTES)
+            loaded = LoadedModel(short_name(instance["id"]), size, context=context)
+            found.append((loaded, whole_number(config["parallel"], MAX_SLOTS) or None))
+    return tuple(found)
+
+
 def _offered(model: Object) -> OfferedModel:
     # Ollama describes a model in `details`, llama.cpp in `meta`.
     told = object_in(model["details"] if is_object(model["details"]) else model["meta"])

@@ -26,12 +26,11 @@ _BUSY, _IDLE = 0.95, 0.6  # use of a GPU that is the limit, and of one that coul
 _ROOM = 0.2  # share of its memory that must be free for another slot
 _OWN_SLOTS = (
     "ollama",
-    "lmstudio",
     "jan",
     "mlx-lm",
     "vllm-mlx",
     "other",
-)  # they get as many requests at once as `--slots` says
+)  # get as many requests at once as `--slots` says
 _FIRST = ("quit", "help", "command", "choose")
 
 

@@ -39,7 +39,8 @@ AWAY_SHARE = 0.1
 MAX_DOWN_EVERY_S = 15.0
 METRICS_PATH = "/metrics"
 LEADS_BACK = "its address leads back to this proxy; give --backend the LLM server itself"
-OVERFLOW = b"Context size has been exceeded"  # llama.cpp's error to all slots (server-context.cpp)
+# The error to all slots of llama.cpp (server-context.cpp), and so of LM Studio.
+OVERFLOW = b"Context size has been exceeded"
 
 
 @dataclass(slots=True)
@@ -234,13 +235,11 @@ class ServerLifecycle:
             server, usage = self.pool.server_of(exchange), exchange.attempt.usage
             refused = 400 <= end.status < 500  # the request's fault, not the server's
             failed = end.outcome is Outcome.UPSTREAM_ERROR and not refused
-            overflow = failed and usage is not None and usage.holds(OVERFLOW)
-            if (
-                overflow
-                and not server.status.shares_cache
-                and len(self.dispatcher.attempts_on(server.id)) > 1
-            ):
+            overflow = end.outcome is Outcome.UPSTREAM_ERROR and usage is not None and usage.holds(OVERFLOW)
+            beside = self.dispatcher.attempts_on(server.id)
+            if overflow and not server.status.shares_cache and len(beside) > 1:
                 server.status.shares_cache = True
+                server.status.overflowed_at = sum(e.dispatch.job.prompt_tokens + e.tokens for e in beside)
                 self._open_slots()
                 news = f"the KV cache that its slots share overflowed ({server.shared_tokens:,.0f} tokens)"
                 news += "; requests that do not fit together run one after the other from now on"

@@ -194,8 +194,10 @@ class Server:
     @property
     def shared_tokens(self) -> float:
         """The tokens that the contexts of all its slots may have together."""
-        shares = self.status.shares_cache and self.slots > 1 and self.status.models
-        return (shares and self.status.models[0].context) or inf
+        status = self.status
+        if not status.shares_cache or self.slots == 1:
+            return inf
+        return (status.models and status.models[0].context) or status.overflowed_at or inf
 
     def look_now(self) -> None:
         self._look.set()

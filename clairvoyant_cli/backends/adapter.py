@@ -63,12 +63,15 @@ class Status:
     seen: bool = False  # it was up, or loading, at least once
     version: str = ""
     slots: int = 1  # how many answers it gives at once
+    model_slots: int = 0  # of them for one model; 0 if any model may have all
+    most_models: int = 0  # that it has loaded at once; 0 if unknown
     models: tuple[LoadedModel, ...] = ()
     offered: frozenset[str] | None = None  # its models as `Adapter.known_as` spells them; None if unknown
     remote_models: frozenset[str] = frozenset()  # those that run elsewhere
     swaps: int = 0  # models that it loaded beside, or in place of, others
     shares_cache: bool = False  # its slots share one KV cache
     cache_tokens: float = inf  # that the cache behind its slots has room for, as it was started
+    overflowed_at: float = 0.0  # tokens in that cache when it was full, where it does not tell its size
     heeding: Heeding = UNKNOWN  # whether it orders its own queue by priority
     engine: EngineLoad | None = None  # what it has in that queue
     most_running: int = 0  # of it at once, as far as its own counts show
@@ -113,6 +116,10 @@ class Adapter:
     REPORTS_SLOTS: ClassVar[bool] = False  # tells how many slots it has, and which are at work
     REPORTS_LOADING: ClassVar[bool] = True  # may answer 503 while its model loads, instead of waiting
     SWAPS_MODELS: ClassVar[bool] = False  # loads and unloads models on demand, and lists those loaded
+    # A request's options may load its model again, and set how long it stays.
+    OPTIONS_RELOAD: ClassVar[bool] = False
+    # Seconds for which a prompt, or an unstreamed answer, may go on after its client has left.
+    RUNS_ON_S: ClassVar[float] = 0.0
     ANSWERS_ANY_MODEL: ClassVar[bool] = False  # has one model, whatever name a request gives
     SETS_LENGTH: ClassVar[bool] = False  # can write an answer of an exact number of tokens (`ignore_eos`)
     OBEYS_COMPLETION_CAP: ClassVar[bool] = True  # heeds `max_completion_tokens`

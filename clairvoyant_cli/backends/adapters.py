@@ -1,7 +1,8 @@
 """The servers whose behaviour is known; LM Studio and Jan, which differ little, are here."""
 
-from clairvoyant_cli.backends.adapter import Adapter, Found
+from clairvoyant_cli.backends.adapter import Adapter, Found, Status
 from clairvoyant_cli.backends.llamacpp import LlamaCpp
+from clairvoyant_cli.backends.mlx import MlxLm, VllmMlx
 from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.sglang import SgLang
@@ -9,13 +10,16 @@ from clairvoyant_cli.backends.vllm import Vllm
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.errors import Refusal, response
+from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.routes import Route
 
 NO_KEY = b"Invalid or missing authorization token"  # Jan's refusal (src-tauri, proxy.rs)
 
 
 class LmStudio(Adapter):
-    """Loads models on demand, but reports neither slots nor loaded models (lmstudio.ai/docs)."""
+    """Loads models on demand. Since 0.4 it reports those that are loaded, and their slots, which share one KV
+    cache: when that is full, all answers end with an error (lmstudio.ai/docs).
+    """
 
     name = "lmstudio"
     title = "LM Studio"
@@ -27,6 +31,18 @@ class LmStudio(Adapter):
         """Know it by its own list of models. It answers 200 on any route, but with an error."""
         listed = probes.openai_models((await ask("/api/v0/models")).body)
         return None if listed is None else Found(self, url, prefix)
+
+    async def inspect(
+        self, ask: Ask, status: Status, health: ProbeAnswer, local_port: int | None, *, was_up: bool
+    ) -> None:
+        status.detail = ""
+        listing = await ask("/api/v1/models")
+        if listing.status != 200:
+            return
+        loaded = probes.lmstudio_loaded(listing.body)
+        status.models = tuple(model for model, _ in loaded)
+        if slots := [each for _, each in loaded if each is not None]:
+            status.slots, status.shares_cache = min(slots), True
 
 
 class Jan(Adapter):
@@ -48,7 +64,16 @@ class Jan(Adapter):
         return response(refusal, b"text/plain", refusal.message.encode())
 
 
-ADAPTERS: tuple[Adapter, ...] = (Ollama(), LlamaCpp(), LmStudio(), Jan(), Vllm(), SgLang())
+ADAPTERS: tuple[Adapter, ...] = (
+    Ollama(),
+    LlamaCpp(),
+    LmStudio(),
+    Jan(),
+    Vllm(),
+    SgLang(),
+    MlxLm(),
+    VllmMlx(),
+)
 """In the order in which a server is asked whether it is one, and in which one is chosen if several run."""
 
 OTHER = Adapter()  # any other OpenAI-compatible server

@@ -46,7 +46,7 @@ async def discover(prober: Prober, own_ports: Collection[int]) -> list[Found]:
     found = []
     for (adapter, _), there in zip(places, answers, strict=True):
         if there is not None and there.adapter is not OTHER:
-            found.append(there)
+            found += [there] * (there not in found)  # two kinds may have the same usual port
         elif there is not None and adapter.KNOWN_BY_PORT:
             found.append(_taken_for(adapter, there))
     return found
@@ -117,6 +117,8 @@ async def _identify_quietly(prober: Prober, url: str, prefix: str = "") -> Found
 
 def _taken_for(adapter: Adapter, found: Found) -> Found:
     """Return what was found as that server, with the slots that its process shows if it did not tell."""
+    if found.adapter.name == adapter.name:
+        adapter = found.adapter  # llama.cpp has two forms
     upstream, slots = Upstream(found.url), found.slots
     if slots is None and is_loopback(upstream.host):
         slots = adapter.local_slots(upstream.port)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 from clairvoyant_cli.backends.adapter import (
     FULL,
@@ -17,14 +18,15 @@ from clairvoyant_cli.backends.adapter import (
 )
 from clairvoyant_cli.backends.continuation import GO_ON, NEXT_TOKEN_TIMEOUT_S, TOLD_TOKENS, Prefill, Way
 from clairvoyant_cli.backends.kv_cache_size import cache_tokens
-from clairvoyant_cli.backends.prober import Ask
+from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S, Ask
 from clairvoyant_cli.backends.process_inspection import listening, started_as, values_of, words_of
+from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import Body, Continuable
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.model_settings import ModelSettings, llamacpp_settings
-from clairvoyant_cli.protocols.probes import BusySlots, OfferedModel, ProbeAnswer
+from clairvoyant_cli.protocols.probes import BusySlots, LoadedModel, OfferedModel, ProbeAnswer
 from clairvoyant_cli.protocols.routes import Family, Route, Shape
 
 SLOTS_TIMEOUT_S = 10.0  # it answers between two batches of a prompt
@@ -54,8 +56,10 @@ class LlamaCpp(Adapter):
         answer = await ask("/props")
         if answer.status == 503 and b"Loading model" in (answer.text or b""):
             return Found(self, url, prefix)
-        props = probes.props_of(answer.body)
-        if props is None or not props.tells_slots:
+        props = probes.props_of(answer.body) or probes.NO_PROPS
+        if props.routes:
+            return Found(ROUTER, url, prefix, props.build)
+        if not props.tells_slots:
             return None
         return Found(self, url, prefix, props.build, props.slots)
 
@@ -94,7 +98,8 @@ class LlamaCpp(Adapter):
         if props.body is None:
             return await super().settings(ask, model, version)
         texts = [each.body for each in rendered]
-        return llamacpp_settings(props.body, models.body, () if None in texts else texts)
+        listed_as = None if self.ANSWERS_ANY_MODEL else model
+        return llamacpp_settings(props.body, models.body, () if None in texts else texts, listed_as)
 
     async def bounded(
         self, ask: Ask, asked: Continuable, pieces: Sequence[str], settings: ModelSettings
@@ -168,6 +173,92 @@ class LlamaCpp(Adapter):
         return None if offered is None else tuple(replace(model, loaded=True) for model in offered)
 
 
+class LlamaCppRouter(LlamaCpp):
+    """Runs a server for each model, loaded on demand (server-models.cpp). Before a swap it waits for running
+    answers, and meanwhile takes more requests for the loaded model. No question here loads a model.
+    """
+
+    start_command = "llama-server --models-dir DIR --port 9931"
+    ANSWERS_ANY_MODEL = False
+    SWAPS_MODELS = True
+    RUNS_ON_S = 600.0  # it does not tell a model's server that a client has left before the answer
+
+    async def inspect(
+        self, ask: Ask, status: Status, health: ProbeAnswer, local_port: int | None, *, was_up: bool
+    ) -> None:
+        listing = await ask("/props")
+        if was_up and listing.status != 200:
+            return
+        router = probes.props_of(listing.body) or probes.NO_PROPS
+        offered = await self.offered_models(ask)
+        status.version = router.build or status.version
+        status.detail = "" if router.routes and offered is not None else NOT_UNDERSTOOD
+        if not was_up and local_port is not None:
+            status.shares_cache = shares_cache(words_of(("llama",), local_port))
+        before, models, slots = {model.name for model in status.models}, [], []
+        for model in (each for each in offered or () if each.loaded):
+            told = probes.props_of((await asking_about(model.name, ask)("/props")).body)
+            if told is not None and told.slots:
+                context = None if told.model is None else told.model.context
+                models.append(LoadedModel(model.name, context=context, digest=model.digest))
+                slots.append(told.slots)
+        status.models = tuple(models)
+        if before:
+            status.swaps += sum(model.name not in before for model in models)
+        if slots:
+            status.model_slots = min(slots)
+        count = len(offered or ()) or 1
+        status.most_models = min(router.instances or count, count)
+        status.slots = min(status.most_models * max(status.model_slots, 1), MAX_SLOTS)
+
+    async def busy_slots(self, ask: Ask) -> BusySlots | None:
+        busy: set[tuple[int, int | None]] = set()
+        for number, model in enumerate(await self.offered_models(ask) or ()):
+            if model.loaded:
+                told = await super().busy_slots(asking_about(model.name, ask))
+                busy |= {(number * MAX_SLOTS + place, task) for place, task in told or ()}
+        return frozenset(busy)
+
+    async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
+        about = asking_about(model, ask)
+        is_loaded = (await about("/props")).status == 200
+        return await super().settings(about, model, version) if is_loaded else None
+
+    async def bounded(
+        self, ask: Ask, asked: Continuable, pieces: Sequence[str], settings: ModelSettings
+    ) -> Continuable | str:
+        return await super().bounded(_about(asked, ask), asked, pieces, settings)
+
+    async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
+        return await super().said_tokens(_about(asked, ask), asked, said)
+
+    async def reads_as_written(self, ask: Ask, asked: Continuable, pieces: Sequence[str]) -> bool | None:
+        return await super().reads_as_written(_about(asked, ask), asked, pieces)
+
+    async def likely_next(
+        self, ask: Ask, way: Way, asked: Continuable, said: str, *, read_again: bool = False
+    ) -> dict[str, float]:
+        return await super().likely_next(_about(asked, ask), way, asked, said, read_again=read_again)
+
+    def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
+        path, body = super().cache_lookup(asked) or ("", {})
+        return f"{path}?autoload=false", body | {"model": asked.body.get("model")}
+
+    async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
+        body = (await ask(self.models_path)).body
+        offered, loaded = probes.openai_models(body), probes.router_loaded(body)
+        return None if offered is None else tuple(replace(m, loaded=m.name in loaded) for m in offered)
+
+    def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
+        """Load it by a question that waits until it is loaded, which `/models/load` does not do."""
+        return (
+            ("/tokenize", {"model": model, "content": ""}) if loaded else ("/models/unload", {"model": model})
+        )
+
+
+ROUTER = LlamaCppRouter()
+
+
 def shares_cache(words: Sequence[str]) -> bool:
     """Return whether llama.cpp's slots share one KV cache: by default if it chooses their number."""
     if {"-no-kvu", "--no-kv-unified"}.intersection(words):
@@ -197,3 +288,19 @@ def _to_tokenize(text: str) -> Body:
 
 def _own(family: Family) -> Family:
     return Family.LLAMACPP if family in (Family.OPENAI, Family.VLLM) else family
+
+
+def asking_about(model: str, ask: Ask) -> Ask:
+    """Return an `Ask` for questions about one model, which is not loaded for them."""
+
+    async def about(
+        path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
+    ) -> ProbeAnswer:
+        named = body if body is None else {**body, "model": model}
+        return await ask(f"{path}?model={quote(model, safe='')}&autoload=false", timeout_s, named)
+
+    return about
+
+
+def _about(asked: Continuable, ask: Ask) -> Ask:
+    return asking_about(str(asked.body.get("model", "")), ask)

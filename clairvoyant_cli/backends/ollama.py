@@ -48,6 +48,7 @@ class Ollama(Adapter):
     CONTINUES = (Raw(), Prefill())
     CAPS = ("max_tokens", "num_predict")
     SWAPS_MODELS = True
+    OPTIONS_RELOAD = True
     OBEYS_COMPLETION_CAP = False  # it has no such field (openai/openai.go, ChatCompletionRequest)
     # A transcription is a chat about a recording.
     routes = ROUTES | {TRANSCRIPTIONS: replace(ROUTES[TRANSCRIPTIONS], work=Work.GENERATE)}

@@ -194,10 +194,12 @@ class SelfTest(Observer):
                 unloads_in_s = await server.adapter.unloads_in_s(server.ask, model)
                 if unloads_in_s < PIECE_S + 1.0:
                     return False
-                if server.adapter.SWAPS_MODELS:  # not later than without the test
+                if server.adapter.OPTIONS_RELOAD:  # not later than without the test
                     stays_s = -1 if unloads_in_s > FOREVER_S else int(unloads_in_s - PIECE_S)
                     test.client.extra = {"keep_alive": stays_s}
-                if server.loaded is not None:  # other options would load the model again
+                if (
+                    server.loaded is not None and server.adapter.OPTIONS_RELOAD
+                ):  # other options would load the model again
                     context = next(
                         (each.context for each in server.status.models if each.name == model), None
                     )

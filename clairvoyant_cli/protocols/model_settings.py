@@ -49,10 +49,10 @@ def changed_parts(before: str, after: str) -> list[str]:
 
 
 def llamacpp_settings(
-    props: bytes | None, models: bytes | None, rendered: Iterable[bytes | None]
+    props: bytes | None, models: bytes | None, rendered: Iterable[bytes | None], model: str | None = None
 ) -> ModelSettings | None:
     """Return llama.cpp's settings from `/props`, `/v1/models` and some chats as its template renders them,
-    which alone shows `--no-jinja`; None if unknown.
+    which alone shows `--no-jinja`; None if unknown. `model` is None if it has only one.
     """
     told = read_object(props)
     if told is None:
@@ -66,7 +66,7 @@ def llamacpp_settings(
     return ModelSettings(
         _fingerprint(
             build=[told["build_info"]],
-            model=[told["model_alias"], told["model_path"], *_listed(_entry(models, None))],
+            model=[told["model_alias"], told["model_path"], *_listed(_entry(models, model))],
             template=[told["chat_template"]],
             settings=_listed(settings),
             **({"rendering": texts} if texts else {}),

@@ -95,8 +95,9 @@ class EngineLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServerProps:
-    """llama.cpp's properties; "" and None for what is missing. `tells_slots` identifies llama.cpp. `sleeps`:
-    it has unloaded its model while idle (`--sleep-idle-seconds`), and most questions would load it.
+    """llama.cpp's properties; "" and None for what is missing. `tells_slots` identifies llama.cpp, `routes`
+    its router, which has at most `instances` models loaded, None if any number. `sleeps`: it has unloaded its
+    model while idle (`--sleep-idle-seconds`), and most questions would load it.
     """
 
     tells_slots: bool = False
@@ -105,6 +106,8 @@ class ServerProps:
     model: LoadedModel | None = None
     sleeps: bool = False
     model_path: str = ""
+    routes: bool = False
+    instances: int | None = None
 
 
 NO_PROPS = ServerProps()
@@ -234,6 +237,30 @@ def openai_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
     return None if listed is None else tuple(map(_offered, _each(listed, MAX_LISTED_MODELS)))
 
 
+def router_loaded(body: bytes | None) -> frozenset[str]:
+    """Return the models in `/v1/models` that llama.cpp's router has loaded."""
+    listed = _each(entries(_members(body)["data"]) or [], MAX_LISTED_MODELS)
+    return frozenset(
+        model_name(each) for each in listed if text(object_in(each["status"])["value"]) == "loaded"
+    )
+
+
+def lmstudio_loaded(body: bytes | None) -> tuple[tuple[LoadedModel, int | None], ...]:
+    """Return the language models that LM Studio has loaded (`/api/v1/models`, 0.4), and how many answers each
+    gives at once, None if it does not tell.
+    """
+    found = []
+    models = (each for each in _models(body, MAX_LISTED_MODELS) or () if text(each["type"]) == "llm")
+    for model in models:
+        for instance in _each(entries(model["loaded_instances"]) or [], MAX_MODELS):
+            config = object_in(instance["config"])
+            context = whole_number(config["context_length"], MAX_CONTEXT)
+            size = whole_number(model["size_bytes"], MAX_BYTES)
+            loaded = LoadedModel(short_name(instance["id"]), size, context=context)
+            found.append((loaded, whole_number(config["parallel"], MAX_SLOTS) or None))
+    return tuple(found)
+
+
 def _offered(model: Object) -> OfferedModel:
     # Ollama describes a model in `details`, llama.cpp in `meta`.
     told = object_in(model["details"] if is_object(model["details"]) else model["meta"])
@@ -282,6 +309,8 @@ def props_of(body: bytes | None) -> ServerProps | None:
         model=LoadedModel(name=name, context=context) if name else None,
         sleeps=is_given(told["is_sleeping"]),
         model_path=text(told["model_path"]),
+        routes=text(told["role"]) == "router",
+        instances=whole_number(told["max_instances"], MAX_MODELS) or None,
     )
 
 

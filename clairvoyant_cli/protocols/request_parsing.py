@@ -66,6 +66,11 @@ MOST_TOOLS = 1024  # of which each is looked at
 OF_CLIENTS = ("", "function", "custom", "local_shell", "apply_patch")
 """Types of tools that clients run. All others, such as `mcp`, are run by the server, maybe with effects."""
 
+AMOUNT_BYTES = 64 * 1024  # of each of the first pieces of a body, in which its format is looked for
+IMAGE_SIZE = re.compile(rb'"size"[\s:]*"([1-9][0-9]{1,4})x([1-9][0-9]{1,4})"')
+IMAGE_COUNT = re.compile(rb'"n"[\s:]*([1-9][0-9]?)\b')
+SOUNDS = {"wav": b"RIFF", "flac": b"fLaC", "ogg": b"OggS", "mp3": b"ID3"}
+
 SERVICE_TIERS = {"priority": -1, "flex": 1}
 
 
@@ -94,6 +99,8 @@ class ParsedRequest:
     opening: int = 0  # bytes before the body's first field, 0 if unknown
     ranks_itself: bool | None = None  # it sets the engine's priority field; None if unknown
     follows: str = ""  # the stored response that it goes on from
+    amount_kind: str = ""  # what `amount` counts, where the time of an answer is learned from that alone
+    amount: float = 0.0
     only_answers: bool = False  # what a server does for it has no other effects than its answer
     conversation: Conversation = NO_CONVERSATION
     stabilised: str = ""  # what was done so that its prompt begins as the one before
@@ -104,7 +111,9 @@ async def parse_request(
 ) -> ParsedRequest:
     """Parse a request's body, in pieces as it came; one that is not `whole` was too long to hold."""
     if route.shape is Shape.OPAQUE:
-        return _unknown(route, client)
+        parsed = _unknown(route, client)
+        parsed.amount_kind, parsed.amount = _amount(pieces, route.name) if whole else ("", 0.0)
+        return parsed
     body: Piece | None = None
     size = sum(map(len, pieces))
     if whole and len(pieces) <= MAX_PIECES and size <= SMALL_BYTES:
@@ -137,6 +146,21 @@ def _unknown(route: Route, client: str) -> ParsedRequest:
     # That it is an embedding, the route alone tells.
     embedding = PromptView("", task=Task.EMBEDDING, client=client) if route.work is Work.EMBED else None
     return ParsedRequest(stream=route.streams, view=embedding)
+
+
+def _amount(pieces: Sequence[Piece], path: str) -> tuple[str, float]:
+    """Return how much a request for sound or images asks for, and what is counted: pixels, or bytes of its
+    body. Bytes of a coded recording are as long as its coding says.
+    """
+    size, start = sum(map(len, pieces)), b"".join(bytes(piece[:AMOUNT_BYTES]) for piece in pieces[:8])
+    if "/images/" in path:
+        pixels, count = IMAGE_SIZE.search(start), IMAGE_COUNT.search(start)
+        images = 1.0 if count is None else float(count[1])
+        if pixels is None:
+            return f"{path} images", images
+        return f"{path} pixels", images * int(pixels[1]) * int(pixels[2])
+    coding = next((name for name, mark in SOUNDS.items() if mark in start), "")
+    return f"{path} {coding}", float(size)
 
 
 def _too_long(pieces: Sequence[Piece], route: Route, client: str, *, whole: bool) -> ParsedRequest:

@@ -72,8 +72,10 @@ def _table() -> dict[str, Route]:
         "completions": Route(Family.OPENAI, Work.GENERATE, Shape.COMPLETION),
         "responses": Route(Family.OPENAI, Work.GENERATE, Shape.RESPONSES),
         "embeddings": Route(Family.OPENAI, Work.EMBED, Shape.EMBEDDING),
-        "audio/transcriptions": Route(Family.OPENAI, Work.OPAQUE, Shape.OPAQUE),
     }
+    sound, images = ("transcriptions", "translations", "speech"), ("generations", "edits")
+    opaque = (*(f"audio/{name}" for name in sound), *(f"images/{name}" for name in images))
+    openai |= {name: Route(Family.OPENAI, Work.OPAQUE, Shape.OPAQUE) for name in opaque}
     routes = {f"/v1/{name}": route for name, route in openai.items()}
     # llama.cpp serves its OpenAI routes without the version too; /completions is its own dialect there.
     routes |= {f"/{name}": openai[name] for name in ("chat/completions", "responses")}

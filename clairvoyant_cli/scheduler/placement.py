@@ -6,6 +6,7 @@ cache, may be sooner even after a wait. So a slot may stay free for a moment, wh
 than a margin (`queue`, rule 3).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -48,18 +49,20 @@ class _Server:
     known: _Loaded = field(default_factory=_Loaded)
     starts: dict[str, _Start] = field(default_factory=dict)  # by job, in their order
     assumed: _Loaded = field(default_factory=_Loaded)
+    room: int = 0  # how much it can have loaded; 0 if unknown
 
     def assume(self) -> None:
-        self.assumed = _after(self.known, self.starts.values())
+        self.assumed = self.after(self.starts.values())
 
-
-def _after(loaded: _Loaded, starts: Iterable[_Start]) -> _Loaded:
-    """Return what is loaded after these starts: each replaces everything else."""
-    for start in starts:
-        if start.believed and start.affinity not in loaded.affinities:
-            stays_until_s = start.at_s + (1.0 + SWAP_PATIENCE) * start.price_s
-            loaded = _Loaded(frozenset((start.affinity,)), stays_until_s)
-    return loaded
+    def after(self, starts: Iterable[_Start]) -> _Loaded:
+        """Return what is loaded after these starts: each replaces everything else, unless there is room."""
+        loaded = self.known
+        for start in starts:
+            if start.believed and start.affinity not in loaded.affinities:
+                beside = loaded.affinities if len(loaded.affinities) < self.room else frozenset[str]()
+                stays_until_s = start.at_s + (1.0 + SWAP_PATIENCE) * start.price_s
+                loaded = _Loaded(beside | {start.affinity}, stays_until_s)
+        return loaded
 
 
 @dataclass(slots=True)
@@ -111,6 +114,17 @@ class Residency:
         there = self._servers.get(server_id)
         return there is not None and now < there.assumed.stays_until_s
 
+    def set_room(self, server_id: str, room: int) -> None:
+        """Set how much a server can have loaded, if it waits for its running jobs before a swap; else 0."""
+        self._servers.setdefault(server_id, _Server()).room = room
+
+    def waits_to_swap(self, server_id: str) -> bool:
+        """Return whether a server loads something for a running job once its other jobs have ended."""
+        there = self._servers.get(server_id)
+        if there is None or not there.room or len(there.known.affinities) < there.room:
+            return False
+        return any(each.affinity not in there.known.affinities for each in there.starts.values())
+
     def swaps(self, server_id: str, job_id: str, affinity: str) -> bool:
         """Return whether a server may be loading something for a running job, or would for `affinity`."""
         there = self._servers.get(server_id)
@@ -140,7 +154,7 @@ class Residency:
             return
         before = dict(takewhile(lambda each: each[0] != job_id, there.starts.items()))
         start = there.starts.pop(job_id)
-        there.known = _after(there.known, (*before.values(), replace(start, believed=True)))
+        there.known = there.after((*before.values(), replace(start, believed=True)))
         for other, each in before.items():
             if each.believed:  # whether the others load anything is not known yet
                 del there.starts[other]
@@ -198,6 +212,7 @@ class ServerSlots:
     weight: float = 1.0  # its share among equally good servers
     running: dict[str, Job] = field(default_factory=dict)
     shared_tokens: float = inf  # KV cache of all slots together: an overflow aborts all their answers
+    model_slots: int = 0  # slots that jobs of one affinity may have; 0: all
 
     def has_room(self, job: Job) -> bool:
         """Return whether a job's context fits beside those of the running jobs; one alone always does."""
@@ -205,6 +220,13 @@ class ServerSlots:
             max(_most_tokens(each), each.prompt_tokens + each.done_tokens) for each in self.running.values()
         )
         return not self.running or most + _most_tokens(job) <= self.shared_tokens
+
+    def full(self) -> frozenset[str]:
+        """Return the affinities that have all the slots which they may have."""
+        if not self.model_slots:
+            return frozenset()
+        taken = Counter(each.affinity for each in self.running.values())
+        return frozenset(each for each, count in taken.items() if count >= self.model_slots)
 
     @property
     def load(self) -> float:

@@ -632,7 +632,7 @@ class Scheduler:
         excess_s = self.excess_s(now)
         found = dict[tuple[object, ...], Choice | None]()
         for server in servers:
-            alone = server.id if apart or server.last_resort else ""
+            alone = server.id if apart or server.last_resort or server.model_slots else ""
             view = (alone, *self.residency.view(server.id, now))
             if view not in found:  # equal servers make the same choice
                 found[view] = self._choice(server, now, passed, excess_s, for_good=for_good)
@@ -692,21 +692,25 @@ class Scheduler:
     def _open_to(self, server: ServerSlots, now: float) -> list[Job]:
         """Return the waiting jobs that a slot may serve.
 
-        While the loaded model must stay, only jobs that need no other; promoted jobs are exempt.
+        While the loaded model must stay, only jobs that need no other; promoted jobs are exempt. While a
+        server waits to swap, only jobs that need what it will load: others would prolong the wait.
         """
         server_id, shares, may_take = server.id, not server.last_resort, self.fleet.may_take
-        limited = {client for client in self._clients_running if self.is_limited(client)}
+        limited, full = {client for client in self._clients_running if self.is_limited(client)}, server.full()
         jobs = [
             e
             for e in self._waiting.values()
             if not e.held
             and not e.parked
             and e.client not in limited
+            and e.affinity not in full
             and ((shares and not (e.pinned or e.routed or e.able)) or may_take(server_id, e))
         ]
-        if self.residency.must_stay(server_id, now):
+        swapping = self.residency.waits_to_swap(server_id)
+        if swapping or self.residency.must_stay(server_id, now):
             price_s = cache(partial(self.residency.price_s, server_id))
-            return [e for e in jobs if e.promoted or not price_s(e.affinity)] or jobs
+            stay = [e for e in jobs if (e.promoted and not swapping) or not price_s(e.affinity)]
+            return stay if swapping else stay or jobs
         return jobs
 
     def _longest_overdue(self, jobs: Iterable[Job], now: float) -> Job | None:

@@ -45,6 +45,8 @@ ANSWERS: list[tuple[str, str, int | None, Pages]] = [
     ("other", "", None, LOCALAIS | {"/version": VERSION}),
     ("sglang", "0.5.4", None, NO_MODELS | {"/get_server_info": ("200 OK", INFO)}),
     ("sglang", "0.5.4", None, NO_MODELS | {"/server_info": ("200 OK", INFO)}),
+    ("mlx-lm", "", None, LOCALAIS | {"/props": ("404 Not Found", "Not Found")}),
+    ("vllm-mlx", "", None, {"/v1/models": ("200 OK", {"data": [{"id": "m", "owned_by": "vllm-mlx"}]})}),
     ("other", "", None, NO_MODELS),
     ("other", "", None, {"/version": VERSION, "/server_info": ("200 OK", INFO)}),
     ("other", "", None, {}),

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from clairvoyant_cli.backends.adapter import Adapter
 from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.proxy.composition import Daemon
@@ -286,6 +287,33 @@ async def test_a_backend_that_never_notices_is_cut_off(monkeypatch: pytest.Monke
             assert (await client.ask(chat("0.1 short"))).status == 200
         async with asyncio.timeout(10):
             await cut.wait()
+
+
+async def test_an_answer_that_its_server_does_not_stop_keeps_its_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clairvoyant_cli.proxy.requests.serving.HANG_UP_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(Adapter, "RUNS_ON_S", 60.0)
+    arrived, order = asyncio.Event(), list[str]()
+
+    async def script(it: Conversation) -> None:
+        request = await it.request()
+        if b"deaf" in request.body:
+            arrived.set()
+            await it.left()
+            await asyncio.sleep(0.2)  # it writes the answer before it looks for its client
+            order.append("ended")
+            return
+        order.append("next")
+        it.send(answer(b'{"done": true}'))
+
+    async with scripted(script) as upstream, serving(upstream.base_url) as daemon:
+        async with raw_client(daemon.base_url) as leaver:
+            leaver.send(chat("deaf"))
+            await arrived.wait()
+        async with raw_client(daemon.base_url) as client:
+            assert (await client.ask(chat("0.1 short"))).status == 200
+    assert order == ["ended", "next"]
 
 
 @pytest.mark.parametrize("raw", [chat("0.1 short"), get("/api/version")], ids=["scheduled", "passed"])

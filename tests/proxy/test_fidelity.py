@@ -480,6 +480,23 @@ async def test_a_websocket_passes_both_ways() -> None:
         assert await client.receive(b"RIVER") == b"\x00\xffRIVER"
 
 
+@pytest.mark.parametrize("path", ["/v1/responses", "/responses?x=1", "/other"])
+@pytest.mark.parametrize(("status", "sent"), [(404, 426), (405, 426), (403, 426), (200, 426), (401, 401)])
+async def test_an_agent_that_offers_a_websocket_for_responses_learns_that_there_is_none(
+    path: str, status: int, sent: int
+) -> None:
+    async def script(it: Conversation) -> None:
+        while True:
+            await it.request()
+            it.send(answer(b"none", status=f"{status} Said"))
+
+    offer = get(path, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: abc")
+    async with between(script) as (_, client):
+        got = await client.ask(offer)
+        assert (got.status, got.body) == (status if path == "/other" else sent, b"none")
+        assert (await client.ask(get("/v1/responses"))).status == status  # no offer: as the server answers
+
+
 async def test_a_websocket_ends_on_both_sides_when_its_client_leaves() -> None:
     ended = asyncio.Event()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from math import inf
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ ABORTED = b'data: {"error": {"code": 500, "message": "Context size has been exce
 
 
 class SharedCache:
-    """Two slots; two answers at once overflow the cache, and both are aborted."""
+    """Two slots; two answers at once overflow the cache, and both are aborted. `pages` by path."""
 
-    def __init__(self) -> None:
+    def __init__(self, pages: dict[str, Any]) -> None:
+        self.pages = pages
         self.running = self.most = 0
+        self.waits = True  # the first answer, for one that runs beside it
         self.overflowed = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -28,17 +31,14 @@ class SharedCache:
             return
         while (await receive()).get("more_body"):
             pass
-        kind, body = (
-            b"application/json",
-            json.dumps(
-                {"total_slots": 2, "model_path": "m", "default_generation_settings": {"n_ctx": CONTEXT}}
-            ).encode(),
-        )
+        kind, body = b"application/json", json.dumps(self.pages.get(scope["path"], {})).encode()
         if scope["method"] == "POST":
             self.running += 1
             self.most = max(self.most, self.running)
             if self.running == 2:
                 self.overflowed.set()
+            elif not self.waits:
+                await asyncio.sleep(0.2)  # it works, and another may come meanwhile
             elif not self.overflowed.is_set():
                 await self.overflowed.wait()
             kind, body = b"text/event-stream", ABORTED if self.most == 2 else WHOLE
@@ -48,8 +48,12 @@ class SharedCache:
         self.running -= scope["method"] == "POST"
 
 
-async def test_after_an_overflow_requests_that_do_not_fit_together_wait_for_each_other() -> None:
-    backend = SharedCache()
+@pytest.mark.parametrize("context", [CONTEXT, None])
+async def test_after_an_overflow_requests_that_do_not_fit_together_wait_for_each_other(
+    context: int | None,
+) -> None:
+    props = {"total_slots": 2, "model_path": "m", "default_generation_settings": {"n_ctx": context}}
+    backend = SharedCache({"/props": props})
     asked = post(
         "/completion", json.dumps({"prompt": "word " * 450, "stream": True, "n_predict": 50}).encode()
     )
@@ -65,7 +69,8 @@ async def test_after_an_overflow_requests_that_do_not_fit_together_wait_for_each
         both = await asyncio.gather(one.ask(asked), other.ask(asked))
         assert [answer.body for answer in both] == [ABORTED, ABORTED]
         (line,) = [each.text for each in daemon.snapshot().log if "share" in each.text]
-        assert "overflowed (1,000 tokens)" in line
+        assert ("overflowed (1,000 tokens)" in line) is (context is not None)
+        assert daemon.pool.first.shared_tokens < inf
         backend.most = 0
         both = await asyncio.gather(one.ask(asked), other.ask(asked))
         assert [answer.body for answer in both] == [WHOLE, WHOLE]
@@ -76,7 +81,33 @@ async def test_the_size_of_the_cache_behind_the_slots_is_known_once_the_server_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(llamacpp, "cache_tokens", lambda started, model: 500.0 if model == "m" else 0.0)
-    async with serve_app(SharedCache()) as url, serving(url) as daemon:
+    async with (
+        serve_app(SharedCache({"/props": {"total_slots": 2, "model_path": "m"}})) as url,
+        serving(url) as daemon,
+    ):
         await until(daemon, lambda state: state.backends[0].state == "up")
         [server] = daemon.dispatcher.scheduler.fleet.servers.values()
         assert server.cache.room_tokens == 500.0
+
+
+async def test_answers_of_lm_studio_that_do_not_fit_into_its_cache_wait_for_each_other() -> None:
+    instance = {"id": "m", "config": {"context_length": CONTEXT, "parallel": 2}}
+    models = [{"type": "llm", "key": "m", "loaded_instances": [instance]}]
+    models += [{"type": "embedding", "key": "e", "loaded_instances": [{"id": "e", "config": {}}]}]
+    backend = SharedCache({"/api/v0/models": {"data": []}, "/api/v1/models": {"models": models}})
+    backend.waits = False
+    asked = post("/v1/completions", json.dumps({"prompt": "word " * 450, "stream": True}).encode())
+    async with (
+        serve_app(backend) as url,
+        serving(url) as daemon,
+        raw_client(daemon.base_url) as one,
+        raw_client(daemon.base_url) as other,
+    ):
+        server = daemon.pool.first
+        while server.slots != 2:
+            server.look_now()
+            await asyncio.sleep(0.01)
+        assert ([each.name for each in server.status.models], server.shared_tokens) == (["m"], CONTEXT)
+        both = await asyncio.gather(one.ask(asked), other.ask(asked))
+        assert [answer.body for answer in both] == [WHOLE, WHOLE]
+        assert backend.most == 1

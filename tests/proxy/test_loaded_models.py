@@ -30,6 +30,7 @@ class Record:
         self.asked = Asked(route, ParsedRequest(model=model), UNKNOWN)
         self.totals = Totals()
         self.phase = Phase.QUEUED
+        self.attempt = None
 
 
 def asked(model: str, affinity: str = "", number: int = 0) -> Exchange:

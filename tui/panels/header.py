@@ -24,7 +24,13 @@ _GAP = 2
 WINDOW_S = 10.0
 _BUSY, _IDLE = 0.95, 0.6  # use of a GPU that is the limit, and of one that could do more
 _ROOM = 0.2  # share of its memory that must be free for another slot
-_OWN_SLOTS = ("ollama", "lmstudio", "jan", "other")  # they get as many requests at once as `--slots` says
+_OWN_SLOTS = (
+    "ollama",
+    "jan",
+    "mlx-lm",
+    "vllm-mlx",
+    "other",
+)  # get as many requests at once as `--slots` says
 _FIRST = ("quit", "help", "command", "choose")
 
 

@@ -7,12 +7,12 @@ first of them. The answer says which it was.
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.own_requests import OwnAnswer
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
@@ -43,6 +43,21 @@ NAMING_BYTES = 64 * 1024  # of a body that names a model
 ONE_MODEL = "/v1/models/"  # what follows is the name of the model that is asked about
 ONE_RESPONSE = "/v1/responses/"  # what follows is the id of a stored response
 READING = (b"GET", b"HEAD", b"OPTIONS")
+
+RESPONSES = ("/v1/responses", "/responses")
+# How servers without WebSockets answer an offer of one: LM Studio 200 with an error, uvicorn 403 or 404.
+NO_WEBSOCKET = (200, 400, 403, 404, 405, 501)
+
+
+class WebSocketRelay(Relay):
+    """Relays the answer to the offer of a WebSocket for responses. Codex and opencode use HTTP at once after
+    426, but retry the offer several times after any other error.
+    """
+
+    def head(self, head: ResponseHead) -> None:
+        if head.status in NO_WEBSOCKET:
+            head = replace(head, status=426, reason=reason_of(426))
+        super().head(head)
 
 
 @dataclass(slots=True)
@@ -152,7 +167,9 @@ class Passthrough:
         relay: Relay | None = None
         try:
             upstream = await server.upstream.connect(fresh=fresh)
-            relay = Relay(request, upstream, server, self.refusals.pages, self.refusals.by(server))
+            offers = request.head.upgrade and plainly_spelled(unescaped(request.head.path)) in RESPONSES
+            kind = WebSocketRelay if offers else Relay
+            relay = kind(request, upstream, server, self.refusals.pages, self.refusals.by(server))
             forward(request, upstream, relay, server, drop=self.access.consumed_headers)
             await relay.finished
         except asyncio.CancelledError:

@@ -196,7 +196,8 @@ class Serving:
             self.preemption.suspended(exchange, attempt)
             if attempt.read_s is not None and attempt.connection is not None:
                 # The server may finish its batch: the next request is in line for the slot meanwhile.
-                await attempt.connection.hang_up(HANG_UP_TIMEOUT_S)
+                runs_on_s = self.pool[attempt.server_id].adapter.RUNS_ON_S
+                await attempt.connection.hang_up(max(HANG_UP_TIMEOUT_S, runs_on_s))
             else:
                 await self._released(exchange)
         except asyncio.CancelledError:
@@ -208,9 +209,11 @@ class Serving:
         attempt = exchange.attempt
         if attempt is None:
             return
-        if attempt.connection is not None:
-            await attempt.connection.hang_up(HANG_UP_TIMEOUT_S)
         server, live = self.pool[attempt.server_id], self.dispatcher.live
+        streamed = attempt.usage is not None and attempt.usage.streaming
+        if attempt.connection is not None:
+            runs_on_s = 0.0 if streamed else server.adapter.RUNS_ON_S
+            await attempt.connection.hang_up(max(HANG_UP_TIMEOUT_S, runs_on_s))
         traits = server.traits
         traits.remark = await slots_settled(
             server,
@@ -221,7 +224,7 @@ class Serving:
                 for _ in range(each.asked.parsed.choices)  # llama.cpp gives each choice a slot
             ],
             self.stats.journal.clock,
-            streamed=attempt.usage is not None and attempt.usage.streaming,
+            streamed=streamed,
         )
         if traits.remark and server.is_news(traits.remark, "told"):
             self.stats.journal.event(logging.WARNING, f"{server.name}: {traits.remark}")
@@ -397,10 +400,11 @@ async def slots_settled(
         return ""
     traits, begun_s, said = server.traits, clock(), SILENT
     pause_s = FIRST_LOOK_AFTER_S if streamed else SLOTS_EVERY_S
-    bound_s = max(LEAST_STOP_S, STOP_MARGIN * traits.stream_stop_s) if streamed else MAX_STOP_S
+    most_s = MAX_STOP_S if streamed else max(MAX_STOP_S, server.adapter.RUNS_ON_S)
+    bound_s = max(LEAST_STOP_S, STOP_MARGIN * traits.stream_stop_s) if streamed else most_s
     held: BusySlots | None = None
     with suppress(TimeoutError):
-        async with asyncio.timeout(MAX_STOP_S):
+        async with asyncio.timeout(most_s):
             while True:
                 asked_s = clock()
                 busy = await server.adapter.busy_slots(server.ask)

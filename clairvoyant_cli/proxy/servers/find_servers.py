@@ -60,7 +60,7 @@ async def find_server(
             log.info("using %s at %s; choose another with --backend", found.adapter.name, found.url)
         upstream = Upstream(found.url, connect_timeout_s=config.connect_timeout)
         _refuse_ourselves(upstream, own)
-        adapter = found.adapter if wanted.kind is None else adapter_of(wanted.kind)
+        adapter = found.adapter if wanted.kind in (None, found.adapter.name) else adapter_of(wanted.kind)
         server = Server(
             wanted.name or adapter.name,
             adapter,

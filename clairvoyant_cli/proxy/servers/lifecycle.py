@@ -38,7 +38,8 @@ AWAY_SHARE = 0.1
 MAX_DOWN_EVERY_S = 15.0
 METRICS_PATH = "/metrics"
 LEADS_BACK = "its address leads back to this proxy; give --backend the LLM server itself"
-OVERFLOW = b"Context size has been exceeded"  # llama.cpp's error to all slots (server-context.cpp)
+# The error to all slots of llama.cpp (server-context.cpp), and so of LM Studio.
+OVERFLOW = b"Context size has been exceeded"
 
 
 @dataclass(slots=True)
@@ -170,7 +171,7 @@ class ServerLifecycle:
         fixed = self.dispatcher.scheduler.residency.fixed
         if server.adapter.SWAPS_MODELS:
             fixed.discard(server.id)
-            server.loaded = LoadedModels(self.dispatcher.scheduler, server.id)
+            server.loaded = LoadedModels(self.dispatcher.scheduler, server.id, server.adapter.known_as)
         else:
             fixed.add(server.id)
             server.loaded = None
@@ -203,9 +204,10 @@ class ServerLifecycle:
             self.dispatcher.scheduler.set_slots(
                 server.id, slots, last_resort=last_resort, weight=server.config.weight, at_once=server.at_once
             )
-            in_fleet = self.dispatcher.scheduler.fleet.servers[server.id]
-            in_fleet.shared_tokens = server.shared_tokens
-            in_fleet.cache.start_with(server.status.cache_tokens)
+            there = self.dispatcher.scheduler.fleet.servers[server.id]
+            there.cache.start_with(server.status.cache_tokens)
+            there.shared_tokens, there.model_slots = server.shared_tokens, server.status.model_slots
+            self.dispatcher.scheduler.residency.set_room(server.id, server.status.most_models)
 
     def share_out(self) -> None:
         """Recompute the slots of all servers, and dispatch waiting requests."""
@@ -214,7 +216,7 @@ class ServerLifecycle:
 
     async def see_settings(self, server: Server, ask: Ask | None = None) -> None:
         """Ask for a server's settings, and log once when proofs of exact continuation no longer hold."""
-        if server.loaded is not None:
+        if server.loaded is not None and server.adapter.OPTIONS_RELOAD:
             server.loaded.loaded_with(server.status.models, self._on(server))
         if ask is None or not server.adapter.SETTINGS_WAKE or self.dispatcher.attempts_on(server.id):
             await server.see_settings(ask)  # a model that sleeps is left asleep until a request comes
@@ -233,13 +235,11 @@ class ServerLifecycle:
             server, usage = self.pool.server_of(exchange), exchange.attempt.usage
             refused = 400 <= end.status < 500  # the request's fault, not the server's
             failed = end.outcome is Outcome.UPSTREAM_ERROR and not refused
-            overflow = failed and usage is not None and usage.holds(OVERFLOW)
-            if (
-                overflow
-                and not server.status.shares_cache
-                and len(self.dispatcher.attempts_on(server.id)) > 1
-            ):
+            overflow = end.outcome is Outcome.UPSTREAM_ERROR and usage is not None and usage.holds(OVERFLOW)
+            beside = self.dispatcher.attempts_on(server.id)
+            if overflow and not server.status.shares_cache and len(beside) > 1:
                 server.status.shares_cache = True
+                server.status.overflowed_at = sum(e.dispatch.job.prompt_tokens + e.tokens for e in beside)
                 self._open_slots()
                 news = f"the KV cache that its slots share overflowed ({server.shared_tokens:,.0f} tokens)"
                 news += "; requests that do not fit together run one after the other from now on"

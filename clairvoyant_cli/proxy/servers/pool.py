@@ -200,6 +200,8 @@ class ServiceTimes:
     say: Callable[[int, str], None]
     coverage: Coverage = field(default_factory=Coverage)
     tokens_per_character: dict[str, float] = field(default_factory=dict)
+    # Of requests for sound and images, by what is counted (`ParsedRequest.amount_kind`).
+    seconds_per_amount: dict[str, float] = field(default_factory=dict)
 
     def prompt_tokens(self, parsed: ParsedRequest) -> float:
         """Return the expected number of tokens of a prompt."""
@@ -217,6 +219,8 @@ class ServiceTimes:
         tokens = prediction.expected_tokens * parsed.choices
         tokens_q90 = prediction.q90_tokens * parsed.choices
         prompt_tokens = self.prompt_tokens(parsed)
+        if (seconds := self.seconds_per_amount.get(parsed.amount_kind)) is not None:
+            tokens = tokens_q90 = seconds * parsed.amount / self.fastest_s(0.0, 1.0)
         cost_s, high_s = (self.fastest_s(prompt_tokens, each) for each in (tokens, tokens_q90))
         return Estimates(
             p_long=prediction.p_long,
@@ -229,6 +233,11 @@ class ServiceTimes:
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Learn from an answer that ended; incomplete ones tell nothing about speed."""
         totals = exchange.totals
+        parsed = exchange.asked.parsed
+        if parsed.amount and end.outcome is Outcome.COMPLETED and exchange.attempt is not None:
+            seconds, kind = exchange.service_s(end.at_s) / parsed.amount, parsed.amount_kind
+            before = self.seconds_per_amount.get(kind, seconds)
+            self.seconds_per_amount[kind] = before + RATIO_WEIGHT * (seconds - before)
         if not totals.complete:
             return
         server, job = self.pool.server_of(exchange), exchange.job

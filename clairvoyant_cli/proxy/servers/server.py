@@ -139,20 +139,23 @@ class LoadedModels:
     have the assumed one. So made-up names do not affect real models.
     """
 
-    def __init__(self, scheduler: Scheduler, server: str) -> None:
+    def __init__(self, scheduler: Scheduler, server: str, known_as: Callable[[str], str] = full_name) -> None:
         self._residency = scheduler.residency
         self._residency.unknown_s = ASSUMED_LOAD_S
         self._server = server
+        self._known_as = known_as
         self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
         self._contexts: dict[str, int] = {}  # what was asked -> the context that it was loaded with
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded, in one spelling."""
-        return full_name(parsed.model) + parsed.affinity.removeprefix(parsed.model) if parsed.model else ""
+        return (
+            self._known_as(parsed.model) + parsed.affinity.removeprefix(parsed.model) if parsed.model else ""
+        )
 
     def is_plain(self, model: str) -> bool:
         """Whether a model was asked for with no option but a context, as far as is known."""
-        return " " not in ASKED_CONTEXT.sub("", self._affinity_of.get(full_name(model), ""))
+        return " " not in ASKED_CONTEXT.sub("", self._affinity_of.get(self._known_as(model), ""))
 
     def context_of(self, parsed: ParsedRequest) -> int | None:
         """Return the context for a request, in tokens: what it asks for, or that of the model as it was
@@ -164,6 +167,8 @@ class LoadedModels:
     def answered(self, exchange: Exchange, status: int) -> None:
         """Learn from an answer whether its model was loaded, and how long that took; errors do not count."""
         job_id, affinity, load_s = exchange.job.id, exchange.job.affinity, exchange.totals.load_s
+        if load_s is None:
+            load_s = self._seen_load_s(exchange)
         if not 200 <= status < 300 or exchange.totals.error:
             self._residency.not_loaded(self._server, job_id)
             return
@@ -174,13 +179,13 @@ class LoadedModels:
         note(self._server, job_id)
         learned = load_s is not None and MIN_LOAD_S <= load_s <= LONGEST_LOAD_S
         self._remember(affinity, load_s if learned else None)
-        self._affinity_of[full_name(exchange.asked.parsed.model)] = affinity
+        self._affinity_of[self._known_as(exchange.asked.parsed.model)] = affinity
 
     def listed(self, names: Iterable[str], live: Iterable[Exchange]) -> None:
         """Update from the server's list of loaded models, unless one may be loading."""
         if _may_load(live):
             return
-        names = [full_name(name) for name in names]
+        names = [self._known_as(name) for name in names]
         loaded = frozenset(self._affinity_of.get(name, name) for name in names)
         for affinity in loaded:
             self._remember(affinity, None)
@@ -192,8 +197,18 @@ class LoadedModels:
         was not loaded for a request from here may have another context than for one.
         """
         if not _may_load(live):
-            known = ((self._affinity_of.get(full_name(each.name)), each.context) for each in models)
+            known = ((self._affinity_of.get(self._known_as(each.name)), each.context) for each in models)
             self._contexts = {affinity: context for affinity, context in known if affinity and context}
+
+    def _seen_load_s(self, exchange: Exchange) -> float | None:
+        """Return how long a load took by the time before the answer, where the server tells the rest."""
+        attempt, totals = exchange.attempt, exchange.totals
+        if attempt is None or attempt.first_byte_s is None or attempt.usage is None or exchange.parts:
+            return None
+        if totals.prefill_s is None or not self._residency.swaps(self._server, exchange.job.id, ""):
+            return None
+        worked_s = totals.prefill_s + (0.0 if attempt.usage.streaming else totals.decode_s or 0.0)
+        return max(attempt.first_byte_s - attempt.granted_s - worked_s, 0.0)
 
     def _remember(self, affinity: str, load_s: float | None) -> None:
         """Remember a load time as the last used; None keeps the known one."""
@@ -418,8 +433,10 @@ class Server:
     @property
     def shared_tokens(self) -> float:
         """The tokens that the contexts of all its slots may have together."""
-        shares = self.status.shares_cache and self.slots > 1 and self.status.models
-        return (shares and self.status.models[0].context) or inf
+        status = self.status
+        if not status.shares_cache or self.slots == 1:
+            return inf
+        return (status.models and status.models[0].context) or status.overflowed_at or inf
 
     def look_now(self) -> None:
         self._look.set()

@@ -1,0 +1,64 @@
+"""Servers of MLX models, mostly on Macs: mlx_lm.server (mlx_lm/server.py) and vllm-mlx (vllm_mlx/server.py).
+
+Both have one slot unless their command line says otherwise: requests side by side evict each other's prompts.
+"""
+
+from typing import ClassVar
+
+from clairvoyant_cli.backends.adapter import Adapter, Found
+from clairvoyant_cli.backends.prober import Ask
+from clairvoyant_cli.backends.process_inspection import values_of, words_of
+from clairvoyant_cli.config import MAX_SLOTS
+from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.routes import Family
+
+PROCESS_NAMES = ("python", "Python", "mlx_lm", "vllm-mlx")
+
+
+class MlxLm(Adapter):
+    """Answers HTTP/1.0 without keep-alive. Unstreamed answers go on when their client has left."""
+
+    name = "mlx-lm"
+    title = "mlx_lm.server"
+    usual_ports = (8080,)
+    start_command = "mlx_lm.server --model MODEL"
+    get_model_command = "mlx_lm.server --model MODEL"
+    SPEAKS = frozenset((Family.OPENAI,))
+    KNOWN_BY_PORT = False
+    RUNS_ON_S = 600.0
+    SLOTS_FLAG: ClassVar[str] = "--decode-concurrency"
+    health_path = "/health"  # it searches the cache of models for each list of them
+
+    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
+        """Know it by its models, which nobody owns, and by how it answers at an unknown path."""
+        models = probes.openai_models((await ask(self.models_path)).body)
+        if models is None or any(model.owner for model in models):
+            return None
+        unknown = await ask("/props")
+        return Found(self, url, prefix) if (unknown.status, unknown.text) == (404, b"Not Found") else None
+
+    def local_slots(self, port: int) -> int | None:
+        """Read it from the command line of its process."""
+        given = values_of(words_of(PROCESS_NAMES, port), self.SLOTS_FLAG)
+        known = [int(each) for each in given if each.isascii() and each.isdigit() and len(each) < 6]
+        return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), None)
+
+
+class VllmMlx(MlxLm):
+    """Without `--continuous-batching` it answers a second request with an error."""
+
+    name = "vllm-mlx"
+    title = "vllm-mlx"
+    usual_ports = (8000,)
+    start_command = "vllm-mlx serve MODEL"
+    get_model_command = "vllm-mlx serve MODEL"
+    SPEAKS = frozenset((Family.OPENAI, Family.ANTHROPIC))
+    SLOTS_FLAG = "--max-num-seqs"
+
+    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
+        models = probes.openai_models((await ask(self.models_path)).body)
+        return Found(self, url, prefix) if models and models[0].owner == self.name else None
+
+    def local_slots(self, port: int) -> int | None:
+        batches = "--continuous-batching" in words_of(PROCESS_NAMES, port)
+        return super().local_slots(port) if batches else None

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from tests.fakes.fake_nvml import Device, fake_nvml
-from tests.tui.board import Script, bench, busy, view
+from tests.tui.board import bench, busy, view
 from tui.app import Top
 from tui.hardware.collect import Machine, read_amd, read_apple, read_host
 from tui.hardware.nvidia import Nvidia, NvidiaGone, process_name
@@ -236,17 +236,12 @@ def test_the_panel_says_what_is_wrong_and_shows_the_rest(
     assert panel_text(None) == "reading…"
 
 
-def test_the_energy_of_an_answer_has_a_price_if_one_was_set() -> None:
+def test_the_energy_of_an_answer_is_that_of_this_machine() -> None:
     def said(shown: ViewState) -> str:
         return "\n".join(line.plain for line in panel.body(shown, 42, 12))
 
     assert "Wh each of 42" in said(view())
-    assert "per 1,000" not in said(view())
-    wh, _ = view().history.energy_each_wh() or (0.0, 0)
-    assert f"{wh * 0.3:.3f} per 1,000" in said(replace(view(), price_kwh=0.3))
     assert "Wh" not in said(replace(view(), local=False))
-    for text, price in (("0.3", 0.3), ("", None)):
-        assert Top(Script(), preferences={"price": text}).view().price_kwh == price
 
 
 async def test_a_driver_that_hangs_holds_up_neither_the_screen_nor_the_way_out() -> None:

@@ -95,14 +95,12 @@ def _gauge(
 
 
 def _energy(view: ViewState, width: int) -> list[Line]:
-    """The energy of an answer, and what it costs at the price that was set."""
+    """The energy of an answer."""
     each = view.history.energy_each_wh()
     if each is None or not view.local:
         return []
     wh, answers = each
     line = Line("energy ", "faint").add(f"{wh:.2f}").add(" Wh each", "soft")
-    if view.price_kwh is not None:
-        line.add(f"  {wh * view.price_kwh:.3f}").add(" per 1,000", "soft")
     return [flow([line, Line(f"of {count(answers)}", "faint")], width, gap=1)]
 
 

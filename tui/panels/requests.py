@@ -203,10 +203,6 @@ def _queue_tokens(row: QueuedRequest, view: ViewState, width: int) -> Line:
     return Line("~", "faint").add(count(row.predicted.expected_tokens))
 
 
-def _no_ghost(view: ViewState) -> bool:
-    return not view.ghost
-
-
 def _queue_words(row: QueuedRequest) -> str:
     flags = f"{'held ' * row.held}{'promoted ' * row.promoted}{'suspended ' * bool(row.cuts)}"
     return _words(row, flags, "" if row.urgency is None else f"level{row.urgency}")
@@ -232,23 +228,12 @@ QUEUE: Grid[QueuedRequest] = Grid(
         _CLASS,
         _LEVEL,
         words("why", 5, 8, "cause", _queued, tone=lambda cause: _CAUSE.get(cause, "soft")),
-        number("p_long", 4, 1, "predicted.p_long", "{:.2f}".format, "soft", "P(L)", when=_no_ghost),
-        Column(
-            "tokens", 6, 10, _queue_tokens, lambda r: r.predicted.expected_tokens, right=True, when=_no_ghost
-        ),
+        number("p_long", 4, 1, "predicted.p_long", "{:.2f}".format, "soft", "P(L)"),
+        Column("tokens", 6, 10, _queue_tokens, lambda r: r.predicted.expected_tokens, right=True),
         number("q90", 6, 0, "predicted.q90_tokens", count, "faint", "≤q90"),
         Column("eta", 7, 9, starts, _start_s, "ETA", right=True, holds=_eta_holds, most=ETA_WIDE),
         number("age", 6, 7, "age_s", grows=True),
-        Column("bar", 6, 3, _age_bar, title="of τ", flex=True, when=lambda s: not (s.ghost or s.prompts)),
-        Column(
-            "ghost",
-            20,
-            8,
-            lambda r, s, w: compared(r),
-            lambda r: (r.rank_fcfs or 0) - r.rank,
-            "by arrival",
-            when=lambda s: s.ghost,
-        ),
+        Column("bar", 6, 3, _age_bar, title="of τ", flex=True, when=lambda s: not s.prompts),
         words("only", 4, 5, "backends", _queued, _server_names, title="only on"),
         words("priority", 3, 5, "priority", _queued, lambda n, view: f"{n:+d}" if n else "", title="pri"),
         _MODEL,
@@ -259,6 +244,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
     rows=_queued,
     text=_queue_words,
     empty=_queue_empty,
+    hidden=frozenset(("p_long", "q90", "endpoint")),
     total=lambda view: view.state.waits,
 )
 

@@ -25,6 +25,7 @@ from tui.table_layout import Column, Grid, heeded, number, words
 from tui.view_state import ViewState
 
 AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
+Rows = Callable[[ViewState], Iterable[AnyRequest]]
 Sign = tuple[str, Tone]
 LEVELS: tuple[Sign, ...] = (  # what each urgency level means, and its tone
     ("immediate", "alert"),
@@ -113,11 +114,6 @@ def progress(row: RunningRequest) -> float:
     return min(row.tokens / max(row.predicted.expected_tokens, 1.0), 0.97)
 
 
-def _all(view: ViewState) -> Iterable[AnyRequest]:
-    """All requests: names are as wide in each table, and stay so when rows come and go."""
-    return (*view.state.queue, *view.state.running, *view.state.recent)
-
-
 def _id(row: AnyRequest, view: ViewState, width: int) -> Line:
     """The end of an id tells more than its beginning."""
     return Line(row.id if len(row.id) <= width else f"…{row.id[1 - width :]}")
@@ -156,10 +152,11 @@ def _words(row: AnyRequest, *more: str) -> str:
     return " ".join((row.id, row.model, row.client, row.endpoint, row.predicted.length_class, *more))
 
 
-_ID: Column[Any] = Column("id", 4, 10, _id, lambda r: r.id, holds=lambda s: (row.id[-9:] for row in _all(s)))
+def _ids(rows: Rows) -> Column[Any]:
+    return Column("id", 4, 10, _id, lambda r: r.id, holds=lambda view: (row.id[-9:] for row in rows(view)))
 
 
-def _names(field: str, width: int, form: Callable[[str], str]) -> Column[Any]:
+def _names(rows: Rows, field: str, width: int, form: Callable[[str], str]) -> Column[Any]:
     """Make a column of names; where room lacks they are cut in the middle, as they differ at their ends."""
     of = attrgetter(field)
     return Column(
@@ -168,11 +165,14 @@ def _names(field: str, width: int, form: Callable[[str], str]) -> Column[Any]:
         6,
         lambda row, view, width: Line(middle_cut(form(of(row)), width), "soft"),
         of,
-        holds=lambda view: {middle_cut(form(of(row)), NAME_CELLS) for row in _all(view)},
+        holds=lambda view: {middle_cut(form(name), NAME_CELLS) for name in {of(row) for row in rows(view)}},
     )
 
 
-_MODEL, _CLIENT = _names("model", 8, model_name), _names("client", 6, str)
+def _models_and_clients(rows: Rows) -> tuple[Column[Any], Column[Any]]:
+    return _names(rows, "model", 8, model_name), _names(rows, "client", 6, str)
+
+
 _CLASS: Column[Any] = Column(
     "class", 3, 8, _class, lambda r: "SML".find(class_letter(r.predicted.length_class)), "cls"
 )
@@ -184,6 +184,14 @@ _PROMPT: Column[Any] = Column("prompt", 16, 7, _prompt, flex=True, most=200, whe
 
 def _queued(view: ViewState) -> tuple[QueuedRequest, ...]:
     return view.state.queue
+
+
+def _runs(view: ViewState) -> tuple[RunningRequest, ...]:
+    return view.state.running
+
+
+def _ended(view: ViewState) -> list[FinishedRequest]:
+    return sorted(view.state.recent, key=lambda row: row.finished_at, reverse=True)
 
 
 def _eta_holds(view: ViewState) -> Iterable[str]:
@@ -224,7 +232,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
     columns=(
         # A mark stands before the rank.
         number("rank", 2, 9, "rank", str, "faint", "#", holds=lambda view: (f"{view.state.waits:3}",)),
-        _ID,
+        _ids(_queued),
         _CLASS,
         _LEVEL,
         words("why", 5, 8, "cause", _queued, tone=lambda cause: _CAUSE.get(cause, "soft")),
@@ -236,8 +244,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
         Column("bar", 6, 3, _age_bar, title="of τ", flex=True, when=lambda s: not s.prompts),
         words("only", 4, 5, "backends", _queued, _server_names, title="only on"),
         words("priority", 3, 5, "priority", _queued, lambda n, view: f"{n:+d}" if n else "", title="pri"),
-        _MODEL,
-        _CLIENT,
+        *_models_and_clients(_queued),
         words("endpoint", 8, 0, "endpoint", _queued, lambda text, view: path_name(text)),
         _PROMPT,
     ),
@@ -280,7 +287,7 @@ RUNNING: Grid[RunningRequest] = Grid(
     columns=(
         number("slot", 4, 4, "slot", count, "faint"),
         Column("state", 2, 8, _state_mark, title=" ", right=True),
-        _ID,
+        _ids(_runs),
         _CLASS,
         _LEVEL,
         Column("tokens", 10, 10, _tokens, lambda r: r.tokens, right=True),
@@ -295,14 +302,13 @@ RUNNING: Grid[RunningRequest] = Grid(
             6,
             6,
             "backend",
-            lambda view: view.state.running,
+            _runs,
             lambda name, view: _server_names([name], view),
         ),
-        _MODEL,
-        _CLIENT,
+        *_models_and_clients(_runs),
         _PROMPT,
     ),
-    rows=lambda view: view.state.running,
+    rows=_runs,
     text=lambda row: _words(row, row.state),
     empty=_running_empty,
 )
@@ -317,7 +323,7 @@ def _real_tokens(row: FinishedRequest, view: ViewState, width: int) -> Line:
 RECENT: Grid[FinishedRequest] = Grid(
     columns=(
         Column("at", 8, 4, lambda r, s, w: Line(clock(r.finished_at), "faint"), lambda r: -r.finished_at),
-        _ID,
+        _ids(_ended),
         Column(
             "outcome",
             9,
@@ -330,11 +336,10 @@ RECENT: Grid[FinishedRequest] = Grid(
         number("waited", 6, 7, "waited_s"),
         number("sojourn", 6, 8, "sojourn_s", title="total"),
         Column("by", 2, 3, lambda r, s, w: Line(*_BY.get(r.dispatched_by, ("",))), lambda r: r.dispatched_by),
-        _MODEL,
-        _CLIENT,
+        *_models_and_clients(_ended),
         number("status", 4, 0, "status", lambda code: str(code or "–"), "faint", "code"),
     ),
-    rows=lambda view: sorted(view.state.recent, key=lambda row: row.finished_at, reverse=True),
+    rows=_ended,
     text=lambda row: _words(row, row.outcome),
     empty=lambda view: "No request has ended yet." * view.live,
     # Ended requests are only appended.

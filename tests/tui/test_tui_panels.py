@@ -20,6 +20,7 @@ from clairvoyant_cli.state.snapshot import (
     Percentiles,
     QueuedRequest,
     RunningRequest,
+    SessionsState,
     StatusLine,
 )
 from tests.tui.board import Script, busy, view
@@ -181,6 +182,20 @@ def test_names_are_whole_and_servers_are_named_by_what_differs(width: int) -> No
         assert "lan" not in text
 
 
+def test_a_row_names_the_servers_that_tell_it_from_others() -> None:
+    for names, said in (
+        (SERVERS[:4], ""),
+        (SERVERS[1:4], "not desk-left"),
+        (SERVERS[2:3], "gpu-a"),
+        ((), ""),
+    ):
+        rows = (replace(busy().queue[0], backends=names), *busy().queue[1:])
+        shown = view(backends=FIVE, queue=rows)
+        assert ("only" in {column.name for column, _ in Fitted.of(QUEUE, 110, shown).columns}) is bool(said)
+        assert said in drawn(QUEUE, rows[0], 110, shown)
+        assert {"id", "tokens"} <= {column.name for column, _ in Fitted.of(QUEUE, 110, shown).columns}
+
+
 def test_where_room_lacks_the_wait_stays_and_what_has_nothing_to_show_takes_none() -> None:
     for width in (38, 78):
         assert {"rank", "id", "class", "why", "tokens", "eta"} <= columns_of(width)
@@ -224,7 +239,8 @@ def test_cells_say_what_is_special_of_a_request() -> None:
     assert "refused 48s" in drawn(QUEUE, due, 38, view(queue=(due,))), "it is not cut"
     chore = replace(queued, cause="chore", age_s=340.0, tau_s=None)
     assert ["━" in drawn(QUEUE, row, 120) for row in (chore, replace(chore, tau_s=90.0))] == [False, True]
-    assert "½ 311" in drawn(QUEUE, replace(queued, cuts=1, tokens=311), 120)
+    expected = figures.count(queued.predicted.expected_tokens)
+    assert f"½{expected}" in drawn(QUEUE, replace(queued, cuts=1, tokens=311), 120)
     late = replace(running, eta_s=0.2, eta_low_s=None, eta_high_s=None)  # longer than predicted
     assert "0.20s" in drawn(RUNNING, late, 76)
     assert "soon" in drawn(RUNNING, late, 76, replace(view(), drift_s=0.5))
@@ -390,6 +406,9 @@ def of_tau(**fields: Any) -> dict[str, Any]:
     return {"tau": replace(busy().tau, **fields)}
 
 
+SERVERS = ("desk-left", "desk-right", "gpu-a", "gpu-b", "gpu-c")
+FIVE = tuple(replace(busy().backends[0], name=name, state="up") for name in SERVERS)
+FIVE = (*FIVE[:4], replace(FIVE[4], state="down", busy=0))
 QUICK = tuple(
     ClassStats(each.length_class, Percentiles(9, 0.5, 1.0, 1.0), Percentiles()) for each in busy().stats
 )
@@ -407,7 +426,9 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
         (models.body, server(name="two", state="down", detail="refused"), (39, 5), "○ two  down refused"),
         (models.body, server(state="odd", standing="draining"), (39, 5), "? local  odd   draining"),
         (models.body, server(self_test="self-test: 8 of 24"), (60, 5), "\n  self-test: 8 of 24|ctx 8192"),
-        (models.body, server(models=()), (39, 5), "no model loaded"),
+        (models.body, server(models=(), busy=0), (39, 5), "no model loaded"),
+        (models.body, server(models=()), (39, 5), "!no model loaded"),
+        (models.body, {"backends": FIVE}, (39, 1), "○ gpu-c  down"),
         (
             models.body,
             server(engine=EngineState(8, 40, 2, 0.5)),
@@ -421,7 +442,13 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
         (header.header, {"gain": replace(GAIN, saved_today_s=0.0)}, (80, 3), "no change in waiting time"),
         (header.header, {"gain": replace(GAIN, saved_today_s=-99.0)}, (80, 3), "1m39 more waiting today"),
         (header.header, {"gain": GAIN}, (80, 3), "1h19 less waiting today (100 answers, 47s each, 58|!fewer"),
-        (header.header, {"gain": GAIN}, (120, 3), "estimated)   about 1,049 fewer tokens read"),
+        (header.header, {"gain": GAIN}, (120, 3), "58 estimated)|!tokens read"),
+        (
+            header.header,
+            {"gain": GAIN, "sessions": SessionsState(cached_tokens=9.0)},
+            (120, 3),
+            "estimated)   about 1,049 fewer tokens read",
+        ),
         (
             header.header,
             {"gain": replace(GAIN, behind=1103, settled=False)},

@@ -138,10 +138,19 @@ def _prompt(row: QueuedRequest | RunningRequest, view: ViewState, width: int) ->
     return Line(" ".join((row.prompt or "")[: 2 * width].split()), "soft")
 
 
-def _server_names(names: Iterable[str], view: ViewState) -> str:
-    """Their names by what differs; nothing of the only one."""
+def _server_name(name: str, view: ViewState) -> str:
+    """Its name by what differs; nothing of the only one."""
     short = short_names([each.name for each in view.state.backends])
-    return "" if len(short) < 2 else ", ".join(short.get(each, each) for each in names)
+    return short.get(name, name) if len(short) > 1 else ""
+
+
+def _only_on(names: tuple[str, ...], view: ViewState) -> str:
+    """The servers that can take a request, or those that cannot; nothing if all that are up can."""
+    others = [each.name for each in view.state.backends if each.name not in names and each.state != "down"]
+    if not names or not others:
+        return ""
+    few, word = (others, "not ") if len(others) < len(names) else (names, "")
+    return word + ", ".join(_server_name(each, view) for each in few)
 
 
 def _start_s(row: QueuedRequest | RunningRequest) -> float:
@@ -205,10 +214,9 @@ def _age_bar(row: QueuedRequest, view: ViewState, width: int) -> Line:
 
 
 def _queue_tokens(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    """The expected tokens; of an answer that was cut, the ones it has."""
-    if row.cuts:
-        return Line(f"½ {count(row.tokens)}", "accent")
-    return Line("~", "faint").add(count(row.predicted.expected_tokens))
+    """The expected tokens; a sign tells an answer that was cut."""
+    sign: Sign = ("½", "accent") if row.cuts else ("~", "faint")
+    return Line(*sign).add(count(row.predicted.expected_tokens))
 
 
 def _queue_words(row: QueuedRequest) -> str:
@@ -242,7 +250,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
         Column("eta", 7, 9, starts, _start_s, "ETA", right=True, holds=_eta_holds, most=ETA_WIDE),
         number("age", 6, 7, "age_s", grows=True),
         Column("bar", 6, 3, _age_bar, title="of τ", flex=True, when=lambda s: not s.prompts),
-        words("only", 4, 5, "backends", _queued, _server_names, title="only on"),
+        words("only", 4, 5, "backends", _queued, _only_on, title="only on"),
         words("priority", 3, 5, "priority", _queued, lambda n, view: f"{n:+d}" if n else "", title="pri"),
         *_models_and_clients(_queued),
         words("endpoint", 8, 0, "endpoint", _queued, lambda text, view: path_name(text)),
@@ -303,7 +311,7 @@ RUNNING: Grid[RunningRequest] = Grid(
             6,
             "backend",
             _runs,
-            lambda name, view: _server_names([name], view),
+            _server_name,
         ),
         *_models_and_clients(_runs),
         _PROMPT,

@@ -451,10 +451,9 @@ class TopConfig:
     sort: str | None = setting(
         None, "COLUMN", "Sort column of the queue: `age`, or `-age` for descending order."
     )
-    hidden: str | None = setting(None, "COLUMNS", "Hidden columns of the queue, e.g. `q90 bar`.")
+    hidden: str | None = setting(None, "COLUMNS", "Hidden columns of the queue, e.g. `bar model`.")
     panel: str | None = setting(None, "NAME", "Panel below the queue on a small terminal, e.g. `stats`.")
     keys: str | None = setting(None, "KEYS", "Key bindings, e.g. `promote=Y hold=w`.")
-    price: float | None = setting(None, "NUMBER", "Price of a kWh, for the cost of an answer.", NOT_NEGATIVE)
 
     def preferences(self) -> dict[str, str]:
         """Return the settings that are set, under the dashboard's names."""
@@ -464,7 +463,6 @@ class TopConfig:
             "queue.hidden": self.hidden,
             "deck": self.panel,
             "keys": self.keys,
-            "price": None if self.price is None else f"{self.price:g}",
         }
         return {name: value for name, value in given.items() if value is not None}
 

@@ -123,11 +123,8 @@ class Prediction:
 
     @property
     def length_class(self) -> LengthClass:
-        """The most probable class; the shorter one on a tie."""
-        best = max(self.p_short, self.p_medium, self.p_long)
-        if self.p_short == best:
-            return LengthClass.SHORT
-        return LengthClass.MEDIUM if self.p_medium == best else LengthClass.LONG
+        """The class of the expected tokens, which need not be the most probable one."""
+        return LengthClass.of(self.expected_tokens)
 
 
 @dataclass(frozen=True, slots=True)

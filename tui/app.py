@@ -30,7 +30,6 @@ from clairvoyant_cli.state.source import EVERY_S as FRAME_S
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from tui.alerts import Alerts
-from tui.formatting import duration
 from tui.hardware.reading import Hardware
 from tui.palette import THEMES, Palette
 from tui.panels import clients
@@ -43,7 +42,6 @@ from tui.undo import SETTLED_S, UndoableAction, cannot_undo, said_of, standing, 
 from tui.view_state import SILENT_S, ViewState
 from tui.widgets.canvas import Canvas
 
-INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)  # the default first; the effect of a key is drawn at once
 _GRAPHED_S = 600.0  # how much of the daemon's history is fetched at the start, for the graph
 _HARDWARE_EVERY_S = 1.0
 _TICK_S = 0.3
@@ -88,7 +86,6 @@ class Top(App[None]):
         self._source, self._machine, self._alerts, self._memory = source, machine, alerts, memory
         self._clock = clock
         self._received_at = self._lost_at = self._read_at = self._drawn_at = 0.0
-        self._every_s = FRAME_S
         self._past = StateHistory()
         self._sought: float | None = None  # the time to go back to
         self._left = threading.Event()
@@ -97,14 +94,12 @@ class Top(App[None]):
         self._expected: dict[tuple[str, str | None], tuple[Any, float]] = {}
         self._message_until = 0.0
         self.preferences: Mapping[str, str] = (_stored(memory) if memory else {}) | dict(preferences or {})
-        price = (preferences or {}).get("price")  # checked with the other settings
         self._frozen: ViewState | None = None
         self._view = ViewState(
             source.where,
             local=source.local,
             readonly=readonly,
             badge=badge,
-            price_kwh=float(price) if price else None,
         )
         for theme in THEMES:
             self.register_theme(theme)
@@ -162,7 +157,7 @@ class Top(App[None]):
         due = clock()
         async for news in self._source.stream():
             self.take(news)
-            due = max(due + self._every_s, clock())
+            due = max(due + FRAME_S, clock())
             await asyncio.sleep(due - clock())
 
     def _watch_machine(self, read: Callable[[], Hardware], loop: asyncio.AbstractEventLoop) -> None:
@@ -205,15 +200,14 @@ class Top(App[None]):
             view = replace(view, message="")
         if (frozen := self._frozen) is not None:
             said: dict[str, Any] = {"message": view.message, "message_tone": view.message_tone}
-            return replace(frozen, prompts=view.prompts, ghost=view.ghost, **said)
+            return replace(frozen, prompts=view.prompts, **said)
         age_s = (self._lost_at if view.lost else now) - self._received_at if view.snapshot else 0.0
-        known_s = SILENT_S if self._every_s < 1.0 else self._every_s + SILENT_S
         return replace(
             view,
             lost_for_s=now - self._lost_at if view.lost else 0.0,
             hardware_age_s=now - self._read_at if view.hardware else 0.0,
-            drift_s=min(max(0.0, age_s), known_s),
-            silent_s=age_s if age_s >= known_s and not view.lost else 0.0,
+            drift_s=min(max(0.0, age_s), SILENT_S),
+            silent_s=age_s if age_s >= SILENT_S and not view.lost else 0.0,
         )
 
     def draw(self) -> None:
@@ -322,11 +316,6 @@ class Top(App[None]):
             if self._sought is not None:
                 self.notify(f"the daemon's history cannot be read: {error}", severity="warning")
 
-    def action_interval(self) -> None:
-        self._every_s = INTERVALS_S[(INTERVALS_S.index(self._every_s) + 1) % len(INTERVALS_S)]
-        self._source.pace(self._every_s)
-        self.notify(f"refresh every {duration(self._every_s)}", timeout=2)
-
     def action_prompts(self) -> None:
         shown = not self._view.prompts
         if shown and all(each.prompt is None for each in self._view.state.alive):
@@ -336,10 +325,6 @@ class Top(App[None]):
         self.notify(
             f"prompts {'shown; the page of a request (Enter) shows its answer, too' if shown else 'hidden'}"
         )
-
-    def action_ghost(self) -> None:
-        self._view = replace(self._view, ghost=not self._view.ghost)
-        self.notify("compared with first-come-first-served" if self._view.ghost else "not compared")
 
     def action_repaint(self) -> None:
         """Draw the whole screen: something else has written on the terminal."""

@@ -27,7 +27,7 @@ PANELS = (
 DECK = PANELS[2:]  # the panels that share the deck of a small terminal
 GUTTER = 2
 PICTURES = ("timeline", "plots", "graph")  # one of them is at the top, unless the terminal is small
-_LEAST_QUEUE, _STATS, _HALF = 6, 9, 45
+_LEAST_QUEUE, _STATS, _HALF = 6, 7, 45
 _MOST_DECK = 8  # rows that the deck takes from a short queue
 
 

@@ -29,12 +29,10 @@ class ViewState:
     past_s: float | None = None  # how long ago a state of the history was taken
     readonly: bool = False
     prompts: bool = False
-    ghost: bool = False
     badge: str = ""
     message: str = ""  # shown for some seconds
     message_tone: Tone = "accent"
     offers: frozenset[str] = frozenset()  # what keys find chosen (`Key.on`), and "held" if that is held
-    price_kwh: float | None = None
 
     @property
     def forbids(self) -> str:

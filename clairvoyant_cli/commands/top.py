@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -56,7 +55,6 @@ Attachment: TypeAlias = "tuple[DaemonSource, Callable[[], Hardware]]"
     help="Ring and notify when a server goes down, tau fires in a row or an alert begins, at most once a "
     "minute.  [default: --bell, except with --demo]",
 )
-@click.option("--price", type=float, metavar="NUMBER", help="Price of a kWh: show what an answer costs.")
 @click.option("--once", is_flag=True, help="Print the state once, as tables.")
 @json_option("Print the state once, as JSON.")
 @click.option("--demo", is_flag=True, help="Watch a built-in daemon with a simulated server.")
@@ -67,7 +65,6 @@ def command(
     plain: bool,
     web: str | None,
     bell: bool | None,
-    price: float | None,
     once: bool,
     as_json: bool,
     demo: bool,
@@ -89,10 +86,8 @@ def command(
         raise InputError("top needs a terminal; for a script use --once or --json")
     if os.environ.get("TERM") == "dumb":
         raise InputError("TERM is dumb: this terminal cannot draw; use --once")
-    preferences = load_top_config()
-    if price is not None:
-        preferences = replace(preferences, price=price)
-    settings = {"readonly": readonly, "badge": "demo" * demo, "preferences": preferences.preferences()}
+    preferences = load_top_config().preferences()
+    settings = {"readonly": readonly, "badge": "demo" * demo, "preferences": preferences}
     asyncio.run(_watch(opened, settings, plain=plain, bell=not demo if bell is None else bell))
 
 

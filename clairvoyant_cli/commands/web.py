@@ -62,7 +62,6 @@ class Relay:
 
     def __init__(self, source: DaemonSource) -> None:
         self.source = source
-        source.pace(EVERY_S)
         self._newest = b""
         self._news = asyncio.Event()
         self._past: deque[tuple[float, int, float]] = deque(maxlen=int(PAST_S / SAMPLE_S))
@@ -219,7 +218,7 @@ async def serving_pages(
     host, port = parse_address(address, "--web")
     listener = listen(host, port, "--web")
     secret = secret_of(token or as_its_owner(url)[1])
-    relay = Relay(DaemonSource(url, token))
+    relay = Relay(DaemonSource(url, token, EVERY_S))
     pages = Pages(relay, secret, readonly=readonly)
     async with serving(listener, pages, MAX_CONNECTIONS) as tasks:
         tasks.spawn(relay.follow())

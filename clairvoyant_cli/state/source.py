@@ -32,29 +32,27 @@ class Disconnected:
 
 class DaemonSource:
     """Attaches to a running daemon, and reconnects with growing pauses when it is lost. `where` is its
-    address for the header, `local` tells whether it runs on this machine.
+    address for the header, `local` tells whether it runs on this machine; `every_s` is the least interval
+    between two states.
     """
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, every_s: float = EVERY_S) -> None:
         """`url` is the daemon's address; ClairvoyantError if it is no http address."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ClairvoyantError(f"--url {url}: give an address like {DEFAULT_URL}", ExitCode.USAGE)
         self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.local = is_loopback(parts.hostname)
-        self._token = token
-        self._every_s = EVERY_S
-        self._news: asyncio.Queue[bytes | str] = asyncio.Queue()
-        self._reader: asyncio.Task[None] | None = None
+        self._token, self._every_s = token, every_s
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
         """Yield the newest state each time one is asked for, or that the daemon is lost."""
         retry_s = _FIRST_RETRY_S
         while True:
-            self._news = asyncio.Queue()
-            self._reader = asyncio.create_task(self._read(self._news))
+            news: asyncio.Queue[bytes | str] = asyncio.Queue()
+            reader = asyncio.create_task(self._read(news))
             try:
-                while isinstance(event := await self._next_news(), bytes):
+                while isinstance(event := await _next(news), bytes):
                     yield decode(event)
                     retry_s = _FIRST_RETRY_S
                 reason = event
@@ -63,8 +61,7 @@ class DaemonSource:
             except ClairvoyantError as error:
                 reason = str(error)
             finally:
-                self._reader.cancel()
-                self._reader = None
+                reader.cancel()
             yield Disconnected(reason)
             await asyncio.sleep(retry_s)
             retry_s = min(_LAST_RETRY_S, retry_s * 2)
@@ -73,13 +70,6 @@ class DaemonSource:
         """Return the state now; ClairvoyantError if the daemon does not answer."""
         async with self._client() as client:
             return await client.snapshot()
-
-    def pace(self, every_s: float) -> None:
-        """Set the least interval between two states, in seconds."""
-        self._every_s = every_s
-        if self._reader is not None:
-            self._reader.cancel()
-            self._reader = asyncio.create_task(self._read(self._news))
 
     async def act(self, action: Action) -> str:
         """Send an action; return why it was refused, "" if it was not. Never raises."""
@@ -104,11 +94,6 @@ class DaemonSource:
                 return await client.past(before)
         return b""
 
-    async def _next_news(self) -> bytes | str:
-        # Not `wait_for`: until Python 3.12 it loses a cancellation that comes with the news.
-        async with asyncio.timeout(_SILENCE_S):
-            return await self._news.get()
-
     def _client(self) -> ControlClient:
         return ControlClient(self.where, self._token)
 
@@ -124,3 +109,9 @@ class DaemonSource:
         except ClairvoyantError as error:
             reason = str(error)
         news.put_nowait(reason)
+
+
+async def _next(news: asyncio.Queue[bytes | str]) -> bytes | str:
+    # Not `wait_for`: until Python 3.12 it loses a cancellation that comes with the news.
+    async with asyncio.timeout(_SILENCE_S):
+        return await news.get()

@@ -53,7 +53,7 @@ _KEYS = slice(_STEP.stop, _STEP.stop + KEY_BUCKETS)
 _EMBEDDING = slice(_KEYS.stop, _KEYS.stop + EMBEDDED)
 _WIDTH = _EMBEDDING.stop
 
-_WORDS_SHOWN = 4
+_WORDS_SHOWN = 3
 _REASONS_SHOWN = 8
 _MIN_EFFECT = 0.02
 _SHOWN_AS = {"told": "stated length"}
@@ -189,7 +189,9 @@ class LexicalPredictor(Predictor):
             if name != "told_share"  # says nothing but with the length itself
         }
         words = self._model.word_effects(view.prompt, view.cut)
-        telling = sorted(words, key=lambda word: (-round(abs(words[word]), 4), word))[:_WORDS_SHOWN]
+        # Words of three letters or fewer tell a reader nothing: "of", "the", "und".
+        told = [each for each in words if min(len(word.encode()) for word in each.split()) > 3] or words
+        telling = sorted(told, key=lambda word: (-round(abs(words[word]), 4), word))[:_WORDS_SHOWN]
         effects[f"words: {', '.join(telling)}"] = effects.pop("words")
         if context.keys:
             effects[f"request: {', '.join(context.keys)}"] = context.mean - static

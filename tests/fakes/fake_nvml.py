@@ -39,6 +39,7 @@ class Device:
     clock: int = 2520
     clock_limit: int = 3105
     throttled: int = 0
+    mig: int = 0
     processes: Mapping[int, int | None] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
@@ -76,6 +77,7 @@ def fake_nvml(*devices: Device, errors: dict[str, str] | None = None) -> Any:
         "nvmlDeviceGetCount": lambda: len(devices),
         "nvmlDeviceGetHandleByIndex": handle,
         "nvmlDeviceGetName": lambda it: it.name,
+        "nvmlDeviceGetMigMode": lambda it: [it.mig, it.mig],
         "nvmlDeviceGetPciInfo": lambda it: SimpleNamespace(busId=b"00"),
         "nvmlDeviceGetMemoryInfo": lambda it: SimpleNamespace(used=it.used, total=it.total),
         "nvmlDeviceGetUtilizationRates": lambda it: SimpleNamespace(gpu=it.gpu, memory=0),

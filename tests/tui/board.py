@@ -34,16 +34,12 @@ class Script(DaemonSource):
     local: bool = True
     coming: tuple[PolicyOutlook, ...] = ()
     asked: list[Action] = field(default_factory=list)
-    paces: list[float] = field(default_factory=list)
     kept: StateHistory = field(default_factory=StateHistory)
     refusal: str = ""
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
         for news in self.news:
             yield news
-
-    def pace(self, every_s: float) -> None:
-        self.paces.append(every_s)
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         return self.coming

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from tests.fakes.fake_nvml import Device, fake_nvml
-from tests.tui.board import Script, bench, busy, view
+from tests.tui.board import bench, busy, view
 from tui.app import Top
 from tui.hardware.collect import Machine, read_amd, read_apple, read_host
 from tui.hardware.nvidia import Nvidia, NvidiaGone, process_name
@@ -223,8 +223,8 @@ def test_the_machine_never_raises_and_numbers_its_gpus() -> None:
         ),
         ((Gpu(0, "RTX", fault="has fallen off the bus"), Gpu(1, "A2", 0.4)), 2, "0 ! has fallen off the bus"),
         ((), 10, "no GPU: no NVIDIA driver is installed"),
-        ((Gpu(0, "bare"),), 10, "0 bare"),
-        ((Gpu(0, "a"), Gpu(1, "b")), 2, "0 util    –|1 util    –"),
+        ((Gpu(0, "bare"),), 10, "0 bare|util  N/A|vram  N/A"),
+        ((Gpu(0, "a"), Gpu(1, "b", 0.4)), 2, "0 a |1 b |40%|N/A"),
         ((Gpu(0, "M3", 0.5, 1, 2, unified=True),), 10, "mem  "),
     ],
 )
@@ -236,17 +236,23 @@ def test_the_panel_says_what_is_wrong_and_shows_the_rest(
     assert panel_text(None) == "reading…"
 
 
-def test_the_energy_of_an_answer_has_a_price_if_one_was_set() -> None:
+def test_the_energy_of_an_answer_is_that_of_this_machine() -> None:
     def said(shown: ViewState) -> str:
         return "\n".join(line.plain for line in panel.body(shown, 42, 12))
 
     assert "Wh each of 42" in said(view())
-    assert "per 1,000" not in said(view())
-    wh, _ = view().history.energy_each_wh() or (0.0, 0)
-    assert f"{wh * 0.3:.3f} per 1,000" in said(replace(view(), price_kwh=0.3))
     assert "Wh" not in said(replace(view(), local=False))
-    for text, price in (("0.3", 0.3), ("", None)):
-        assert Top(Script(), preferences={"price": text}).view().price_kwh == price
+
+
+def test_of_eight_gpus_each_has_its_figures_in_a_line() -> None:
+    slices = {"nvmlDeviceGetUtilizationRates": "NVML_ERROR_NOT_SUPPORTED"}
+    big = [Device(name=f"NVIDIA H100 {n}", used=(60 + n) << 30, total=80 << 30) for n in range(7)]
+    gpus = nvidia(*big, Device(name="NVIDIA A100", mig=1, errors=slices)).read()
+    for height in (9, 14, 30):
+        lines = panel_text(Hardware(HOST, gpus), 42, height).split("\n")
+        assert lines[6] == "6 H100 6       40% 66.0G/80.0G  61°C 120 W"
+        assert lines[7] == "7 A100 (MIG)   N/A  4.0G/24.0G  61°C 120 W"
+        assert len(lines) == 9, "no graph takes their room"
 
 
 async def test_a_driver_that_hangs_holds_up_neither_the_screen_nor_the_way_out() -> None:

@@ -154,9 +154,9 @@ async def test_a_screen_goes_back_to_before_it_was_opened() -> None:
         await daemon.recorder.kept.wait()
         async with asked(daemon, *[chat("0.9 endless")] * 6), watching(daemon.base_url) as screen:
             await screen.shows("before_scrubbing", "slots ■■■■ 4/4", "waiting 2")
-            await screen.pilot.press("left_curly_bracket")  # to the first state, however slow the machine
+            await screen.pilot.press(*["left_square_bracket"] * 12)  # to the first, however slow the machine
             await screen.shows("scrubbed", "slots □□□□ 0/4", "ago")
-            await screen.pilot.press("right_curly_bracket")
+            await screen.pilot.press(*["right_square_bracket"] * 13)
             await screen.shows("back_again", "slots ■■■■ 4/4", "waiting 2")
 
 
@@ -177,5 +177,5 @@ async def test_a_history_that_cannot_be_read_is_said_to_be_so() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         app.take(busy())
         await settled(app, pilot)
-        await pilot.press("left_curly_bracket")
+        await pilot.press("left_square_bracket")
         assert "the daemon's history cannot be read" in await settled(app, pilot)

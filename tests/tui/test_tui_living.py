@@ -167,7 +167,7 @@ async def test_the_screen_shows_an_answer_that_was_cut_and_goes_on() -> None:
         state = await until(daemon, lambda s: s.counters.cuts == 1 and bool(s.running))
         engine.freeze()
         [suspended] = state.queue
-        await screen.shows("cut", "waiting 1", suspended.id, "½ ")
+        await screen.shows("cut", "waiting 1", suspended.id, "½")
         engine.thaw()
         await until(daemon, lambda s: s.counters.resumes == 1)
         engine.freeze()

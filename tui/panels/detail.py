@@ -19,7 +19,7 @@ from tui.view_state import ViewState
 _LABEL = 12
 _BAR = 24
 _MOST, _MORE = 12, Line("  …", "faint")
-_LEAST_EFFECT = 0.01
+_LEAST_EFFECT, _MOST_EFFECTS = 0.01, 3  # the strongest come first
 _MANIFOLD = 2.0
 _SAID_BY = {
     "operator": "the operator",
@@ -166,7 +166,7 @@ def _prediction(prediction: PredictionState) -> list[Line]:
         _fact("tokens", expected, "ink", f"90 % stay under {count(prediction.q90_tokens)}"),
     ]
     effects = [(name, expm1(effect)) for name, effect in prediction.features]
-    telling = [(name, effect) for name, effect in effects if abs(effect) >= _LEAST_EFFECT]
+    telling = [(name, effect) for name, effect in effects if abs(effect) >= _LEAST_EFFECT][:_MOST_EFFECTS]
     lines += [Line("predicted longer or shorter because of", "faint")] if telling else []
     for name, effect in telling:
         text = f"×{effect + 1:.1f}" if effect >= _MANIFOLD else f"{effect:+.0%}".replace("-", "−")

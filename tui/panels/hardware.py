@@ -1,11 +1,11 @@
 """Draws GPUs with their processes, and CPU and memory of the host."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tui.braille import AXIS, area
 from tui.formatting import bar, count, duration, share, size, spark
 from tui.hardware.reading import Gpu, Hardware
-from tui.styled_text import Line, cell, ends, flow, wrap
+from tui.styled_text import Line, Tone, cell, ends, flow, wrap
 from tui.view_state import ViewState
 
 _HOT_C = 83.0
@@ -14,6 +14,7 @@ _LABEL = 5
 _STALE_S = 5.0
 _NARROW, _NO_END = 40, 99
 _LEAST_GRAPH = 4
+_FEW = 4  # more GPUs have a line each
 
 
 def facts(view: ViewState) -> Line:
@@ -31,7 +32,7 @@ def rows(view: ViewState) -> int:
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """As much of each GPU as fits: gauges, clock, processes; then energy and the host."""
+    """As much of each GPU as fits: gauges, clock, processes; of many a line; then energy and host."""
     hardware = view.hardware
     if hardware is None:
         return [Line("reading…", "faint")]
@@ -42,12 +43,11 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     rest = [*_energy(view, width), *host]
     if height < len(rest) + 3 * len(hardware.gpus):
         rest = host
-    per_gpu = max(1, (height - len(rest)) // len(hardware.gpus))
+    per_gpu = 1 if len(hardware.gpus) > _FEW else max(1, (height - len(rest)) // len(hardware.gpus))
     for gpu in hardware.gpus:
-        full = _gpu(view, gpu, width)
-        lines += full[:per_gpu] if per_gpu >= min(3, max(2, len(full))) else [_gpu_short(gpu, width)]
+        lines += _gpu(view, gpu, width)[:per_gpu] if per_gpu > 2 else [_gpu_short(gpu, width)]
     spare = height - len(lines) - len(rest)
-    if height < _NO_END and spare >= _LEAST_GRAPH:
+    if height < _NO_END and per_gpu > 2 and spare >= _LEAST_GRAPH:
         past = zip(*view.history.gpus.values(), strict=False)
         power = [sum(each.power_w or 0.0 for each in at) for at in past]
         rest = area("power, W", power[-2 * (width - AXIS) :], "faint", width, spare) + rest
@@ -60,10 +60,15 @@ def _gpu(view: ViewState, gpu: Gpu, width: int) -> list[Line]:
         return [name, Line("! ", "alert").add(gpu.fault, "soft")]
     lines = [ends(name, _vital_signs(gpu), width)]
     past = [*view.history.gpus.get(gpu.index, ())][-width:]
-    if gpu.utilisation is not None:
+    if gpu.utilisation is None:
+        lines.append(Line(cell("util", _LABEL + 1), "faint").add("N/A", "soft"))
+    else:
         lines.append(_gauge("util", gpu.utilisation, (each.utilisation or 0.0 for each in past), width))
-    if gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
-        total, label = gpu.memory_total_bytes, "mem" if gpu.unified else "vram"
+    label = "mem" if gpu.unified else "vram"
+    if gpu.memory_used_bytes is None or not gpu.memory_total_bytes:
+        lines.append(Line(cell(label, _LABEL + 1), "faint").add("N/A", "soft"))
+    else:
+        total = gpu.memory_total_bytes
         fills = ((each.memory_used_bytes or 0) / total for each in past)
         held = Line(" ").add(size(gpu.memory_used_bytes)).add(f" of {size(total)}", "soft")
         lines.append(_gauge(label, gpu.memory_used_bytes / total, fills, width, held, full=_FULL))
@@ -95,14 +100,12 @@ def _gauge(
 
 
 def _energy(view: ViewState, width: int) -> list[Line]:
-    """The energy of an answer, and what it costs at the price that was set."""
+    """The energy of an answer."""
     each = view.history.energy_each_wh()
     if each is None or not view.local:
         return []
     wh, answers = each
     line = Line("energy ", "faint").add(f"{wh:.2f}").add(" Wh each", "soft")
-    if view.price_kwh is not None:
-        line.add(f"  {wh * view.price_kwh:.3f}").add(" per 1,000", "soft")
     return [flow([line, Line(f"of {count(answers)}", "faint")], width, gap=1)]
 
 
@@ -116,16 +119,26 @@ def _vital_signs(gpu: Gpu) -> Line:
     return line
 
 
+def _told(value: float | None, form: Callable[[float], str]) -> str:
+    return "N/A" if value is None else form(value)
+
+
 def _gpu_short(gpu: Gpu, width: int) -> Line:
+    """Name, use, memory, temperature and power in one line; the name gives way."""
     line = Line(f"{gpu.index} ", "faint")
     if gpu.fault:
         return line.add("! ", "alert").add(gpu.fault, "soft")
-    line.add("util ", "faint").add(cell(share(gpu.utilisation), 4, right=True), "strong")
-    if gpu.memory_total_bytes:
-        used = (gpu.memory_used_bytes or 0) / gpu.memory_total_bytes
-        gauge = max(4, width // 4)
-        line.add("  vram ", "faint").join(bar(used, gauge)).add(f" {size(gpu.memory_used_bytes)}")
-    return ends(line, _vital_signs(gpu), width)
+    total, hot = gpu.memory_total_bytes, (gpu.temperature_c or 0.0) >= _HOT_C
+    figures: tuple[tuple[str, int, Tone], ...] = (
+        (_told(gpu.utilisation, share), 4, "strong"),
+        (_told(total and gpu.memory_used_bytes, lambda used: f"{size(used)}/{size(total)}"), 11, "ink"),
+        (_told(gpu.temperature_c, "{:.0f}°C".format), 5, "alert" if hot else "soft"),
+        (_told(gpu.power_w, "{:.0f} W".format), 5, "soft"),
+    )
+    right = Line()
+    for text, cells, tone in figures:
+        right.add(f" {cell(text, cells, right=True)}", tone)
+    return ends(line.add(gpu.name), right, width)
 
 
 def _host(view: ViewState, hardware: Hardware, width: int) -> list[Line]:

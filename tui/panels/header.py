@@ -4,7 +4,7 @@ last message or the keys that do something now.
 
 from operator import itemgetter
 
-from clairvoyant_cli.state.snapshot import GainState, Snapshot
+from clairvoyant_cli.state.snapshot import Snapshot
 from tui.formatting import change, class_letter, class_tone, clock, count, duration, share
 from tui.keys import KEYS
 from tui.styled_text import Line, Tone, cells, ends, flow
@@ -147,7 +147,7 @@ def window(snapshot: Snapshot) -> str:
 def worth(view: ViewState, width: int) -> Line:
     """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
     gain = view.state.gain
-    pieces = today(gain) if gain.answers_today or gain.behind else []
+    pieces = today(view.state) if gain.answers_today or gain.behind else []
     if not gain.settled:
         return Line(" ").join(pieces[0])
     for ours, other in zip(view.state.stats_paired, view.state.stats_fcfs, strict=False):
@@ -167,8 +167,9 @@ def worth(view: ViewState, width: int) -> Line:
     return Line(" ").join(flow(pieces, width - 1, gap=3))
 
 
-def today(gain: GainState) -> list[Line]:
-    """How much less all waited today, and how many prompt tokens were not read again."""
+def today(state: Snapshot) -> list[Line]:
+    """How much less all waited today, and the prompt tokens not read again if servers tell them."""
+    gain = state.gain
     saved_s, answers = gain.saved_today_s, gain.answers_today
     if not gain.settled:
         told = f"{count(answers)} of {count(answers + gain.behind)} answers"
@@ -181,7 +182,7 @@ def today(gain: GainState) -> list[Line]:
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")
     estimated = f", {count(gain.estimated_today)} estimated" if gain.estimated_today else ""
     line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each{estimated})", "faint")
-    if abs(gain.spared_tokens_today) < 1.0:
+    if not state.sessions.cached_tokens or abs(gain.spared_tokens_today) < 1.0:
         return [line]
     word = "fewer" if gain.spared_tokens_today > 0 else "more"
     return [line, Line(f"about {count(abs(gain.spared_tokens_today))} {word} tokens read", "faint")]

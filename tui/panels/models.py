@@ -14,15 +14,16 @@ def facts(view: ViewState) -> Line:
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
+    """The servers in trouble first: they are seen however low the panel is."""
     lines: list[Line] = []
-    for backend in view.state.backends:
+    for backend in sorted(view.state.backends, key=lambda each: (each.state == "up", each.state != "down")):
         lines.append(_backend(backend, width))
         if backend.self_test:
             lines.append(Line(f"  {backend.self_test}", "soft"))
         lines += [_model(model, width) for model in backend.models]
         if backend.engine is not None:
             lines.append(_engine(backend.engine, width))
-        elif backend.state == "up" and not backend.models:
+        elif backend.state == "up" and not backend.models and not backend.busy:
             lines.append(Line("  no model loaded", "faint"))
     return lines
 

@@ -1,21 +1,19 @@
-"""Draws plots of the last ten minutes: queue, tokens per second, tau; waits; real and predicted tokens."""
+"""Draws plots of the last ten minutes: queue, tokens per second, tau; waits."""
 
 from collections.abc import Iterator
 from math import log10
 
 from tui.braille import AXIS, Dots, area
-from tui.formatting import CLASS_LETTER, class_tone, count, spark
+from tui.formatting import CLASS_LETTER, spark
 from tui.history import SAMPLES, Sample
 from tui.panels import tau
-from tui.styled_text import Line, columns, ends
+from tui.styled_text import Line, ends
 from tui.view_state import ViewState
 
 _TREND = 12
 _TWO_GRAPHS = 11
 _WAIT_DECADES = (-1.3, 2.7)
-_TOKEN_DECADES = (0.6, 4.0)
 _SPAN_S = 600.0
-_MIDDLE = (28.0, 400.0, 2800.0)  # where the letters of the classes stand under the predicted tokens
 
 
 def of(view: ViewState) -> object:
@@ -65,15 +63,6 @@ def _by_time(view: ViewState, columns: int) -> Iterator[tuple[float | None, floa
 
 
 def plots(view: ViewState, width: int, height: int) -> list[Line]:
-    """The waits, and if there is room, real and predicted tokens beside them."""
-    if width < 76:
-        return waits(view, width, height)
-    right = min(36, width // 3) if height < 18 else width // 2 - 1
-    left = width - right - 2
-    return columns(waits(view, left, height), predicted_and_real(view, right, height), left)
-
-
-def waits(view: ViewState, width: int, height: int) -> list[Line]:
     """Plot the waits of ended requests over time on a log scale, a band for each class; dashed is tau."""
     tau_s = view.state.tau.tau_s
     step_s = _SPAN_S / (2 * max(1, width - AXIS))
@@ -84,34 +73,16 @@ def waits(view: ViewState, width: int, height: int) -> list[Line]:
     for at, (name, letter) in enumerate(CLASS_LETTER.items()):
         dots = Dots(width - AXIS, (height - 1) * (at + 1) // 3 - (height - 1) * at // 3)
         for x in range(0, 2 * dots.width, 6) if tau_s else ():
-            dots.column(x, _place(tau_s or 0.0, _WAIT_DECADES), "alert")
+            dots.column(x, _place(tau_s or 0.0), "alert")
         for request in view.history.finished.values():
             if request.predicted.length_class == name:
                 ago = (now - request.finished_at) / _SPAN_S
-                dots.mark(1.0 - ago, _place(request.waited_s, _WAIT_DECADES), name)
-        lines += dots.lines({_place(10.0, _WAIT_DECADES): "10s"}, Line(letter, name))
+                dots.mark(1.0 - ago, _place(request.waited_s), name)
+        lines += dots.lines({_place(10.0): "10s"}, Line(letter, name))
     return lines[:height]
 
 
-def predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
-    """Plot real over expected tokens, on log scales; the diagonal is a perfect prediction."""
-    dots = Dots(width - AXIS, height - 2)
-    steps = max(dots.width * 2, dots.height * 4)
-    for step in range(0, steps, 2):
-        dots.mark(step / (steps - 1), step / (steps - 1), "track")
-    for request in view.history.finished.values():
-        if request.tokens is not None and request.outcome == "completed":
-            x = _place(request.predicted.expected_tokens, _TOKEN_DECADES)
-            tone = class_tone(request.predicted.length_class)
-            dots.mark(x, _place(request.tokens, _TOKEN_DECADES), tone)
-    ticks = {_place(10.0**decade, _TOKEN_DECADES): count(10.0**decade) for decade in range(1, 5)}
-    below = Line(" " * AXIS)
-    for (tone, letter), tokens in zip(CLASS_LETTER.items(), _MIDDLE, strict=True):
-        below.pad(AXIS + int(_place(tokens, _TOKEN_DECADES) * dots.width)).add(letter, tone)
-    return [Line("real tokens over predicted", "faint"), *dots.lines(ticks), below]
-
-
-def _place(value: float, decades: tuple[float, float]) -> float:
-    """Place a value on a logarithmic axis, 0 at the bottom and 1 at the top."""
-    low, high = decades
-    return (log10(max(value, 1e-9)) - low) / (high - low)
+def _place(value_s: float) -> float:
+    """Place a wait on a logarithmic axis, 0 at the bottom and 1 at the top."""
+    low, high = _WAIT_DECADES
+    return (log10(max(value_s, 1e-9)) - low) / (high - low)

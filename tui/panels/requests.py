@@ -25,6 +25,7 @@ from tui.table_layout import Column, Grid, heeded, number, words
 from tui.view_state import ViewState
 
 AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
+Rows = Callable[[ViewState], Iterable[AnyRequest]]
 Sign = tuple[str, Tone]
 LEVELS: tuple[Sign, ...] = (  # what each urgency level means, and its tone
     ("immediate", "alert"),
@@ -113,11 +114,6 @@ def progress(row: RunningRequest) -> float:
     return min(row.tokens / max(row.predicted.expected_tokens, 1.0), 0.97)
 
 
-def _all(view: ViewState) -> Iterable[AnyRequest]:
-    """All requests: names are as wide in each table, and stay so when rows come and go."""
-    return (*view.state.queue, *view.state.running, *view.state.recent)
-
-
 def _id(row: AnyRequest, view: ViewState, width: int) -> Line:
     """The end of an id tells more than its beginning."""
     return Line(row.id if len(row.id) <= width else f"…{row.id[1 - width :]}")
@@ -142,10 +138,19 @@ def _prompt(row: QueuedRequest | RunningRequest, view: ViewState, width: int) ->
     return Line(" ".join((row.prompt or "")[: 2 * width].split()), "soft")
 
 
-def _server_names(names: Iterable[str], view: ViewState) -> str:
-    """Their names by what differs; nothing of the only one."""
+def _server_name(name: str, view: ViewState) -> str:
+    """Its name by what differs; nothing of the only one."""
     short = short_names([each.name for each in view.state.backends])
-    return "" if len(short) < 2 else ", ".join(short.get(each, each) for each in names)
+    return short.get(name, name) if len(short) > 1 else ""
+
+
+def _only_on(names: tuple[str, ...], view: ViewState) -> str:
+    """The servers that can take a request, or those that cannot; nothing if all that are up can."""
+    others = [each.name for each in view.state.backends if each.name not in names and each.state != "down"]
+    if not names or not others:
+        return ""
+    few, word = (others, "not ") if len(others) < len(names) else (names, "")
+    return word + ", ".join(_server_name(each, view) for each in few)
 
 
 def _start_s(row: QueuedRequest | RunningRequest) -> float:
@@ -156,10 +161,11 @@ def _words(row: AnyRequest, *more: str) -> str:
     return " ".join((row.id, row.model, row.client, row.endpoint, row.predicted.length_class, *more))
 
 
-_ID: Column[Any] = Column("id", 4, 10, _id, lambda r: r.id, holds=lambda s: (row.id[-9:] for row in _all(s)))
+def _ids(rows: Rows) -> Column[Any]:
+    return Column("id", 4, 10, _id, lambda r: r.id, holds=lambda view: (row.id[-9:] for row in rows(view)))
 
 
-def _names(field: str, width: int, form: Callable[[str], str]) -> Column[Any]:
+def _names(rows: Rows, field: str, width: int, form: Callable[[str], str]) -> Column[Any]:
     """Make a column of names; where room lacks they are cut in the middle, as they differ at their ends."""
     of = attrgetter(field)
     return Column(
@@ -168,11 +174,14 @@ def _names(field: str, width: int, form: Callable[[str], str]) -> Column[Any]:
         6,
         lambda row, view, width: Line(middle_cut(form(of(row)), width), "soft"),
         of,
-        holds=lambda view: {middle_cut(form(of(row)), NAME_CELLS) for row in _all(view)},
+        holds=lambda view: {middle_cut(form(name), NAME_CELLS) for name in {of(row) for row in rows(view)}},
     )
 
 
-_MODEL, _CLIENT = _names("model", 8, model_name), _names("client", 6, str)
+def _models_and_clients(rows: Rows) -> tuple[Column[Any], Column[Any]]:
+    return _names(rows, "model", 8, model_name), _names(rows, "client", 6, str)
+
+
 _CLASS: Column[Any] = Column(
     "class", 3, 8, _class, lambda r: "SML".find(class_letter(r.predicted.length_class)), "cls"
 )
@@ -186,6 +195,14 @@ def _queued(view: ViewState) -> tuple[QueuedRequest, ...]:
     return view.state.queue
 
 
+def _runs(view: ViewState) -> tuple[RunningRequest, ...]:
+    return view.state.running
+
+
+def _ended(view: ViewState) -> list[FinishedRequest]:
+    return sorted(view.state.recent, key=lambda row: row.finished_at, reverse=True)
+
+
 def _eta_holds(view: ViewState) -> Iterable[str]:
     refused_s = [row.refused_in_s for row in _queued(view) if row.refused_in_s is not None]
     return (f"refused {duration(max(refused_s))}" if refused_s else "12–40s",)
@@ -197,14 +214,9 @@ def _age_bar(row: QueuedRequest, view: ViewState, width: int) -> Line:
 
 
 def _queue_tokens(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    """The expected tokens; of an answer that was cut, the ones it has."""
-    if row.cuts:
-        return Line(f"½ {count(row.tokens)}", "accent")
-    return Line("~", "faint").add(count(row.predicted.expected_tokens))
-
-
-def _no_ghost(view: ViewState) -> bool:
-    return not view.ghost
+    """The expected tokens; a sign tells an answer that was cut."""
+    sign: Sign = ("½", "accent") if row.cuts else ("~", "faint")
+    return Line(*sign).add(count(row.predicted.expected_tokens))
 
 
 def _queue_words(row: QueuedRequest) -> str:
@@ -228,37 +240,26 @@ QUEUE: Grid[QueuedRequest] = Grid(
     columns=(
         # A mark stands before the rank.
         number("rank", 2, 9, "rank", str, "faint", "#", holds=lambda view: (f"{view.state.waits:3}",)),
-        _ID,
+        _ids(_queued),
         _CLASS,
         _LEVEL,
         words("why", 5, 8, "cause", _queued, tone=lambda cause: _CAUSE.get(cause, "soft")),
-        number("p_long", 4, 1, "predicted.p_long", "{:.2f}".format, "soft", "P(L)", when=_no_ghost),
-        Column(
-            "tokens", 6, 10, _queue_tokens, lambda r: r.predicted.expected_tokens, right=True, when=_no_ghost
-        ),
+        number("p_long", 4, 1, "predicted.p_long", "{:.2f}".format, "soft", "P(L)"),
+        Column("tokens", 6, 10, _queue_tokens, lambda r: r.predicted.expected_tokens, right=True),
         number("q90", 6, 0, "predicted.q90_tokens", count, "faint", "≤q90"),
         Column("eta", 7, 9, starts, _start_s, "ETA", right=True, holds=_eta_holds, most=ETA_WIDE),
         number("age", 6, 7, "age_s", grows=True),
-        Column("bar", 6, 3, _age_bar, title="of τ", flex=True, when=lambda s: not (s.ghost or s.prompts)),
-        Column(
-            "ghost",
-            20,
-            8,
-            lambda r, s, w: compared(r),
-            lambda r: (r.rank_fcfs or 0) - r.rank,
-            "by arrival",
-            when=lambda s: s.ghost,
-        ),
-        words("only", 4, 5, "backends", _queued, _server_names, title="only on"),
+        Column("bar", 6, 3, _age_bar, title="of τ", flex=True, when=lambda s: not s.prompts),
+        words("only", 4, 5, "backends", _queued, _only_on, title="only on"),
         words("priority", 3, 5, "priority", _queued, lambda n, view: f"{n:+d}" if n else "", title="pri"),
-        _MODEL,
-        _CLIENT,
+        *_models_and_clients(_queued),
         words("endpoint", 8, 0, "endpoint", _queued, lambda text, view: path_name(text)),
         _PROMPT,
     ),
     rows=_queued,
     text=_queue_words,
     empty=_queue_empty,
+    hidden=frozenset(("p_long", "q90", "endpoint")),
     total=lambda view: view.state.waits,
 )
 
@@ -294,7 +295,7 @@ RUNNING: Grid[RunningRequest] = Grid(
     columns=(
         number("slot", 4, 4, "slot", count, "faint"),
         Column("state", 2, 8, _state_mark, title=" ", right=True),
-        _ID,
+        _ids(_runs),
         _CLASS,
         _LEVEL,
         Column("tokens", 10, 10, _tokens, lambda r: r.tokens, right=True),
@@ -309,14 +310,13 @@ RUNNING: Grid[RunningRequest] = Grid(
             6,
             6,
             "backend",
-            lambda view: view.state.running,
-            lambda name, view: _server_names([name], view),
+            _runs,
+            _server_name,
         ),
-        _MODEL,
-        _CLIENT,
+        *_models_and_clients(_runs),
         _PROMPT,
     ),
-    rows=lambda view: view.state.running,
+    rows=_runs,
     text=lambda row: _words(row, row.state),
     empty=_running_empty,
 )
@@ -331,7 +331,7 @@ def _real_tokens(row: FinishedRequest, view: ViewState, width: int) -> Line:
 RECENT: Grid[FinishedRequest] = Grid(
     columns=(
         Column("at", 8, 4, lambda r, s, w: Line(clock(r.finished_at), "faint"), lambda r: -r.finished_at),
-        _ID,
+        _ids(_ended),
         Column(
             "outcome",
             9,
@@ -344,11 +344,10 @@ RECENT: Grid[FinishedRequest] = Grid(
         number("waited", 6, 7, "waited_s"),
         number("sojourn", 6, 8, "sojourn_s", title="total"),
         Column("by", 2, 3, lambda r, s, w: Line(*_BY.get(r.dispatched_by, ("",))), lambda r: r.dispatched_by),
-        _MODEL,
-        _CLIENT,
+        *_models_and_clients(_ended),
         number("status", 4, 0, "status", lambda code: str(code or "–"), "faint", "code"),
     ),
-    rows=lambda view: sorted(view.state.recent, key=lambda row: row.finished_at, reverse=True),
+    rows=_ended,
     text=lambda row: _words(row, row.outcome),
     empty=lambda view: "No request has ended yet." * view.live,
     # Ended requests are only appended.

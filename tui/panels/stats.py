@@ -1,4 +1,4 @@
-"""Draws waits by class, compared with order of arrival, and the quality of predictions."""
+"""Draws waits by class, compared with order of arrival, and how many requests ended."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ def facts(view: ViewState) -> Line:
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """The blocks, side by side if the panel is wide and low."""
-    state, predictor = view.state, view.state.predictor
+    state = view.state
     wait, line = waits(state), Line("ended ", "faint")
     for name, number in ended(state.counters).items():
         tone: Tone = "strong" if name == "done" else "warn" if name == "failed" else "ink"
@@ -27,16 +27,12 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
         line = Line("slo   ", "faint").add(level.objective, "strong").add("  late ", "faint")
         rest.append(line.add(share(level.recent_missed), "alert" if level.alert else "good"))
         line.add("  refused ", "faint").add(count(level.refused)) if level.refused else None
-    pairs = Line("pairs ", "faint").add(share(predictor.ranking_accuracy), "strong")
-    pairs.add(f" ranked right, of {count(predictor.judged)} answer{'s' * (predictor.judged != 1)}", "soft")
-    below = Line("q90   ", "faint").add(share(predictor.q90_coverage), "strong")
-    judged = [pairs, below.add(" below predicted 90% quantile", "soft")]
     sojourns = _block("total", ((each.length_class, each.sojourn) for each in state.stats))
     if width >= 2 * _GRID - 10 and height < 12:
-        return columns([*wait, *judged], [*sojourns, *rest], _GRID)
-    if height > len(wait) + len(sojourns) + len(rest) + len(judged):
+        return columns(wait, [*sojourns, *rest], _GRID)
+    if height > len(wait) + len(sojourns) + len(rest):
         wait += [Line(), *sojourns]
-    return [*wait, *rest, *judged]
+    return [*wait, *rest]
 
 
 def waits(state: Snapshot) -> list[Line]:

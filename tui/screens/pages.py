@@ -18,9 +18,9 @@ from tui.widgets.canvas import Canvas, Painter
 
 _KEY_WIDTH = 6
 _SIGNS: tuple[tuple[str, Tone, str], ...] = (
-    ("S", "short", "predicted short: fewer than 200 tokens"),
-    ("M", "medium", "predicted medium"),
-    ("L", "long", "predicted long: 800 tokens or more"),
+    ("S", "short", "fewer than 200 tokens expected"),
+    ("M", "medium", "200 to 799 tokens;  M→L: the answer was long"),
+    ("L", "long", "800 tokens or more"),
     ("τ", "alert", "past tau, or started because it was"),
     ("▲", "accent", "started because an operator moved it to the front"),
     ("½", "accent", "its answer was preempted, and goes on"),

@@ -199,6 +199,7 @@ async def test_who_gets_no_slot_is_told_why(why: Exception, outcome: Outcome, wo
     assert command.outcome is outcome
     assert command.refusal is not None
     assert words in command.refusal.message
+    assert words in parts.stats.recent[-1].remark
     assert len(parts.dispatcher.scheduler) == 0
 
 

@@ -378,7 +378,9 @@ def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, rele
             dispatcher.wait_again(exchange, why, able)
         case Abandon(outcome, status):
             dispatcher.abandon(exchange, outcome, status, release)
-        case Finish(outcome, status):
+        case Finish(outcome, status, refusal):
+            if refusal is not None:
+                exchange.remark = exchange.remark or refusal.message.removeprefix("clairvoyant: ")
             dispatcher.end(exchange, outcome, status)
 
 

@@ -453,7 +453,7 @@ class TopConfig:
     )
     hidden: str | None = setting(None, "COLUMNS", "Hidden columns of the queue, e.g. `bar model`.")
     panel: str | None = setting(None, "NAME", "Panel below the queue on a small terminal, e.g. `stats`.")
-    keys: str | None = setting(None, "KEYS", "Key bindings, e.g. `promote=Y hold=w`.")
+    keys: str | None = setting(None, "KEYS", "Key bindings, e.g. `promote=Y hold=F`.")
 
     def preferences(self) -> dict[str, str]:
         """Return the settings that are set, under the dashboard's names."""

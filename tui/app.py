@@ -32,7 +32,7 @@ from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from tui.alerts import Alerts
 from tui.hardware.reading import Hardware
 from tui.palette import THEMES, Palette
-from tui.panels import clients
+from tui.panels import clients, log
 from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
 from tui.screens.dialogs import Prompt
@@ -340,6 +340,22 @@ class Top(App[None]):
 
     def action_clients(self) -> None:
         self.push_screen(PageScreen("clients", clients.body, "c"))
+
+    def action_went_wrong(self) -> None:
+        self.push_screen(PageScreen("what went wrong", log.went_wrong, "w"))
+
+    def action_save_screen(self) -> None:
+        self.save("svg", self.export_screenshot())
+
+    def save(self, ending: str, text: str) -> None:
+        """Write a file in the working directory, named by the time."""
+        path = Path(time.strftime(f"clairvoyant-%Y%m%d-%H%M%S.{ending}"))
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            self.notify(f"cannot write {path.name} here: {error.strerror}", severity="error")
+        else:
+            self.notify(f"saved {path.name} in the working directory")
 
 
 def _stored(path: Path) -> dict[str, str]:

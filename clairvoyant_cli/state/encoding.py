@@ -17,7 +17,6 @@ from clairvoyant_cli.state.snapshot import (
 WORDS = "words:"
 """The prefix of a prediction's features that quote the prompt."""
 
-PromptedT = TypeVar("PromptedT", QueuedRequest, RunningRequest)
 RequestT = TypeVar("RequestT", QueuedRequest, RunningRequest, FinishedRequest)
 
 encode = msgspec.json.Encoder().encode
@@ -41,19 +40,17 @@ def without_prompts(snapshot: Snapshot) -> Snapshot:
     """Return the state without the text of prompts and answers, and the features that quote it."""
     return replace(
         snapshot,
-        running=tuple(map(_without_prompt, snapshot.running)),
-        queue=tuple(map(_without_prompt, snapshot.queue)),
-        recent=tuple(map(_without_words, snapshot.recent)),
+        running=tuple(map(without_prompt, snapshot.running)),
+        queue=tuple(map(without_prompt, snapshot.queue)),
+        recent=tuple(map(without_prompt, snapshot.recent)),
     )
 
 
-def _without_prompt(request: PromptedT) -> PromptedT:
-    request = _without_words(request)
-    shows = request.prompt is not None or request.answer is not None
-    return replace(request, prompt=None, answer=None) if shows else request
-
-
-def _without_words(request: RequestT) -> RequestT:
+def without_prompt(request: RequestT) -> RequestT:
+    if not isinstance(request, FinishedRequest) and (
+        request.prompt is not None or request.answer is not None
+    ):
+        request = replace(request, prompt=None, answer=None)
     features = request.predicted.features
     wordless = tuple(each for each in features if not each[0].startswith(WORDS))
     if len(wordless) == len(features):

@@ -142,7 +142,7 @@ class Scene:
         kinds = Counter(row.predicted.length_class for row in queue)
         recent = tuple(each.row for each in done[-240:])
         log = [(0.0, "info", f"serving with {SLOTS} slots, policy bounded, tau {TAU_S:.0f} s")]
-        log += [(at, "tau", "one has waited longer than tau: it goes next") for at in late]
+        log += [(at, "info", "tau promoted 1 in the last minute") for at in late]
         busy_s = sum(max(0.0, min(each.end_s, t) - max(each.start_s, t - 300.0)) for each in started)
         state = Snapshot(
             taken_at=STARTED_AT + t,

@@ -1,6 +1,8 @@
 """Each key, what is typed, and the mouse: what the daemon is asked, and what the view makes of it."""
 
+import json
 from dataclasses import replace
+from errno import EROFS
 from pathlib import Path
 from typing import Any
 
@@ -605,6 +607,26 @@ async def test_a_page_is_kept_up_to_date_scrolls_and_closes_by_its_own_key(key: 
         assert it.app.screen is it.board
         await it.press("q")
         assert not it.app.is_running or it.app.return_code == 0
+
+
+async def test_the_screen_and_the_rows_are_saved_without_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: dict[str, str] = {}
+    monkeypatch.setattr(Path, "write_text", lambda path, text, **_: saved.update({path.suffix: text}))
+    async with bench() as it:
+        await it.press("slash", *"llama", "enter", "S", "E")
+        assert it.queue[0].id in saved[".svg"]
+        told = [json.loads(line) for line in saved[".jsonl"].splitlines()]
+        assert [row["id"] for row in told] == [row.id for row in it.table.rows]
+        assert it.queue[0].prompt
+        assert not any(row["prompt"] for row in told)
+        assert ".jsonl in the working directory" in it.text
+        monkeypatch.setattr(Path, "write_text", failing)
+        await it.press("E")
+        assert "here: read-only file system" in it.text
+
+
+def failing(*_: object, **__: object) -> int:
+    raise OSError(EROFS, "read-only file system")
 
 
 # -- the footer and the mouse -----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from clairvoyant_cli.state.snapshot import (
     EngineState,
     FinishedRequest,
     GainState,
+    LogEvent,
     Percentiles,
     QueuedRequest,
     RunningRequest,
@@ -31,7 +32,7 @@ from tui.braille import Dots
 from tui.history import History
 from tui.keys import KEYS
 from tui.layout import DECK, PANELS, PICTURES, SizeHint, has_deck, plan
-from tui.panels import clients, header, models, plots, stats, tau
+from tui.panels import clients, header, log, models, plots, stats
 from tui.panels.detail import detail
 from tui.panels.requests import QUEUE, RECENT, RUNNING, starts
 from tui.screens.pages import help_lines
@@ -409,6 +410,8 @@ def of_tau(**fields: Any) -> dict[str, Any]:
 SERVERS = ("desk-left", "desk-right", "gpu-a", "gpu-b", "gpu-c")
 FIVE = tuple(replace(busy().backends[0], name=name, state="up") for name in SERVERS)
 FIVE = (*FIVE[:4], replace(FIVE[4], state="down", busy=0))
+LATE = next(row for row in busy().recent if row.dispatched_by == "tau")
+FAILED = replace(LATE, id="it", client="ann", outcome="upstream_error", status=500, dispatched_by="")
 QUICK = tuple(
     ClassStats(each.length_class, Percentiles(9, 0.5, 1.0, 1.0), Percentiles()) for each in busy().stats
 )
@@ -436,7 +439,20 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
             "8 run, 40 wait inside, 2|KV 50%",
         ),
         (models.body, server(engine=EngineState(8, 40)), (48, 5), "!KV|!preempted"),
-        (tau.log, {"log": ()}, (40, 5), "nothing to report"),
+        (log.log, {"log": ()}, (40, 5), "nothing to report"),
+        (
+            log.went_wrong,
+            {"log": (LogEvent(9.0, "warning", "local is down: refused"), LogEvent(9.5, "info", "hello"))},
+            (70, 9),
+            f"local is down: refused|τ started  {LATE.id} {LATE.client}: had waited|!hello",
+        ),
+        (
+            log.went_wrong,
+            {"recent": (FAILED,)},
+            (99, 9),
+            "✗ failed   it ann: local answered with status 500",
+        ),
+        (log.went_wrong, {"recent": (replace(FAILED, remark="no slot"),)}, (99, 9), "ann: no slot|!status"),
         (header.header, {"gain": GainState()}, (200, 3), "S 1.8s this hour"),
         (header.header, {"gain": GainState(), "stats_paired": ()}, (80, 3), "No answer yet to compare"),
         (header.header, {"gain": replace(GAIN, saved_today_s=0.0)}, (80, 3), "no change in waiting time"),

@@ -6,8 +6,7 @@ from math import log10
 from tui.braille import AXIS, Dots, area
 from tui.formatting import CLASS_LETTER, spark
 from tui.history import SAMPLES, Sample
-from tui.panels import tau
-from tui.styled_text import Line, ends
+from tui.styled_text import Line, ends, gathered
 from tui.view_state import ViewState
 
 _TREND = 12
@@ -26,7 +25,7 @@ def graph(view: ViewState, width: int, height: int) -> list[Line]:
     cells = max(1, width - AXIS)
     waiting, speed = zip(*_by_time(view, 2 * cells), strict=True)
     below = [
-        Line(f"{'tau':>{AXIS - 1}} ", "faint").join(tau.strip(view, cells)),
+        Line(f"{'tau':>{AXIS - 1}} ", "faint").join(_firings(view, cells)),
         ends(Line(" " * AXIS).add("10 min ago", "faint"), Line("now", "faint"), width),
     ]
     if height >= _TWO_GRAPHS:
@@ -36,6 +35,14 @@ def graph(view: ViewState, width: int, height: int) -> list[Line]:
         line = Line(f"{'tok/s':>{AXIS - 1}} ", "faint").add(f"{spark(known, cells):>{cells}}", "soft")
         below = [line, *below]
     return [*area("waiting", waiting, "accent", width, height - len(below)), *below]
+
+
+def _firings(view: ViewState, width: int) -> Line:
+    """Draw the starts by tau of the last ten minutes, `width` cells wide."""
+    step_s = _SPAN_S / width
+    now = (view.now // step_s + 1) * step_s
+    hits = {width - 1 - int((now - at) / step_s) for at in view.state.tau.recent}
+    return gathered(("◆", "alert") if x in hits else ("·", "track") for x in range(width))
 
 
 def trend(view: ViewState) -> Line:

@@ -43,7 +43,7 @@ _STATE: dict[str, Sign] = {
     "releasing": ("×", "warn"),
 }
 _BY: dict[str, Sign] = {"tau": ("τ", "alert"), "promoted": ("▲", "accent")}
-_OUTCOME: dict[str, Sign] = {
+OUTCOME: dict[str, Sign] = {
     "completed": ("✓ done", "good"),
     "client_cancelled": ("← left", "soft"),
     "operator_cancelled": ("cancelled", "soft"),
@@ -336,7 +336,7 @@ RECENT: Grid[FinishedRequest] = Grid(
             "outcome",
             9,
             9,
-            lambda r, s, w: Line(*_OUTCOME.get(r.outcome, (r.outcome, "warn"))),
+            lambda r, s, w: Line(*OUTCOME.get(r.outcome, (r.outcome, "warn"))),
             lambda r: r.outcome,
         ),
         _CLASS,

@@ -12,13 +12,20 @@ from textual.screen import Screen
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, TARGETS, Action, Verb, arguments_of
-from clairvoyant_cli.state.snapshot import PolicyOutlook, QueuedRequest, RunningRequest, Snapshot
+from clairvoyant_cli.state.encoding import encode, without_prompt
+from clairvoyant_cli.state.snapshot import (
+    PolicyOutlook,
+    QueuedRequest,
+    RunningRequest,
+    SessionState,
+    Snapshot,
+)
 from tui.formatting import CLASS_LETTER, count, duration
 from tui.history import RECENTLY_S
 from tui.keys import KEYS, MOVES
 from tui.layout import DECK, PANELS, PICTURES, SizeHint, has_deck, plan
 from tui.palette import THEMES
-from tui.panels import hardware, header, models, plots, sessions, stats, tau, timeline
+from tui.panels import hardware, header, log, models, plots, sessions, stats, timeline
 from tui.panels.detail import detail
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.panels.sessions import SESSIONS
@@ -55,6 +62,7 @@ class Host(Protocol):
     def undo(self) -> None: ...
     def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None: ...
     def remember(self, **liked: str) -> None: ...
+    def save(self, ending: str, text: str) -> None: ...
 
 
 class Footer(Canvas):
@@ -98,7 +106,7 @@ class BoardScreen(Screen[None]):
             Table("sessions", SESSIONS, sessions.facts),
             Table("recent", RECENT),
             Panel("plots", plots.plots, of=plots.of),
-            Panel("log", tau.log),
+            Panel("log", log.log),
             Panel("graph", plots.graph, lambda view: Line(" last 10 min ", "soft"), of=plots.of),
             Footer("footer", header.footer),
         )
@@ -260,6 +268,12 @@ class BoardScreen(Screen[None]):
             self.notify(f"copied {table.current.id}", timeout=2)
         elif table is not None:
             self.notify(NO_ROW, severity="warning", timeout=3)
+
+    def action_export(self) -> None:
+        """Save the rows that the table shows, without prompts and answers."""
+        if (table := self._rows()) is not None:
+            rows = (each if isinstance(each, SessionState) else without_prompt(each) for each in table.rows)
+            self.host.save("jsonl", "".join(f"{encode(row).decode()}\n" for row in rows))
 
     def action_filter(self) -> None:
         """Open the filter's line: Enter keeps the filter, Escape drops it."""

@@ -32,6 +32,8 @@ from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
 from profiles.records import Comparison, Finished, Profile, place_of
 
+log = logging.getLogger("clairvoyant")
+
 SAVE_EVERY_S = 20.0
 FOLLOW_EVERY_S = 2.0
 
@@ -296,7 +298,7 @@ class StateSaver:
         if not self.operation.learn_tau(tau_s, source):
             return
         if self._told_tau.is_news(model, tau_s, self.stats.journal.clock()):
-            self.stats.journal.event(logging.INFO, f"tau is {tau_s:.3g} s, from {source}")
+            log.info("tau is %.3g s, from %s", tau_s, source)
 
     # -- recording -------------------------------------------------------------------------------------
 

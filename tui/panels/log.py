@@ -1,0 +1,44 @@
+"""Draws the end of the daemon's log, and the page of what went wrong."""
+
+from clairvoyant_cli.state.snapshot import FinishedRequest
+from tui.formatting import clock, duration
+from tui.panels.requests import OUTCOME
+from tui.styled_text import Line, Tone, cell, wrap
+from tui.view_state import ViewState
+
+_LEVEL: dict[str, tuple[str, Tone]] = {"warning": ("!", "warn"), "error": ("‼", "alert")}
+_FAILED = ("upstream_error", "rejected", "timeout")
+_TIME, _WHAT = 10, 11
+
+
+def log(view: ViewState, width: int, height: int) -> list[Line]:
+    lines = []
+    for event in view.state.log[-height:]:
+        sign, tone = _LEVEL.get(event.level, ("·", "faint"))
+        line = Line(clock(event.at), "faint").add(f" {sign} ", tone)
+        lines.append(line.add(event.text, "soft" if event.level == "info" else "ink"))
+    return lines or [Line("nothing to report", "faint")]
+
+
+def went_wrong(view: ViewState, width: int, height: int) -> list[Line]:
+    """Failures, refusals, warnings of the log and starts by tau, the newest first, each with its cause."""
+    ended = {row.id: row for row in (*view.history.finished.values(), *view.state.recent)}.values()
+    told = [(each.at, *_LEVEL[each.level], each.text) for each in view.state.log if each.level in _LEVEL]
+    told += [(row.finished_at, *OUTCOME[row.outcome], _cause(row)) for row in ended if row.outcome in _FAILED]
+    for row in ended:
+        if row.dispatched_by == "tau":
+            at = row.finished_at - row.sojourn_s + row.waited_s
+            told.append(
+                (at, "τ started", "alert", f"{row.id} {row.client}: had waited {duration(row.waited_s)}")
+            )
+    lines = []
+    for at, sign, tone, text in sorted(told, reverse=True):
+        first, *more = wrap(text, max(20, width - _TIME - _WHAT))
+        lines.append(Line(cell(clock(at), _TIME), "faint").add(cell(sign, _WHAT), tone).add(first))
+        lines += [Line(" " * (_TIME + _WHAT)).add(each) for each in more]
+    return lines or [Line("Nothing has gone wrong.", "soft")]
+
+
+def _cause(row: FinishedRequest) -> str:
+    cause = row.remark or f"{row.backend or 'the proxy'} answered with status {row.status}"
+    return f"{row.id} {row.client}: {cause}"

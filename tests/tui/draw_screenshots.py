@@ -69,5 +69,6 @@ if __name__ == "__main__":
     os.environ["TZ"] = "UTC"
     time.tzset()
     asyncio.run(draw((80, 24), 1))
+    asyncio.run(draw((120, 40), 1))
     asyncio.run(draw((200, 60), 2))
     asyncio.run(record())

@@ -11,6 +11,7 @@ from rich.cells import set_cell_size
 from tui.styled_text import Line, Tone, cells
 
 NOTHING = "–"
+_UNNOTICED_S, _UNNOTICED = 0.05, 0.005  # differences between two waits, and their share
 _FORMAT = re.compile(r"[-.]gguf(?=:|$)", re.IGNORECASE)
 _EIGHTHS = "▁▂▃▄▅▆▇█"
 _WORDS = re.compile(r"(?<=[-_.:/])|(?<=\D)(?=\d)")
@@ -100,9 +101,18 @@ def share(value: float | None) -> str:
     return NOTHING if value is None else f"{value * 100:.0f}%"
 
 
+def gained(wait_s: float, reference_s: float) -> Tone:
+    """The tone of a wait beside another: neither good nor bad if nobody notices the difference."""
+    if abs(wait_s - reference_s) < max(_UNNOTICED_S, _UNNOTICED * reference_s):
+        return "soft"
+    return "good" if wait_s < reference_s else "warn"
+
+
 def change(value: float, reference: float) -> str:
-    """How much a value is off another: −40% +12% ×12."""
+    """How much a wait is off another: −40% +12% ×12; ±0% if nobody notices the difference."""
     ratio = value / reference
+    if gained(value, reference) == "soft":
+        return "±0%"
     return f"×{ratio:.0f}" if ratio >= 10.5 else f"{'−' if ratio < 1 else '+'}{share(abs(ratio - 1.0))}"
 
 

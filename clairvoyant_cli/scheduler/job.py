@@ -102,7 +102,7 @@ class MoveKind(StrEnum):
     DISPATCHED = "dispatched"
     PREEMPTED = "preempted"
     RETURNED = "returned"
-    REESTIMATED = "reestimated"
+    REESTIMATED = "prediction updated"
     URGENCY = "urgency"
     CAME_FORWARD = "came forward"
 

@@ -25,7 +25,7 @@ def test_without_a_profile_the_default_holds_until_enough_queued() -> None:
     found.learn_short(MODEL, 5.0, 8.0)
     tau_s, source = found.tau_of(MODEL)
     assert 15.0 < tau_s < 120.0
-    assert source == "default, learned since"
+    assert source == "learned"
 
 
 def test_a_profile_is_where_tau_starts_and_what_it_stays_near() -> None:

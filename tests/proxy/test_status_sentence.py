@@ -86,7 +86,7 @@ UP = ("mac", "up", None)
             WaitingState(3, clear_s=9.0, stranded=2, refused_in_s=40.0),
             (GONE, UP),
             "warn",
-            "ollama is down: 2 waiting need it, refused in 40 s unless it returns",
+            "ollama is down: 2 requests need it and fail in 40 s",
         ),
         (
             WaitingState(130, clear_s=9000.0, stranded=1, refused_in_s=40.0),

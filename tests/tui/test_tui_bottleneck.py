@@ -59,7 +59,7 @@ def of_one_client() -> Snapshot:
         ),
         (state(), None, ""),
         (state(), Gpu(0, "MIG slice"), ""),
-        (of_one_client(), gpu(0.98), "zed holds all 4 slots"),
+        (of_one_client(), gpu(0.98), "zed has all 4 slots"),
         (server(stamped=True), gpu(0.98), ""),
         (server(state="loading"), gpu(0.98), ""),
         (state(mode="paused"), gpu(0.98), ""),

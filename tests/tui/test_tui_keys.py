@@ -151,7 +151,7 @@ async def test_the_policy_menu_says_when_the_medians_would_start() -> None:
         words = " ".join(it.text.split())
         assert "● bounded S in 3.2s L in 41s" in words
         assert "○ fcfs S in 3.2s L in 48s (+7.0s)" in words
-        assert "○ boost S in 2.0s (−1.2s) before any preemption" in words
+        assert "○ boost S in 2.0s (−1.2s) without interruptions" in words
         assert not any(f"○ {name}" in words for name in ("sjf", "rr")), "`:policy sjf` has it"
 
 
@@ -343,7 +343,9 @@ async def test_tab_completes_verbs_ids_policies_and_servers() -> None:
             await it.press("colon", *typed, *keys)
             assert it.app.screen.query_one(Input).value == whole
             await it.press("escape")
-        await it.press("colon", *"urgency ", "tab")
+        await it.press("colon")
+        assert "cancel  promote  hold" in it.text
+        await it.press("escape", "colon", *"urgency ", "tab")
         assert it.queue[0].id in it.text
         await it.press("escape", "colon", *"tau 5", "enter", "colon", "up")
         assert it.app.screen.query_one(Input).value == "tau 5"
@@ -674,6 +676,11 @@ async def test_the_mouse_chooses_opens_sorts_and_goes_where_it_clicks() -> None:
         await it.press()
         assert "keys and signs" in it.text
         await it.press("escape")
+        await it.pilot.click("#footer", offset=(it.text.splitlines()[-1].index("pause"), 0))
+        await it.press()
+        assert "a click changes nothing" in it.text
+        it.quiet()
+        await it.press()
         await it.pilot.click("#footer", offset=(it.text.splitlines()[-1].index("zoom") + 9, 0))
         await it.pilot.click("#queue", offset=(20, 3))
         await it.press("t")

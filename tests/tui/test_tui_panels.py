@@ -80,6 +80,12 @@ def test_figures_have_no_gaps_at_their_seams(form: Callable[[Any], Any], values:
     assert {value: form(value) for value in values} == values
 
 
+def test_a_difference_that_nobody_notices_is_neither_good_nor_bad() -> None:
+    for ours_s, other_s, said in ((0.05, 0.01, "±0%"), (100.2, 100.0, "±0%"), (2.0, 1.0, "+100%")):
+        assert figures.change(ours_s, other_s) == said
+        assert figures.gained(ours_s, other_s) == ("soft" if said == "±0%" else "warn")
+
+
 def test_every_figure_fits_its_column() -> None:
     seconds = [10.0 ** (exponent / 7) for exponent in range(-21, 42)]
     assert max(len(figures.duration(each)) for each in seconds) <= 6
@@ -358,7 +364,7 @@ def page_of(row: AnyRequest, **shown: Any) -> str:
         (RUNS, {"parts": PARTS}, "parts 1 |1m00, 500 tokens"),
         (ENDED, {"parts": PARTS[:1]}, "████ 1m00, 500 tokens"),
         (ENDED, {"outcome": "rejected", "status": 529, "tokens": None}, "rejected, status 529|tokens –"),
-        (ENDED, {"dispatched_by": "", "remark": "truncated"}, "sent by nobody|note truncated"),
+        (ENDED, {"dispatched_by": "", "remark": "truncated"}, "never started|note truncated"),
     ],
 )
 def test_the_page_of_a_request_says_what_is_known_of_it(
@@ -483,11 +489,11 @@ def test_a_panel_says_what_is_special_in_whole_words(
 
 
 def test_the_sentence_goes_before_what_else_is_in_its_line() -> None:
-    said = "ollama is down: 2 waiting need it, refused in 40 s unless it returns"
+    said = "ollama does not answer, 24 waiting; refused in 40 s unless it returns"
     loud = view(verdict=StatusLine("warn", said))
     assert [text_of(header.header(loud, width, 1)).strip() for width in (80, 120)] == [
         f"▲ {said}",
-        f"▲ {said}{' ' * 27}clairvoyant  up 16m45",
+        f"▲ {said}{' ' * 26}clairvoyant  up 16m45",
     ]
     assert "frozen" in text_of(header.header(replace(loud, frozen=True), 80, 1))
     connecting = replace(loud, snapshot=None, badge="demo", readonly=True)

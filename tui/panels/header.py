@@ -5,7 +5,7 @@ last message or the keys that do something now.
 from operator import itemgetter
 
 from clairvoyant_cli.state.snapshot import Snapshot
-from tui.formatting import change, class_letter, class_tone, clock, count, duration, share
+from tui.formatting import change, class_letter, class_tone, clock, count, duration, gained, share
 from tui.keys import KEYS
 from tui.styled_text import Line, Tone, cells, ends, flow
 from tui.view_state import ViewState
@@ -91,7 +91,7 @@ def bottleneck(view: ViewState) -> str:
     holder, slots = window[-1].holder, window[-1].slots
     others = any(row.client != holder for row in state.queue)
     if holder and slots > 1 and others and all(each.holder == holder for each in window):
-        return f"{holder} holds all {slots} slots"
+        return f"{holder} has {'both' if slots == 2 else f'all {slots}'} slots"
     gpus = view.history.gpus if view.local and view.hardware_age_s < WINDOW_S else {}
     pasts = [[*past][-round(WINDOW_S) :] for past in gpus.values()]
     if not pasts or any(each.utilisation is None for past in pasts for each in past):
@@ -154,7 +154,7 @@ def worth(view: ViewState, width: int) -> Line:
         p50_s, fcfs_s = ours.wait.p50, other.wait.p50
         if ours.length_class == "medium" or p50_s is None or fcfs_s is None:
             continue
-        colour: Tone = "warn" if fcfs_s - p50_s < _BEHIND else "good"
+        colour = gained(p50_s, fcfs_s)
         is_short = ours.length_class == "short"
         piece = Line(f"{class_letter(ours.length_class)} ", class_tone(ours.length_class))
         piece.add(duration(p50_s), colour).add(" this hour" if is_short else "", "faint")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from clairvoyant_cli.state.snapshot import Counters, Percentiles, Snapshot
-from tui.formatting import brief, change, class_letter, class_tone, count, duration, share
+from tui.formatting import brief, change, class_letter, class_tone, count, duration, gained, share
 from tui.styled_text import Line, Tone, cell, columns
 from tui.view_state import ViewState
 
@@ -46,7 +46,7 @@ def waits(state: Snapshot) -> list[Line]:
         p50_s, fcfs_s = ours.wait.p50, other.wait.p50
         line.add(cell(duration(fcfs_s), 7, right=True), "soft")
         if fcfs_s and p50_s is not None:
-            line.add(cell(change(p50_s, fcfs_s), 6, right=True), "good" if p50_s < fcfs_s else "warn")
+            line.add(cell(change(p50_s, fcfs_s), 6, right=True), gained(p50_s, fcfs_s))
     return lines
 
 

@@ -41,6 +41,7 @@ _NAMED = {  # the actions of keys that can be typed, besides the verbs of `clair
     for key in reversed(KEYS)
     if key.action and key.name not in COMMANDS and key not in MOVES
 }
+_AT_ONCE = ("pause", "drain", "promote", "hold")
 NO_REQUEST = "this key is for requests"
 NO_ROWS = "this panel has no rows: 1 goes to the running requests, 2 to the queue"
 NO_ROW = "no request is chosen: j or k chooses one"
@@ -66,10 +67,13 @@ class Host(Protocol):
 
 
 class Footer(Canvas):
-    """The hints; a click does what the key does."""
+    """The hints; a click does what the key does, unless that changes something without asking."""
 
     async def on_click(self, event: events.Click) -> None:
-        if self.view is not None and (action := header.action_at(self.view, event.x)):
+        action = header.action_at(self.view, event.x) if self.view is not None else ""
+        if action in _AT_ONCE:
+            self.app.notify("press the key: a click changes nothing", severity="warning", timeout=3)
+        elif action:
             await self.app.run_action(action, self.screen)
 
 
@@ -513,7 +517,7 @@ def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tupl
         if then is not None:
             now = coming.get(snapshot.policy, then)
             starts = _median("S", then.short_s, now.short_s) + _median("L", then.long_s, now.long_s)
-            text = f"{name:<12} {starts}{' before any preemption' if then.cuts and starts else ''}"
+            text = f"{name:<12} {starts}{' without interruptions' if then.cuts and starts else ''}"
         rows.append((name, f"{text.rstrip()}\n  {summary}".rstrip()))
     return rows
 

@@ -137,6 +137,9 @@ class Prompt(Dialog[str]):
                 yield self._asked
                 yield self.field
 
+    def on_mount(self) -> None:
+        self._say("  ".join(self._complete(self.field.value)))
+
     def on_input_changed(self, event: Input.Changed) -> None:
         self._typed(event.value)
         self._say("  ".join(self._complete(event.value)))

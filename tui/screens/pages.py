@@ -16,7 +16,19 @@ from tui.styled_text import Line, Tone, cell, columns, wrap
 from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas, Painter
 
-_KEY_WIDTH = 6
+_KEY_WIDTH = 7
+_COLUMNS: tuple[tuple[str, Tone, str], ...] = (
+    ("#", "ink", "place by predicted start"),
+    ("why", "ink", "the rule that gives its place"),
+    ("tokens", "ink", "so far / expected;  predicted → real"),
+    ("ETA", "ink", "when it starts or ends, four of five times"),
+    ("of τ", "ink", "wait as a share of its tau"),
+    ("total", "ink", "from arrival to end;  for: since its start"),
+    ("TTFT", "ink", "from start to first token"),
+    ("by", "ink", "τ: started by tau;  ▲: by an operator"),
+    ("P(L)", "ink", "chance of 800 tokens or more (hidden: C)"),
+    ("≤q90", "ink", "nine of ten answers are shorter (hidden)"),
+)
 _SIGNS: tuple[tuple[str, Tone, str], ...] = (
     ("S", "short", "fewer than 200 tokens expected"),
     ("M", "medium", "200 to 799 tokens;  M→L: the answer was long"),
@@ -80,11 +92,11 @@ def help_lines(view: ViewState, width: int, height: int) -> list[Line]:
         _block(name, ((key.label, "accent", key.help) for key in keys if key.help), half)
         for name, keys in GROUPS.items()
     ]
-    blocks.append(_block("Signs", _SIGNS, half))
+    blocks += [_block("Signs", _SIGNS, half), _block("Columns", _COLUMNS, half)]
     if half == width:
         return [line for block in blocks for line in block]
-    chosen, daemon, seen, moves, signs = blocks
-    return columns([*chosen, *daemon, *signs[:-1]], [*seen, *moves[:-1]], half, gap=4)
+    chosen, daemon, seen, moves, signs, titles = blocks
+    return columns([*chosen, *daemon, *signs[:-1]], [*seen, *moves, *titles[:-1]], half, gap=4)
 
 
 def _block(title: str, entries: Iterable[tuple[str, Tone, str]], width: int) -> list[Line]:

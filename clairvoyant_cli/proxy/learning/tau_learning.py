@@ -148,7 +148,7 @@ class Learner:
         if abs(slowdown - 1.0) > WORTH_SAYING:
             source += f", decoding {'slower' if slowdown > 1.0 else 'faster'} since"
         if known is not None and known.queued >= MIN_QUEUED:
-            source += ", learned since"
+            source = "learned" if source == "default" else f"{source}, learned since"
         return TAU_PER_MU_SHORT * self.mu_short_of(model), source
 
     def judge(self, tokens: int, sojourn_s: float, p_long: float) -> None:

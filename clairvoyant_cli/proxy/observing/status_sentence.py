@@ -99,8 +99,9 @@ def _impaired(state: Snapshot) -> Iterator[StatusLine]:
         others = f" (and {len(away) - 1} more)" if len(away) > 1 else ""
         how = "loading its model" if away[0].state == "loading" else "down"
         number = state.waiting.stranded
-        them, returns = ("them", "one returns") if len(away) > 1 else ("it", "it returns")
-        needed = f"{number:,} waiting need{'s' * (number == 1)} {them}{_refused(state, ',', returns)}"
+        them, one, within_s = "them" if len(away) > 1 else "it", number == 1, state.waiting.refused_in_s
+        fail = "" if within_s is None else f" and fail{'s' * one} in {span(within_s)}"
+        needed = f"{number:,} request{'s' * (not one)} need{'s' * one} {them}{fail}"
         rest = needed if number else "other servers take what they can"
         yield StatusLine("warn", f"{away[0].name} is {how}{others}: {rest}")
     if state.displaced_policy:

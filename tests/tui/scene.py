@@ -39,7 +39,7 @@ from profiles.percentiles import percentile
 SCENARIOS = {"busy": 0.8, "overloaded": 1.25, "empty": 0.0}
 """What is asked, as a share of what the slots can do."""
 
-POLICIES = ("bounded", "fcfs", "sjf")
+POLICIES = ("boost", "fcfs", "sjf")
 SUMMARIES = ("Shortest predicted service time first.", "Arrival order.", "Lowest P(Long) first.")
 SLOTS, TOKENS_PER_S, TAU_S = 4, 58.0, 90.0
 WARM_S, SPAN_S = 900.0, 1400.0
@@ -141,7 +141,7 @@ class Scene:
         queue = self._queue(runs, waits, t)
         kinds = Counter(row.predicted.length_class for row in queue)
         recent = tuple(each.row for each in done[-240:])
-        log = [(0.0, "info", f"serving with {SLOTS} slots, policy bounded, tau {TAU_S:.0f} s")]
+        log = [(0.0, "info", f"serving with {SLOTS} slots, policy boost, tau {TAU_S:.0f} s")]
         log += [(at, "info", "tau promoted 1 in the last minute") for at in late]
         busy_s = sum(max(0.0, min(each.end_s, t) - max(each.start_s, t - 300.0)) for each in started)
         state = Snapshot(

@@ -141,17 +141,17 @@ async def test_what_is_held_paused_or_draining_is_taken_back_by_the_same_key() -
 async def test_the_policy_menu_says_when_the_medians_would_start() -> None:
     async with bench() as it:
         it.source.coming = (
-            PolicyOutlook("bounded", 3.2, 41.0),
-            PolicyOutlook("boost", 2.0, None, cuts=True),
+            PolicyOutlook("boost", 3.2, 41.0),
+            PolicyOutlook("urgency", 2.0, None, cuts=True),
             PolicyOutlook("fcfs", 3.2, 48.0),
         )
-        names = ("bounded", "fcfs", "boost", "sjf", "rr")
+        names = ("boost", "fcfs", "urgency", "sjf", "rr")
         await it.take(policies=names, summaries=names)
         await it.press("m")
         words = " ".join(it.text.split())
-        assert "● bounded S in 3.2s L in 41s" in words
+        assert "● boost S in 3.2s L in 41s" in words
         assert "○ fcfs S in 3.2s L in 48s (+7.0s)" in words
-        assert "○ boost S in 2.0s (−1.2s) without interruptions" in words
+        assert "○ urgency S in 2.0s (−1.2s) without interruptions" in words
         assert not any(f"○ {name}" in words for name in ("sjf", "rr")), "`:policy sjf` has it"
 
 
@@ -205,7 +205,7 @@ async def test_each_key_says_what_it_did_and_one_key_undoes_it() -> None:
             (("U", "g", "enter"), f"urgency of {ident} none → 0", Verb.URGENCY, 2),
             (("P",), "paused", Verb.RESUME, None),
             (("D", "y"), "draining", Verb.RESUME, None),
-            (("colon", *"policy srpt", "enter"), "policy bounded → srpt", Verb.POLICY, "bounded"),
+            (("colon", *"policy srpt", "enter"), "policy boost → srpt", Verb.POLICY, "boost"),
             (("colon", *"tau 7", "enter"), "tau 90 s → 7 s", Verb.TAU, "auto"),
             (("B", *"drain local", "enter", "y"), "draining local", Verb.BACKEND, "up"),
         ):

@@ -4,7 +4,7 @@ Other kinds are subclasses in modules of their own (`adapters.ADAPTERS`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar
 
@@ -67,6 +67,7 @@ class Status:
     most_models: int = 0  # that it has loaded at once; 0 if unknown
     models: tuple[LoadedModel, ...] = ()
     offered: frozenset[str] | None = None  # its models as `Adapter.known_as` spells them; None if unknown
+    aliases: dict[str, str] = field(default_factory=dict)  # other names of its models
     remote_models: frozenset[str] = frozenset()  # those that run elsewhere
     swaps: int = 0  # models that it loaded beside, or in place of, others
     shares_cache: bool = False  # its slots share one KV cache

@@ -191,6 +191,7 @@ class LlamaCppRouter(LlamaCpp):
             return
         router = probes.props_of(listing.body) or probes.NO_PROPS
         offered = await self.offered_models(ask)
+        _, status.aliases = probes.router_models((await ask(self.models_path)).body)
         status.version = router.build or status.version
         status.detail = "" if router.routes and offered is not None else NOT_UNDERSTOOD
         if not was_up and local_port is not None:
@@ -246,7 +247,7 @@ class LlamaCppRouter(LlamaCpp):
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
         body = (await ask(self.models_path)).body
-        offered, loaded = probes.openai_models(body), probes.router_loaded(body)
+        offered, (loaded, _) = probes.openai_models(body), probes.router_models(body)
         return None if offered is None else tuple(replace(m, loaded=m.name in loaded) for m in offered)
 
     def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:

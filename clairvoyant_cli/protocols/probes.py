@@ -237,12 +237,16 @@ def openai_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
     return None if listed is None else tuple(map(_offered, _each(listed, MAX_LISTED_MODELS)))
 
 
-def router_loaded(body: bytes | None) -> frozenset[str]:
-    """Return the models in `/v1/models` that llama.cpp's router has loaded."""
-    listed = _each(entries(_members(body)["data"]) or [], MAX_LISTED_MODELS)
-    return frozenset(
-        model_name(each) for each in listed if text(object_in(each["status"])["value"]) == "loaded"
-    )
+def router_models(body: bytes | None) -> tuple[frozenset[str], dict[str, str]]:
+    """Return the models in `/v1/models` that llama.cpp's router has loaded, and the aliases of its models."""
+    loaded, aliases = set[str](), dict[str, str]()
+    for each in _each(entries(_members(body)["data"]) or [], MAX_LISTED_MODELS):
+        name = model_name(each)
+        if text(object_in(each["status"])["value"]) == "loaded":
+            loaded.add(name)
+        given = (short_name(alias) for alias in (entries(each["aliases"]) or [])[:MAX_MODELS])
+        aliases |= {alias: name for alias in given if alias}
+    return frozenset(loaded), aliases
 
 
 def lmstudio_loaded(body: bytes | None) -> tuple[tuple[LoadedModel, int | None], ...]:

@@ -107,7 +107,8 @@ class Residency:
         if not self.prices:
             return ()
         there = self._servers.get(server_id, _Server()).assumed
-        return server_id in self.fixed, there.affinities, now < there.stays_until_s
+        stays = now < there.stays_until_s
+        return server_id in self.fixed, there.affinities, stays, self.waits_to_swap(server_id)
 
     def must_stay(self, server_id: str, now: float) -> bool:
         """Return whether the loaded model should stay while it has work, as it was loaded recently."""
@@ -215,7 +216,11 @@ class ServerSlots:
     model_slots: int = 0  # slots that jobs of one affinity may have; 0: all
 
     def has_room(self, job: Job) -> bool:
-        """Return whether a job's context fits beside those of the running jobs; one alone always does."""
+        """Return whether a job's context fits beside those of the running jobs, as one alone always does, and
+        its model has a slot.
+        """
+        if job.affinity in self.full():
+            return False
         most = sum(
             max(_most_tokens(each), each.prompt_tokens + each.done_tokens) for each in self.running.values()
         )
@@ -412,7 +417,8 @@ class Fleet:
     def open_to(self, job: Job, server: ServerSlots, now: float) -> bool:
         """Return whether a server may load the model of a job, if it is not loaded."""
         residency = self.residency
-        return not residency.must_stay(server.id, now) or not residency.price_s(server.id, job.affinity)
+        keeps = residency.must_stay(server.id, now) or residency.waits_to_swap(server.id)
+        return not keeps or not residency.price_s(server.id, job.affinity)
 
     def takes(self, server_id: str, able: frozenset[str]) -> bool:
         """Return whether a server is available for a job that `able` can run."""

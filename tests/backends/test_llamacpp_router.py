@@ -34,7 +34,10 @@ class FakeRouter:
         if path == "/health":
             return [answer(b'{"status": "ok"}')]
         if path == "/v1/models":
-            data = [{"id": name, "status": {"value": state}} for name, state in self.states.items()]
+            data: list[Any] = [
+                {"id": name, "aliases": [f"{name}-alias"], "status": {"value": state}}
+                for name, state in self.states.items()
+            ]
             return [answer(json.dumps({"data": data}).encode())]
         if path == "/props" and not query:
             told = {"role": "router", "max_instances": self.most, "build_info": "b1", "model_alias": "llama"}
@@ -69,6 +72,7 @@ async def test_a_router_is_llamacpp_and_tells_its_models_and_slots_without_loadi
         assert await found.adapter.settings(ask, "a", "b1") is not None
         await found.adapter.list_models(ask, status)
         assert status.offered == frozenset("abc")
+        assert status.aliases == {"a-alias": "a", "b-alias": "b", "c-alias": "c"}
     assert router.states == LOADED
 
 
@@ -136,3 +140,15 @@ def test_a_load_is_seen_by_the_time_before_the_answer(streaming: bool, load_s: f
     exchange.asked = type("Asked", (), {"parsed": ParsedRequest("b")})
     models.answered(exchange, 200)
     assert queue.residency.load_s["b"] == load_s
+
+
+def test_of_two_routers_only_the_one_that_waits_to_swap_refuses_its_loaded_model() -> None:
+    queue = queue_of(3, 3, 1, "a", "b")
+    assert starts(queue) == ["a0", "b1"]
+    queue.set_slots("s", 1)
+    queue.residency.set_room("s", 1)
+    queue.residency.set("s", frozenset("b"))
+    queue.submit(Job("a2", 1.0, cost_s=0.1, affinity="a"), 1.0)
+    dispatch = queue.next(60.0)
+    assert dispatch is not None
+    assert (dispatch.job.id, dispatch.server_id) == ("a2", "s")

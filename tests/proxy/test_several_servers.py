@@ -89,7 +89,7 @@ async def test_of_two_servers_one_is_down_that_alone_has_the_model() -> None:
         assert state.slots == (0, state.backends[0].slots)
         async with asked(daemon, chat("there"), chat("there")):
             state = daemon.snapshot()
-            assert state.verdict.text.startswith("there is down: 2 waiting need it, refused in ")
+            assert state.verdict.text.startswith("there is down: 2 requests need it and fail in ")
             assert (state.waiting.stranded, state.backends[1].waiting, state.running) == (2, 2, ())
 
 

@@ -18,8 +18,7 @@ RECORDED = (  # frames, and the keys pressed before them
     (6, ()),
     (2, ("j",)),
     (3, ("j", "enter")),
-    (3, ("escape", "f")),
-    (3, ("f", "g")),
+    (3, ("escape", "w")),
     (3, ("escape", "m")),
     (4, ("escape",)),
 )

@@ -248,10 +248,10 @@ def test_of_eight_gpus_each_has_its_figures_in_a_line() -> None:
     slices = {"nvmlDeviceGetUtilizationRates": "NVML_ERROR_NOT_SUPPORTED"}
     big = [Device(name=f"NVIDIA H100 {n}", used=(60 + n) << 30, total=80 << 30) for n in range(7)]
     gpus = nvidia(*big, Device(name="NVIDIA A100", mig=1, errors=slices)).read()
-    for height in (9, 14, 30):
+    for height in (9, 10, 14, 30):
         lines = panel_text(Hardware(HOST, gpus), 42, height).split("\n")
         assert lines[6] == "6 H100 6       40% 66.0G/80.0G  61°C 120 W"
-        assert lines[7] == "7 A100 (MIG)   N/A  4.0G/24.0G  61°C 120 W"
+        assert lines[7] == "7 MIG A100     N/A  4.0G/24.0G  61°C 120 W"
         assert len(lines) == 9, "no graph takes their room"
 
 

@@ -96,19 +96,6 @@ async def test_keys_typed_at_once_act_on_what_the_first_of_them_goes_to() -> Non
         assert it.source.asked == [Action(Verb.CANCEL, running), Action(Verb.TAU, value=90.0)]
 
 
-async def test_a_paste_is_no_row_of_keys() -> None:
-    async with bench() as it:
-        await it.press("j")
-        it.app.post_message(events.Paste("xytPDTu\x0b\ny"))
-        await it.press()
-        assert it.app.screen is it.board
-        await it.press("x")
-        it.app.post_message(events.Paste("y"))
-        await it.press()
-        assert isinstance(it.app.screen, Confirm)
-        assert it.source.asked == []
-
-
 async def test_the_keys_of_requests_do_nothing_to_a_session() -> None:
     async with bench(in_turns(busy())) as it:
         for key in ("x", "ctrl+k", "t", "H", "plus", "U", "enter"):

@@ -13,7 +13,6 @@ from clairvoyant_cli.state.snapshot import (
     AnswerPart,
     BackendState,
     ClassStats,
-    ClientState,
     EngineState,
     FinishedRequest,
     GainState,
@@ -22,7 +21,6 @@ from clairvoyant_cli.state.snapshot import (
     QueuedRequest,
     RunningRequest,
     SessionsState,
-    StatusLine,
 )
 from tests.tui.board import Script, busy, view
 from tests.tui.scene import moved
@@ -32,7 +30,7 @@ from tui.braille import Dots
 from tui.history import History
 from tui.keys import KEYS
 from tui.layout import DECK, PANELS, PICTURES, SizeHint, has_deck, plan
-from tui.panels import clients, header, log, models, plots, stats
+from tui.panels import header, log, models, plots, stats
 from tui.panels.detail import detail
 from tui.panels.requests import QUEUE, RECENT, RUNNING, starts
 from tui.screens.pages import help_lines
@@ -264,23 +262,6 @@ def test_cells_say_what_is_special_of_a_request() -> None:
     assert " → – " in drawn(RECENT, replace(ended, tokens=None), 120)
 
 
-@pytest.mark.parametrize(
-    ("fields", "queue", "running"),
-    [
-        ({}, "The queue is empty: a new request starts at once.", "Idle. Point a client at http://127.0.0.1"),
-        ({"state": "down"}, "The queue is empty, and no server is up.", "No server takes requests now."),
-        ({"busy": 4}, "The queue is empty.", "Idle."),
-    ],
-)
-def test_an_empty_table_says_why(fields: dict[str, Any], queue: str, running: str) -> None:
-    base = view("empty")
-    shown = view("empty", backends=(replace(base.state.backends[0], **fields),))
-    assert QUEUE.empty(shown) == queue
-    assert RUNNING.empty(shown).startswith(running)
-    assert RUNNING.empty(view("empty", mode="paused")) == "Paused. Press P to resume."
-    assert f"0/{base.state.slots[1]}" in text_of(header.header(base, 120, 2))
-
-
 # -- the plan ---------------------------------------------------------------------------------------------
 
 
@@ -392,16 +373,6 @@ def test_what_a_word_of_the_prompt_did_is_a_signed_share() -> None:
     assert "because" not in page_of(replace(QUEUED, predicted=replace(QUEUED.predicted, features=())))
 
 
-def test_prompts_and_answers_are_on_the_page_only_when_shown() -> None:
-    row = replace(RUNS, prompt="word " * 300, answer="one\ntwo\n" * 20 + "end")
-    assert "word" not in page_of(row) + page_of(row, prompts=False)
-    page = page_of(row, prompts=True)
-    assert "prompt word word" in page
-    assert "… answer so far … two one" in page
-    assert page.endswith("one two end")
-    assert "prompt" not in page_of(replace(row, prompt=None, answer=None), prompts=True)
-
-
 # -- other panels -----------------------------------------------------------------------------------------
 
 
@@ -488,20 +459,6 @@ def test_a_panel_says_what_is_special_in_whole_words(
     assert says(text_of(lines), words), text_of(lines)
 
 
-def test_the_sentence_goes_before_what_else_is_in_its_line() -> None:
-    said = "ollama does not answer, 24 waiting; refused in 40 s unless it returns"
-    loud = view(verdict=StatusLine("warn", said))
-    assert [text_of(header.header(loud, width, 1)).strip() for width in (80, 120)] == [
-        f"▲ {said}",
-        f"▲ {said}{' ' * 26}clairvoyant  up 16m45",
-    ]
-    assert "frozen" in text_of(header.header(replace(loud, frozen=True), 80, 1))
-    connecting = replace(loud, snapshot=None, badge="demo", readonly=True)
-    assert text_of(header.header(connecting, 80, 3)).split("\n")[0].split() == [
-        *("○", "connecting", "demo", "read-only", connecting.where)
-    ]
-
-
 def test_a_firing_of_tau_is_lit_for_a_moment() -> None:
     lit = view("empty", **of_tau(firings_total=1, recent=(view("empty").state.taken_at,)))
     assert lit.tau_lit
@@ -553,25 +510,6 @@ def test_help_lists_every_key_and_fits_80_columns() -> None:
         others |= {"end,G": "G", "right,l": "l", "pageup,ctrl+b": "^B", "ctrl+u": "^U"}
         assert all(others.get(key.keys, key.keys) in written for key in KEYS if not key.help)
         assert all(line.width <= width for line in help_lines(view(), width, 40))
-
-
-@pytest.mark.parametrize(
-    ("client", "words"),
-    [
-        (ClientState("ann"), "ann · · 1 0 – 0..100"),
-        (ClientState("ann", 3, 1, 1200, 0.5), "ann 3 1 0.5 1,200 – 0..100"),
-        (ClientState("ann", 3, 1, max_waiting=50, max_running=2), "ann 3/50 1/2 1 0 – 0..100"),
-        (ClientState("ann", tau_s=30.0, priority=(-10, 50)), "ann · · 1 0 30s -10..50"),
-        (ClientState("ann", tau_s=0.0), "ann · · 1 0 none 0..100"),
-    ],
-)
-def test_a_client_is_a_row_with_its_limits(client: ClientState, words: str) -> None:
-    shown = replace(view(clients=(client,)), history=History())
-    heading, line = clients.body(shown, 100, 9)
-    assert heading.width == line.width <= 100
-    assert line.plain.split() == words.split()
-    [line] = clients.body(view(clients=()), 80, 9)
-    assert line.plain == "No requests yet."
 
 
 # -- what is not known ------------------------------------------------------------------------------------

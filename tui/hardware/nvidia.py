@@ -80,7 +80,7 @@ class Nvidia:
             name = told_name.decode(errors="replace") if isinstance(told_name, bytes) else str(told_name)
             name = name.removeprefix("NVIDIA ")
             if told(lambda: nvml.nvmlDeviceGetMigMode(of)[0]):
-                name += " (MIG)"  # which tells no use of the whole
+                name = f"MIG {name}"  # which tells no use of the whole
             nvml.nvmlDeviceGetPciInfo(of)
         except Exception as error:
             fatal = [getattr(nvml, each, None) for each in _FATAL]

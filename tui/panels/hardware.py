@@ -41,9 +41,10 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
         return [*(Line(line, "soft") for line in wrap(hardware.note or "no GPU found", width)), *host]
     lines: list[Line] = []
     rest = [*_energy(view, width), *host]
-    if height < len(rest) + 3 * len(hardware.gpus):
+    least = 1 if len(hardware.gpus) > _FEW else 3
+    if height < len(rest) + least * len(hardware.gpus):
         rest = host
-    per_gpu = 1 if len(hardware.gpus) > _FEW else max(1, (height - len(rest)) // len(hardware.gpus))
+    per_gpu = 1 if least == 1 else max(1, (height - len(rest)) // len(hardware.gpus))
     for gpu in hardware.gpus:
         lines += _gpu(view, gpu, width)[:per_gpu] if per_gpu > 2 else [_gpu_short(gpu, width)]
     spare = height - len(lines) - len(rest)

@@ -9,6 +9,7 @@ from tui.view_state import ViewState
 _LEVEL: dict[str, tuple[str, Tone]] = {"warning": ("!", "warn"), "error": ("‼", "alert")}
 _FAILED = ("upstream_error", "rejected", "timeout")
 _TIME, _WHAT = 10, 11
+_MOST_STARTS = 20
 
 
 def log(view: ViewState, width: int, height: int) -> list[Line]:
@@ -21,18 +22,13 @@ def log(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def went_wrong(view: ViewState, width: int, height: int) -> list[Line]:
-    """Failures, refusals, warnings of the log and starts by tau, the newest first, each with its cause."""
+    """Failures, refusals and warnings, each with its cause, then starts by tau; the newest first."""
     ended = {row.id: row for row in (*view.history.finished.values(), *view.state.recent)}.values()
     told = [(each.at, *_LEVEL[each.level], each.text) for each in view.state.log if each.level in _LEVEL]
     told += [(row.finished_at, *OUTCOME[row.outcome], _cause(row)) for row in ended if row.outcome in _FAILED]
-    for row in ended:
-        if row.dispatched_by == "tau":
-            at = row.finished_at - row.sojourn_s + row.waited_s
-            told.append(
-                (at, "τ started", "alert", f"{row.id} {row.client}: had waited {duration(row.waited_s)}")
-            )
+    starts = [_start(row) for row in ended if row.dispatched_by == "tau"]
     lines = []
-    for at, sign, tone, text in sorted(told, reverse=True):
+    for at, sign, tone, text in (*sorted(told, reverse=True), *sorted(starts, reverse=True)[:_MOST_STARTS]):
         first, *more = wrap(text, max(20, width - _TIME - _WHAT))
         lines.append(Line(cell(clock(at), _TIME), "faint").add(cell(sign, _WHAT), tone).add(first))
         lines += [Line(" " * (_TIME + _WHAT)).add(each) for each in more]
@@ -42,3 +38,8 @@ def went_wrong(view: ViewState, width: int, height: int) -> list[Line]:
 def _cause(row: FinishedRequest) -> str:
     cause = row.remark or f"{row.backend or 'the proxy'} answered with status {row.status}"
     return f"{row.id} {row.client}: {cause}"
+
+
+def _start(row: FinishedRequest) -> tuple[float, str, Tone, str]:
+    at = row.finished_at - row.sojourn_s + row.waited_s
+    return at, "τ started", "alert", f"{row.id} {row.client}: had waited {duration(row.waited_s)}"

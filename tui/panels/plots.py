@@ -79,7 +79,7 @@ def plots(view: ViewState, width: int, height: int) -> list[Line]:
         lines[0].add("╌ ", "alert").add("τ", "faint")
     for at, (name, letter) in enumerate(CLASS_LETTER.items()):
         dots = Dots(width - AXIS, (height - 1) * (at + 1) // 3 - (height - 1) * at // 3)
-        for x in range(0, 2 * dots.width, 6) if tau_s else ():
+        for x in range(0, 2 * dots.width, 6) if tau_s and view.history.finished else ():
             dots.column(x, _place(tau_s or 0.0), "alert")
         for request in view.history.finished.values():
             if request.predicted.length_class == name:

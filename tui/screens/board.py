@@ -417,7 +417,7 @@ class BoardScreen(Screen[None]):
 
     def words_after(self, *before: str) -> Sequence[str]:
         if not before:
-            return [*COMMANDS, "go", "theme", *_NAMED]
+            return [*dict.fromkeys((*COMMANDS, "go", "theme", *_NAMED))]
         snapshot = self.host.view().state
         own = {"go": ("panel",), "theme": ("theme",)}
         fields = COMMANDS[Verb(before[0])].fields if before[0] in COMMANDS else own.get(before[0], ())

@@ -171,7 +171,7 @@ class ServerLifecycle:
         fixed = self.dispatcher.scheduler.residency.fixed
         if server.adapter.SWAPS_MODELS:
             fixed.discard(server.id)
-            server.loaded = LoadedModels(self.dispatcher.scheduler, server.id, server.adapter.known_as)
+            server.loaded = LoadedModels(self.dispatcher.scheduler, server.id, server.known_as)
         else:
             fixed.add(server.id)
             server.loaded = None

@@ -491,8 +491,12 @@ class Server:
         """The model it has loaded if there is exactly one; "" otherwise."""
         return self.status.models[0].name if len(self.status.models) == 1 else ""
 
+    def known_as(self, model: str) -> str:
+        """Return the one name of a model."""
+        return self.adapter.known_as(self.status.aliases.get(model, model))
+
     def lists(self, model: str) -> bool:
-        return self.status.offered is not None and self.adapter.known_as(model) in self.status.offered
+        return self.status.offered is not None and self.known_as(model) in self.status.offered
 
     def may_have(self, model: str) -> bool:
         """Whether it may answer for a model that it does not list."""
@@ -579,4 +583,4 @@ class Server:
         return again
 
     def _key_of(self, model: str) -> str:
-        return "" if self.adapter.ANSWERS_ANY_MODEL else self.adapter.known_as(model)
+        return "" if self.adapter.ANSWERS_ANY_MODEL else self.known_as(model)

@@ -85,9 +85,8 @@ async def test_the_size_of_the_cache_behind_the_slots_is_known_once_the_server_i
         serve_app(SharedCache({"/props": {"total_slots": 2, "model_path": "m"}})) as url,
         serving(url) as daemon,
     ):
-        await until(daemon, lambda state: state.backends[0].state == "up")
         [server] = daemon.dispatcher.scheduler.fleet.servers.values()
-        assert server.cache.room_tokens == 500.0
+        await until(daemon, lambda _: server.cache.room_tokens == 500.0)
 
 
 async def test_answers_of_lm_studio_that_do_not_fit_into_its_cache_wait_for_each_other() -> None:

@@ -23,13 +23,16 @@ ANY_HOST = ("0.0.0.0", "::", "localhost")  # noqa: S104 - compared
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
 SHOWN_CHARS = 80  # so much of what is refused is quoted
-BACKEND_NAMES = ("ollama", "llamacpp", "lmstudio", "jan", "vllm", "sglang", "mlx-lm", "vllm-mlx")
+BACKEND_NAMES = (
+    *("ollama", "llamacpp", "lmstudio", "jan"),
+    *("dynamo", "smg", "vllm", "sglang", "mlx-lm", "vllm-mlx"),
+)
 """LLM servers that are found by name, at their usual ports; each has an adapter in `backends`."""
 
 MOVABLE = ("ollama", "llamacpp", "lmstudio")
 """Those that can be moved to another port, so that the proxy takes their place."""
 
-BACKEND_KINDS = (*BACKEND_NAMES, "other")
+BACKEND_KINDS = (*BACKEND_NAMES, "llm-d", "other")
 """LLM servers whose behaviour is known; other is any OpenAI-compatible one."""
 
 

@@ -253,8 +253,8 @@ class ServeConfig:
     annotate: str = setting(
         "auto",
         "MODE",
-        "Forward requests at once and set their priority field, for servers that schedule by it (vLLM, "
-        "SGLang): on, off, or auto (on where the server is found to support it).",
+        "Forward requests at once and set their priority, for servers that schedule by it (vLLM, SGLang, "
+        "Dynamo, SMG, llm-d): on, off, or auto (on where the server is found to support it).",
         one_of(("on", "off", "auto")),
         expert=True,
     )

@@ -169,8 +169,14 @@ class Adapter:
         return None
 
     async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
-        """Find out whether it orders by priority; `local_port` is None if it runs on another machine."""
-        return UNKNOWN
+        """Find out whether it orders by priority; `local_port` is None if it runs on another machine.
+        A router gets its headers in any case: they change nothing else, and it must not be throttled.
+        """
+        if self.PRIORITY is None or not self.PRIORITY.headers:
+            return UNKNOWN
+        return Heeding(
+            known=False, priority=self.PRIORITY, why=f"if it was started with {self.PRIORITY.flag}"
+        )
 
     async def busy_slots(self, ask: Ask) -> BusySlots | None:
         """Return the slots at work; None if it does not tell."""

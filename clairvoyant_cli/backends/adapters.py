@@ -1,11 +1,14 @@
 """The servers whose behaviour is known; LM Studio and Jan, which differ little, are here."""
 
 from clairvoyant_cli.backends.adapter import Adapter, Found, Status
+from clairvoyant_cli.backends.dynamo import Dynamo
 from clairvoyant_cli.backends.llamacpp import LlamaCpp
+from clairvoyant_cli.backends.llm_d import LlmD
 from clairvoyant_cli.backends.mlx import MlxLm, VllmMlx
 from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.sglang import SgLang
+from clairvoyant_cli.backends.smg import Smg
 from clairvoyant_cli.backends.vllm import Vllm
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
@@ -65,14 +68,10 @@ class Jan(Adapter):
 
 
 ADAPTERS: tuple[Adapter, ...] = (
-    Ollama(),
-    LlamaCpp(),
-    LmStudio(),
-    Jan(),
-    Vllm(),
-    SgLang(),
-    MlxLm(),
-    VllmMlx(),
+    LlmD(),  # first: it passes most questions on to a worker of any kind
+    *(Ollama(), LlamaCpp(), LmStudio(), Jan()),
+    *(Dynamo(), Smg()),  # before their workers, too
+    *(Vllm(), SgLang(), MlxLm(), VllmMlx()),
 )
 """In the order in which a server is asked whether it is one, and in which one is chosen if several run."""
 

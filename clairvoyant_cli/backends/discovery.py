@@ -21,7 +21,8 @@ async def locate_server(
     """
     if wanted is None:
         found = await discover(prober, own_ports)
-        return found[0] if found else Found(ADAPTERS[0], _urls(ADAPTERS[0])[0]), found
+        usual = next(adapter for adapter in ADAPTERS if adapter.usual_ports)
+        return found[0] if found else Found(usual, _urls(usual)[0]), found
     named = next((adapter for adapter in ADAPTERS if adapter.name == wanted), None)
     if named is not None:
         return await _find_named(named, prober, own_ports)

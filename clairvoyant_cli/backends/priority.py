@@ -5,6 +5,7 @@ not have that field already: readers take the last of two.
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.request import BodySink, Piece
@@ -15,27 +16,49 @@ FIELD = "priority"  # what vLLM and SGLang both call it in a request's body
 # One level of a client's priority, in seconds: 272 years outweigh any arrival time. A hundred levels in
 # milliseconds stay below 2^53, which every JSON reader can represent.
 LEVEL_S = 1 << 33
+# The same for a number that is added to the time of arrival, and must fit 32 bits as seconds: 97 days.
+NEAR_LEVEL_S = 1 << 23
 MAX_IN_FLIGHT = 1024  # requests that an engine may have at once: as many as vLLM batches on the largest cards
 
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """The priorities that an engine orders by, and the `flag` it must be started with.
+    """The priorities that an engine, or a router, orders by, and the `flag` it must be started with.
 
     `per_s` are steps per second, `shapes` the routes whose requests carry one, `metrics` the names of its
     queue's metrics at `/metrics`.
     """
 
     flag: str
-    metrics: EngineMetrics
+    metrics: EngineMetrics | None = None
     per_s: int = 1000
     lower_first: bool = True
+    # Headers that decide the order. The first carries the number, which is otherwise a field of the body.
+    headers: tuple[bytes, ...] = ()
+    from_arrival: bool = False  # the number counts from a request's arrival there, and must not be negative
+    classes: tuple[bytes, ...] = ()  # for requests due by now and for later ones, instead of the number
+    client_header: bytes = b""  # names the client, among which the router is fair
+    session_header: bytes = b""  # names the session, which the router may keep on one worker
     shapes: frozenset[Shape] = frozenset({Shape.CHAT, Shape.COMPLETION, Shape.RESPONSES, Shape.EMBEDDING})
 
-    def number(self, due_s: float, level: int = 0) -> int:
+    def number(self, due_s: float, now_s: float, level: int = 0) -> int:
         """Return the number for a due time in epoch seconds. Lower levels, from -100 to 100, go first."""
-        number = round((due_s + level * LEVEL_S) * self.per_s)
-        return number if self.lower_first else -number
+        if not self.from_arrival:
+            number = round((due_s + level * LEVEL_S) * self.per_s)
+            return number if self.lower_first else -number
+        after_s = due_s - now_s + level * NEAR_LEVEL_S
+        if self.classes:
+            return int(after_s > 0.0)
+        return max(0, round((101 * NEAR_LEVEL_S + (after_s if self.lower_first else -after_s)) * self.per_s))
+
+    def rank(self, number: int | None, sent_s: float) -> float:
+        """Return a request's rank in the queue, lowest first. Without a number it is 0 in vLLM, and last
+        in SGLang and llm-d.
+        """
+        if number is None:
+            return 0.0 if self.lower_first and not self.headers else inf
+        rank = float(number if self.lower_first else -number)
+        return rank + sent_s * self.per_s if self.from_arrival and not self.classes else rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +81,12 @@ OUTDATED = (b"content-length", b"content-md5", b"digest", b"content-digest")
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What is put into a body, and behind how many of its bytes."""
+    """What is put into a body, and behind how many of its bytes; `headers` replace those in `drop`."""
 
-    text: bytes
-    at: int
+    text: bytes = b""
+    at: int = 0
+    headers: tuple[Header, ...] = ()
+    drop: tuple[bytes, ...] = ()
 
 
 class Stamping:

@@ -91,4 +91,4 @@ class Prober:
             return ProbeAnswer(0, why=TIMED_OUT)
         except UpstreamError as error:
             return ProbeAnswer(0, why=str(error))
-        return ProbeAnswer(head.status, text)
+        return ProbeAnswer(head.status, text, headers=frozenset(name.lower() for name, _ in head.headers))

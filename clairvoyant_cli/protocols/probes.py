@@ -68,6 +68,7 @@ class ProbeAnswer:
     status: int
     text: bytes | None = None
     why: str = ""
+    headers: frozenset[bytes] = frozenset()  # names, in lower case
 
     @property
     def body(self) -> bytes | None:
@@ -283,6 +284,12 @@ def model_name(model: Object) -> str:
     return short_name(model["name"]) or short_name(model["id"])
 
 
+def openapi_version(body: bytes | None, title: str) -> str | None:
+    """Return the version in an OpenAPI description of that title; None if this is another answer."""
+    told = object_in(_members(body)["info"])
+    return short_name(told["version"]) if text(told["title"]) == title else None
+
+
 def sglang_version(body: bytes | None) -> str | None:
     """Return SGLang's version (`/server_info`); None if this is not SGLang's answer."""
     told = _members(body)
@@ -367,8 +374,9 @@ class EngineMetrics:
 
     running: str
     waiting: str
-    preemptions: str
-    kv_used: str
+    preemptions: str = ""
+    kv_used: str = ""
+    counts_all: bool = False  # `running` counts those that wait, too
 
 
 def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineLoad | None:
@@ -384,8 +392,10 @@ def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineLoad | Non
             values += [] if value is None else [value]
     if not any(found.values()):
         return None
-    *counts, kv_used = found.values()
+    *counts, kv_used = map(found.__getitem__, wanted)
     running, waiting, preemptions = (int(sum(values)) if values else None for values in counts)
+    if metrics.counts_all and running and waiting:
+        running = max(0, running - waiting)
     return EngineLoad(running, waiting, preemptions, min(1.0, max(kv_used)) if kv_used else None)
 
 

@@ -167,7 +167,7 @@ class Daemon:
         refusals = self.refusals = Refusals(pool, stats, config.overload_status, self.truncations)
         self.resubmissions = Resubmissions(journal, not config.no_keep_place)
         self.preemption = Preemption(dispatcher, pool, operation, stats, spawn, which=config.preempt)
-        self.annotation = Annotation(pool, operation, journal.at, say)
+        self.annotation = Annotation(pool, operation, access, journal.at, say)
         self.admission = Admission(
             access=access,
             pool=pool,

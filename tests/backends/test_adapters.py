@@ -30,6 +30,8 @@ LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailab
 INFO = {"model_path": "m", "version": "0.5.4"}
 VERSION = ("200 OK", {"version": "0.11.0"})
 WANTS_A_KEY = ("401 Unauthorized", {"error": "Unauthorized"})
+DYNAMOS = {"info": {"title": "NVIDIA Dynamo OpenAI Frontend", "version": "1.6.1"}}
+SMGS = ("200 OK", {"version": "smg-1.13.0", "loads": []})
 NO_MODELS: Pages = {"/v1/models": ("200 OK", {"data": []})}
 VLLMS: Pages = {"/v1/models": ("200 OK", {"data": [{"id": "m", "object": "model", "owned_by": "vllm"}]})}
 LOCALAIS: Pages = {"/v1/models": ("200 OK", {"data": [{"id": "m", "object": "model"}]})}
@@ -43,6 +45,9 @@ ANSWERS: list[tuple[str, str, int | None, Pages]] = [
     ("vllm", "0.11.0", None, VLLMS | {"/version": VERSION}),
     ("vllm", "0.11.0", None, {"/v1/models": WANTS_A_KEY, "/version": VERSION}),
     ("other", "", None, LOCALAIS | {"/version": VERSION}),
+    ("dynamo", "1.6.1", None, NO_MODELS | {"/openapi.json": ("200 OK", DYNAMOS)}),
+    ("other", "", None, LOCALAIS | {"/openapi.json": ("200 OK", DYNAMOS)}),
+    ("smg", "1.13.0", None, NO_MODELS | {"/get_loads": SMGS, "/get_server_info": ("200 OK", INFO)}),
     ("sglang", "0.5.4", None, NO_MODELS | {"/get_server_info": ("200 OK", INFO)}),
     ("sglang", "0.5.4", None, NO_MODELS | {"/server_info": ("200 OK", INFO)}),
     ("mlx-lm", "", None, LOCALAIS | {"/props": ("404 Not Found", "Not Found")}),
@@ -54,7 +59,7 @@ ANSWERS: list[tuple[str, str, int | None, Pages]] = [
 
 
 def test_each_named_backend_has_an_adapter() -> None:
-    assert tuple(adapter.name for adapter in ADAPTERS) == BACKEND_NAMES
+    assert tuple(adapter.name for adapter in ADAPTERS if adapter.usual_ports) == BACKEND_NAMES
 
 
 def pages_of(pages: Pages) -> AbstractAsyncContextManager[str]:

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 
 from tests.fakes.raw_http import PATIENCE_S, Message, read_message
 
-PROBED = frozenset("/_clairvoyant/health /api/version /props /api/v0/models /v1/models /health".split())
+PROBED = frozenset(
+    "/_clairvoyant/health /api/version /props /api/v0/models /v1/models /health /openapi.json "
+    "/get_loads".split()
+)
 
 
 @dataclass(slots=True, eq=False)

@@ -27,11 +27,13 @@ sglang:token_usage{model_name="m",priority=""} 0.5
 
 def test_engines_behind_one_address_add_up() -> None:
     assert Vllm.PRIORITY is not None
+    assert Vllm.PRIORITY.metrics is not None
     assert engine_state(TWO_ENGINES, Vllm.PRIORITY.metrics) == EngineLoad(11, 40, 2, 0.75)
 
 
 def test_no_request_is_counted_twice() -> None:
     assert SgLang.PRIORITY is not None
+    assert SgLang.PRIORITY.metrics is not None
     assert engine_state(BY_PRIORITY, SgLang.PRIORITY.metrics) == EngineLoad(2, 5, None, 0.5)
 
 
@@ -41,4 +43,5 @@ def test_no_request_is_counted_twice() -> None:
 )
 def test_what_is_none_says_nothing(body: bytes | None) -> None:
     assert Vllm.PRIORITY is not None
+    assert Vllm.PRIORITY.metrics is not None
     assert engine_state(body, Vllm.PRIORITY.metrics) is None

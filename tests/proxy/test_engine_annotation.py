@@ -53,9 +53,13 @@ class Engine:
             await self.answers.wait()
             conversation.send(answer(b"{}"))
 
-    async def has_been_asked(self, times: int) -> list[int]:
+    async def has_come(self, times: int) -> Message:
         async with asyncio.timeout(30.0), self.come:
             await self.come.wait_for(lambda: len(self.asked) >= times)
+        return self.asked[times - 1]
+
+    async def has_been_asked(self, times: int) -> list[int]:
+        await self.has_come(times)
         return [json.loads(each.body)["priority"] for each in self.asked]
 
 
@@ -63,7 +67,9 @@ class Engine:
 async def before_an_engine(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
     engine = Engine()
     async with scripted(engine.script) as upstream:
-        server = BackendConfig("engine", upstream.base_url, "vllm", settings.pop("slots", None))
+        server = BackendConfig(
+            "engine", upstream.base_url, settings.pop("kind", "vllm"), settings.pop("slots", None)
+        )
         async with serving(None, backends=(server,), **({"annotate": "on"} | settings)) as daemon:
             yield daemon, engine
 
@@ -197,6 +203,69 @@ async def test_the_state_and_the_metrics_say_what_is_inside_the_engine_and_by_wh
         assert b'clairvoyant_engine_kv_cache_usage_ratio{backend="engine"} 0.5' in metrics
         engine.answers.set()
         assert (await client.response(b"POST")).status == 200
+
+
+ROUTERS = pytest.mark.parametrize(
+    ("kind", "header"),
+    [
+        ("llm-d", "x-llm-d-slo-ttft-ms"),
+        ("dynamo", "x-dynamo-request-priority"),
+        ("smg", "x-smg-priority"),
+    ],
+)
+CLASSES = {"default": 0, "bulk": 1}  # of SMG, the sooner first
+
+
+def place(kind: str, value: str) -> int:
+    """Return a place in a router's queue, among requests that arrive together: the lowest goes first."""
+    return CLASSES[value] if kind == "smg" else int(value) * (-1 if kind == "dynamo" else 1)
+
+
+@ROUTERS
+async def test_a_router_gets_the_order_in_a_header_and_the_body_as_it_is(kind: str, header: str) -> None:
+    async with before_an_engine(kind=kind, annotate="auto") as (daemon, engine), AsyncExitStack() as clients:
+        places = []
+        asks = [("0.9 an essay", 0), ("0.0 a word", 0), ("0.9 an essay", 100), ("0.0 a word", 5)]
+        for come, (prompt, level) in enumerate(asks, 1):
+            client = await clients.enter_async_context(raw_client(daemon.base_url))
+            body = chat(prompt, priority="of whatever kind")
+            client.send(post(CHAT, body, f"{header}: 9", f"X-Clairvoyant-Priority: {level}"))
+            message = await engine.has_come(come)
+            assert message.body == body
+            (value,) = message.values(header)
+            assert value is not None
+            places.append(place(kind, value.decode()))
+            assert kind == "smg" or 0 <= int(value) < 2**31 * (1000 if kind == "llm-d" else 1)
+        essay, word, last, later = places
+        assert word < essay <= later <= last
+        assert kind == "smg" or essay < later < last
+        engine.answers.set()
+
+
+@ROUTERS
+async def test_a_clients_own_header_is_kept_where_its_rules_allow_it(
+    kind: str, header: str, tmp_path: Path
+) -> None:
+    rules = tmp_path / "clients.toml"
+    keys = '[clients.app]\nkey = "key-of-app"\n[clients.ops]\nkey = "key-of-ops"\nengine_priority = true\n'
+    rules.write_text(keys)
+    rules.chmod(0o600)
+    async with (
+        before_an_engine(kind=kind, clients=str(rules)) as (daemon, engine),
+        raw_client(daemon.base_url) as client,
+    ):
+        engine.answers.set()
+        for name in ("app", "ops"):
+            own = (f"{header}: 7", "x-llm-d-inference-fairness-id: me", f"X-Api-Key: key-of-{name}")
+            assert (await client.ask(post(CHAT, chat("0.1 now!"), *own, "X-Session-Id: s"))).status == 200
+        asked = [
+            [each.values(name) for each in engine.asked] for name in (header, "x-llm-d-inference-fairness-id")
+        ]
+        assert asked[0][0] != [b"7"]
+        assert asked[0][1] == [b"7"]
+        assert asked[1] == ([[b"app"], [b"me"]] if kind == "llm-d" else [[b"me"], [b"me"]])
+        sessions = [len(each.values("x-smg-routing-key")) for each in engine.asked]
+        assert sessions == ([1, 0] if kind == "smg" else [0, 0])
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,8 @@ class ClientRules:
     engine_priority: bool = setting(
         False,
         None,
-        "Let it set the `priority` of vLLM and SGLang itself; it is overwritten for other clients.",
+        "Let it set the `priority` of vLLM and SGLang, and the priority headers of routers. Other clients "
+        "get 400 for the field, and their headers are replaced.",
         (lambda value: isinstance(value, bool), "be true or false"),
     )
 

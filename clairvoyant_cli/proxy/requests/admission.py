@@ -365,9 +365,7 @@ class Admission:
                 whole=whole,
             )
             parsed.stabilised = stabilised
-            objection = self.annotation.objection(
-                parsed, verdict.route, verdict.client, self.access.clients, whole=whole
-            )
+            objection = self.annotation.objection(parsed, verdict.route, verdict.client, whole=whole)
             if objection is not None:
                 return self._rejected(verdict.route, objection)
             await READING.next()

@@ -78,6 +78,9 @@ def forward(
         drop = (*drop, b"accept-encoding")
         extra.append((b"Accept-Encoding", b"identity"))
     if stamp is not None:
+        drop = (*drop, *stamp.drop)
+        extra += stamp.headers
+    if stamp is not None and stamp.text:
         drop = (*drop, *OUTDATED)
         if head.length is not None:
             extra.append((b"Content-Length", b"%d" % (head.length + len(stamp.text))))

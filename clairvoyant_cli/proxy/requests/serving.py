@@ -146,7 +146,7 @@ class Serving:
             relay = self._relay(exchange, attempt, upstream, request, heartbeat)
             drop = self.access.consumed_headers
             if onward is None:
-                stamp = self.annotation.stamp(exchange, attempt, server)
+                stamp = self.annotation.stamp(exchange, attempt, server, request.head)
                 keep = relay.may_wait or (request.complete and exchange.asked.route.work is not Work.OPAQUE)
                 forward(
                     request,

@@ -7,13 +7,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
+from urllib.parse import quote
 
 from clairvoyant_cli.backends.priority import FIELD, Priority, Stamp
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.request_bodies import MAX_BODY_BYTES
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route
-from clairvoyant_cli.proxy.access.clients import PRIORITIES, Clients
+from clairvoyant_cli.proxy.access.clients import PRIORITIES
+from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
 from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
@@ -66,11 +69,11 @@ class EngineQueues:
             self.dispatcher.scheduler.began(exchange.id, now)
         if attempt.priority is None or not exchange.asked.parsed.stream:
             return
-        number = _rank(attempt, priority)
+        number = priority.rank(attempt.priority, attempt.granted_s)
         long_ago_s = now - STARTING_S - PREFILLS * server.service_s(exchange.job.prompt_tokens, 0.0)
         heeded = ignored = False
         for _, other in self._there(server, waiting=True):
-            rank = _rank(other, priority)
+            rank = priority.rank(other.priority, other.granted_s)
             heeded = heeded or (rank > number and other.granted_s < attempt.granted_s - SENT_BEFORE_S)
             ignored = ignored or (rank < number and attempt.granted_s < other.granted_s < long_ago_s)
         if heeded is not ignored:
@@ -96,13 +99,6 @@ class EngineQueues:
                 yield exchange, attempt
 
 
-def _rank(attempt: Attempt, priority: Priority) -> float:
-    """Return a request's rank, lowest first. Without a priority it is 0 in vLLM and last in SGLang."""
-    if attempt.priority is None:
-        return 0.0 if priority.lower_first else inf
-    return float(attempt.priority if priority.lower_first else -attempt.priority)
-
-
 def _inside(
     entry: Job, exchange: Exchange, attempt: Attempt, priority: Priority, now: float
 ) -> EngineRequest:
@@ -110,13 +106,15 @@ def _inside(
     if not begun and not exchange.asked.parsed.stream:
         unseen_s = now - attempt.granted_s
     left_s = entry.left_s(now) if begun else entry.expected_s
-    return EngineRequest(exchange.id, _rank(attempt, priority), left_s, begun, unseen_s)
+    rank = priority.rank(attempt.priority, attempt.granted_s)
+    return EngineRequest(exchange.id, rank, left_s, begun, unseen_s)
 
 
 # Stamps each request with a priority, and holds none back.
 #
-# Rule 1: the stamp is one field of the body; nothing else changes.
-# Rule 2: clients that may not set that field are refused, as are bodies in which it cannot be seen.
+# Rule 1: the stamp is one field of the body, or headers; nothing else changes.
+# Rule 2: clients that may not set that field are refused, as are bodies in which it cannot be seen. Their
+# headers are replaced.
 # Rule 3: stamps do not depend on the run: a restarted daemon continues with comparable numbers.
 
 IN_ARRIVAL_ORDER = "fcfs"
@@ -144,18 +142,18 @@ class Annotation:
 
     pool: ServerPool
     operation: Operation
+    access: Access
     dated: Callable[[float], float]
     say: Callable[[int, str], None]
     _told: dict[str, str] = field(default_factory=dict)
     _mean_s: float = 0.0
     _stamped: int = USUAL_FOR
 
-    def objection(
-        self, parsed: ParsedRequest, route: Route, client: str, clients: Clients, *, whole: bool
-    ) -> Refusal | None:
+    def objection(self, parsed: ParsedRequest, route: Route, client: str, *, whole: bool) -> Refusal | None:
         """Return why a request cannot be stamped, or None; one that is not `whole` is stamped as it is."""
-        stamped = any(each.stamps is not None and route.shape in each.stamps.shapes for each in self.pool)
-        if not stamped or clients.rules_of(client).engine_priority:
+        stamps = (each.stamps for each in self.pool)
+        stamped = any(each is not None and not each.headers and route.shape in each.shapes for each in stamps)
+        if not stamped or self.access.clients.rules_of(client).engine_priority:
             return None
         if parsed.ranks_itself:
             return SET_HERE
@@ -170,13 +168,23 @@ class Annotation:
                 self._told[server.name] = news
                 self.say(logging.INFO, news)
 
-    def stamp(self, exchange: Exchange, attempt: Attempt, server: Server) -> Stamp | None:
-        """Return what is put into a request's body for a server; None if it goes as it is."""
-        priority, parsed = server.stamps, exchange.asked.parsed
-        if priority is None or exchange.asked.route.shape not in priority.shapes:
+    def stamp(self, exchange: Exchange, attempt: Attempt, server: Server, head: RequestHead) -> Stamp | None:
+        """Return what is put into a request for a server; None if it goes as it is."""
+        priority, parsed, dispatch = server.stamps, exchange.asked.parsed, attempt.dispatch
+        if priority is None:
             return None
-        if not parsed.opening or parsed.ranks_itself:
+        if priority.headers:
+            may = self.access.clients.rules_of(dispatch.job.client).engine_priority
+            if may and any(head.get(name) is not None for name in priority.headers):
+                return None
+            attempt.priority = self._number(attempt, server, priority)
+            return _in_headers(priority, attempt.priority, dispatch.job, head)
+        if exchange.asked.route.shape not in priority.shapes or not parsed.opening or parsed.ranks_itself:
             return None
+        attempt.priority = self._number(attempt, server, priority)
+        return Stamp(b'"%b":%d,' % (FIELD.encode(), attempt.priority), parsed.opening)
+
+    def _number(self, attempt: Attempt, server: Server, priority: Priority) -> int:
         dispatch = attempt.dispatch
         level = PRIORITIES.start if dispatch.reason is Reason.PROMOTED else dispatch.job.own_rank
         if not self._mean_s:
@@ -185,8 +193,7 @@ class Annotation:
         self._stamped += 1
         self._mean_s += (cost_s - self._mean_s) / min(self._stamped, MEAN_OVER)
         due = due_s(arrival_s, cost_s, self._mean_s, self._window_s())
-        attempt.priority = priority.number(self.dated(due), level)
-        return Stamp(b'"%b":%d,' % (FIELD.encode(), attempt.priority), parsed.opening)
+        return priority.number(self.dated(due), self.dated(attempt.granted_s), level)
 
     def _window_s(self) -> float | None:
         """Return how long a request may be overtaken, in seconds; None if no tau was chosen."""
@@ -196,6 +203,19 @@ class Annotation:
         if operation.tau_source not in CHOSEN:
             return None
         return inf if operation.tau_s is None else operation.tau_s
+
+
+def _in_headers(priority: Priority, number: int, job: Job, head: RequestHead) -> Stamp:
+    """Return the stamp of a request to a router. A session that the client has named there is kept."""
+    value = priority.classes[number] if priority.classes else b"%d" % number
+    headers = [(priority.headers[0], value)]
+    drop = priority.headers
+    if priority.client_header:
+        drop = (*drop, priority.client_header)
+        headers.append((priority.client_header, quote(job.client, safe="@/:").encode()))
+    if priority.session_header and job.claimed and head.get(priority.session_header) is None:
+        headers.append((priority.session_header, job.claimed.encode()))
+    return Stamp(headers=tuple(headers), drop=drop)
 
 
 def _news(server: Server) -> str:

@@ -123,8 +123,9 @@ class ServerLifecycle:
             log.info("found %s %s at %s", found.adapter.name, found.version, found.url)
         ask = asking_once(server.ask)
         await server.adapter.refresh(ask, status, server.local_port)
-        if server.stamps is not None and status.state == "up":
-            status.note_load(engine_state((await ask(METRICS_PATH)).body, server.stamps.metrics))
+        metrics = None if server.stamps is None else server.stamps.metrics
+        if metrics is not None and status.state == "up":
+            status.note_load(engine_state((await ask(METRICS_PATH)).body, metrics))
         if status.detail == TIMED_OUT and was_up and self.dispatcher.attempts_on(server.id):
             status.state = "up"  # its only thread is busy with a request
         server.leads_back = server.probe_came_back

@@ -1,0 +1,39 @@
+"""SMG, the router that began as SGLang's (lightseekorg/smg, model_gateway)."""
+
+from typing import ClassVar
+
+from clairvoyant_cli.backends.adapter import Adapter, Found
+from clairvoyant_cli.backends.priority import Priority
+from clairvoyant_cli.backends.prober import Ask
+from clairvoyant_cli.protocols import probes
+
+VERSION_PREFIX = "smg-"
+
+
+class Smg(Adapter):
+    """Orders its queue by four classes, and by arrival within each.
+
+    `system` and `interactive` stop running requests of the classes below, so only the other two are used.
+    """
+
+    name = "smg"
+    title = "SMG"
+    usual_ports = (30000,)
+    start_command = "smg launch --worker-urls URL --priority-scheduler-enabled"
+    PRIORITY: ClassVar[Priority | None] = Priority(
+        "--priority-scheduler-enabled",
+        headers=(b"x-smg-priority",),
+        from_arrival=True,
+        classes=(b"default", b"bulk"),
+        session_header=b"x-smg-routing-key",
+    )
+    KNOWN_BY_PORT = False
+
+    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
+        """Know it by its own version: other questions it passes on to its workers."""
+        version = await self.version(ask)
+        return None if version is None else Found(self, url, prefix, version)
+
+    async def version(self, ask: Ask) -> str | None:
+        told = probes.version_of((await ask("/get_loads")).body) or ""
+        return told.removeprefix(VERSION_PREFIX) if told.startswith(VERSION_PREFIX) else None

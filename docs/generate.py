@@ -199,6 +199,10 @@ def control_api() -> list[str]:
         f"`GET {prefix}/health`, `{prefix}/state` (JSON), `{prefix}/events` (server-sent events), "
         f"`{prefix}/metrics` (Prometheus), `{prefix}/past?before=SECONDS` (a minute of the last hour, one state per line; "
         "all but the first list only new ended requests and log lines). "
+        f"`POST {prefix}/predict?path=PATH` takes the body of a request to PATH (`/v1/chat/completions` if it is "
+        "left out), does not admit it, and returns `class`, `p_long`, `expected_tokens`, `q90_tokens`, `expected_s` "
+        "and `due_in_s`: when it is due after its arrival, below 0 for a short one. It is for routers that order "
+        "requests themselves. "
         f"`POST {prefix}/actions/<action>` takes a JSON object, with `Content-Type: application/json`:",
         table(("action", "body", ""), rows),
         'Success is 200 with `{"done": ...}`. Errors are `{"error": WHY}` with 400 (body is not a JSON object), 401 '

@@ -160,7 +160,14 @@ class Daemon:
         self.recorder = StateRecorder(self.snapshots)
         self.batches = Batches(say)
         actions = Actions(operation, stats, ServerActions(self.lifecycle), self.batches, self.reload)
-        self.control = ControlApi(access, actions, self.snapshots, self.metrics, self.recorder.history)
+        self.control = ControlApi(
+            access,
+            actions,
+            self.snapshots,
+            self.metrics,
+            self.recorder.history,
+            lambda path, body: self.admission.predicted(path, body),  # it is made below
+        )
 
         # The way of a request.
         self.truncations = Truncations(times, say)

@@ -221,9 +221,10 @@ class ControlApi:
         snapshots: SnapshotBuilder,
         metrics: Metrics,
         history: StateHistory,
+        predicted: Callable[[str, bytes], Awaitable[dict[str, Any] | None]],
     ) -> None:
         self._access, self._actions, self.changes = access, actions, Changes()
-        self._snapshots, self._history = snapshots, history
+        self._snapshots, self._history, self._predicted = snapshots, history, predicted
         self.shared = {
             "state": Shared(lambda: [encode(snapshots.snapshot())]),
             "metrics": Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False))),
@@ -239,6 +240,7 @@ class ControlApi:
                 WebRoute(f"{PREFIX}/health", self._health),
                 WebRoute(f"{PREFIX}/events", self._events),
                 WebRoute(f"{PREFIX}/past", self._past_page),
+                WebRoute(f"{PREFIX}/predict", self._predict, methods=["POST"]),
                 WebRoute(f"{PREFIX}/actions/{{action}}", self._act, methods=["POST"]),
             ]
         )
@@ -308,6 +310,14 @@ class ControlApi:
         except ValueError:
             before = inf
         return Response(self._history.page_before(before), media_type="application/x-ndjson")
+
+    async def _predict(self, request: WebRequest) -> Response:
+        """Predict the answer to the body of a request to `?path=`, by default a chat of OpenAI's API."""
+        path = request.query_params.get("path", "/v1/chat/completions")
+        found = await self._predicted(path, await request.body())
+        if found is None:
+            return JSONResponse({"error": f"nothing is generated at {printable(path)}"}, 400)
+        return JSONResponse(found)
 
     async def _act(self, request: WebRequest) -> Response:
         action = request.path_params["action"]

@@ -387,3 +387,21 @@ def test_a_histogram_reads_as_prometheus_clients_own_does() -> None:
         other.labels("m").observe(value)
     created = re.compile(rb"^.*_created.*\n", re.MULTILINE)
     assert generate_latest(ours) == created.sub(b"", generate_latest(theirs))
+
+
+async def test_a_request_is_predicted_without_being_admitted(daemon: Daemon) -> None:
+    async with httpx.AsyncClient(base_url=daemon.base_url) as client:
+
+        async def predicted(prompt: str, path: str = "/api/chat") -> httpx.Response:
+            body = {"model": "replay", "messages": [{"role": "user", "content": prompt}]}
+            return await client.post("/_clairvoyant/predict", params={"path": path}, json=body)
+
+        long, short = (await predicted("0.9 endless")).json(), (await predicted("0.1 short")).json()
+        nothing = await predicted("0.1 short", "/api/tags")
+    queued = {job.id: job for job in daemon.dispatcher.scheduler.waiting()}
+    assert (long["p_long"], short["p_long"]) == (0.9, 0.1)
+    assert long["due_in_s"] >= short["due_in_s"]
+    assert long["expected_s"] > 0.0
+    assert {long["expected_tokens"]} <= {job.tokens for job in queued.values()}
+    assert nothing.status_code == 400
+    assert len(queued) == 2

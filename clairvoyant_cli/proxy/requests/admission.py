@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clairvoyant_cli.backends.priority import OUTDATED
 from clairvoyant_cli.backends.prober import MARK_HEADER
@@ -24,7 +24,7 @@ from clairvoyant_cli.protocols.conversation import claims_of
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.printable import decoded
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, named_model, parse_request
-from clairvoyant_cli.protocols.routes import Route
+from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.stable_prefix import StablePrefix
 from clairvoyant_cli.protocols.usage import AnswerText
 from clairvoyant_cli.proxy.access.clients import OWN_PRIORITIES
@@ -223,7 +223,7 @@ class ExchangeFactory:
             if chore is not None or principal:
                 parsed.view = replace(parsed.view, chore=chore, principal=principal)
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
-        prediction = self._predict(parsed)
+        prediction = self.predict(parsed)
         predicted_in_s = self.journal.clock() - now
         rules = self.access.clients.rules_of(asks.client)
         background = chore is not None and not chore.interactive
@@ -282,7 +282,7 @@ class ExchangeFactory:
         )
         return left.next_id, age_s
 
-    def _predict(self, parsed: ParsedRequest) -> Prediction:
+    def predict(self, parsed: ParsedRequest) -> Prediction:
         view = parsed.view
         if view is None:
             return UNKNOWN
@@ -334,6 +334,25 @@ class Admission:
     admitted: Callable[[Exchange], None]
     stable_prefix: StablePrefix | None = None
     _entering: Counter[str] = field(default_factory=Counter)
+
+    async def predicted(self, path: str, body: bytes) -> dict[str, Any] | None:
+        """Predict the answer to a request to `path`, which is not admitted: tokens, seconds on the fastest
+        server, and the head start that a router should give it. None if nothing is generated there.
+        """
+        route = self.pool.first.adapter.route_of(b"POST", path)
+        if route.work not in (Work.GENERATE, Work.EMBED):
+            return None
+        parsed = await parse_request([body], route, self.pool.speaker(route.family).adapter)
+        prediction = self.factory.predict(parsed)
+        estimates = self.factory.times.estimates(parsed, prediction)
+        return {
+            "class": prediction.length_class.value,
+            "p_long": estimates["p_long"],
+            "expected_tokens": estimates["tokens"],
+            "q90_tokens": estimates["tokens_q90"],
+            "expected_s": estimates["cost_s"],
+            "due_in_s": self.annotation.due_in_s(estimates["cost_s"]),
+        }
 
     async def admit(self, request: Request) -> Exchange | PassOn | Refused:
         """Judge a request by its head, and by its body if it needs a slot."""

@@ -195,6 +195,13 @@ class Annotation:
         due = due_s(arrival_s, cost_s, self._mean_s, self._window_s())
         return priority.number(self.dated(due), self.dated(attempt.granted_s), level)
 
+    def due_in_s(self, cost_s: float) -> float:
+        """Return when a request of so many predicted seconds is due after its arrival, below 0 for a short one;
+        the mean is that of requests stamped lately.
+        """
+        mean_s = self._mean_s or self.pool.first.service_s(0.0, USUAL_TOKENS)
+        return due_s(0.0, max(MIN_COST_S, cost_s), mean_s, self._window_s())
+
     def _window_s(self) -> float | None:
         """Return how long a request may be overtaken, in seconds; None if no tau was chosen."""
         operation = self.operation

@@ -104,12 +104,15 @@ def check_server(server: CheckedServer) -> Iterator[Finding]:
 
 
 def check_priority(server: CheckedServer) -> Iterator[Finding]:
-    """Check whether an engine (vLLM, SGLang) schedules by priority."""
+    """Check whether an engine or a router schedules by priority."""
     adapter, heeding = server.found.adapter, server.heeding
     if adapter.PRIORITY is None:
         return
     flag = adapter.PRIORITY.flag
-    if heeding.priority is not None:
+    if heeding.priority is not None and not heeding.known:
+        text = f"{adapter.title} does not tell whether it schedules by priority; it does {heeding.why}"
+        yield note("priority", text, adapter.start_command)
+    elif heeding.priority is not None:
         yield ok("priority", f"{adapter.title} schedules by priority ({heeding.why})")
     elif heeding.known:
         text = f"{adapter.title} does not schedule by priority ({heeding.why}); requests queue in the proxy"

@@ -70,7 +70,7 @@ def test_numbers_order_by_level_then_by_time_in_either_direction_and_every_reade
     (one_s, level), (other_s, other) = wanted
     for priority in (Vllm.PRIORITY, SgLang.PRIORITY):
         assert isinstance(priority, Priority)
-        numbers = [priority.number(one_s, level), priority.number(other_s, other)]
+        numbers = [priority.number(one_s, 0.0, level), priority.number(other_s, 0.0, other)]
         assert all(abs(number) < 1 << 53 for number in numbers)
         if abs(one_s - other_s) > 1.0 or level != other:
             sooner = (level, one_s) < (other, other_s)

@@ -196,8 +196,8 @@ class Annotation:
         return priority.number(self.dated(due), self.dated(attempt.granted_s), level)
 
     def due_in_s(self, cost_s: float) -> float:
-        """Return when a request of so many predicted seconds is due after its arrival, below 0 for a short one;
-        the mean is that of requests stamped lately.
+        """Return when a request of so many predicted seconds is due after its arrival; a short one below 0,
+        and the mean is that of requests stamped lately.
         """
         mean_s = self._mean_s or self.pool.first.service_s(0.0, USUAL_TOKENS)
         return due_s(0.0, max(MIN_COST_S, cost_s), mean_s, self._window_s())

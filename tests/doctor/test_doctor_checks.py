@@ -118,7 +118,7 @@ def test_missing_priority_scheduling_is_a_note_with_the_flag() -> None:
     assert worst([*check_server(heeds), *check_priority(heeds)]) is Level.OK
     (without,) = check_priority(replace(server, heeding=Heeding(known=True, why="it was started without")))
     (unseen,) = check_priority(replace(server, heeding=UNKNOWN))
-    assert worst(check_priority(replace(heeds, heeding=replace(heeds.heeding, known=False)))) is Level.NOTE
+    assert worst([*check_priority(replace(heeds, heeding=replace(heeds.heeding, known=False)))]) is Level.NOTE
     assert without.level is unseen.level is Level.NOTE
     assert without.fix == "vllm serve MODEL --scheduling-policy priority"
     assert "--annotate on" in unseen.fix

@@ -67,14 +67,17 @@ class Ollama(Adapter):
         listing = await ask("/api/ps")
         models = probes.loaded_models(listing.body)
         before = {model.name for model in status.models}
-        status.version, status.models = probes.version_of(health.body) or "", models or ()
-        understood = status.version and (models is not None or listing.status != 200)
-        status.detail = "" if understood else NOT_UNDERSTOOD
-        if local_port is not None and before != {model.name for model in status.models}:
-            # Each runner has a cache of its own; one model is the usual case.
+        cache = status.cache_tokens
+        if local_port is not None and before != {model.name for model in models or ()}:
+            # Each runner has a cache of its own; one model is the usual case. Looked up before anything is
+            # written: what reads the status meanwhile must not find half of it.
             found = await asyncio.to_thread(lambda: [started_as([each]) for each in runners()])
             is_told = len(found) == 1 and "--no-webui" in found[0].words  # its former engine kept nothing
-            status.cache_tokens = cache_tokens(found[0]) if is_told else inf
+            cache = cache_tokens(found[0]) if is_told else inf
+        status.version, status.models = probes.version_of(health.body) or "", models or ()
+        status.cache_tokens = cache
+        understood = status.version and (models is not None or listing.status != 200)
+        status.detail = "" if understood else NOT_UNDERSTOOD
         if before:
             status.swaps += sum(model.name not in before for model in status.models)
         if not was_up:

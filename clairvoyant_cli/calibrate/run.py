@@ -70,10 +70,11 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
     _say_how_long(session, first)
     shorts, longs = short_questions(session.seed), long_questions(session.seed)
     services = await one_at_a_time(session, shorts, longs)
-    bands = await measure_bands(session)
     session.tell(Step("slots", 0, 1, session.remaining_s))
     slots = await probe_slots(client, longs[::-1], session.decode_tokens_per_s)
+    # Before the longer prompts: `serve` learns how fast they are read, but preempts nothing without this.
     prover, notes = await _prove_continuing(session, slots)
+    bands = await measure_bands(session)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
     in_flight, _ = plan.queue_phase(slots)
     times = [each.sojourn_s for each in queued if each.counted and is_short(each)]

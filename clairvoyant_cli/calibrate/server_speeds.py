@@ -23,6 +23,7 @@ MIN_TOKENS = 32
 SHORT_TOKENS, LONG_TOKENS = 60, 800  # assumed lengths of the answers of either kind, before any was asked
 READINGS = 2
 BAND_SHARE = 0.25  # share of what is left of a bounded run that one band may take
+LATE_S = 10.0  # how long the first band may take after the time is up
 FIRST_PROBE = 6
 LARGEST_PROBE = 96
 PROBE_S = 0.4  # how long a probing answer should take: long against the jitter of a busy machine
@@ -167,23 +168,25 @@ def _means(services: Sequence[ServiceTime]) -> tuple[float, float]:
 
 
 async def measure_bands(session: Session) -> list[Band]:
-    """Measure the plan's bands, the shorter prompts first; stop where one no longer fits the context."""
-    lengths, bands = session.plan.bands, list[Band]()
+    """Measure the plan's bands, the shorter prompts first, with two prompts each; stop where one no longer
+    fits the context or the time. The first band may exceed the time a little, by one prompt.
+    """
+    lengths, bands, readings = session.plan.bands, list[Band](), READINGS
     for number, tokens in enumerate(lengths):
         left_s = session.remaining_s
         session.tell(Step(f"prompts of {tokens} tokens", number, len(lengths), left_s))
         if left_s is not None:
-            expected_s = READINGS * READING_TOKENS / (session.decode_tokens_per_s or inf)
-            if bands:
-                expected_s += READINGS * bands[-1].ttft_s * tokens / max(1, bands[-1].prompt_tokens)
-            if expected_s > BAND_SHARE * left_s:
-                break
+            like = bands or [service.sample for service in session.services]
+            token_s = min((each.ttft_s / max(1, each.prompt_tokens) for each in like), default=0.0)
+            expected_s = READING_TOKENS / (session.decode_tokens_per_s or inf) + tokens * token_s
+            if READINGS * expected_s > BAND_SHARE * left_s:
+                if bands or expected_s > left_s + LATE_S:
+                    break
+                readings = 1
         try:
             # A random beginning, or the server would find the prompt of an earlier run in its cache.
-            answers = [await session.ask_alone(reading(tokens, randbits(40))) for _ in range(READINGS)]
+            answers = [await session.ask_alone(reading(tokens, randbits(40))) for _ in range(readings)]
         except ClairvoyantError:
-            if not bands:
-                raise
             break
         bands.append(_band(answers, session.samples))
     return bands

@@ -83,8 +83,8 @@ def test_progress_says_what_is_measured_and_how_long_it_takes(serial: Run) -> No
     assert titles == [
         "loading the model",
         "one at a time",
-        "prompts of 400 tokens",
         "slots",
+        "prompts of 400 tokens",
         "short ones among long ones, queueing",
     ]
     assert serial.told[-1].done == serial.told[-1].of

@@ -38,12 +38,13 @@ HEADERS = [
     (access.URGENCY_HEADER, "requests", "0 (immediate) to 4 (whenever there is time), for policy `urgency`."),
     (access.CLIENT_HEADER, "requests", "Client name for dashboards, log and history, if clients have no keys. Limits and shares still go by address."),
     (chores.CHORE_HEADER, "requests", "Name of a program's background task."),
-    (access.BACKEND_HEADER, "requests, answers", "In a request, the server to manage; in an answer, the server that answered."),
+    (access.BACKEND_HEADER, "requests, answers", "In a request, the server to manage; in an answer, the server that answered, if there are several."),
     (b"x-clairvoyant-request-id", ADDED, "Request id, as in log, history and actions."),
     (b"x-clairvoyant-class", ADDED, "Predicted class: short, medium, long."),
     (b"x-clairvoyant-tokens", ADDED, "Predicted length in tokens."),
-    (b"x-clairvoyant-queue-ms", ADDED, "Time in the queue, milliseconds."),
-    (b"x-clairvoyant-asker", "probes of the daemon", "Detects a server address that leads back to the proxy."),
+    (b"x-clairvoyant-queue-ms", ADDED, "Time in the queue until the answer's head was sent, milliseconds. Where a client got [empty events](guide/run.md#clients-that-wait) first, the wait goes on: the whole is `wait=` in the log."),
+    (b"x-clairvoyant-stable-prefix", ADDED, "What `--stable-prefix` changed in the prompt; only then."),
+    (b"x-clairvoyant-truncated", ADDED, "`tokens=N, context=M`: the server certainly drops the beginning of the prompt; only then."),
 ]
 HEADERS = [("-".join(map(str.capitalize, name.decode().split("-"))), *rest) for name, *rest in HEADERS]
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
+from shutil import which
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.options import json_option, option_with_default
+from clairvoyant_cli.commands.service import own_program
 from clairvoyant_cli.demo.questions import Call, Question
 from clairvoyant_cli.demo.race import (
     MOST_QUESTIONS,
@@ -27,6 +29,7 @@ from clairvoyant_cli.demo.race import (
     result_table,
 )
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.system import command_line
 
 LANES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
 
@@ -58,7 +61,9 @@ def command(tokens_per_s: float, requests: int, seed: int, as_json: bool) -> Non
         console = PlainConsole()
         before, after = lanes
         console.print(result_table(before, after, f"{requests} questions to a simulated backend"))
-        console.print(Text.assemble("Before your own server: ", ("clairvoyant serve", "bold")))
+        # As it was called: a new environment need not be on PATH.
+        program = "clairvoyant" if which("clairvoyant") else command_line(own_program())
+        console.print(Text.assemble("Before your own server: ", (f"{program} serve", "bold")))
     _refuse_failures(lanes)
 
 

@@ -84,6 +84,8 @@ def command(
         client = CLIENTS[name]
         click.echo(f"{comment} {client.get('title', name)}")
         for variable, value in variables(name, base, key).items():
+            if variable.endswith("_KEY") and os.environ.get(variable, value) != value:
+                click.echo(f"{comment} replaces your {variable} in this shell; it is not sent to the proxy")
             click.echo(export.format(name=variable, value=value))
         for line in filled(client.get("text", ""), base, key).splitlines():
             click.echo(f"{comment}   {line}".rstrip())

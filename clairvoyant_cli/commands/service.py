@@ -12,11 +12,12 @@ from pathlib import Path
 import click
 import psutil
 
+from clairvoyant_cli.addresses import local_url
 from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.service.units import STOP_S, Action, Unit, launchd_agent, scheduled_task, systemd_unit
-from clairvoyant_cli.state.client import state_dir
+from clairvoyant_cli.state.client import running_daemons, state_dir
 from clairvoyant_cli.system import account, ask_to_end, service_manager
 
 LOG_LINES = 100
@@ -42,8 +43,11 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
     """
     _refuse_in_takeover()
     unit = unit_of(serve_flags)
-    check_serve_flags(serve_flags, keeps_log=unit.log_file is not None)
+    config = check_serve_flags(serve_flags, keeps_log=unit.log_file is not None)
     current = written_text(unit)
+    for daemon in running_daemons() if current is None and not dry_run else ():
+        if daemon.url == local_url(*config.addresses()[0]):  # the service could not take the address
+            raise ClairvoyantError(f"clairvoyant serve runs already at {daemon.url}; end it: kill {daemon.pid}")
     if current == unit.text:
         click.echo(f"{unit.path} is up to date.")
     else:

@@ -147,8 +147,8 @@ def test_without_the_extra_a_setting_is_refused_and_a_variable_is_warned_of(
     monkeypatch.setitem(sys.modules, EXPORTER, None)
     assert traces_to(None) is None
     assert not caplog.text
-    with pytest.raises(ClairvoyantError, match=r"pip install 'clairvoyant-cli\[otel\]'"):
+    with pytest.raises(ClairvoyantError, match=r"uv tool install '\.\[otel\]'"):
         traces_to("http://127.0.0.1:4318")
     monkeypatch.setenv(VARIABLES[0], "http://127.0.0.1:4318/v1/traces")
     assert traces_to(None) is None
-    assert "pip install 'clairvoyant-cli[otel]'" in caplog.text
+    assert "uv tool install '.[otel]'" in caplog.text

@@ -39,6 +39,13 @@ def test_sh_output_replaces_a_real_key() -> None:
     assert done.stdout.split() == [URL, f"{URL}/v1", "clairvoyant", "none"]
 
 
+def test_env_says_that_it_replaces_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-real-one")
+    assert "# replaces your OPENAI_API_KEY in this shell" in printed()
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert "replaces" not in printed()
+
+
 def test_key_option_and_anthropic_on_request() -> None:
     assert f'export ANTHROPIC_BASE_URL="{URL}"' in printed("--client", "anthropic")
     text = printed("--client", "anthropic", "--client", "openai", "--client", "continue", "--key", "mine")

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from clairvoyant_cli.commands import service
 from clairvoyant_cli.commands.service import command
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.state.client import RunningDaemon
 from clairvoyant_cli.takeover.journal import Takeover, write
 from tests.fakes.commands import FakeCommands
 
@@ -70,6 +71,17 @@ def test_install_checks_the_flags_of_serve(
     done = run("install", "--yes", "--", *flags)
     assert isinstance(done.exception, ClairvoyantError)
     assert not unit_file(tmp_path).exists()
+
+
+def test_install_refuses_beside_a_daemon_at_its_address(
+    system: FakeCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = RunningDaemon("http://127.0.0.1:7117", 4711)
+    monkeypatch.setattr(service, "running_daemons", lambda: [daemon])
+    refused = run("install", "--yes")
+    assert "runs already at http://127.0.0.1:7117; end it: kill 4711" in str(refused.exception)
+    assert not unit_file(tmp_path).exists()
+    assert run("install", "--yes", "--", "--listen", "127.0.0.1:7118").exit_code == 0
 
 
 def test_start_stop_status_and_logs_run_systemctl(system: FakeCommands) -> None:

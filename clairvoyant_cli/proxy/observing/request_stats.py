@@ -245,7 +245,7 @@ class RequestStats:
     def retry_after_s(self, waiting: int) -> float:
         """Estimate when there will be room: the time that a tenth of the queue takes."""
         mean_s = sum(self.services_s) / len(self.services_s) if self.services_s else 2.0
-        return max(1.0, min(60.0, mean_s * max(1, waiting // 10)))
+        return max(1.0, mean_s * max(1, waiting // 10))
 
     def utilisation(self, slots: int, over_s: float, running: Iterable[float] = ()) -> float:
         """Return rho over the last `over_s` seconds; `running` is when the busy slots were granted."""

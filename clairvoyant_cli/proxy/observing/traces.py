@@ -35,7 +35,7 @@ def traces_to(endpoint: str | None) -> "Traces | None":
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        why = "traces need the otel extra; run: pip install 'clairvoyant-cli[otel]'"
+        why = "traces need the otel extra; in the checkout, run: uv tool install '.[otel]'"
         if endpoint is not None:
             raise ClairvoyantError(why) from None
         log.warning("no traces are sent: %s", why)

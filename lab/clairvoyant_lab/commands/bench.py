@@ -376,7 +376,7 @@ def _progress(total: int) -> Iterator[Callable[[float, str], None]]:
     from clairvoyant_cli.commands.console import PlainConsole
 
     with PlainConsole(stderr=True).progress(TimeRemainingColumn()) as show:
-        yield lambda done, name: show(f"[{int(done) + 1}/{total}] {name}", done, total)
+        yield lambda done, name: show(f"[{min(int(done) + 1, total)}/{total}] {name}", done, total)
 
 
 def _write(findings: "Findings", report: "Report", as_json: bool, report_file: Path | None) -> None:

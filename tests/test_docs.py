@@ -16,10 +16,47 @@ from clairvoyant_cli.settings import settings_of
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-GUIDE = "".join(
-    page.read_text() for page in (ROOT / "docs" / "guide.md", *(ROOT / "docs" / "guide").glob("*.md"))
+DOCS = ROOT / "docs"
+GUIDE = "".join(page.read_text() for page in (DOCS / "README.md", *(DOCS / "guide").glob("*.md")))
+REFERENCE = (DOCS / "reference.md").read_text()
+PAGES = [
+    ROOT / "README.md",
+    *(
+        page
+        for page in sorted(DOCS.rglob("*.md"))
+        if page.parent.name != "bench" and page.name not in ("reference.md", "architecture.md")
+    ),
+]
+"""The pages for users, each written by hand but for the settings of coding agents."""
+
+CODE_BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+SOURCES = "".join(
+    path.read_text()
+    for package in ("clairvoyant_cli", "predictor", "profiles", "tui")
+    for path in sorted((ROOT / package).rglob("*.py"))
 )
-REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+MOST_WORDS = 14_800
+"""Words of `docs` without code blocks, measurements, reference and architecture: a page that grows has another shrink."""
+
+OF_OTHERS = ("beyond-one-machine.md", "monitor.md")
+"""Pages where cut is said of something else."""
+
+QUESTIONS = {
+    "How do I install it?": ("docs/install.md#install",),
+    "How do I see what I gain?": ("docs/tutorial.md#3-put-clairvoyant-in-front",),
+    "Connection refused": ("docs/troubleshooting.md#your-client-says",),
+    "Model not found": ("docs/troubleshooting.md#your-client-says",),
+    "Nothing is faster": ("docs/troubleshooting.md#nothing-is-faster",),
+    "How do I remove everything?": ("docs/install.md#uninstall",),
+    "We are two users": ("docs/README.md", "docs/how-to/several-users.md"),
+    "I use a coding agent": ("docs/how-to/coding-agents.md#connect-an-agent",),
+    "A machine with a GPU for five people": ("docs/README.md", "docs/guide/share.md"),
+    "What is sent where?": ("docs/README.md", "docs/security-model.md#guarantees"),
+    "Where is the log?": ("docs/install.md#where-the-log-is",),
+    "How do I ask it from Python?": ("docs/requests.md#openais-sdk",),
+    "I have LM Studio": ("docs/README.md", "docs/how-to/lm-studio-and-jan.md"),
+}
+"""A stranger's questions, and the pages that he clicks on, from the README, until one answers."""
 
 
 def command(name: str) -> click.Command:
@@ -97,6 +134,144 @@ def test_the_architecture_drawing_is_current() -> None:
     command = [sys.executable, str(ROOT / "docs" / "draw_architecture.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", CODE_BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, DOCS / "architecture.md"], ids=lambda page: page.name)
+def test_links_to_headings_resolve(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            assert anchor in anchors_of(page.parent / target if target else page), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_is_answered_within_two_clicks(question: str) -> None:
+    clicks = QUESTIONS[question]
+    assert len(clicks) <= 2
+    at = ROOT / "README.md"
+    for click_on in clicks:
+        path, _, anchor = click_on.partition("#")
+        links = {
+            (at.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+)", at.read_text()) if ":" not in link
+        }
+        assert ROOT / path in links, f"{at.name} has no link to {path}"
+        at = ROOT / path
+        assert not anchor or anchor in anchors_of(at), click_on
+
+
+def test_headers_in_code_are_in_the_reference_and_those_in_the_pages_exist() -> None:
+    own = {name.lower() for name in re.findall(r"b\"(x-clairvoyant-[a-z-]+)\"", SOURCES, re.IGNORECASE)}
+    own.remove("x-clairvoyant-asker")  # between proxies, not for users
+    listed = {name.lower() for name in re.findall(r"^\| `(X-Clairvoyant-[\w-]+)`", REFERENCE, re.MULTILINE)}
+    assert len(own) >= 10
+    assert listed == own
+    for page in PAGES:
+        used = {name.lower() for name in re.findall(r"X-Clairvoyant-[\w-]+", page.read_text())}
+        assert used <= own, f"{page.name}: {used - own}"
+
+
+def flags_of(words: list[str]) -> set[str]:
+    """Return the flags of the command that words name; those of `serve` where they go on to it."""
+    found, parent = command(words[0]), click.Context(cli)
+    flags = {"--help"}
+    while isinstance(found, click.Group) and len(words) > 1:
+        below = found.get_command(parent, words[1])
+        words, found = words[1:], below if below is not None else found
+    for each in (found, command("serve")) if "--" in words else (found,):
+        flags |= {flag for parameter in each.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    return flags
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_have_the_flags_that_they_are_shown_with(page: Path) -> None:
+    text = page.read_text().replace("\\\n", " ")
+    shown = re.findall(r"(?:^|`|&& |-- )clairvoyant ([a-z][^`#\n]*)", text, re.MULTILINE)
+    for line in shown:
+        words = re.split(r" && |; | \\?\| ", line)[0].split()
+        if words[0] not in COMMANDS:
+            continue
+        if words[0] == "run":  # what follows is another program's
+            words = words[: words.index("--")] if "--" in words else words
+        for word in words[1:]:
+            if re.match(r"--[a-z]", word):
+                assert word.partition("=")[0].rstrip(".,)\")'") in flags_of(words), f"{page.name}: {line}"
+
+
+def test_flags_in_the_text_exist() -> None:
+    known = set(re.findall(r"--[a-z][a-z-]+", REFERENCE + (ROOT / "lab" / "README.md").read_text()))
+    known |= {f"--{name.replace('_', '-')}" for name in settings_of(ServeConfig)}
+    known |= {flag for name in COMMANDS for each in command(name).params for flag in each.opts}
+    for page in (DOCS / "troubleshooting.md", DOCS / "guide" / "run.md", DOCS / "how-to" / "several-users.md"):
+        for flag in re.findall(r"`(--[a-z][a-z-]+)[` ]", page.read_text()):
+            assert flag in known, f"{page.name}: {flag}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_modules_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    for path in re.findall(r"[`\s]((?:clairvoyant_cli|tests|docs|lab|tui)/[\w/.-]+\.\w+)", text):
+        assert (ROOT / path).exists(), path
+    for module in re.findall(r"python -m (tests\.[\w.]+)", text):
+        assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
+
+
+def test_each_message_of_the_troubleshooting_is_one_of_the_program() -> None:
+    page = (DOCS / "troubleshooting.md").read_text()
+    ours = page.partition("## The proxy answers")[2].partition("## Nothing is faster")[0]
+    cells = [row.split(" | ")[0] for row in ours.splitlines() if row.startswith("| `")]
+    messages = [message for cell in cells for message in re.findall(r"`([^`]+)`", cell)]
+    assert len(messages) > 25
+    for message in messages:
+        parts = [part.strip(" ();,:") for part in message.split("...")]
+        assert any(len(part) >= 8 for part in parts), message
+        for part in parts:
+            assert part in SOURCES, f"{message}: the program does not say {part!r}"
+
+
+def test_the_paths_of_the_installation_are_those_of_the_reference() -> None:
+    page = (DOCS / "install.md").read_text().partition("## What it leaves where")[2].partition("\n## ")[0]
+    rows = [[*row.split(" | "), *"   "] for row in page.splitlines() if "clairvoyant" in row]
+    for system in (1, 2, 3):
+        for folder in re.findall(r"`((?:~|%)\S.*?clairvoyant)`", " ".join(row[system] for row in rows)):
+            assert f"`{folder}/" in REFERENCE or f"`{folder}\\" in REFERENCE, folder
+
+
+def test_the_columns_of_the_glossary_are_those_of_the_screen() -> None:
+    listed = (DOCS / "glossary.md").read_text().partition("## Columns of")[2]
+    columns = [name for row in re.findall(r"^\| (`[^|]+) \|", listed, re.MULTILINE) for name in row.split(", ")]
+    assert len(columns) > 10
+    tables = "".join(path.read_text() for path in sorted((ROOT / "tui" / "panels").glob("*.py")))
+    for column in columns:
+        assert f'"{column.strip("`")}"' in tables, column
+
+
+def test_one_act_has_one_word() -> None:
+    for page in PAGES:
+        text = re.sub(r"`[^`]*`|\]\([^)]*\)|power cut", "", CODE_BLOCK.sub("", page.read_text()))
+        found = re.search(r"\b(cut|cuts|cutting|interrupted answers?|interrupts? (?:a|the|that))\b", text)
+        assert found is None or page.name in OF_OTHERS, f"{page.name}: {found and found[0]!r}; write preempt"
+
+
+def test_the_pages_stay_short() -> None:
+    pages = (CODE_BLOCK.sub("", page.read_text()) for page in PAGES if page.parent != ROOT)
+    words = sum(1 for page in pages for word in page.split() if re.search(r"\w", word))
+    assert words <= MOST_WORDS
+
+
+def test_pictures_are_linked() -> None:
+    text = "".join(page.read_text() for page in (ROOT / "README.md", *DOCS.rglob("*.md")))
+    for picture in (*DOCS.rglob("*.svg"), *DOCS.rglob("*.png")):
+        assert picture.name in text, picture
+
+
+def test_the_changelog_removes_no_command_that_is_there() -> None:
+    for removed in re.findall(r"### Removed\n(.*?)\n### ", (ROOT / "CHANGELOG.md").read_text(), re.DOTALL):
+        assert not set(re.findall(r"^- `(\w+)`:", removed, re.MULTILINE)) & set(COMMANDS) - {"top", "serve"}
 
 
 def test_files_named_in_the_architecture_exist() -> None:

@@ -280,7 +280,7 @@ class SelfTest(Observer):
         await asyncio.to_thread(self.storage.keep, replace(profile, continuations=found))
         if self.daemon.state_saver is not None:  # the next answer may be cut
             await self.daemon.state_saver.take_over()
-        self._say(f"{server.name}: answers of {model} can be cut: {verdict_of(best)}")
+        self._say(f"{server.name}: answers of {model} can be preempted: {verdict_of(best)}")
 
     def _say(self, news: str) -> None:
         self.daemon.stats.journal.event(logging.INFO, news)

@@ -303,7 +303,7 @@ POLICIES = {
         Policy(
             "urgency",
             urgency_then_remaining,
-            "Most urgent level first, then shortest predicted remaining time. Interrupts running requests. "
+            "Most urgent level first, then shortest predicted remaining time. Preempts running requests. "
             "At most one start in five goes to a request past tau.",
             Guard(every=4),
             in_seconds=True,

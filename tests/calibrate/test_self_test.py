@@ -121,7 +121,7 @@ def test_self_test_proves_an_idle_server_and_records_no_request() -> None:
         seen = set[str]()
         async with proxied(storage, predictor=predictor) as (daemon, _):
             async with asyncio.timeout(LONG_S):
-                while not any("can be cut:" in each.text for each in daemon.stats.journal.events):
+                while not any("can be preempted:" in each.text for each in daemon.stats.journal.events):
                     seen.add(said(daemon))
                     await asyncio.sleep(0.5)
             return daemon.snapshot(), seen
@@ -137,7 +137,7 @@ def test_self_test_proves_an_idle_server_and_records_no_request() -> None:
     assert not state.recent
     assert not predictor.seen
     assert any("finding out in idle time" in event.text for event in state.log)
-    assert any("can be cut: 24 of 24 continuations matched" in event.text for event in state.log)
+    assert any("can be preempted: 24 of 24 continuations matched" in event.text for event in state.log)
 
 
 def test_first_answer_after_the_proof_is_cut(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_first_answer_after_the_proof_is_cut(tmp_path: Path) -> None:
         ledger = Ledger(tmp_path / "c.db")
         try:
             async with proxied(ledger, decode=100.0, persistence=ledger) as (daemon, _):
-                await until(lambda: any("can be cut:" in event.text for event in daemon.stats.journal.events))
+                await until(lambda: any("can be preempted:" in event.text for event in daemon.stats.journal.events))
                 async with asyncio.TaskGroup() as group:
                     group.create_task(asked(daemon, "0.9 tell me a long story", 300))
                     await until(lambda: any(each.tokens for each in daemon.dispatcher.live.values()))

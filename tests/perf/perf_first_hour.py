@@ -4,7 +4,8 @@
 
 Builds the wheel, installs it into a fresh environment (or takes VENV, which has it), and goes through the
 pages with an empty HOME each, in a network of its own (Linux, `unshare`) where a simulated Ollama sits on its
-usual port: so every command is run as it stands on the page. With a model, llama.cpp (xllamacpp) stands in
+usual port: so every command is run as it stands on the page, and what a page shows after it is
+compared, numbers aside. With a model, llama.cpp (xllamacpp) stands in
 for `llama-server`. What comes out is compared to what the page says of it (`SAYS`). What this machine cannot
 show is listed with its reason. It takes minutes, and the package registry twice.
 """
@@ -26,9 +27,20 @@ from tests.fakes.llamacpp_server import LlamaServer
 from tests.perf.harness import ROOT, options
 
 HOW_TOS = sorted(f"docs/how-to/{page.name}" for page in ROOT.glob("docs/how-to/*.md"))
-PAGES = ("README.md", "docs/tutorial.md", *HOW_TOS)
-BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
-OURS = re.compile(r"^(clairvoyant|eval|echo|curl|kill|umask|key|python3?|uv|pipx|podman|vllm|llama)\b")
+PAGES = ("README.md", "docs/tutorial.md", "docs/install.md", "docs/requests.md", *HOW_TOS)
+BLOCK = re.compile(
+    r"^(?P<words><!-- words of a model -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+OURS = re.compile(
+    r"^(clairvoyant|eval|echo|curl|cat|sh|URL|kill|umask|key|git|python3?|uv|pipx|podman|docker|lms|mlx|vllm|llama)\b"
+)
+PUNCTUATION = re.compile(r"[│┃]")
+DIFFERS = re.compile(r"\b[0-9a-f]{5}-\d+\b|[\d.,]*\d[\d.,]*|/\S+/(?=clairvoyant\b)|[+-](?=\d)")
+"""What differs from run to run and from machine to machine: ids, times and other numbers, folders."""
+
+MODEL = "llama3.2", "replay:latest"
+"""The pages' model, and that of the simulated Ollama."""
+
 SERVING = re.compile(r"clairvoyant \S+: http://\S+ -> ")
 PATIENCE_S = 600.0
 ANSWERS = 220
@@ -38,7 +50,13 @@ OTHER_MACHINES = ("192.168.1.20", "192.168.1.30")
 """Where the pages have other servers: a simulated Ollama listens there, too."""
 
 SKIPPED = {
-    r"^(uv tool|pipx|python3? -m venv)": "installs again; here the wheel is",
+    r"^(uv tool|pipx|git pull|python3? -m venv)": "installs again; here the wheel is",
+    r"^docker compose": "pulls images from the network",
+    r"^lms |^mlx_lm|--backend (lmstudio|jan|mlx-lm)": "needs another server",
+    r"clairvoyant service (start|stop|status|logs|uninstall)": "changes the user's services",
+    r"ollama run|goose session|--start .OLLAMA": "needs the program",
+    r"clairvoyant batch|act interactive": "needs a batch of one's own",
+    r"bench burst --report mine": "needs an hour",
     r"^vllm |^python -m sglang": "needs an engine on a GPU",
     r"^podman ": "needs podman; CI builds and starts the image",
     r"service install(?! --dry-run)": "changes the user's services",
@@ -93,10 +111,12 @@ class Hour:
     llama: LlamaServer | None = None
     serving: "subprocess.Popen[str] | None" = None
     results: Counter[str] = field(default_factory=Counter)
+    said: str = ""
+    """What the last block printed; "" if it was left out."""
 
     @property
     def shell(self) -> dict[str, object]:
-        path = f"{self.bin}:/usr/local/bin:/usr/bin:/bin"
+        path = f"{self.bin.absolute()}:/usr/local/bin:/usr/bin:/bin"
         variables = {"PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8"}
         return {"cwd": self.home / "work", "env": variables, "text": True}
 
@@ -110,9 +130,11 @@ class Hour:
         any_code = re.search(r"^clairvoyant doctor", text, re.MULTILINE) is not None
         for given, instead in INSTEAD.items():
             text = re.sub(rf"^{given}", instead, text, flags=re.MULTILINE)
+        text = text.replace(*MODEL)
         command = ["timeout", f"{PATIENCE_S:.0f}", "/bin/sh", "-u" if any_code else "-eu", "-c", text]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
         done = subprocess.run(command, **self.shell, **streams)  # type: ignore[call-overload]
+        self.said += done.stdout
         wanted = [promise for command, promise in SAYS.items() if re.search(command, text, re.MULTILINE)]
         missing = [promise for promise in wanted if not re.search(promise, done.stdout, re.MULTILINE)]
         wrong = "Traceback" in done.stdout or missing or (done.returncode and not any_code)
@@ -131,7 +153,7 @@ class Hour:
         for line in serving.stderr:
             heard.append(line)
             if SERVING.search(line):
-                self.serving = serving
+                self.serving, self.said = serving, self.said + "".join(heard)
                 Thread(target=serving.stderr.read, daemon=True).start()  # or it would wait for a reader
                 self.tell("ok", command, "serves")
                 return
@@ -144,6 +166,23 @@ class Hour:
             if self.serving.wait(timeout=PATIENCE_S):
                 self.tell("FAILED", "SIGTERM", f"exit code {self.serving.returncode}")
             self.serving = None
+
+    def compare(self, shown: str, *, words: bool) -> None:
+        """Compare what the last block printed with what its page shows of it: each line, numbers aside."""
+        printed = {alike(line) for line in self.said.splitlines()}
+        missing = [line for line in shown.splitlines() if alike(line) not in printed]
+        if words:  # a model says something else each time
+            missing = [] if self.said.strip() else ["some words"]
+        self.tell("FAILED" if missing else "ok", f"shows: {shown}", f"not printed: {missing}" if missing else "")
+        if missing:
+            print("    " + "\n    ".join(self.said.splitlines()[-20:]))
+
+    def python(self, text: str) -> None:
+        """Run a program of the page with the SDKs of this environment."""
+        command = [sys.executable, "-c", text.replace(*MODEL)]
+        done = subprocess.run(command, capture_output=True, **self.shell, check=False)  # type: ignore[call-overload]
+        self.said = done.stdout
+        self.tell("FAILED" if done.returncode else "ok", text, done.stderr[-300:])
 
     def start_llama(self, command: str) -> None:
         if self.gguf is None:
@@ -173,11 +212,20 @@ class Hour:
         print(page, flush=True)
         asked = False
         for block in BLOCK.finditer((ROOT / page).read_text()):
+            if block["kind"] == "text":
+                if self.said:
+                    self.compare(block["text"], words=block["words"] is not None)
+                continue
+            self.said = ""
             if block["kind"] == "powershell":
                 self.tell("skipped", block["text"], "needs Windows")
+            if block["kind"] == "python":
+                self.python(block["text"])
             for text in lines_of(block["text"]) if block["kind"] in ("", "sh") else ():
                 if not OURS.search(text):
                     continue
+                if page == "docs/requests.md" and self.serving is None:
+                    self.serve("clairvoyant serve")
                 if "history --trace" in text and self.serving is not None and not asked:
                     subprocess.run([self.bin / "python", "-c", TRAFFIC], **self.shell, check=True)  # type: ignore[call-overload]
                     asked = True
@@ -185,6 +233,11 @@ class Hour:
         self.stop()
         if self.llama is not None:
             self.llama.stop()
+
+
+def alike(line: str) -> str:
+    """Return a line without what differs from run to run, its blanks as one."""
+    return " ".join(DIFFERS.sub("#", PUNCTUATION.sub("", line)).split())
 
 
 def lines_of(block: str) -> Iterator[str]:

@@ -47,7 +47,9 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
     current = written_text(unit)
     for daemon in running_daemons() if current is None and not dry_run else ():
         if daemon.url == local_url(*config.addresses()[0]):  # the service could not take the address
-            raise ClairvoyantError(f"clairvoyant serve runs already at {daemon.url}; end it: kill {daemon.pid}")
+            raise ClairvoyantError(
+                f"clairvoyant serve runs already at {daemon.url}; end it: kill {daemon.pid}"
+            )
     if current == unit.text:
         click.echo(f"{unit.path} is up to date.")
     else:

@@ -145,7 +145,9 @@ def test_first_answer_after_the_proof_is_cut(tmp_path: Path) -> None:
         ledger = Ledger(tmp_path / "c.db")
         try:
             async with proxied(ledger, decode=100.0, persistence=ledger) as (daemon, _):
-                await until(lambda: any("can be preempted:" in event.text for event in daemon.stats.journal.events))
+                await until(
+                    lambda: any("can be preempted:" in event.text for event in daemon.stats.journal.events)
+                )
                 async with asyncio.TaskGroup() as group:
                     group.create_task(asked(daemon, "0.9 tell me a long story", 300))
                     await until(lambda: any(each.tokens for each in daemon.dispatcher.live.values()))

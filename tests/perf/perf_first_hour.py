@@ -173,7 +173,9 @@ class Hour:
         missing = [line for line in shown.splitlines() if alike(line) not in printed]
         if words:  # a model says something else each time
             missing = [] if self.said.strip() else ["some words"]
-        self.tell("FAILED" if missing else "ok", f"shows: {shown}", f"not printed: {missing}" if missing else "")
+        self.tell(
+            "FAILED" if missing else "ok", f"shows: {shown}", f"not printed: {missing}" if missing else ""
+        )
         if missing:
             print("    " + "\n    ".join(self.said.splitlines()[-20:]))
 

@@ -77,7 +77,7 @@ INSTEAD = {
 SAYS = {
     r"^clairvoyant demo": r"(?:fcfs|sjf) .* after \d",
     r"^clairvoyant doctor": r"\d+ broken, \d+ warnings?",
-    r"^echo \"\$OLLAMA_HOST": r"http://127\.0\.0\.1:7117 http://127\.0\.0\.1:7117/v1",
+    r"^echo \"\$OLLAMA_HOST \$OPENAI": r"http://127\.0\.0\.1:7117 http://127\.0\.0\.1:7117/v1",
     r"^clairvoyant top": r"serving on 127\.0\.0\.1:7117",
     r"bench burst .*--report quick.md": r"sooner|later|not significantly",
     r"^clairvoyant calibrate$": r"(?s)mu_short.*tau .*\(3 x mu_short\).*kept as",

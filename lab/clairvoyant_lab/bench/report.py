@@ -22,7 +22,7 @@ MEDIAN = "sojourn p50"
 COUNTS = ("tau firings", "answered", "failed", "cuts", "resumes", "tokens read again")
 CURVE_POINTS = 200
 UNPROVEN = (
-    "Nothing proves that this server can resume a cut answer, so nothing is cut; prove it first: "
+    "Nothing proves that this server can continue a preempted answer, so none is preempted; prove it first: "
     "clairvoyant calibrate"
 )
 

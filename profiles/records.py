@@ -170,7 +170,8 @@ def verdict_of(proof: Continuation) -> str:
     """Return in words which requests may be preempted, and why."""
     counts = f"{proof.exact} of {proof.trials} continuations matched"
     if proof.is_exact:
-        return counts
+        decides = f", all {proof.trials - proof.repeats} to new prompts, which decide"
+        return counts + decides * (proof.exact < proof.trials)
     return f"{counts}{proof.rounding}; answers at temperature 0 are not preempted"
 
 

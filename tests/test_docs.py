@@ -13,6 +13,7 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.main import COMMANDS, cli
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.settings import settings_of
+from profiles.records import Continuation, verdict_of
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -239,6 +240,12 @@ def test_each_message_of_the_troubleshooting_is_one_of_the_program() -> None:
         assert any(len(part) >= 8 for part in parts), message
         for part in parts:
             assert part in SOURCES, f"{message}: the program does not say {part!r}"
+
+
+def test_page_and_log_say_what_decides_whether_answers_are_preempted() -> None:
+    proof = Continuation("raw", 24, 17, 0.01, 0.01, repeats=12, exact_repeats=5)
+    assert proof.is_exact
+    assert f"`{verdict_of(proof)}`" in (DOCS / "how-to" / "cut-long-answers.md").read_text()
 
 
 def test_the_paths_of_the_installation_are_those_of_the_reference() -> None:

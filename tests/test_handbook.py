@@ -9,16 +9,21 @@ from pathlib import Path
 import pytest
 from clairvoyant_lab.commands import COMMANDS as LABORATORY
 
+from tests.perf.perf_first_hour import alike
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 WRITTEN = [page for page in PAGES if page.name != "reference.md" and page.parent.name != "bench"]
-SNIPPET = re.compile(r"(?P<mark><!-- not run: (?P<why>.+?) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)
+SNIPPET = re.compile(
+    r"(?P<mark><!-- not run: (?P<why>.+?) -->\n)?```sh\n(?P<text>.*?)```(?:\n\n```text\n(?P<shown>.*?)```)?",
+    re.DOTALL,
+)
 
 
-def snippets() -> list[tuple[str, str]]:
+def snippets() -> list[tuple[str, str, str]]:
     return [
-        (str(page.relative_to(DOCS)), found["text"])
+        (str(page.relative_to(DOCS)), found["text"], found["shown"] or "")
         for page in WRITTEN
         for found in SNIPPET.finditer(page.read_text())
         if not found["mark"]
@@ -48,8 +53,10 @@ def test_shell_snippets_run_or_give_a_reason_not_to(page: Path) -> None:
         assert known or (command in LABORATORY and "lab/README.md" in text), command
 
 
-@pytest.mark.parametrize(("page", "snippet"), snippets())
-def test_snippets_run(page: str, snippet: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "snippet", "shown"), snippets())
+def test_snippets_run_and_print_what_the_page_shows(
+    page: str, snippet: str, shown: str, tmp_path: Path
+) -> None:
     script = tmp_path / "bin" / "clairvoyant"
     script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m clairvoyant_cli "$@"\n')
@@ -70,3 +77,6 @@ def test_snippets_run(page: str, snippet: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, f"{page}: {snippet}\n{done.stderr}"
+    printed = {alike(line) for line in done.stdout.splitlines()}
+    for line in shown.splitlines():
+        assert alike(line) in printed, f"{page}: {line}\n{done.stdout}"

@@ -29,8 +29,10 @@ class Dynamo(Adapter):
         per_s=1,
         lower_first=False,
         headers=(b"x-dynamo-request-priority", b"x-dynamo-request-strict-priority"),
+        has_levels=True,
         from_arrival=True,
     )
+    SETS_LENGTH = True
     KNOWN_BY_PORT = False
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:

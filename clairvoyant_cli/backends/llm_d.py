@@ -21,7 +21,9 @@ class LlmD(Adapter):
         headers=(b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms"),
         from_arrival=True,
         client_header=b"x-llm-d-inference-fairness-id",
+        dropped_header=b"x-llm-d-request-dropped-reason",
     )
+    SETS_LENGTH = True
     KNOWN_BY_PORT = False
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:

@@ -35,10 +35,12 @@ class Priority:
     lower_first: bool = True
     # Headers that decide the order. The first carries the number, which is otherwise a field of the body.
     headers: tuple[bytes, ...] = ()
+    has_levels: bool = False  # the second header carries the level, higher first
     from_arrival: bool = False  # the number counts from a request's arrival there, and must not be negative
     classes: tuple[bytes, ...] = ()  # for requests due by now and for later ones, instead of the number
     client_header: bytes = b""  # names the client, among which the router is fair
     session_header: bytes = b""  # names the session, which the router may keep on one worker
+    dropped_header: bytes = b""  # of an answer that the router refuses by itself: why
     shapes: frozenset[Shape] = frozenset({Shape.CHAT, Shape.COMPLETION, Shape.RESPONSES, Shape.EMBEDDING})
 
     def number(self, due_s: float, now_s: float, level: int = 0) -> int:
@@ -50,6 +52,16 @@ class Priority:
         if self.classes:
             return int(after_s > 0.0)
         return max(0, round((101 * NEAR_LEVEL_S + (after_s if self.lower_first else -after_s)) * self.per_s))
+
+    def in_headers(self, number: int) -> list[Header]:
+        """Return the headers that carry a number."""
+        if self.classes:
+            return [(self.headers[0], self.classes[number])]
+        if not self.has_levels:
+            return [(self.headers[0], b"%d" % number)]
+        steps = NEAR_LEVEL_S * self.per_s
+        level, within = divmod(number + steps // 2, steps)
+        return [(self.headers[0], b"%d" % within), (self.headers[1], b"%d" % level)]
 
     def rank(self, number: int | None, sent_s: float) -> float:
         """Return a request's rank in the queue, lowest first. Without a number it is 0 in vLLM, and last

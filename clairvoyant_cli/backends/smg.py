@@ -26,7 +26,9 @@ class Smg(Adapter):
         from_arrival=True,
         classes=(b"default", b"bulk"),
         session_header=b"x-smg-routing-key",
+        dropped_header=b"x-smg-error-code",
     )
+    SETS_LENGTH = True
     KNOWN_BY_PORT = False
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:

@@ -216,9 +216,18 @@ ROUTERS = pytest.mark.parametrize(
 CLASSES = {"default": 0, "bulk": 1}  # of SMG, the sooner first
 
 
-def place(kind: str, value: str) -> int:
+STRICT = "x-dynamo-request-strict-priority"
+
+
+def place(kind: str, value: str, message: Message) -> int:
     """Return a place in a router's queue, among requests that arrive together: the lowest goes first."""
-    return CLASSES[value] if kind == "smg" else int(value) * (-1 if kind == "dynamo" else 1)
+    if kind == "smg":
+        return CLASSES[value]
+    if kind == "llm-d":
+        return int(value)
+    assert 0 <= int(value) < 2**31
+    (level,) = message.values(STRICT)
+    return -(int(level) << 31) - int(value)
 
 
 @ROUTERS
@@ -229,13 +238,12 @@ async def test_a_router_gets_the_order_in_a_header_and_the_body_as_it_is(kind: s
         for come, (prompt, level) in enumerate(asks, 1):
             client = await clients.enter_async_context(raw_client(daemon.base_url))
             body = chat(prompt, priority="of whatever kind")
-            client.send(post(CHAT, body, f"{header}: 9", f"X-Clairvoyant-Priority: {level}"))
+            client.send(post(CHAT, body, f"{header}: 9", f"X-Clairvoyant-Priority: {level}", f"{STRICT}: 4"))
             message = await engine.has_come(come)
             assert message.body == body
             (value,) = message.values(header)
             assert value is not None
-            places.append(place(kind, value.decode()))
-            assert kind == "smg" or 0 <= int(value) < 2**31 * (1000 if kind == "llm-d" else 1)
+            places.append(place(kind, value.decode(), message))
         essay, word, last, later = places
         assert word < essay <= later <= last
         assert kind == "smg" or essay < later < last
@@ -266,6 +274,34 @@ async def test_a_clients_own_header_is_kept_where_its_rules_allow_it(
         assert asked[1] == ([[b"app"], [b"me"]] if kind == "llm-d" else [[b"me"], [b"me"]])
         sessions = [len(each.values("x-smg-routing-key")) for each in engine.asked]
         assert sessions == ([1, 0] if kind == "smg" else [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "given"),
+    [("llm-d", "x-llm-d-request-dropped-reason", []), ("smg", "X-SMG-Error-Code", ["Retry-After: 7"])],
+)
+async def test_a_refusal_of_the_router_is_told_apart_from_its_workers(
+    kind: str, header: str, given: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "clairvoyant")
+    head = [f"{header}: queue-full", *given]
+
+    async def full(conversation: Conversation) -> None:
+        while True:
+            await conversation.request()
+            conversation.send(answer(b"later", *head, status="429 Too Many Requests"))
+
+    async with scripted(full) as upstream:
+        backend = BackendConfig("router", upstream.base_url, kind)
+        async with serving(None, backends=(backend,)) as daemon, raw_client(daemon.base_url) as client:
+            refused = await client.ask(post(CHAT, chat("0.1 a word")))
+            assert (refused.status, refused.body) == (429, b"later")
+            assert refused.values("retry-after") == [b"7" if given else b"1"]
+            state = await until(daemon, lambda state: bool(state.recent))
+            assert state.recent[0].remark.endswith("dropped it: queue-full")
+            metrics = (await client.ask(get("/_clairvoyant/metrics", host="localhost"))).body
+    assert b'clairvoyant_engine_dropped_total{backend="router",reason="queue-full"} 1.0' in metrics
+    assert "dropped it: queue-full" in caplog.text
 
 
 @pytest.mark.parametrize(

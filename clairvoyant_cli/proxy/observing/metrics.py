@@ -31,7 +31,7 @@ PREDICTING = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 0.02)
 MAX_MODELS = 50
 MAX_SETS = 80  # of labels that a metric keeps apart; in a histogram each has up to 19 time series
 
-OPEN = {"model", "code", "gen_ai_request_model", "error_type"}
+OPEN = {"model", "code", "reason", "gen_ai_request_model", "error_type"}
 """Labels whose values clients and servers choose. Beyond `MAX_SETS` they are counted as "other"."""
 
 CODES = {0, *HTTPStatus, *REASONS}
@@ -59,6 +59,7 @@ OPERATIONS = dict.fromkeys(_COMPLETIONS, "text_completion") | _OTHERS
 Labels = tuple[str, ...]
 
 REQUEST_LABELS = ("endpoint", "code", "outcome")
+DROPPED_LABELS = ("backend", "reason")
 
 Rows = Mapping[Any, float | int | None] | float | int | None
 """A value, or one for each label or tuple of labels; None is left out."""
@@ -160,6 +161,7 @@ class Metrics:
         self._pool = pool
         self._requests: Counter[Labels] = Counter()
         self._answered: Counter[Labels] = Counter()
+        self._dropped: Counter[Labels] = Counter()
         self._models: set[str] = set()
         self.traced: Callable[[Exchange, RequestEnd, dict[str, str]], None] | None = None
         self._histograms = {
@@ -198,7 +200,10 @@ class Metrics:
         labels = asked.route.name, _known(str(end.status)), outcome
         self._requests[bounded(self._requests, REQUEST_LABELS, labels)] += 1
         if exchange.attempt is not None:
-            self._answered[self._pool.name_of(exchange.attempt.server_id), outcome] += 1
+            name, why = self._pool.name_of(exchange.attempt.server_id), exchange.attempt.dropped
+            self._answered[name, outcome] += 1
+            if why:
+                self._dropped[bounded(self._dropped, DROPPED_LABELS, (name, why))] += 1
         observe("prediction_seconds", asked.predicted_in_s)
         observe("request_queue_time_seconds", waited_s, prediction.length_class.value)
         observe("urgency_queue_time_seconds", waited_s, str(level_of(exchange.job)))
@@ -225,6 +230,8 @@ class Metrics:
         yield _family(CounterMetricFamily, text, f"requests {' '.join(REQUEST_LABELS)}", self._requests)
         text = "Scheduled requests that ended on a backend"
         yield _family(CounterMetricFamily, text, "backend_requests backend outcome", self._answered)
+        text = "Requests that a router refused by itself"
+        yield _family(CounterMetricFamily, text, f"engine_dropped {' '.join(DROPPED_LABELS)}", self._dropped)
         for name, histogram in self._histograms.items():
             yield histogram.family(f"clairvoyant_{name}")
         for name, histogram in self._genai.items():

@@ -95,6 +95,7 @@ class Attempt:
     is_cutting: bool = False  # it will be cut at the next possible token
     cut_tokens: int = 0
     priority: int | None = None  # sent to an engine that orders its own queue
+    dropped: str = ""  # why the router that it was sent to refused it
     reread_tokens: int = 0  # of the prefill that appears to have been repeated
     server_gone: bool = False  # its server went down with it
     read_s: float | None = None  # how long its prompt was read until it was cut

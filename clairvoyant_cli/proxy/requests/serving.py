@@ -329,6 +329,7 @@ class Serving:
 
         def on_head(head: ResponseHead) -> UsageReader:
             server.began(head.status)
+            relay.extra += self.engines.dropped(exchange, attempt, head, self.stats.journal.clock())
             attempt.usage = UsageReader(head, exchange.answer)
             # Not with the reader itself: it would keep the answer's tail until a garbage collection.
             attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
@@ -345,7 +346,7 @@ class Serving:
         if exchange.splice is not None:
             content_type = server.adapter.json_type(exchange.splice.asked.shape) or b""
             kind = partial(SplicedRelay, splice=exchange.splice, resumes=resumes, content_type=content_type)
-        return kind(
+        relay = kind(
             request,
             upstream,
             server,
@@ -358,6 +359,7 @@ class Serving:
             heartbeat=heartbeat,
             on_id=partial(self.pool.holds, server=server) if self._stores(exchange) else None,
         )
+        return relay
 
     def _stores(self, exchange: Exchange) -> bool:
         """Whether a later request may name this one's answer, which only its server has."""

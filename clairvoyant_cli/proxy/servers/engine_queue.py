@@ -10,8 +10,10 @@ from math import inf
 from urllib.parse import quote
 
 from clairvoyant_cli.backends.priority import FIELD, Priority, Stamp
-from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.heads import RequestHead, ResponseHead
+from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S, Refusal
+from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.protocols.request_bodies import MAX_BODY_BYTES
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route
@@ -28,6 +30,7 @@ from clairvoyant_cli.scheduler.job import Job, Reason
 JUDGED = 20  # starts out of arrival or priority order by which an engine is judged
 SENT_BEFORE_S = 0.1  # a request sent this much earlier than another precedes it in the engine's queue
 STARTING_S = 1.0
+OVERLOADED = (408, 429, 503, 529)  # statuses of requests that may be tried again later
 PREFILLS = 3.0
 """A request that has waited longer than a second, and than three times another's prefill, was there before
 that one started."""
@@ -47,12 +50,33 @@ class EngineQueues:
         """Return the remaining seconds of each request inside such an engine, by id."""
         found: dict[str, float] = {}
         for server in self.pool:
-            priority = server.stamps
-            if priority is not None:
-                running = self.dispatcher.scheduler.running
-                inside = (_inside(running[e.id], e, a, priority, now) for e, a in self._there(server))
-                found |= ends_in_s(inside, server.at_once)
+            if server.stamps is not None:
+                found |= self._ends_in_s(server, server.stamps, now)
         return found
+
+    def _ends_in_s(self, server: Server, priority: Priority, now: float) -> dict[str, float]:
+        running = self.dispatcher.scheduler.running
+        inside = (_inside(running[e.id], e, a, priority, now) for e, a in self._there(server))
+        return ends_in_s(inside, server.at_once)
+
+    def dropped(
+        self, exchange: Exchange, attempt: Attempt, head: ResponseHead, now: float
+    ) -> tuple[Header, ...]:
+        """Note why a router refused a request by itself, and return the Retry-After that its answer lacks:
+        the time until a tenth of the requests inside have ended.
+        """
+        server = self.pool[attempt.server_id]
+        priority = server.stamps
+        why = None if priority is None else head.get(priority.dropped_header)
+        if priority is None or why is None:
+            return ()
+        attempt.dropped = printable(decoded(why))
+        exchange.remark = f"{server.adapter.title} dropped it: {attempt.dropped}"
+        if head.status not in OVERLOADED or head.get(b"retry-after") is not None:
+            return ()
+        others_s = [s for id, s in self._ends_in_s(server, priority, now).items() if id != exchange.id]
+        least_s = sorted(others_s)[len(others_s) // 10] if others_s else 0.0
+        return ((b"Retry-After", b"%d" % max(1, min(least_s, MAX_RETRY_AFTER_S))),)
 
     def heeded(self, server: Server) -> float | None:
         """Return the share of recent starts that followed the priorities; None if too few are known."""
@@ -214,8 +238,7 @@ class Annotation:
 
 def _in_headers(priority: Priority, number: int, job: Job, head: RequestHead) -> Stamp:
     """Return the stamp of a request to a router. A session that the client has named there is kept."""
-    value = priority.classes[number] if priority.classes else b"%d" % number
-    headers = [(priority.headers[0], value)]
+    headers = priority.in_headers(number)
     drop = priority.headers
     if priority.client_header:
         drop = (*drop, priority.client_header)

@@ -178,7 +178,8 @@ class Bench(Observer):
             draw = without_repeats(self.draw, self.pools)
             if rho is None:
                 return burst(settings.requests, GAP_S * settings.speedup, draw, rng)
-            return poisson(settings.requests, rho * self.daemon.pool.at_once / service_s, draw, rng)
+            at_once = settings.slots or self.daemon.pool.at_once
+            return poisson(settings.requests, rho * at_once / service_s, draw, rng)
 
         if settings.kind == "burst":
             return [Load("burst", partial(plan_of, rho=None))]
@@ -228,10 +229,12 @@ async def set_up(
             means_s = (paper.service.short_mean_s, paper.service.long_mean_s)
             typical = {kind: s * paper.tokens_per_s for kind, s in zip(BOTH, means_s, strict=True)}
         oracle = OraclePredictor(predictor, classes, typical)
+        # A router gets all requests at once; the slots are those of its workers.
+        routes = found.adapter.PRIORITY is not None and bool(found.adapter.PRIORITY.headers)
         config = ServeConfig(
             backend=found.base_url,
             listen="127.0.0.1:0",
-            slots=settings.slots,
+            slots=None if routes else settings.slots,
             queue_capacity=100_000,
             backend_key_file=str(backend_key_file) if backend_key_file else None,
         )

@@ -137,7 +137,7 @@ def burst(requests: int, **options: Any) -> None:
 @click.option(
     "--rho",
     "rhos",
-    type=click.FloatRange(0.01, 0.99),
+    type=click.FloatRange(0.01, 1.5),
     multiple=True,
     default=[0.74],
     show_default=True,

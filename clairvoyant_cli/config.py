@@ -118,6 +118,14 @@ class BackendConfig:
         (lambda weight: MIN_WEIGHT <= weight <= MAX_WEIGHT, f"be {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"),
     )
 
+    metrics_url: str | None = setting(
+        None,
+        "URL",
+        "Address of a router's Prometheus metrics, which tell its queue. Unset: its host, port 29000 for SMG "
+        "and 9090 for llm-d.",
+        (is_url, "be a URL"),
+    )
+
     self_test: bool = setting(
         False, None, "Run the self-test even if the server is on another machine or has an API key."
     )

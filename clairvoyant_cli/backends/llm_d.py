@@ -5,6 +5,7 @@ from typing import ClassVar
 from clairvoyant_cli.backends.adapter import Adapter, Found
 from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.backends.prober import Ask
+from clairvoyant_cli.protocols.probes import EngineMetrics
 
 SEEN_BY_PICKER = b"x-went-into-resp-headers"
 
@@ -18,6 +19,7 @@ class LlmD(Adapter):
     start_command = "epp --config-file CONFIG"
     PRIORITY: ClassVar[Priority | None] = Priority(
         "flow control and slo-deadline-ordering-policy",
+        EngineMetrics("llm_d_epp_request_running", "llm_d_epp_flow_control_queue_size", port=9090),
         headers=(b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms"),
         from_arrival=True,
         client_header=b"x-llm-d-inference-fairness-id",

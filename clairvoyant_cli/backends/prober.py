@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -55,8 +56,7 @@ class Prober:
             (b"Accept-Encoding", b"identity"),
             (MARK_HEADER, self.mark),
         ]
-        if api_key:
-            self._headers.append((b"Authorization", b"Bearer " + api_key.encode()))
+        self._key: list[Header] = [(b"Authorization", b"Bearer " + api_key.encode())] if api_key else []
         self._upstreams: dict[str, Upstream] = {}
 
     async def __aenter__(self) -> "Prober":
@@ -69,11 +69,12 @@ class Prober:
         for upstream in self._upstreams.values():
             await upstream.close()
 
-    def asking(self, url: str, prefix: str = "") -> Ask:
+    def asking(self, url: str, prefix: str = "", *, with_key: bool = True) -> Ask:
         """Return the function that asks the server at a URL."""
         if url not in self._upstreams:
             self._upstreams[url] = Upstream(url, connect_timeout_s=PROBE_TIMEOUT_S)
-        return partial(self._ask, self._upstreams[url], prefix)
+        headers = [*self._headers, *self._key] if with_key else self._headers
+        return partial(self._ask, self._upstreams[url], prefix, headers=headers)
 
     async def _ask(
         self,
@@ -82,11 +83,12 @@ class Prober:
         path: str,
         timeout_s: float = PROBE_TIMEOUT_S,
         body: dict[str, Any] | None = None,
+        headers: Sequence[Header] = (),
     ) -> ProbeAnswer:
         sent = None if body is None else msgspec.json.encode(body)
         try:
             async with asyncio.timeout(timeout_s):
-                head, text = await collect(upstream, prefix + path, self._headers, sent, ANSWER_BYTES)
+                head, text = await collect(upstream, prefix + path, headers, sent, ANSWER_BYTES)
         except TimeoutError:
             return ProbeAnswer(0, why=TIMED_OUT)
         except UpstreamError as error:

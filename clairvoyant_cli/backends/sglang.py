@@ -30,6 +30,7 @@ class SgLang(Adapter):
             "sglang:num_queue_reqs",
             "sglang:num_retracted_requests_total",
             "sglang:token_usage",
+            counts_twice=True,
         ),
         # A running answer makes way for one that is better by more than ten (its preemption threshold): so
         # many seconds, then. And its metrics keep a series for each number that they have seen.

@@ -6,6 +6,7 @@ from clairvoyant_cli.backends.adapter import Adapter, Found
 from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.probes import EngineMetrics
 
 VERSION_PREFIX = "smg-"
 
@@ -22,6 +23,7 @@ class Smg(Adapter):
     start_command = "smg launch --worker-urls URL --priority-scheduler-enabled"
     PRIORITY: ClassVar[Priority | None] = Priority(
         "--priority-scheduler-enabled",
+        EngineMetrics("smg_scheduler_inflight", "smg_scheduler_queue_depth", port=29000),
         headers=(b"x-smg-priority",),
         from_arrival=True,
         classes=(b"default", b"bulk"),

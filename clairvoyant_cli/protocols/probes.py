@@ -363,20 +363,23 @@ def _each(listed: list[Raw], most: int) -> list[Object]:
 
 _LINE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^\n]*\})? ([^ \n]+)", re.MULTILINE)
 _OF_A_PART = re.compile(rb'priority="[^"]')
-"""SGLang counts its queue as a whole, and by priority: that would count requests twice."""
 
 MOST = 1e15
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """Metric names of an engine's queue; `preemptions` is a counter."""
+    """Metric names of an engine's queue; `preemptions` is a counter. `port` is where a router tells them, on
+    its own host, if not where it is asked for answers.
+    """
 
     running: str
     waiting: str
     preemptions: str = ""
     kv_used: str = ""
     counts_all: bool = False  # `running` counts those that wait, too
+    counts_twice: bool = False  # as a whole, and again by priority
+    port: int | None = None
 
 
 def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineLoad | None:
@@ -387,7 +390,7 @@ def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineLoad | Non
     found: dict[str, list[float]] = {name: [] for name in wanted}
     for name, labels, given in _LINE.findall(body):
         values = found.get(name.decode("ascii"))
-        if values is not None and not _OF_A_PART.search(labels):
+        if values is not None and not (metrics.counts_twice and _OF_A_PART.search(labels)):
             value = _number(given)
             values += [] if value is None else [value]
     if not any(found.values()):

@@ -4,10 +4,10 @@ Such an engine (vLLM, SGLang) orders requests by a number that is sent with each
 later. So the number must age by itself, as arrival times do, and include the predicted cost c, as
 shortest-first does:
 
-    due = arrival + w(c),    w(c) = s ln(c / m), clipped to half a window W on either side of 0
+    due = arrival + w(c),    w(c) = s ln(c / g), clipped to half a window W on either side of 0
 
-where m is the mean predicted cost and s = 4 m. The lowest number runs first; later arrivals start from a
-later time, so that fewer and fewer of them pass a given request.
+where m and g are the mean and the geometric mean of predicted costs, and s = 4 m. The lowest number runs
+first; later arrivals start from a later time, so that fewer and fewer of them pass a given request.
 
 No request starves: i passes j only where due_i < due_j, that is arrival_i - arrival_j < w(c_j) - w(c_i) <= W.
 A request that arrives W or more after j runs after j, whatever either costs. An engine that answers one
@@ -29,17 +29,23 @@ MEANS_A_FACTOR_E = 4.0
 """s in means: an answer e times as long lets requests pass that arrive up to four mean answers later."""
 
 WINDOW_MEANS = 20.0
-"""W in means, unless tau is set: costs from a twelfth of the mean to twelve times the mean."""
+"""W in means, unless tau is set: costs from a twelfth of the geometric mean to twelve times as much."""
 
 
-def due_s(arrival_s: float, cost_s: float, mean_s: float, window_s: float | None = None) -> float:
+def due_s(
+    arrival_s: float,
+    cost_s: float,
+    mean_s: float,
+    window_s: float | None = None,
+    middle_s: float | None = None,
+) -> float:
     """Return when a request is due, on the clock of its arrival; the lowest goes first.
 
-    `cost_s` and `mean_s` are predicted seconds, its own and the mean, above 0; `window_s` is W, None for 20
-    means. A window of 0 gives arrival order.
+    `cost_s`, `mean_s` and `middle_s` are predicted seconds above 0: its own, the mean and the geometric mean,
+    None for the mean. `window_s` is W, None for 20 means. A window of 0 gives arrival order.
     """
     half_s = (WINDOW_MEANS * mean_s if window_s is None else window_s) / 2.0
-    weighted_s = MEANS_A_FACTOR_E * mean_s * log(cost_s / mean_s)
+    weighted_s = MEANS_A_FACTOR_E * mean_s * log(cost_s / (middle_s or mean_s))
     return arrival_s + min(half_s, max(-half_s, weighted_s))
 
 

@@ -125,7 +125,9 @@ async def test_who_answers_anything_is_not_taken_for_one_of_us() -> None:
 async def test_who_never_answers_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    async def silent(self: Prober, upstream: object, prefix: str, path: str, timeout_s: float = 2.0) -> Any:
+    async def silent(
+        self: Prober, upstream: object, prefix: str, path: str, timeout_s: float = 2.0, **_: Any
+    ) -> Any:
         asked.append(path)
         await asyncio.sleep(0)
         return SimpleNamespace(status=0, text=None, body=None, why="no answer in time")

@@ -276,6 +276,50 @@ async def test_a_clients_own_header_is_kept_where_its_rules_allow_it(
         assert sessions == ([1, 0] if kind == "smg" else [0, 0])
 
 
+DEPTHS = {
+    "llm-d": b'llm_d_epp_flow_control_queue_size{fairness_id="a",priority="0"} 2\n'
+    b'llm_d_epp_flow_control_queue_size{fairness_id="b",priority="0"} 3\n'
+    b'llm_d_epp_request_running{fairness_id="a",priority="0"} 4\n',
+    "smg": b'smg_scheduler_queue_depth{class="default"} 1\nsmg_scheduler_queue_depth{class="bulk"} 4\n'
+    b'smg_scheduler_inflight{class="bulk"} 4\n',
+}
+
+
+@pytest.mark.parametrize(("kind", "told"), DEPTHS.items())
+async def test_a_routers_queue_is_read_where_it_tells_its_metrics_without_the_api_key(
+    kind: str, told: bytes, tmp_path: Path
+) -> None:
+    key, asked = tmp_path / "key", []
+    key.write_text("secret")
+    key.chmod(0o600)
+
+    async def script(conversation: Conversation) -> None:
+        while True:
+            message = await conversation.request()
+            asked.append(message)
+            conversation.send(answer(told))
+
+    async with scripted(Engine().script) as upstream, scripted(script) as metrics:
+        server = BackendConfig(
+            "router", upstream.base_url, kind, key_file=str(key), metrics_url=metrics.base_url + "/metrics"
+        )
+        async with serving(None, backends=(server,)) as daemon:
+            state = await until(daemon, lambda state: state.backends[0].engine is not None)
+    assert state.backends[0].engine == EngineState(4, 5)
+    assert asked[0].target == b"/metrics"
+    assert asked[0].value("authorization") is None
+
+
+async def test_smg_gets_longer_answers_as_bulk_from_the_start() -> None:
+    async with before_an_engine(kind="smg") as (daemon, engine), AsyncExitStack() as clients:
+        for come, prompt in enumerate(("0.0 a word", "0.9 an essay", "0.0 a word", "0.9 an essay"), 1):
+            client = await clients.enter_async_context(raw_client(daemon.base_url))
+            client.send(post(CHAT, chat(prompt)))
+            await engine.has_come(come)
+        assert [each.value("x-smg-priority") for each in engine.asked] == [b"default", b"bulk"] * 2
+        engine.answers.set()
+
+
 @pytest.mark.parametrize(
     ("kind", "header", "given"),
     [("llm-d", "x-llm-d-request-dropped-reason", []), ("smg", "X-SMG-Error-Code", ["Retry-After: 7"])],
@@ -298,10 +342,10 @@ async def test_a_refusal_of_the_router_is_told_apart_from_its_workers(
             assert (refused.status, refused.body) == (429, b"later")
             assert refused.values("retry-after") == [b"7" if given else b"1"]
             state = await until(daemon, lambda state: bool(state.recent))
-            assert state.recent[0].remark.endswith("dropped it: queue-full")
+            assert state.recent[0].remark.endswith("refused it: queue-full")
             metrics = (await client.ask(get("/_clairvoyant/metrics", host="localhost"))).body
     assert b'clairvoyant_engine_dropped_total{backend="router",reason="queue-full"} 1.0' in metrics
-    assert "dropped it: queue-full" in caplog.text
+    assert "refused it: queue-full" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import inf
+from math import exp, inf, log
 from urllib.parse import quote
 
 from clairvoyant_cli.backends.priority import FIELD, Priority, Stamp
@@ -71,10 +71,10 @@ class EngineQueues:
         if priority is None or why is None:
             return ()
         attempt.dropped = printable(decoded(why))
-        exchange.remark = f"{server.adapter.title} dropped it: {attempt.dropped}"
+        exchange.remark = f"{server.adapter.title} refused it: {attempt.dropped}"
         if head.status not in OVERLOADED or head.get(b"retry-after") is not None:
             return ()
-        others_s = [s for id, s in self._ends_in_s(server, priority, now).items() if id != exchange.id]
+        others_s = [s for each, s in self._ends_in_s(server, priority, now).items() if each != exchange.id]
         least_s = sorted(others_s)[len(others_s) // 10] if others_s else 0.0
         return ((b"Retry-After", b"%d" % max(1, min(least_s, MAX_RETRY_AFTER_S))),)
 
@@ -146,7 +146,9 @@ IN_ARRIVAL_ORDER = "fcfs"
 USUAL_TOKENS = 300.0
 USUAL_FOR = 10
 MEAN_OVER = 50
-"""The mean cost starts from that of a usual answer, counted ten times, and follows the last fifty."""
+"""The mean costs start from that of a usual answer, counted ten times, and follow the last fifty. They are
+counted in usual answers, so that they hold when a server's speed becomes known.
+"""
 
 MIN_COST_S = 1e-3
 
@@ -170,7 +172,8 @@ class Annotation:
     dated: Callable[[float], float]
     say: Callable[[int, str], None]
     _told: dict[str, str] = field(default_factory=dict)
-    _mean_s: float = 0.0
+    _mean: float = 1.0
+    _log_middle: float = 0.0
     _stamped: int = USUAL_FOR
 
     def objection(self, parsed: ParsedRequest, route: Route, client: str, *, whole: bool) -> Refusal | None:
@@ -211,20 +214,23 @@ class Annotation:
     def _number(self, attempt: Attempt, server: Server, priority: Priority) -> int:
         dispatch = attempt.dispatch
         level = PRIORITIES.start if dispatch.reason is Reason.PROMOTED else dispatch.job.own_rank
-        if not self._mean_s:
-            self._mean_s = server.service_s(0.0, USUAL_TOKENS)
-        arrival_s, cost_s = dispatch.job.arrival_s, max(MIN_COST_S, dispatch.job.cost_s)
+        usual_s, cost_s = server.service_s(0.0, USUAL_TOKENS), max(MIN_COST_S, dispatch.job.cost_s)
         self._stamped += 1
-        self._mean_s += (cost_s - self._mean_s) / min(self._stamped, MEAN_OVER)
-        due = due_s(arrival_s, cost_s, self._mean_s, self._window_s())
+        share = 1.0 / min(self._stamped, MEAN_OVER)
+        self._mean += share * (cost_s / usual_s - self._mean)
+        self._log_middle += share * (log(cost_s / usual_s) - self._log_middle)
+        due = dispatch.job.arrival_s + self._after_s(cost_s, usual_s)
         return priority.number(self.dated(due), self.dated(attempt.granted_s), level)
 
     def due_in_s(self, cost_s: float) -> float:
         """Return when a request of so many predicted seconds is due after its arrival; a short one below 0,
-        and the mean is that of requests stamped lately.
+        and the means are those of requests stamped lately.
         """
-        mean_s = self._mean_s or self.pool.first.service_s(0.0, USUAL_TOKENS)
-        return due_s(0.0, max(MIN_COST_S, cost_s), mean_s, self._window_s())
+        return self._after_s(max(MIN_COST_S, cost_s), self.pool.first.service_s(0.0, USUAL_TOKENS))
+
+    def _after_s(self, cost_s: float, usual_s: float) -> float:
+        middle_s = exp(self._log_middle) * usual_s
+        return due_s(0.0, cost_s, self._mean * usual_s, self._window_s(), middle_s)
 
     def _window_s(self) -> float | None:
         """Return how long a request may be overtaken, in seconds; None if no tau was chosen."""

@@ -125,7 +125,8 @@ class ServerLifecycle:
         await server.adapter.refresh(ask, status, server.local_port)
         metrics = None if server.stamps is None else server.stamps.metrics
         if metrics is not None and status.state == "up":
-            status.note_load(engine_state((await ask(METRICS_PATH)).body, metrics))
+            told = await (ask if metrics.port is None else server.ask_metrics(metrics.port))(METRICS_PATH)
+            status.note_load(engine_state(told.body, metrics))
         if status.detail == TIMED_OUT and was_up and self.dispatcher.attempts_on(server.id):
             status.state = "up"  # its only thread is busy with a request
         server.leads_back = server.probe_came_back

@@ -95,12 +95,7 @@ class Top(App[None]):
         self._message_until = 0.0
         self.preferences: Mapping[str, str] = (_stored(memory) if memory else {}) | dict(preferences or {})
         self._frozen: ViewState | None = None
-        self._view = ViewState(
-            source.where,
-            local=source.local,
-            readonly=readonly,
-            badge=badge,
-        )
+        self._view = ViewState(source.where, local=source.local, readonly=readonly, badge=badge)
         for theme in THEMES:
             self.register_theme(theme)
         liked = self.preferences.get("theme", "")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from textual.binding import Binding
 
 from clairvoyant_cli.state.actions import COMMANDS, Verb
+from tui.layout import PRESETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,13 @@ GROUPS = {  # the keys under each heading of the help; one without a help text i
         Key("w", "app.went_wrong", "Show what went wrong: failures, refusals, outages, starts by tau."),
         Key("S", "app.save_screen", "Save the screen as SVG in the working directory."),
         Key("E", "export", "Save the rows of the table as JSON Lines.", on="rows"),
+        Key(
+            "f2",
+            "preset('board')",
+            "The whole board; F3 queue, F4 programs, F5 sessions, F6 hardware.",
+            shown="F2-F6",
+        ),
+        *(Key(f"f{n}", f"preset('{name}')", "") for n, name in enumerate((*PRESETS,)[1:], 3)),
         Key("z", "maximise", "Maximise the focused panel, or restore it.", "zoom"),
         Key("v", "app.prompts", "Show prompts and answers, if the daemon sends them."),
     ),

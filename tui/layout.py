@@ -25,6 +25,13 @@ PANELS = (
 """In the order of their keys: 1 is that of the first, 0 of the tenth. Sessions are shown if there are any."""
 
 DECK = PANELS[2:]  # the panels that share the deck of a small terminal
+PRESETS = {  # what F2 to F6 show: the panels from top to bottom; the last one takes what is left
+    "board": (),
+    "queue": ("running", "queue"),
+    "programs": ("clients", "running", "queue"),
+    "sessions": ("sessions", "running", "queue"),
+    "hardware": ("running", "models", "gpu", "graph"),
+}
 GUTTER = 2
 PICTURES = ("timeline", "plots", "graph")  # one of them is at the top, unless the terminal is small
 _LEAST_QUEUE, _STATS, _HALF = 6, 7, 45
@@ -36,6 +43,7 @@ class SizeHint:
     """What sizes the panels: those shown in the deck and maximised, and the rows that panels have to show."""
 
     deck: str = "timeline"
+    preset: str = "board"
     maximised: str = ""
     picture: str = "timeline"
     slots: int = 2
@@ -43,6 +51,7 @@ class SizeHint:
     gpu: int = 5
     models: int = 4
     sessions: int = 0
+    clients: int = 1
 
     @property
     def in_deck(self) -> tuple[str, ...]:
@@ -55,6 +64,9 @@ def plan(width: int, height: int, wish: SizeHint) -> dict[str, Region]:
     body = Region(0, head, width, max(1, height - head - 1))
     if wish.maximised:
         return boxes | {wish.maximised: body}
+    if preset := PRESETS[wish.preset]:
+        rows = {name: min(2 + getattr(wish, name, wish.slots), body.height // 3) for name in preset[:-1]}
+        return boxes | _stack(body, rows | {preset[-1]: body.height - sum(rows.values())})
     if width >= 168 and height >= 46:
         return boxes | _large(body, wish)
     if width >= 108 and height >= 34:

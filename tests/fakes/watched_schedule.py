@@ -255,15 +255,20 @@ class Watched(Scene[Client]):
     def gain(self) -> GainState:
         return self.looks[-1].gain
 
-    def next_starts(self) -> Iterator[tuple[str, str]]:
-        """Yield of each look the request with rank 1 and the one that started next, if it waited then."""
+    def next_starts(self) -> Iterator[tuple[str, str, bool]]:
+        """Yield of each look the request with rank 1, the one that started next, if it waited then, and
+        whether the order changed in between: the policy gave it another key, or tau started it.
+        """
         starts = sorted(
-            (part.granted_s, ident) for ident, (each, _) in self.ends.items() for part in each.attempts
+            ((part.granted_s, ident) for ident, (each, _) in self.ends.items() for part in each.attempts),
         )
         for at_s, look in zip(self.looked_s, self.looks, strict=True):
             ident = next((ident for granted_s, ident in starts if granted_s > at_s), "")
-            if any(row.id == ident for row in look.queue):
-                yield look.queue[0].id, ident
+            row = next((row for row in look.queue if row.id == ident), None)
+            if row is not None:
+                exchange, _ = self.ends[ident]
+                changed = exchange.job.key != row.key or exchange.dispatched_by == "tau"
+                yield look.queue[0].id, ident, changed
 
     def saved_s(self, until_s: float = inf) -> float:
         """Return what the real order saved over order of arrival, of the answers that ended until then, from

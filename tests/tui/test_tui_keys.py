@@ -18,10 +18,13 @@ from tests.tui.board import Script, bench, busy, settled, stage
 from tests.tui.scene import judged, moved
 from tests.tui.test_tui_screens import in_turns
 from tui.app import Top
+from tui.formatting import duration
 from tui.keys import KEYS
+from tui.layout import PRESETS
 from tui.palette import THEMES
 from tui.screens.dialogs import Choose, Confirm, Prompt
 from tui.screens.pages import PageScreen
+from tui.widgets.canvas import Panel
 from tui.widgets.table import Table
 
 ON_REQUESTS = ("x", "ctrl+k", "t", "H", "plus", "minus", "U")
@@ -524,6 +527,41 @@ async def test_the_theme_is_remembered_and_a_spoilt_memory_is_none(
         assert it.app.theme == THEMES[0].name
         await it.press("colon", *f"theme {THEMES[1].name}", "enter")
     assert Top(Script(), memory=memory, clock=lambda: 0.0).theme == THEMES[1].name
+
+
+@pytest.mark.parametrize("size", [(40, 30), (80, 24), (120, 40)])
+async def test_a_choice_of_panels_is_one_key_and_is_remembered(tmp_path: Path, size: tuple[int, int]) -> None:
+    memory = tmp_path / "top.json"
+
+    def shown(app: Top) -> set[str | None]:
+        return {each.id for each in app.board.query(Panel) if each.display}
+
+    for key, (name, panels) in zip(("f3", "f4", "f5", "f6"), [*PRESETS.items()][1:], strict=True):
+        async with bench(memory=memory, size=size) as it:
+            await it.press(key)
+        async with bench(memory=memory, size=size) as it:
+            assert shown(it.app) == set(panels), name
+            assert it.board.focused is not None
+            await it.press("3")  # a panel that it lacks leads back to the board
+            assert {"timeline", "running"} <= shown(it.app)
+
+
+async def test_a_narrow_pane_keeps_slots_and_queue_ids_and_tokens() -> None:
+    async with bench(size=(40, 30)) as it:
+        state, lines = it.snapshot, it.text.split("\n")
+        assert all(word in lines[1] for word in ("slots 4/4", f"waiting {state.waits}", "τ"))
+        assert "…" not in "".join(line for line in lines if "timeline" in line)
+        for row in state.queue[:3]:
+            [line] = [line for line in lines if row.id in line]
+            assert f"~{row.predicted.expected_tokens:,.0f}" in line
+
+
+async def test_the_page_of_programs_tells_who_waits_longest() -> None:
+    async with bench() as it:
+        await it.press("f4")
+        first = max(it.queue, key=lambda row: row.age_s)
+        [line] = [line for line in it.text.split("\n") if line.lstrip().startswith(first.client)]
+        assert duration(first.age_s) in line
 
 
 async def test_a_letter_sorts_and_columns_are_ones_own_and_both_are_remembered(tmp_path: Path) -> None:

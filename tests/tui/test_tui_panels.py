@@ -29,7 +29,7 @@ from tui.app import Top
 from tui.braille import Dots
 from tui.history import History
 from tui.keys import KEYS
-from tui.layout import DECK, PANELS, PICTURES, SizeHint, has_deck, plan
+from tui.layout import DECK, PANELS, PICTURES, PRESETS, SizeHint, has_deck, plan
 from tui.panels import header, log, models, plots, stats
 from tui.panels.detail import detail
 from tui.panels.requests import QUEUE, RECENT, RUNNING, starts
@@ -265,7 +265,7 @@ def test_cells_say_what_is_special_of_a_request() -> None:
 # -- the plan ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [20, 80, 107, 108, 120, 167, 168, 200, 300])
+@pytest.mark.parametrize("width", [20, 40, 80, 107, 108, 120, 167, 168, 200, 300])
 @pytest.mark.parametrize(
     "wish",
     [
@@ -273,6 +273,7 @@ def test_cells_say_what_is_special_of_a_request() -> None:
         SizeHint(queue=1),
         SizeHint(deck="log", slots=16, gpu=40, models=20, sessions=40),
         SizeHint(maximised="plots"),
+        *(SizeHint(preset=name, slots=16, gpu=40, models=20, sessions=40, clients=40) for name in PRESETS),
     ],
 )
 def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: SizeHint) -> None:
@@ -508,6 +509,7 @@ def test_help_lists_every_key_and_fits_80_columns() -> None:
         written = " ".join(key.label for key in KEYS if key.help).split()
         others = {"up,k": "k", "right_square_bracket": "]"}
         others |= {"end,G": "G", "right,l": "l", "pageup,ctrl+b": "^B", "ctrl+u": "^U"}
+        others |= {f"f{number}": "F2-F6" for number in range(3, 7)}
         assert all(others.get(key.keys, key.keys) in written for key in KEYS if not key.help)
         assert all(line.width <= width for line in help_lines(view(), width, 40))
 

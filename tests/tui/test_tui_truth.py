@@ -79,8 +79,10 @@ def test_verdict_headline_and_ranks_hold_at_each_moment(requests: int, load: dic
             if look.gain.settled and abs(saved_s) > 1.0:
                 assert saved_s * schedule.saved_s(at_s) > 0.0, (at_s, saved_s)
         starts = [*schedule.next_starts()]
-        # Until a slot is free, another may come or pass tau.
-        assert sum(first == started for first, started in starts) >= 0.9 * len(starts) > 0, starts
+        assert len(starts) > 10
+        # The keys change when an answer ends, as `boost` learns from it: the start follows the new ones.
+        assert not [each for each in starts if each[0] != each[1] and not each[2]]
+        assert sum(first == started for first, started, _ in starts) >= 0.9 * len(starts)
     sentences = [look.verdict.text for look in schedule.looks]
     if "burst" in load:
         assert not any("Backlog" in each for each in sentences), sentences

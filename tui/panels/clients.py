@@ -35,6 +35,10 @@ def _past(client: ClientState, view: ViewState, width: int) -> Line:
     return Line(spark((each.get(client.name, 0) for each in past), width, top), "accent")
 
 
+def _longest_s(client: ClientState, view: ViewState) -> float | None:
+    return max((row.age_s for row in view.state.queue if row.client == client.name), default=None)
+
+
 def _has_past(view: ViewState) -> bool:
     return any(view.history.clients.values())
 
@@ -44,6 +48,7 @@ CLIENTS: Grid[ClientState] = Grid(
         words("name", 8, 9, "name", lambda view: view.state.clients, tone=lambda name: "ink", title="client"),
         Column("waiting", 9, 8, lambda r, s, w: _of_limit(r.waiting, r.max_waiting), right=True),
         Column("running", 7, 8, lambda r, s, w: _of_limit(r.running, r.max_running), right=True),
+        Column("longest", 7, 7, lambda r, view, w: Line(duration(_longest_s(r, view))), right=True),
         number("weight", 6, 5, "weight", "{:g}".format, "soft"),
         number("tokens", 9, 5, "tokens", count),
         number("tau", 5, 5, "tau_s", lambda s: "none" if s == 0 else duration(s), title="own τ"),

@@ -24,13 +24,7 @@ _GAP = 2
 WINDOW_S = 10.0
 _BUSY, _IDLE = 0.95, 0.6  # use of a GPU that is the limit, and of one that could do more
 _ROOM = 0.2  # share of its memory that must be free for another slot
-_OWN_SLOTS = (
-    "ollama",
-    "jan",
-    "mlx-lm",
-    "vllm-mlx",
-    "other",
-)  # get as many requests at once as `--slots` says
+_OWN_SLOTS = ("ollama", "jan", "mlx-lm", "vllm-mlx", "other")  # `--slots` says how many requests they get
 _FIRST = ("quit", "help", "command", "choose")
 
 
@@ -121,7 +115,7 @@ def _state(view: ViewState, width: int) -> Line:
     busy, slots = state.slots
     fired = Line(" fired ", "faint").add(count(state.tau.firings_total)) if limit != "off" else Line()
     squares = Line("slots ", "faint")
-    if 0 < slots <= 8:
+    if 0 < slots <= 8 and width >= _NARROW:
         squares.add("■" * busy, "accent").add("□" * (slots - busy), "faint").add(" ")
     order = Line(" ").add("order ", "faint").add(state.policy, "strong")
     pieces = [
@@ -135,6 +129,8 @@ def _state(view: ViewState, width: int) -> Line:
         pieces[1] = Line(f" τ {limit} ", "siren").join(fired)
     if per_minute is not None:
         pieces.append(Line("done ", "faint").add(count(per_minute)).add("/min", "faint"))
+    if width < _NARROW:
+        pieces = [*pieces[2:4], pieces[1], pieces[0], *pieces[4:]]
     line, where = flow(pieces, width, gap=4 if width > 100 else 2), Line(view.where, "faint")
     return ends(line, where, width) if line.width + where.width + 4 <= width else line
 

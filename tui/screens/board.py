@@ -23,9 +23,9 @@ from clairvoyant_cli.state.snapshot import (
 from tui.formatting import CLASS_LETTER, count, duration
 from tui.history import RECENTLY_S
 from tui.keys import KEYS, MOVES
-from tui.layout import DECK, PANELS, PICTURES, SizeHint, has_deck, plan
+from tui.layout import DECK, PANELS, PICTURES, PRESETS, SizeHint, has_deck, plan
 from tui.palette import THEMES
-from tui.panels import hardware, header, log, models, plots, sessions, stats, timeline
+from tui.panels import clients, hardware, header, log, models, plots, sessions, stats, timeline
 from tui.panels.detail import detail
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.panels.sessions import SESSIONS
@@ -108,6 +108,7 @@ class BoardScreen(Screen[None]):
             Panel("models", models.body, models.facts),
             Panel("stats", stats.body, stats.facts),
             Table("sessions", SESSIONS, sessions.facts),
+            Panel("clients", clients.body),
             Table("recent", RECENT),
             Panel("plots", plots.plots, of=plots.of),
             Panel("log", log.log),
@@ -152,7 +153,7 @@ class BoardScreen(Screen[None]):
         """Place the panels after a change of size or of what is shown."""
         self._wish = wish
         boxes = plan(*self.size, wish)
-        deck = wish.in_deck if has_deck(*self.size) and not wish.maximised else ()
+        deck = wish.in_deck if self._has_deck and not wish.maximised else ()
         for canvas in self.query(Canvas):
             canvas.display = canvas.id in boxes
             if box := boxes.get(canvas.id or ""):
@@ -161,8 +162,12 @@ class BoardScreen(Screen[None]):
             if isinstance(canvas, Panel):
                 canvas.deck = deck if canvas.panel in deck else ()
         if self.focused is not None and not self.focused.display:
-            self._focus("queue")
+            self._focus("queue" if "queue" in boxes else "running")
         self.call_after_refresh(self.host.draw)
+
+    @property
+    def _has_deck(self) -> bool:
+        return has_deck(*self.size) and self._wish.preset == "board"
 
     def _focus(self, name: str) -> None:
         """Focus a panel at once: `Widget.focus` does so later, and a key typed meanwhile acts on another."""
@@ -186,14 +191,22 @@ class BoardScreen(Screen[None]):
             self.notify("no session of an agent yet", timeout=3)
             return
         wish = replace(wish, maximised=wish.maximised and name)
+        if name not in (PRESETS[wish.preset] or (name,)):
+            self.action_preset("board")
+            wish = self._wish
         if name in PICTURES:
             wish = replace(wish, picture=name)
-        if name in DECK and has_deck(*self.size):
+        if name in DECK and self._has_deck:
             wish = replace(wish, deck=name)
             self.host.remember(deck=name)
         if wish != self._wish:
             self._arrange(wish)
         self._focus(name)
+
+    def action_preset(self, name: str) -> None:
+        """Show another choice of panels, also at the next start."""
+        self._arrange(replace(self._wish, preset=name, maximised=""))
+        self.host.remember(preset=name)
 
     def action_deck(self, step: int) -> None:
         deck, name = self._wish.in_deck, self._wish.deck
@@ -259,6 +272,8 @@ class BoardScreen(Screen[None]):
                 table.hidden = set(hidden.split())
         if liked.get("deck") in DECK:
             self._wish = replace(self._wish, deck=liked["deck"])
+        if liked.get("preset") in PRESETS:
+            self._wish = replace(self._wish, preset=liked["preset"])
 
     def action_mark(self) -> None:
         if (table := self._rows()) is not None:
@@ -544,6 +559,7 @@ def _with_rows(wish: SizeHint, view: ViewState) -> SizeHint:
         gpu=hardware.rows(view),
         models=len(models.body(view, _MOST_ROWS, _MOST_ROWS)),
         sessions=len(state.sessions.listed),
+        clients=len(state.clients),
     )
 
 

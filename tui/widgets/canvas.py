@@ -111,7 +111,7 @@ class Canvas(Widget):
 
 
 def key_of(name: str) -> str:
-    return "a" if name == "sessions" else str((PANELS.index(name) + 1) % 10)
+    return {"sessions": "a", "clients": "c"}.get(name) or str((PANELS.index(name) + 1) % 10)
 
 
 class Panel(Canvas, can_focus=True):
@@ -157,8 +157,8 @@ class Panel(Canvas, can_focus=True):
         return line.join(facts).add("─" * (line.width < width), "track")
 
     def _labels(self, width: int) -> list[tuple[str, Line]]:
-        """Return the labels of the panels in the rule, closer to each other if they do not fit."""
-        for gap in (" ", ""):
+        """Return the labels of the panels in the rule, closer to each other or as keys if they do not fit."""
+        for gap in (" ", "", "key"):
             labels = [(name, self._label(name, gap)) for name in self.deck or (self.panel,)]
             if sum(label.width for _, label in labels) + 2 <= width:
                 break
@@ -166,7 +166,8 @@ class Panel(Canvas, can_focus=True):
 
     def _label(self, name: str, gap: str = " ") -> Line:
         if name != self.panel:
-            return Line(f" {key_of(name)} {name}{gap}", "faint")
+            return Line(f" {key_of(name)}" if gap == "key" else f" {key_of(name)} {name}{gap}", "faint")
+        gap = gap.strip("key")
         if self.has_focus:
             return Line(f"▸{key_of(name)} {name}{gap}", "accent")
         return Line(f" {key_of(name)}", "faint").add(f" {name}{gap}", "strong")

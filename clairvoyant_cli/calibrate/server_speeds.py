@@ -176,7 +176,7 @@ async def measure_bands(session: Session) -> list[Band]:
         left_s = session.remaining_s
         session.tell(Step(f"prompts of {tokens} tokens", number, len(lengths), left_s))
         if left_s is not None:
-            like = bands or [service.sample for service in session.services]
+            like: Sequence[Sample | Band] = bands or [service.sample for service in session.services]
             token_s = min((each.ttft_s / max(1, each.prompt_tokens) for each in like), default=0.0)
             expected_s = READING_TOKENS / (session.decode_tokens_per_s or inf) + tokens * token_s
             if READINGS * expected_s > BAND_SHARE * left_s:

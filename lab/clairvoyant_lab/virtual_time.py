@@ -6,7 +6,7 @@ nothing: computation takes no time on this clock.
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from clairvoyant_cli.system import LOOPBACK_S
@@ -15,16 +15,19 @@ Result = TypeVar("Result")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop that waits for sockets only. Do not use threads: they would take no time either."""
+    """A loop that waits for sockets only. Its clock stands still while a thread of its executor works."""
 
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
+        self._in_threads = 0
         poll = self._selector.select  # type: ignore[attr-defined]
 
         def select(timeout_s: float | None) -> Any:
             if not timeout_s:
                 return poll(timeout_s)
+            if self._in_threads:
+                return poll(None)  # until the thread is done, or a socket is ready
             ready = poll(0)
             if not ready and LOOPBACK_S:
                 time.sleep(LOOPBACK_S)  # a selector would round this up to a millisecond
@@ -37,6 +40,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._now_s
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
+        future = super().run_in_executor(executor, func, *args)
+        self._in_threads += 1
+        future.add_done_callback(self._thread_is_done)
+        return future
+
+    def _thread_is_done(self, _: asyncio.Future[Any]) -> None:
+        self._in_threads -= 1
 
 
 def run_virtually(main: Coroutine[Any, Any, Result]) -> Result:

@@ -38,7 +38,7 @@ async def printed(rules: str, tmp_path: Path) -> str:
 async def test_clients_are_printed_once_any_has_rules(tmp_path: Path) -> None:
     text = await printed('[clients."[/]"]\nkey = "key-of-it"\nmax_running = 2\n', tmp_path)
     [row] = [line.split() for line in text.splitlines() if line.startswith("[/]")]
-    assert row[:5] == ["[/]", "·", "1/2", "1", "0"]
+    assert row[:6] == ["[/]", "·", "1/2", "–", "1", "0"]
     assert row[-1] == "0..100"
     assert "max_running" not in text
 

@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-LONGEST_S = 0.1
-"""Processor seconds of one step. Twice what a step may take, as other processes slow a processor down; wall
-time says nothing on a busy machine."""
+MOST_ADDITIONS = 2_000_000
+"""A step may take as long as these in a loop: 0.1 to 0.2 processor seconds, about twice what it should, as
+other processes slow a processor down. Wall time says nothing on a busy machine."""
 
 
 @contextmanager
-def watched_steps(longest_s: float = LONGEST_S) -> Iterator[dict[str, float]]:
+def watched_steps() -> Iterator[dict[str, float]]:
     """Fail at the end of the block if a step took longer, and name it. Yields the longest of each name."""
     found: dict[str, float] = {}
+    longest_s = MOST_ADDITIONS * min(_addition_s() for _ in range(5))
     run = asyncio.events.Handle._run
 
     def timed(handle: asyncio.Handle) -> None:
@@ -38,7 +39,15 @@ def watched_steps(longest_s: float = LONGEST_S) -> Iterator[dict[str, float]]:
     finally:
         gc.enable()
     told = [f"{took_s:.2f} s: {name}" for name, took_s in found.items()]
-    assert not told, f"steps of the event loop that took longer than {longest_s:g} s: {told}"
+    assert not told, f"steps of the event loop that took longer than {longest_s:.2f} s: {told}"
+
+
+def _addition_s() -> float:
+    """Return the seconds of an addition in a loop on this machine, now."""
+    total, began_s = 0, time.thread_time()
+    for number in range(100_000):
+        total += number * number
+    return (time.thread_time() - began_s) / 100_000
 
 
 def _name(callback: object) -> str:

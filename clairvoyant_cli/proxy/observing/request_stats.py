@@ -129,7 +129,7 @@ class RequestStats:
             return
         log.info(
             "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
-            "wait=%.3fs ttft=%s total=%.3fs by=%s backend=%s cuts=%d repeats=%d urgency=%s client=%s note=%s",
+            "wait=%.3fs ttft=%s total=%.3fs by=%s backend=%s cuts=%d repeats=%d urgency=%s note=%s client=%s",
             exchange.id,
             asked.route.name,
             end.status,
@@ -146,8 +146,8 @@ class RequestStats:
             len(exchange.cuts),
             exchange.repeats,
             "-" if exchange.job.urgency is None else f"{exchange.job.urgency}/{exchange.job.urgency_by}",
-            plain.field(exchange.client),
             plain.field(exchange.told),
+            plain.field(exchange.client),
         )
 
     def common(self, exchange: Exchange) -> dict[str, Any]:

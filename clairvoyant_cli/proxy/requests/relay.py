@@ -141,7 +141,7 @@ class Relay(ResponseSink):
     server: Server
     pages: PageFields
     extra: tuple[Header, ...]
-    on_head: Callable[[ResponseHead], UsageReader] | None = None
+    on_head: Callable[[ResponseHead], tuple[UsageReader, tuple[Header, ...]]] | None = None  # more of `extra`
     on_first_byte: Callable[[], None] | None = None
     may_wait: bool = False
     holds_head: bool = False
@@ -251,7 +251,8 @@ class Relay(ResponseSink):
     def _read_head(self, head: ResponseHead) -> UsageReader | None:
         self.status = head.status
         if self.on_head is not None:
-            self._usage = self.on_head(head)
+            self._usage, more = self.on_head(head)
+            self.extra += more
         return self._usage
 
     def _pass_on(self, head: ResponseHead) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 
+from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
@@ -327,13 +328,12 @@ class Serving:
         server = self.pool[attempt.server_id]
         may_wait, resumes = self._may_wait(exchange, server, request), exchange.has_begun
 
-        def on_head(head: ResponseHead) -> UsageReader:
+        def on_head(head: ResponseHead) -> tuple[UsageReader, tuple[Header, ...]]:
             server.began(head.status)
-            relay.extra += self.engines.dropped(exchange, attempt, head, self.stats.journal.clock())
             attempt.usage = UsageReader(head, exchange.answer)
             # Not with the reader itself: it would keep the answer's tail until a garbage collection.
             attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
-            return attempt.usage
+            return attempt.usage, self.engines.dropped(exchange, attempt, head, self.stats.journal.clock())
 
         def on_first_byte() -> None:
             attempt.first_byte_s = self.stats.journal.clock()
@@ -346,7 +346,7 @@ class Serving:
         if exchange.splice is not None:
             content_type = server.adapter.json_type(exchange.splice.asked.shape) or b""
             kind = partial(SplicedRelay, splice=exchange.splice, resumes=resumes, content_type=content_type)
-        relay = kind(
+        return kind(
             request,
             upstream,
             server,
@@ -359,7 +359,6 @@ class Serving:
             heartbeat=heartbeat,
             on_id=partial(self.pool.holds, server=server) if self._stores(exchange) else None,
         )
-        return relay
 
     def _stores(self, exchange: Exchange) -> bool:
         """Whether a later request may name this one's answer, which only its server has."""

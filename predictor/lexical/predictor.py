@@ -190,7 +190,9 @@ class LexicalPredictor(Predictor):
         }
         words = self._model.word_effects(view.prompt, view.cut)
         # Words of three letters or fewer tell a reader nothing: "of", "the", "und".
-        told = [each for each in words if min(len(word.encode()) for word in each.split()) > 3] or words
+        told = [
+            each for each in words if min((len(word.encode()) for word in each.split()), default=0) > 3
+        ] or words
         telling = sorted(told, key=lambda word: (-round(abs(words[word]), 4), word))[:_WORDS_SHOWN]
         effects[f"words: {', '.join(telling)}"] = effects.pop("words")
         if context.keys:

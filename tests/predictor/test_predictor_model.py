@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import predictor
@@ -56,6 +56,7 @@ def test_any_request_gets_a_sane_record(view: PromptView) -> None:
 
 
 @given(TEXT)
+@example("\xa0")
 @settings(max_examples=50, deadline=None)
 def test_any_prompt_can_be_explained(prompt: str) -> None:
     for loaded in (LEXICAL, PAPER):

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +22,9 @@ from clairvoyant_cli.state.client import running_daemons, state_dir
 from clairvoyant_cli.system import account, ask_to_end, service_manager
 
 LOG_LINES = 100
+COMES_UP_S = 30.0  # a slow disk reads onnxruntime for seconds
+LOOK_EVERY_S = 0.1
+SEE_LOG = "clairvoyant service logs"
 
 
 @click.group()
@@ -60,7 +64,10 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
     if current != unit.text and not yes:
         click.confirm("Write this file and run these commands?", abort=True, err=True)
     put(unit, unit.text)
-    click.echo("Installed and started; see: clairvoyant service status")
+    url = local_url(*config.addresses()[0])
+    if not comes_up(url):
+        raise ClairvoyantError(f"the service was started, but does not answer at {url}; see: {SEE_LOG}")
+    click.echo(f"Installed. It answers at {url}")
     if unit.advice:
         click.echo(unit.advice)
 
@@ -157,6 +164,15 @@ def put(unit: Unit, text: str) -> None:
     if unit.log_file is not None:
         unit.log_file.parent.mkdir(parents=True, exist_ok=True)  # launchd writes there before serve does
     run_actions(unit.install)
+
+
+def comes_up(url: str) -> bool:
+    """Wait until a daemon of this account listens at a URL; False if none does in time."""
+    for _ in range(round(COMES_UP_S / LOOK_EVERY_S)):
+        if any(daemon.url == url for daemon in running_daemons()):
+            return True
+        time.sleep(LOOK_EVERY_S)
+    return False
 
 
 def take_away(unit: Unit) -> None:

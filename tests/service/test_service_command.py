@@ -13,6 +13,8 @@ from clairvoyant_cli.state.client import RunningDaemon
 from clairvoyant_cli.takeover.journal import Takeover, write
 from tests.fakes.commands import FakeCommands
 
+COMES_UP = service.comes_up
+
 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCommands:
@@ -20,6 +22,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCommands:
     monkeypatch.setattr(sys, "platform", "linux")
     commands = FakeCommands(tmp_path / "bin", monkeypatch)
     commands.add("systemctl", "journalctl", "launchctl", "tail")
+    monkeypatch.setattr(service, "comes_up", lambda url: True)
     return commands
 
 
@@ -82,6 +85,23 @@ def test_install_refuses_beside_a_daemon_at_its_address(
     assert "runs already at http://127.0.0.1:7117; end it: kill 4711" in str(refused.exception)
     assert not unit_file(tmp_path).exists()
     assert run("install", "--yes", "--", "--listen", "127.0.0.1:7118").exit_code == 0
+
+
+def test_install_looks_whether_the_service_came_up(
+    system: FakeCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "comes_up", COMES_UP)
+    monkeypatch.setattr(service, "LOOK_EVERY_S", service.COMES_UP_S / 2)
+    found: list[list[RunningDaemon]] = [[], [], []]
+    monkeypatch.setattr(service, "running_daemons", lambda: found.pop(0))
+    monkeypatch.setattr(service.time, "sleep", lambda _: None)
+    failed = run("install", "--yes", "--", "--listen", "127.0.0.1:7118")
+    assert "does not answer at http://127.0.0.1:7118; see: clairvoyant service logs" in str(failed.exception)
+    found += [[RunningDaemon("http://127.0.0.1:7117", 1)], [RunningDaemon("http://127.0.0.1:7118", 2)]]
+    assert (
+        "It answers at http://127.0.0.1:7118"
+        in run("install", "--yes", "--", "--listen", "127.0.0.1:7118").output
+    )
 
 
 def test_start_stop_status_and_logs_run_systemctl(system: FakeCommands) -> None:

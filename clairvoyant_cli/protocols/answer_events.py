@@ -151,8 +151,9 @@ def unstreamed(shape: Shape, ended: AnswerEvent, totals: AnswerEvent, text: str)
     counts = {name: totals[name] for name in ("usage", "timings") if name in totals}
     whole = EVENTS[shape].written(ended, text) | counts
     if shape is Shape.CHAT:
-        choice = {name: value for name, value in whole["choices"][0].items() if name != "delta"}
-        choice["message"] = {"role": "assistant", "content": text}
+        message = {"role": "assistant", "content": text}
+        named = whole["choices"][0].items()  # in the server's order of names
+        choice = dict(("message", message) if name == "delta" else (name, value) for name, value in named)
         whole |= {"choices": [choice], "object": "chat.completion"}
     return whole
 

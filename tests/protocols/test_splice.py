@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.protocols.answer_events import Earlier
+from clairvoyant_cli.protocols.answer_events import Earlier, unstreamed
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import (
@@ -180,3 +180,15 @@ def test_unstreamed_answer_reports_a_failure_in_mid_answer() -> None:
         splice.feed(sse({"error": {"message": "out of memory"}}))
     with pytest.raises(PartError):
         splice.end()
+
+
+@pytest.mark.parametrize("names", [("index", "delta", "finish_reason"), ("finish_reason", "index", "delta")])
+def test_an_unstreamed_choice_has_its_names_in_the_order_of_the_server(names: tuple[str, ...]) -> None:
+    values: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    ended = {
+        "id": "x",
+        "object": "chat.completion.chunk",
+        "choices": [{name: values[name] for name in names}],
+    }
+    [choice] = unstreamed(Shape.CHAT, ended, ended, "One")["choices"]
+    assert list(choice) == [name if name != "delta" else "message" for name in names]

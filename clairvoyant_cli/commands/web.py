@@ -15,20 +15,17 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from http.cookies import SimpleCookie
 from importlib.resources import files
 
 import click
 import msgspec
-from starlette.applications import Starlette
-from starlette.requests import Request as WebRequest
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from clairvoyant_cli.addresses import is_loopback, joined, parse_address
 from clairvoyant_cli.errors import InputError
-from clairvoyant_cli.http.asgi import serve_asgi
-from clairvoyant_cli.http.heads import ResponseHead, reason_of
+from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.routes import EVENTS, JSON, Answer, Asked, Routes, as_json, send
 from clairvoyant_cli.proxy.access.origins import AllowedOrigins, from_our_own_page
 from clairvoyant_cli.proxy.listening_socket import listen, serving
 from clairvoyant_cli.state.actions import Action, Verb
@@ -49,12 +46,13 @@ SAMPLE_S = 2.0
 VERBS = (Verb.CANCEL, Verb.PROMOTE, Verb.HOLD, Verb.RELEASE, Verb.PAUSE, Verb.RESUME)
 """What a page may ask for."""
 
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+HEADERS: tuple[Header, ...] = (
+    (b"Cache-Control", b"no-store"),
+    (b"Cross-Origin-Resource-Policy", b"same-origin"),
+    (b"Referrer-Policy", b"no-referrer"),
+    (b"X-Content-Type-Options", b"nosniff"),
+)
+TEXT = b"text/plain; charset=utf-8"
 
 
 class Relay:
@@ -118,54 +116,44 @@ class Pages:
         self._page = files("clairvoyant_cli.commands").joinpath("web.html").read_bytes()
         if readonly:
             self._page = self._page.replace(b"<body>", b'<body class="readonly">')
-        self._headers = HEADERS | {"Content-Security-Policy": _policy(self._page.decode())}
-        self._app = Starlette(
-            routes=[
-                Route("/", self._index),
-                Route("/events", self._events),
-                Route("/actions/{action}", self._act, methods=["POST"]),
-            ]
-        )
+        policy = _policy(self._page.decode()).encode()
+        self._headers = (*HEADERS, (b"Content-Security-Policy", policy))
+        self._routes = Routes({"/": self._index, "/events": self._events}, {"/actions/": self._act})
 
     async def __call__(self, request: Request) -> None:
         head = request.head
         host = head.authority.decode("latin-1").lower()
         if not host or not self._origins.answers_to(host):
-            self._refuse(request, "unknown Host; open the page by this machine's address")
+            await send(request, _refusal("unknown Host; open the page by this machine's address"))
         elif not from_our_own_page(head):
-            self._refuse(request, "requests from other sites' pages are refused")
+            await send(request, _refusal("requests from other sites' pages are refused"))
         else:
-            await serve_asgi(self._app, request)
-
-    def _refuse(self, request: Request, why: str) -> None:
-        head = ResponseHead(403, reason_of(403), [(b"Content-Type", b"text/plain")])
-        request.connection.respond(head, f"clairvoyant: {why}\n".encode())
+            await self._routes(request)
 
     def _knows(self, given: str | None) -> bool:
         return self._secret is None or hmac.compare_digest((given or "").encode(), self._secret.encode())
 
-    def _objection(self, request: WebRequest) -> Response | None:
-        if self._knows(request.cookies.get(COOKIE)):
+    def _objection(self, asked: Asked) -> Answer | None:
+        cookies = SimpleCookie((asked.head.get(b"cookie") or b"").decode("latin-1"))
+        if self._knows(cookies[COOKIE].value if COOKIE in cookies else None):
             return None
-        text = "clairvoyant: open the address that `clairvoyant top --web` printed, with its token\n"
-        return Response(text, 401, HEADERS, "text/plain")
+        return _refusal("open the address that `clairvoyant top --web` printed, with its token", 401)
 
-    async def _index(self, request: WebRequest) -> Response:
-        if self._secret is not None and self._knows(request.query_params.get("token")):
-            welcome = Response(status_code=303, headers=HEADERS | {"Location": "/"})
-            welcome.set_cookie(COOKIE, self._secret, httponly=True, samesite="strict")
-            return welcome
-        page = Response(self._page, 200, self._headers, "text/html; charset=utf-8")
-        return self._objection(request) or page
+    async def _index(self, asked: Asked) -> Answer:
+        if self._secret is not None and self._knows(asked.query("token")):
+            cookie = f"{COOKIE}={self._secret}; HttpOnly; Path=/; SameSite=strict".encode()
+            return Answer(b"", 303, TEXT, (*HEADERS, (b"Location", b"/"), (b"Set-Cookie", cookie)))
+        page = Answer(self._page, 200, b"text/html; charset=utf-8", self._headers)
+        return self._objection(asked) or page
 
-    async def _events(self, request: WebRequest) -> Response:
-        if (refused := self._objection(request)) is not None:
+    async def _events(self, asked: Asked) -> Answer:
+        if (refused := self._objection(asked)) is not None:
             return refused
         if self._open >= MAX_PAGES:
-            return Response("clairvoyant: too many pages are open\n", 503, HEADERS, "text/plain")
-        if request.method == "HEAD":  # its answer has no body that could end it
-            return Response(headers=HEADERS, media_type="text/event-stream")
-        return StreamingResponse(self._stream(), 200, HEADERS, "text/event-stream")
+            return _refusal("too many pages are open", 503)
+        if asked.head.method == b"HEAD":  # its answer has no body that could end it
+            return Answer(content_type=EVENTS, headers=HEADERS)
+        return Answer(self._stream(), 200, EVENTS, HEADERS)
 
     async def _stream(self) -> AsyncIterator[bytes]:
         self._open += 1
@@ -175,22 +163,26 @@ class Pages:
         finally:
             self._open -= 1
 
-    async def _act(self, request: WebRequest) -> Response:
-        if (refused := self._objection(request)) is not None:
+    async def _act(self, asked: Asked) -> Answer:
+        if (refused := self._objection(asked)) is not None:
             return refused
-        action = request.path_params["action"]
+        action = asked.name
         if self._readonly or action not in VERBS:
-            return JSONResponse({"error": "this page may not do that"}, 403, HEADERS)
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return JSONResponse({"error": "actions take a JSON body"}, 400, HEADERS)
+            return as_json({"error": "this page may not do that"}, 403, HEADERS)
+        if (asked.head.get(b"content-type") or b"").partition(b";")[0].strip().lower() != JSON:
+            return as_json({"error": "actions take a JSON body"}, 400, HEADERS)
         try:
-            body = msgspec.json.decode(await request.body(), type=dict[str, str])
+            body = msgspec.json.decode(asked.body, type=dict[str, str])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return JSONResponse({"error": "the body is not a JSON object of texts"}, 400, HEADERS)
+            return as_json({"error": "the body is not a JSON object of texts"}, 400, HEADERS)
         refusal = await self._relay.source.act(Action(Verb(action), body.get("id")))
         if refusal:
-            return JSONResponse({"error": refusal}, 409, HEADERS)
-        return JSONResponse({"done": action}, 200, HEADERS)
+            return as_json({"error": refusal}, 409, HEADERS)
+        return as_json({"done": action}, 200, HEADERS)
+
+
+def _refusal(why: str, status: int = 403) -> Answer:
+    return Answer(f"clairvoyant: {why}\n".encode(), status, TEXT, HEADERS)
 
 
 def _policy(page: str) -> str:

@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -15,7 +14,6 @@ from clairvoyant_cli.backends.chat_probe import client_for
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.demo.questions import Call, Question, ask, load_questions
 from clairvoyant_cli.demo.simulated_server import SimulatedServer
-from clairvoyant_cli.http.asgi import serve_asgi
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.listening_socket import listen, serving
@@ -59,7 +57,7 @@ async def simulated_daemon(
     server = SimulatedServer(lengths, tokens_per_s, slots, stride)
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    async with serving(listener, partial(serve_asgi, server.app), MAX_CONNECTIONS):
+    async with serving(listener, server.routes, MAX_CONNECTIONS):
         config = ServeConfig(slots=slots, backend=url, listen="127.0.0.1:0", show_prompts=True, **settings)
         async with running_daemon(config, predictor.load()) as daemon:
             yield daemon

@@ -6,10 +6,8 @@ from random import Random
 from typing import Any
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+
+from clairvoyant_cli.http.routes import Answer, Asked, Routes, as_json
 
 MODEL = "replay:latest"
 PREFILL_PER_DECODE = 20.0  # prefill is about twenty times as fast as decode on the target machines
@@ -24,7 +22,7 @@ TOLD: Mapping[str, Any] = {
 
 
 class SimulatedServer:
-    """Answers a prompt with as many tokens as `lengths` says; `app` is the ASGI application.
+    """Answers a prompt with as many tokens as `lengths` says; `routes` serve them.
 
     At most `slots` answers run at once, the others wait in order of arrival. After the first token, `stride`
     tokens are sent at a time.
@@ -35,12 +33,10 @@ class SimulatedServer:
         self._tokens_per_s = tokens_per_s
         self._stride = stride
         self._free = asyncio.Semaphore(slots)
-        routes = [Route(path, _tell) for path in TOLD]
-        self.app = Starlette(routes=[*routes, Route("/api/chat", self._chat, methods=["POST"])])
+        self.routes = Routes(dict.fromkeys(TOLD, _tell), {"/api/chat": self._chat})
 
-    async def _chat(self, request: Request) -> Response:
-        asked = msgspec.json.decode(await request.body())
-        lines = self._answer(asked["messages"][-1]["content"])
+    async def _chat(self, asked: Asked) -> Answer:
+        lines = self._answer(msgspec.json.decode(asked.body)["messages"][-1]["content"])
         first = await anext(lines)  # as in Ollama, the head of the answer comes with its first token
 
         async def answer() -> AsyncIterator[bytes]:
@@ -48,7 +44,7 @@ class SimulatedServer:
             async for line in lines:
                 yield line
 
-        return StreamingResponse(answer(), media_type="application/x-ndjson")
+        return Answer(answer(), content_type=b"application/x-ndjson")
 
     async def _answer(self, prompt: str) -> AsyncIterator[bytes]:
         """Yield the lines of an answer when they are due."""
@@ -68,8 +64,8 @@ class SimulatedServer:
         yield _line("", done=True, done_reason="stop", **counts)
 
 
-async def _tell(request: Request) -> Response:
-    return JSONResponse(TOLD[request.url.path])
+async def _tell(asked: Asked) -> Answer:
+    return as_json(TOLD[asked.head.path])
 
 
 def _line(text: str, **more: Any) -> bytes:

@@ -10,16 +10,11 @@ from math import inf
 from typing import Any
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.requests import Request as WebRequest
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route as WebRoute
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.http.asgi import serve_asgi
-from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.routes import EVENTS, JSON, Answer, Asked, Routes, as_json, send
 from clairvoyant_cli.protocols.printable import printable
 from clairvoyant_cli.proxy.access.keys import Access, bearer_of
 from clairvoyant_cli.proxy.access.origins import from_our_own_page
@@ -200,17 +195,17 @@ def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> fl
     return value
 
 
-def _answer_of(name: str, shared: Shared) -> Callable[[WebRequest], Awaitable[Response]]:
-    media_type = Metrics.CONTENT_TYPE if name == "metrics" else "application/json"
+def _answer_of(name: str, shared: Shared) -> Callable[[Asked], Awaitable[Answer]]:
+    content_type = Metrics.CONTENT_TYPE.encode() if name == "metrics" else JSON
 
-    async def answer(request: WebRequest) -> Response:
-        return Response(await shared.next(), media_type=media_type)
+    async def answer(_: Asked) -> Answer:
+        return Answer(await shared.next(), content_type=content_type)
 
     return answer
 
 
 class ControlApi:
-    """The Starlette application behind the control prefix, and its access checks. `watchers` read event
+    """The routes under the control prefix, and their access checks. `watchers` read event
     streams; `changes` tells them of each change.
     """
 
@@ -234,16 +229,10 @@ class ControlApi:
         }
         self._stopped = asyncio.Event()
         self.watchers = 0
-        self._app = Starlette(
-            routes=[
-                *(WebRoute(f"{PREFIX}/{name}", _answer_of(name, each)) for name, each in self.shared.items()),
-                WebRoute(f"{PREFIX}/health", self._health),
-                WebRoute(f"{PREFIX}/events", self._events),
-                WebRoute(f"{PREFIX}/past", self._past_page),
-                WebRoute(f"{PREFIX}/predict", self._predict, methods=["POST"]),
-                WebRoute(f"{PREFIX}/actions/{{action}}", self._act, methods=["POST"]),
-            ]
-        )
+        told = {f"{PREFIX}/{name}": _answer_of(name, each) for name, each in self.shared.items()}
+        told |= {f"{PREFIX}/health": self._health, f"{PREFIX}/events": self._events}
+        told |= {f"{PREFIX}/past": self._past_page}
+        self._routes = Routes(told, {f"{PREFIX}/predict": self._predict, f"{PREFIX}/actions/": self._act})
 
     def stop(self) -> None:
         if not self._stopped.is_set():
@@ -254,10 +243,9 @@ class ControlApi:
         """Serve a request under the prefix, if it is allowed."""
         if refused := self._guard(request):
             status, why = refused
-            head = ResponseHead(status, reason_of(status), [(b"Content-Type", b"application/json")])
-            request.connection.respond(head, msgspec.json.encode({"error": why}))
+            await send(request, as_json({"error": why}, status))
             return
-        await serve_asgi(self._app, request)
+        await self._routes(request)
 
     def _guard(self, request: Request) -> tuple[int, str] | None:
         head = request.head
@@ -276,20 +264,19 @@ class ControlApi:
             return 400, "actions take a JSON body with Content-Type: application/json"
         return None
 
-    async def _health(self, request: WebRequest) -> Response:
+    async def _health(self, _: Asked) -> Answer:
         # Anybody may ask, every few seconds: the whole state would cost too much.
         states = {server.name: server.status.state for server in self._snapshots.pool}
         mode = self._actions.operation.mode
-        return JSONResponse({"status": mode, "version": __version__, "backends": states})
+        return as_json({"status": mode, "version": __version__, "backends": states})
 
-    async def _events(self, request: WebRequest) -> Response:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        if request.method == "HEAD":  # its answer has no body that could end it
-            return Response(headers=headers, media_type="text/event-stream")
-        asked = request.query_params.get("every_ms", "")
-        every_s = int(asked[:9]) / 1e3 if asked.isascii() and asked.isdigit() else 0.0
-        events = self._stream(min(max(every_s, EVENT_EVERY_S), MAX_EVERY_S))
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+    async def _events(self, asked: Asked) -> Answer:
+        headers = ((b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"))
+        if asked.head.method == b"HEAD":  # its answer has no body that could end it
+            return Answer(content_type=EVENTS, headers=headers)
+        every = asked.query("every_ms")
+        every_s = int(every[:9]) / 1e3 if every.isascii() and every.isdigit() else 0.0
+        return Answer(self._stream(min(max(every_s, EVENT_EVERY_S), MAX_EVERY_S)), 200, EVENTS, headers)
 
     async def _stream(self, every_s: float) -> AsyncIterator[bytes]:
         self.watchers += 1
@@ -303,35 +290,35 @@ class ControlApi:
         finally:
             self.watchers -= 1
 
-    async def _past_page(self, request: WebRequest) -> Response:
+    async def _past_page(self, asked: Asked) -> Answer:
         """Answer with the newest page of the history that begins before `?before=`, in epoch seconds."""
         try:
-            before = float(request.query_params.get("before", "inf"))
+            before = float(asked.query("before", "inf"))
         except ValueError:
             before = inf
-        return Response(self._history.page_before(before), media_type="application/x-ndjson")
+        return Answer(self._history.page_before(before), content_type=b"application/x-ndjson")
 
-    async def _predict(self, request: WebRequest) -> Response:
+    async def _predict(self, asked: Asked) -> Answer:
         """Predict the answer to the body of a request to `?path=`, by default a chat of OpenAI's API."""
-        path = request.query_params.get("path", "/v1/chat/completions")
-        found = await self._predicted(path, await request.body())
+        path = asked.query("path", "/v1/chat/completions")
+        found = await self._predicted(path, asked.body)
         if found is None:
-            return JSONResponse({"error": f"nothing is generated at {printable(path)}"}, 400)
-        return JSONResponse(found)
+            return as_json({"error": f"nothing is generated at {printable(path)}"}, 400)
+        return as_json(found)
 
-    async def _act(self, request: WebRequest) -> Response:
-        action = request.path_params["action"]
+    async def _act(self, asked: Asked) -> Answer:
+        action = asked.name
         if action not in COMMANDS:
-            return JSONResponse({"error": f"unknown action; there are {', '.join(COMMANDS)}"}, 404)
+            return as_json({"error": f"unknown action; there are {', '.join(COMMANDS)}"}, 404)
         if action == Verb.BACKEND:
-            token = bearer_of(request.headers.get("authorization", "").encode("latin-1"))
+            token = bearer_of(asked.head.get(b"authorization") or b"")
             if (not_operator := self._access.operator_objection(token)) is not None:
-                return JSONResponse({"error": not_operator}, 401)
+                return as_json({"error": not_operator}, 401)
         try:
-            arguments = msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
-            return JSONResponse(await self._actions.run(action, arguments))
+            arguments = msgspec.json.decode(asked.body or b"{}", type=dict[str, Any])
+            return as_json(await self._actions.run(action, arguments))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             # msgspec says by the latter two what is not UTF-8, and what is nested too deeply.
-            return JSONResponse({"error": "the body is not a JSON object, or nested too deeply"}, 400)
+            return as_json({"error": "the body is not a JSON object, or nested too deeply"}, 400)
         except RefusedError as error:
-            return JSONResponse({"error": str(error)}, error.status)
+            return as_json({"error": str(error)}, error.status)

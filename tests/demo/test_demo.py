@@ -31,6 +31,7 @@ from clairvoyant_cli.demo.race import (
 )
 from clairvoyant_cli.demo.simulated_server import SimulatedServer
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.listening_socket import listen, serving
 from clairvoyant_cli.state.snapshot import (
     Counters,
     PredictionState,
@@ -203,8 +204,10 @@ async def test_a_cancelled_race_cancels_its_requests() -> None:
 async def test_the_simulated_server_answers_in_order_and_forgets_a_client_that_leaves() -> None:
     calls = [Call(Question(name, tokens)) for name, tokens in (("endless", 10**6), ("two", 2), ("three", 3))]
     lengths = {call.question.prompt: call.question.tokens for call in calls}
-    app = SimulatedServer(lengths, tokens_per_s=1000.0, slots=1, stride=1).app
-    async with serve_app(app) as url, client_for(url) as client, asyncio.TaskGroup() as group:
+    server = SimulatedServer(lengths, tokens_per_s=1000.0, slots=1, stride=1)
+    listener = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with serving(listener, server.routes, 8), client_for(url) as client, asyncio.TaskGroup() as group:
         endless, *others = [group.create_task(ask(client, call)) for call in calls]
         while not calls[0].tokens:
             await asyncio.wait([endless], timeout=0.01)

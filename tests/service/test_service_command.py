@@ -94,7 +94,7 @@ def test_install_looks_whether_the_service_came_up(
     monkeypatch.setattr(service, "LOOK_EVERY_S", service.COMES_UP_S / 2)
     found: list[list[RunningDaemon]] = [[], [], []]
     monkeypatch.setattr(service, "running_daemons", lambda: found.pop(0))
-    monkeypatch.setattr(service.time, "sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     failed = run("install", "--yes", "--", "--listen", "127.0.0.1:7118")
     assert "does not answer at http://127.0.0.1:7118; see: clairvoyant service logs" in str(failed.exception)
     found += [[RunningDaemon("http://127.0.0.1:7117", 1)], [RunningDaemon("http://127.0.0.1:7118", 2)]]

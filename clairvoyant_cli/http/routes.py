@@ -1,0 +1,98 @@
+"""Routes that are answered here, not by a server behind us: the control API, the page of `top --web`."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.heads import RequestHead, ResponseHead, reason_of
+from clairvoyant_cli.http.request import Request
+
+BODY_BYTES = 64 * 1024  # the largest body taken
+JSON = b"application/json"
+EVENTS = b"text/event-stream; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer with a whole body, or with one that is sent piece by piece."""
+
+    body: bytes | AsyncIterator[bytes] = b""
+    status: int = 200
+    content_type: bytes = JSON
+    headers: tuple[Header, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request and its body. `name` is what its path has behind that of a route that ends in a slash."""
+
+    head: RequestHead
+    body: bytes
+    name: str = ""
+
+    def query(self, name: str, default: str = "") -> str:
+        """Return a parameter of the query string; of several, the last."""
+        return dict(parse_qsl(self.head.query.decode("latin-1"), keep_blank_values=True)).get(name, default)
+
+
+Handler = Callable[[Asked], Awaitable[Answer]]
+
+
+def as_json(held: Any, status: int = 200, headers: tuple[Header, ...] = ()) -> Answer:
+    return Answer(json.dumps(held).encode(), status, JSON, headers)
+
+
+class Routes:
+    """Handlers by method and path. A path that ends in a slash takes a name behind it. HEAD is a GET."""
+
+    def __init__(self, gets: Mapping[str, Handler], posts: Mapping[str, Handler]) -> None:
+        self._handlers = {b"GET": gets, b"HEAD": gets, b"POST": posts}
+
+    async def __call__(self, request: Request) -> None:
+        """Answer one request."""
+        pieces = await request.read(BODY_BYTES)
+        await send(request, Answer(status=413) if pieces is None else await self._ask(request.head, pieces))
+
+    async def _ask(self, head: RequestHead, pieces: list[Any]) -> Answer:
+        folder, _, name = head.path.rpartition("/")
+        for path, rest in ((head.path, ""), (f"{folder}/", name)):
+            found = {method: each[path] for method, each in self._handlers.items() if path in each}
+            if head.method in found:
+                return await found[head.method](Asked(head, b"".join(pieces), rest))
+            if found:
+                return Answer(status=405, headers=((b"Allow", b", ".join(found)),))
+        return Answer(status=404)
+
+
+async def send(request: Request, answer: Answer) -> None:
+    """Send an answer; one that comes piece by piece waits while the client reads slowly."""
+    connection, fields = request.connection, [(b"Content-Type", answer.content_type), *answer.headers]
+    head = ResponseHead(answer.status, reason_of(answer.status), fields)
+    if isinstance(answer.body, bytes):
+        connection.respond(head, answer.body)
+        return
+    room = _Room()
+    connection.fed_by(room)
+    connection.send_head(head)
+    async for piece in answer.body:
+        await room.free.wait()
+        connection.send_body(piece)
+    connection.send_end([])
+
+
+class _Room:
+    """Lets a sender wait while the client reads slowly."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+        self.free.set()
+
+    def pause(self) -> None:
+        self.free.clear()
+
+    def resume(self) -> None:
+        self.free.set()

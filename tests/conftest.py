@@ -3,18 +3,25 @@
 import logging
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 # The tests run side by side, and threads of a small matrix product cost more than they save: learning from
 # an answer took four times the processor time. Read when numpy is first imported; child processes inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import httpx._transports.default
 import pytest
 from hypothesis import settings
 
 import tests.fakes.replay_dialects  # noqa: F401 - adds routes to the replay backend
 from tests.fakes.llamacpp_server import LlamaServer, llama_server
 from tests.fakes.tiny_gguf import write_tiny_model
+
+# Each client would read all certificates of the system again, which takes longer than most tests.
+transports: Any = httpx._transports.default
+transports.create_ssl_context = cache(transports.create_ssl_context)
 
 # On a busy machine an example may take any time; no test asserts how long something takes.
 settings.register_profile("patient", deadline=None)

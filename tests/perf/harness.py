@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import httptools
 import httpx
-import uvloop
 
 from profiles.percentiles import percentile
 from tests.fakes.daemon_process import DaemonProcess, daemon_process
@@ -189,5 +188,7 @@ class Upstream(asyncio.Protocol):
             server = await loop.create_server(cls, "127.0.0.1", 0, backlog=2048)
             print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
             await server.serve_forever()
+
+        import uvloop  # there is none for Windows, where tests import this module
 
         uvloop.run(serve())

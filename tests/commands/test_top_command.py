@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clairvoyant_cli.commands.top import command
-from clairvoyant_cli.demo.simulated_daemon import BACKLOG
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import encode
@@ -35,12 +34,6 @@ def test_json_is_the_state() -> None:
     result = top("--demo", "--json")
     assert result.exit_code == 0
     assert json.loads(result.output)["mode"] == "serving"
-
-
-def test_the_demo_begins_with_its_backlog() -> None:
-    state = json.loads(top("--demo", "--json").output)
-    assert len(state["queue"]) + len(state["running"]) + state["counters"]["completed"] >= BACKLOG
-    assert state["queue"]
 
 
 def test_once_is_tables_for_a_script() -> None:

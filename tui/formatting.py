@@ -161,9 +161,3 @@ def class_tone(length_class: str) -> Tone:
 def class_letter(length_class: str) -> str:
     """S, M or L; the first letter of an unknown class."""
     return length_class[:1].upper() or "?"
-
-
-def path_name(endpoint: str) -> str:
-    """The telling part of an endpoint: `/v1/chat/completions` is `chat`."""
-    parts = [part for part in endpoint.split("/") if part not in ("", "api", "v1")]
-    return parts[0] if parts else endpoint

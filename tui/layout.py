@@ -5,6 +5,7 @@ large (200x60): a picture above a column of requests and one or two of facts. Pa
 need.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from textual.geometry import Region
@@ -35,6 +36,7 @@ PRESETS = {  # what F2 to F6 show: the panels from top to bottom; the last one t
 GUTTER = 2
 PICTURES = ("timeline", "plots", "graph")  # one of them is at the top, unless the terminal is small
 _LEAST_QUEUE, _STATS, _HALF = 6, 7, 45
+_SIDE = {"gpu", "models", "stats", "log"}
 _MOST_DECK = 8  # rows that the deck takes from a short queue
 
 
@@ -46,6 +48,7 @@ class SizeHint:
     preset: str = "board"
     maximised: str = ""
     picture: str = "timeline"
+    hidden: frozenset[str] = frozenset()
     slots: int = 2
     queue: int = 99
     gpu: int = 5
@@ -79,12 +82,16 @@ def has_deck(width: int, height: int) -> bool:
 
 
 def _small(body: Region, wish: SizeHint) -> dict[str, Region]:
-    deck = 0 if body.height < 12 else 6 if body.height < 24 else 8
-    running = 0 if body.height < 9 else min(2 + max(1, wish.slots), max(3, body.height * 3 // 10))
+    shown = wish.deck if wish.deck in wish.in_deck else "timeline"
+    deck = 0 if body.height < 12 or shown in wish.hidden else 6 if body.height < 24 else 8
+    running = (
+        0
+        if body.height < 9 or "running" in wish.hidden
+        else min(2 + max(1, wish.slots), max(3, body.height * 3 // 10))
+    )
     queue = body.height - running - deck
     if deck:
         queue = min(queue, max(2 + wish.queue, queue - _MOST_DECK))
-    shown = wish.deck if wish.deck in wish.in_deck else "timeline"
     return _stack(
         body, {"running": running, "queue": queue, shown: body.height - running - queue if deck else 0}
     )
@@ -92,32 +99,42 @@ def _small(body: Region, wish: SizeHint) -> dict[str, Region]:
 
 def _middle(body: Region, wish: SizeHint) -> dict[str, Region]:
     top, body = _under_picture(body, wish, body.height // 3)
-    left, side = _columns(body, 42)
+    left, side = _columns(body, -GUTTER if wish.hidden >= _SIDE else 42)
     running = 2 + min(6, max(2, wish.slots))
     room = body.height - _STATS
     models = min(1 + wish.models, max(3, room - 1 - wish.gpu))
     heights = {"gpu": min(1 + wish.gpu, room - models), "models": models, "stats": _STATS}
     heights["log"] = body.height - sum(heights.values())
-    return top | _stack(left, _left(left.height, wish, running, recent=6)) | _stack(side, heights)
+    return (
+        top
+        | _stack(left, _left(left.height, wish, running, recent=6), wish.hidden)
+        | _stack(side, heights, wish.hidden)
+    )
 
 
 def _large(body: Region, wish: SizeHint) -> dict[str, Region]:
     top, body = _under_picture(body, wish, body.height // 2)
-    left, right = _columns(body, 2 * _HALF + GUTTER)
+    left, right = _columns(body, -GUTTER if wish.hidden >= _SIDE else 2 * _HALF + GUTTER)
     running = 2 + min(8, max(2, wish.slots))
-    boxes = top | _stack(left, _left(left.height, wish, running, recent=max(8, body.height // 4)))
+    boxes = top | _stack(
+        left, _left(left.height, wish, running, recent=max(8, body.height // 4)), wish.hidden
+    )
     models = min(1 + wish.models, 8)
-    high = min(max(_STATS, 1 + wish.gpu + models), body.height - 4)
-    first, second = _columns(Region(right.x, right.y, right.width, high), _HALF)
-    boxes |= _stack(first, {"stats": high})
-    boxes |= _stack(second, {"gpu": high - models, "models": models})
+    high = body.height if "log" in wish.hidden else min(max(_STATS, 1 + wish.gpu + models), body.height - 4)
+    first = second = Region(right.x, right.y, right.width, high)
+    if "stats" not in wish.hidden and not wish.hidden >= {"gpu", "models"}:
+        first, second = _columns(first, _HALF)
+    boxes |= _stack(first, {"stats": high}, wish.hidden)
+    boxes |= _stack(second, {"gpu": high - models, "models": models}, wish.hidden)
     low = Region(right.x, body.y + high, right.width, body.height - high)
-    return boxes | _stack(low, {"log": low.height})
+    return boxes | _stack(low, {"log": low.height}, wish.hidden)
 
 
 def _under_picture(body: Region, wish: SizeHint, most: int) -> tuple[dict[str, Region], Region]:
     """Return the picture at the top, of at most so many rows, and what is left of the body."""
     rows = most
+    if wish.picture in wish.hidden:
+        return {}, body
     if wish.picture == "timeline":  # two lines for each slot, or four with the waits
         rows = 2 + 4 * wish.slots if 2 + 4 * wish.slots <= most else min(most, 2 + 2 * wish.slots)
     return (
@@ -141,11 +158,12 @@ def _columns(box: Region, right: int) -> tuple[Region, Region]:
     return Region(box.x, box.y, left, box.height), Region(box.x + left + GUTTER, box.y, right, box.height)
 
 
-def _stack(column: Region, heights: dict[str, int]) -> dict[str, Region]:
-    """Stack panels of these heights; one without height is not shown."""
+def _stack(column: Region, heights: dict[str, int], hidden: Set[str] = frozenset()) -> dict[str, Region]:
+    """Stack panels of these heights; those without height are not shown. The last has what is left."""
     boxes, y = {}, column.y
-    for name, height in heights.items():
-        if height > 0:
-            boxes[name] = Region(column.x, y, column.width, height)
-            y += height
+    shown = {name: height for name, height in heights.items() if height > 0 and name not in hidden}
+    for name, height in shown.items():
+        rows = column.bottom - y if name == [*shown][-1] else height
+        boxes[name] = Region(column.x, y, column.width, rows)
+        y += height
     return boxes

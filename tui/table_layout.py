@@ -47,8 +47,7 @@ class Column(Generic[RowT]):
 @dataclass(frozen=True, slots=True)
 class Grid(Generic[RowT]):
     """A kind of table. `text` is what a filter looks at; `of` returns what the drawing depends on, if
-    time alone does not change it; `total` counts all rows where the daemon sends only the first; `hidden`
-    names the columns that are hidden until they are chosen.
+    time alone does not change it; `total` counts all rows where the daemon sends only the first.
     """
 
     columns: tuple[Column[RowT], ...]
@@ -57,7 +56,6 @@ class Grid(Generic[RowT]):
     text: Callable[[RowT], str] = str
     of: Callable[[ViewState], object] | None = None
     total: Callable[[ViewState], int] = lambda view: 0
-    hidden: frozenset[str] = frozenset()
 
     def select(self, rows: Sequence[RowT], sort: str, filter_by: str) -> Sequence[RowT]:
         """Return the rows that pass the filter, sorted by a column, downwards after a minus, by none if "".
@@ -73,7 +71,7 @@ class Grid(Generic[RowT]):
 
     def lines(self, view: ViewState, width: int, most: int | None = None) -> list[Line]:
         """Return the titles and the first rows."""
-        fitted = Fitted.of(self, width, view, self.hidden)
+        fitted = Fitted.of(self, width, view)
         return [fitted.heading(), *(fitted.draw(row, view) for row in self.rows(view)[:most])]
 
 

@@ -131,7 +131,7 @@ class SelfTest(Observer):
             while not test.over:
                 waits = self._obstacle(server, test)
                 said = "" if test.prover is None else f": {test.prover.done} of {test.prover.wanted} tried"
-                server.traits.self_test = f"self-test{said}, {waits or 'waits for idle'}"
+                server.traits.self_test = f"self-test{said}, {waits or 'goes on when idle'}"
                 if waits or not self._is_idle or not await self._piece_of(server, model, test):
                     break
             if test.over:

@@ -161,13 +161,13 @@ class ControlClient:
 
     def _refused(self, status: int, answer: bytes) -> ClairvoyantError:
         try:
-            message = msgspec.json.decode(answer, type=dict[str, Any])["error"]
+            why = msgspec.json.decode(answer, type=dict[str, Any])["error"]
         except (msgspec.DecodeError, ValueError, KeyError, RecursionError):
-            if status == 404:
-                message = "this is not a clairvoyant daemon; name one with --url"
-            else:
-                message = f"HTTP {status}"
-        return ClairvoyantError(f"{self.url}: {message}")
+            why = (
+                "this is not a clairvoyant daemon; name one with --url" if status == 404 else f"HTTP {status}"
+            )
+            return ClairvoyantError(f"{self.url}: {why}")
+        return ClairvoyantError(f"the daemon refused it: {why}")
 
 
 def ask_daemon(

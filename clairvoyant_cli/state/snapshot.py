@@ -370,7 +370,7 @@ class GainState:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalTurn:
-    """When a request has a slot in order of arrival, and how long it waits for it."""
+    """When a request has a slot, and how long it waits for it."""
 
     id: str
     backend: str
@@ -442,7 +442,7 @@ class SessionsState:
     @property
     def summary(self) -> str:
         """How the sessions take turns, in a sentence; "" if none is parked."""
-        every = self.turns + self.parked
+        every = max(self.turns + self.parked, len(self.listed))
         return f"{every} sessions, the cache holds {self.turns}: the others take turns" if self.parked else ""
 
 
@@ -483,6 +483,7 @@ class Snapshot:
     sessions: SessionsState = SessionsState()
     utilisation_s: float = 300.0
     in_order: tuple[ArrivalTurn, ...] = ()  # the latest, and those to come, of each slot in order of arrival
+    to_come: tuple[ArrivalTurn, ...] = ()  # as served: the rest of what runs, and what is predicted to start
 
     @property
     def slots(self) -> tuple[int, int]:

@@ -132,7 +132,7 @@ def test_self_test_proves_an_idle_server_and_records_no_request() -> None:
     assert (profile.name, profile.plan, profile.mu_short_s) == ("replay@ollama", "self-test", None)
     assert profile.decode_tokens_per_s == pytest.approx(50.0, rel=0.1)
     assert profile.prefill_tokens_per_s == pytest.approx(1000.0, rel=0.1)
-    assert "self-test: 8 of 24 tried, waits for idle" in seen
+    assert "self-test: 8 of 24 tried, goes on when idle" in seen
     assert state.counters.submitted == state.counters.passed_through == 0
     assert not state.recent
     assert not predictor.seen

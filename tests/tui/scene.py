@@ -11,6 +11,7 @@ from heapq import heapify, heapreplace
 from math import exp, log
 from random import Random
 
+from clairvoyant_cli.proxy.observing.queue_rows import to_come
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.state.snapshot import (
     ArrivalTurn,
@@ -259,7 +260,7 @@ class Stage:
 
 
 def judged(state: Snapshot) -> Snapshot:
-    return replace(state, verdict=verdict(state))
+    return replace(state, verdict=verdict(state), to_come=tuple(to_come(state)))
 
 
 # -- what an operator does to a state ---------------------------------------------------------------------

@@ -75,8 +75,8 @@ async def test_a_running_request_can_be_cancelled_and_nothing_else() -> None:
 async def test_keys_act_on_no_table_that_is_hidden_or_has_not_the_focus() -> None:
     async with bench() as it:
         await it.press("j")
-        for go in (("9",), ("9", "z"), ("3",)):
-            await it.press(*go)
+        for go in ("9", "z", "3"):
+            await it.press(go)
             for key in (*ON_REQUESTS, "space", "enter", "slash", "j", "s", "C"):
                 await it.press(key)
                 assert "this panel has no rows" in it.text
@@ -544,6 +544,24 @@ async def test_a_choice_of_panels_is_one_key_and_is_remembered(tmp_path: Path, s
             assert it.board.focused is not None
             await it.press("3")  # a panel that it lacks leads back to the board
             assert {"timeline", "running"} <= shown(it.app)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_the_key_of_a_panel_that_has_the_focus_hides_it_until_it_is_pressed_again(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    memory, keys = tmp_path / "top.json", ("3", "1")
+    async with bench(memory=memory, size=size) as it:
+        shown = {each.id for each in it.app.board.query(Panel) if each.display}
+        for key in keys:
+            await it.press(key, key)
+        await it.press("2", "2")
+    async with bench(memory=memory, size=size) as it:
+        left = {each.id for each in it.app.board.query(Panel) if each.display}
+        assert left == shown - {"timeline", "running"}
+        assert it.app.board.table is it.table
+        await it.press(*keys)
+        assert {each.id for each in it.app.board.query(Panel) if each.display} == shown
 
 
 async def test_a_narrow_pane_keeps_slots_and_queue_ids_and_tokens() -> None:

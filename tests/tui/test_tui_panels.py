@@ -205,7 +205,7 @@ def test_where_room_lacks_the_wait_stays_and_what_has_nothing_to_show_takes_none
     for width in (38, 78):
         assert {"rank", "id", "class", "why", "tokens", "eta"} <= columns_of(width)
         assert "priority" not in columns_of(width)
-    assert {"p_long", "q90", "endpoint", "bar", "client"} <= columns_of(120)
+    assert {"bar", "client"} <= columns_of(120)
     anonymous = tuple(replace(row, client="") for row in busy().queue)
     assert "client" not in columns_of(120, queue=anonymous), "names of other tables do not count"
     assert "priority" not in columns_of(120)
@@ -244,8 +244,9 @@ def test_cells_say_what_is_special_of_a_request() -> None:
     assert "refused 48s" in drawn(QUEUE, due, 38, view(queue=(due,))), "it is not cut"
     chore = replace(queued, cause="chore", age_s=340.0, tau_s=None)
     assert ["━" in drawn(QUEUE, row, 120) for row in (chore, replace(chore, tau_s=90.0))] == [False, True]
-    expected = figures.count(queued.predicted.expected_tokens)
-    assert f"½{expected}" in drawn(QUEUE, replace(queued, cuts=1, tokens=311), 120)
+    cut = replace(queued, cuts=1, tokens=311)
+    expected = figures.brief(queued.predicted.expected_tokens)
+    assert f" ½311/{expected} " in drawn(QUEUE, cut, 80, view(queue=(cut,)))
     late = replace(running, eta_s=0.2, eta_low_s=None, eta_high_s=None)  # longer than predicted
     assert "0.20s" in drawn(RUNNING, late, 76)
     assert "soon" in drawn(RUNNING, late, 76, replace(view(), drift_s=0.5))
@@ -273,6 +274,8 @@ def test_cells_say_what_is_special_of_a_request() -> None:
         SizeHint(queue=1),
         SizeHint(deck="log", slots=16, gpu=40, models=20, sessions=40),
         SizeHint(maximised="plots"),
+        *(SizeHint(hidden=frozenset((name, "log")), sessions=9) for name in PANELS if name != "queue"),
+        SizeHint(hidden=frozenset(PANELS) - {"queue"}),
         *(SizeHint(preset=name, slots=16, gpu=40, models=20, sessions=40, clients=40) for name in PRESETS),
     ],
 )
@@ -281,6 +284,14 @@ def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: SizeHint)
         boxes = [*plan(width, height, wish).values()]
         assert all(Region(0, 0, width, height).contains_region(box) for box in boxes)
         assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 60)])
+def test_a_hidden_panel_leaves_its_room_to_others(width: int, height: int) -> None:
+    for name in plan(width, height, SizeHint()).keys() - {"header", "footer", "queue"}:
+        boxes = plan(width, height, SizeHint(hidden=frozenset((name,))))
+        assert name not in boxes
+        assert sum(box.area for box in boxes.values()) >= 0.95 * width * height, name
 
 
 def test_larger_screens_show_every_panel_the_small_one_a_panel_of_the_deck() -> None:
@@ -346,7 +357,7 @@ def page_of(row: AnyRequest, **shown: Any) -> str:
         (RUNS, {"parts": PARTS}, "parts 1 |1m00, 500 tokens"),
         (ENDED, {"parts": PARTS[:1]}, "████ 1m00, 500 tokens"),
         (ENDED, {"outcome": "rejected", "status": 529, "tokens": None}, "rejected, status 529|tokens –"),
-        (ENDED, {"dispatched_by": "", "remark": "truncated"}, "never started|note truncated"),
+        (ENDED, {"dispatched_by": "", "remark": "truncated"}, "not sent to a server|note truncated"),
     ],
 )
 def test_the_page_of_a_request_says_what_is_known_of_it(

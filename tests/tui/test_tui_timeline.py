@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from clairvoyant_cli.proxy.observing.queue_rows import to_come
 from clairvoyant_cli.state.snapshot import AnswerPart, Snapshot
 from tests.tui.scene import SLOTS, TAU_S, scene
 from tui.history import History
@@ -62,7 +63,7 @@ def test_a_cut_answer_has_a_bar_for_each_part() -> None:
         AnswerPart(began_at, None, 9, "local", 0),
     )
     state = replace(state, recent=(), queue=(), running=(replace(row, parts=parts, cuts=1, eta_s=5.0),))
-    bars = timeline.as_served(seen(state))
+    bars = timeline.as_served(seen(replace(state, to_come=tuple(to_come(state)))))
     [first] = bars["local", 1]
     rest, forecast = bars["local", 0]
     assert (first.begun_at, first.ended_at, first.cut) == (began_at - 30.0, began_at - 20.0, True)

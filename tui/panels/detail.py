@@ -130,7 +130,7 @@ def _running(request: RunningRequest, view: ViewState) -> list[Line]:
 
 def _finished(request: FinishedRequest) -> list[Line]:
     error = f"predicted {count(request.predicted.expected_tokens)}" if request.tokens is not None else ""
-    sent = f"sent by {request.dispatched_by}" if request.dispatched_by else "never started"
+    sent = f"sent by {request.dispatched_by}" if request.dispatched_by else "not sent to a server"
     return [
         _fact("ended", clock(request.finished_at), "strong", f"{request.outcome}, status {request.status}"),
         _fact("tokens", count(request.tokens), "strong", error),
@@ -156,12 +156,10 @@ def _parts(parts: tuple[AnswerPart, ...], now: float) -> list[Line]:
 
 def _prediction(prediction: PredictionState) -> list[Line]:
     name, chances = prediction.length_class, (prediction.p_short, prediction.p_medium, prediction.p_long)
-    source = "by the built-in model" if prediction.source == "default" else f"by {prediction.source}"
     expected = f"~{count(prediction.expected_tokens)}"
+    source = f"by the {prediction.source} predictor" if prediction.source else ""
     lines = [
-        _fact(
-            "predicted", f"{class_letter(name)} {name}", class_tone(name), source * bool(prediction.source)
-        ),
+        _fact("predicted", f"{class_letter(name)} {name}", class_tone(name), source),
         *(
             _gauge(f"  {tone}", chance, tone).add(f" {chance:.2f}")
             for tone, chance in zip(CLASS_LETTER, chances, strict=True)

@@ -85,7 +85,7 @@ def bottleneck(view: ViewState) -> str:
     holder, slots = window[-1].holder, window[-1].slots
     others = any(row.client != holder for row in state.queue)
     if holder and slots > 1 and others and all(each.holder == holder for each in window):
-        return f"{holder} has {'both' if slots == 2 else f'all {slots}'} slots"
+        return f"{holder} has all {slots} slots"
     gpus = view.history.gpus if view.local and view.hardware_age_s < WINDOW_S else {}
     pasts = [[*past][-round(WINDOW_S) :] for past in gpus.values()]
     if not pasts or any(each.utilisation is None for past in pasts for each in past):

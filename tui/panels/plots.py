@@ -75,11 +75,12 @@ def plots(view: ViewState, width: int, height: int) -> list[Line]:
     step_s = _SPAN_S / (2 * max(1, width - AXIS))
     now = (view.now // step_s + 1) * step_s  # points move together, a dot at a time
     lines = [Line("wait by class, last 10 min  ", "faint")]
-    if tau_s:
+    classes = {each.predicted.length_class for each in view.history.finished.values()}
+    if tau_s and classes:
         lines[0].add("╌ ", "alert").add("τ", "faint")
     for at, (name, letter) in enumerate(CLASS_LETTER.items()):
         dots = Dots(width - AXIS, (height - 1) * (at + 1) // 3 - (height - 1) * at // 3)
-        for x in range(0, 2 * dots.width, 6) if tau_s and view.history.finished else ():
+        for x in range(0, 2 * dots.width, 6) if tau_s and name in classes else ():
             dots.column(x, _place(tau_s or 0.0), "alert")
         for request in view.history.finished.values():
             if request.predicted.length_class == name:

@@ -16,7 +16,6 @@ from tui.formatting import (
     duration_range,
     middle_cut,
     model_name,
-    path_name,
     rate,
     short_names,
 )
@@ -214,9 +213,14 @@ def _age_bar(row: QueuedRequest, view: ViewState, width: int) -> Line:
 
 
 def _queue_tokens(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    """The expected tokens; a sign tells an answer that was cut."""
-    sign: Sign = ("½", "accent") if row.cuts else ("~", "faint")
-    return Line(*sign).add(count(row.predicted.expected_tokens))
+    """The expected tokens; of an answer that was cut, those so far before them."""
+    if row.cuts:
+        return Line("½", "accent").add(f"{brief(row.tokens)}/{brief(row.predicted.expected_tokens)}")
+    return Line("~", "faint").add(count(row.predicted.expected_tokens))
+
+
+def _held(view: ViewState) -> Iterable[str]:
+    return ("½1.0k/1.0k" if any(row.cuts for row in _queued(view)) else "tokens",)
 
 
 def _queue_words(row: QueuedRequest) -> str:
@@ -244,22 +248,20 @@ QUEUE: Grid[QueuedRequest] = Grid(
         _CLASS,
         _LEVEL,
         words("why", 5, 8, "cause", _queued, tone=lambda cause: _CAUSE.get(cause, "soft")),
-        number("p_long", 4, 1, "predicted.p_long", "{:.2f}".format, "soft", "P(L)"),
-        Column("tokens", 6, 10, _queue_tokens, lambda r: r.predicted.expected_tokens, right=True),
-        number("q90", 6, 0, "predicted.q90_tokens", count, "faint", "≤q90"),
+        Column(
+            "tokens", 6, 10, _queue_tokens, lambda r: r.predicted.expected_tokens, right=True, holds=_held
+        ),
         Column("eta", 7, 9, starts, _start_s, "ETA", right=True, holds=_eta_holds, most=ETA_WIDE),
         number("age", 6, 7, "age_s", grows=True),
         Column("bar", 6, 3, _age_bar, title="of τ", flex=True, when=lambda s: not s.prompts),
         words("only", 4, 5, "backends", _queued, _only_on, title="only on"),
         words("priority", 3, 5, "priority", _queued, lambda n, view: f"{n:+d}" if n else "", title="pri"),
         *_models_and_clients(_queued),
-        words("endpoint", 8, 0, "endpoint", _queued, lambda text, view: path_name(text)),
         _PROMPT,
     ),
     rows=_queued,
     text=_queue_words,
     empty=_queue_empty,
-    hidden=frozenset(("p_long", "q90", "endpoint")),
     total=lambda view: view.state.waits,
 )
 
@@ -315,6 +317,10 @@ RUNNING: Grid[RunningRequest] = Grid(
 )
 
 
+def _outcome(row: FinishedRequest, view: ViewState, width: int) -> Line:
+    return Line(*OUTCOME.get(row.outcome, (row.outcome, "warn")))
+
+
 def _real_tokens(row: FinishedRequest, view: ViewState, width: int) -> Line:
     line = Line(count(row.predicted.expected_tokens), "soft").add(" → ", "faint")
     over = (row.tokens or 0) > row.predicted.q90_tokens > 0
@@ -325,13 +331,7 @@ RECENT: Grid[FinishedRequest] = Grid(
     columns=(
         Column("at", 8, 4, lambda r, s, w: Line(clock(r.finished_at), "faint"), lambda r: -r.finished_at),
         _ids(_ended),
-        Column(
-            "outcome",
-            9,
-            9,
-            lambda r, s, w: Line(*OUTCOME.get(r.outcome, (r.outcome, "warn"))),
-            lambda r: r.outcome,
-        ),
+        Column("outcome", 9, 9, _outcome, lambda r: r.outcome),
         _CLASS,
         Column("tokens", 14, 10, _real_tokens, lambda r: r.tokens or 0, "predicted→real", right=True),
         number("waited", 6, 7, "waited_s"),

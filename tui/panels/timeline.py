@@ -67,25 +67,18 @@ def timeline(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def as_served(view: ViewState) -> dict[Slot, list[Bar]]:
-    """Return the requests that ended, those that run with their predicted end, and the predicted starts."""
+    """Return the requests that ended and those that run, and what is to come."""
     state, bars = view.state, dict[Slot, list[Bar]]()
     rows: tuple[FinishedRequest | RunningRequest, ...] = (*view.history.finished.values(), *state.running)
     for row in rows:
         for slot, bar in _parts(row, state.taken_at):
             bars.setdefault(slot, []).append(bar)
-    slots = _labels(state)
-    free_at = {slot: max((bar.ended_at for bar in bars.get(slot, ())), default=0.0) for slot in slots}
-    for each in sorted(state.queue, key=lambda row: row.eta_s or 0.0):
-        able = [slot for slot in slots if not each.backends or slot[0] in each.backends]
-        if each.eta_s is None or each.expected_s is None or not able:
-            continue
-        slot = min(able, key=free_at.__getitem__)
-        begun_at = max(state.taken_at + each.eta_s, free_at[slot])
-        free_at[slot] = begun_at + each.expected_s
-        tone = class_tone(each.predicted.length_class)
-        bars.setdefault(slot, []).append(
-            Bar(begun_at, free_at[slot], tone, each.age_s + each.eta_s, known=False)
-        )
+    tones: dict[str, Tone] = {row.id: class_tone(row.predicted.length_class) for row in state.alive}
+    runs = {row.id for row in state.running}
+    for turn in state.to_come:
+        waited_s = None if turn.id in runs else turn.waited_s
+        bar = Bar(turn.begun_at, turn.ended_at, tones.get(turn.id, "faint"), waited_s, known=False)
+        bars.setdefault((turn.backend, turn.slot), []).append(bar)
     return bars
 
 
@@ -103,8 +96,6 @@ def _parts(row: FinishedRequest | RunningRequest, now: float) -> Iterator[tuple[
     if row.slot is not None:
         begun_at = parts[-1].began_at if parts else begun_at
         yield (row.backend, row.slot), Bar(begun_at, ended_at, tone, waited_s, by_tau=by_tau)
-        if isinstance(row, RunningRequest) and row.eta_s:
-            yield (row.backend, row.slot), Bar(now, now + row.eta_s, tone, known=False)
 
 
 def as_arrived(view: ViewState) -> dict[Slot, list[Bar]]:

@@ -84,7 +84,7 @@ class BoardScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(key.binding for key in KEYS if key.action),
-        *(Binding(key_of(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
+        *(Binding(key_of(name), f"turn('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
     ]
 
     def __init__(self, host: Host) -> None:
@@ -137,9 +137,7 @@ class BoardScreen(Screen[None]):
         if table is not None:
             rows, queued = table.chosen, [row for row in table.chosen if isinstance(row, QueuedRequest)]
             offers = {"rows", *["row"] * (bool(rows) and table.panel != "sessions")}
-            offers |= (
-                {"alive"} if any(isinstance(row, QueuedRequest | RunningRequest) for row in rows) else set()
-            )
+            offers |= {"alive" for row in rows if isinstance(row, QueuedRequest | RunningRequest)}
             offers |= {"queued", *["held"] * all(row.held for row in queued)} if queued else set()
         self.query_one(Footer).show(replace(view or self.host.view(), offers=frozenset(offers)))
 
@@ -190,7 +188,7 @@ class BoardScreen(Screen[None]):
         if name == "sessions" and not wish.sessions:
             self.notify("no session of an agent yet", timeout=3)
             return
-        wish = replace(wish, maximised=wish.maximised and name)
+        wish = replace(wish, maximised=wish.maximised and name, hidden=wish.hidden - {name})
         if name not in (PRESETS[wish.preset] or (name,)):
             self.action_preset("board")
             wish = self._wish
@@ -202,6 +200,16 @@ class BoardScreen(Screen[None]):
         if wish != self._wish:
             self._arrange(wish)
         self._focus(name)
+
+    def action_turn(self, name: str) -> None:
+        """Go to a panel; if it has the focus, hide it. The queue stays, and so does what a preset shows."""
+        wish, focused = self._wish, self.focused
+        goes = not isinstance(focused, Panel) or focused.panel != name or name == "queue"
+        if goes or wish.preset != "board" or wish.maximised:
+            self.action_go(name)
+        else:
+            self._arrange(replace(wish, hidden=wish.hidden | {name}))
+        self.host.remember(hidden=" ".join(sorted(self._wish.hidden)))
 
     def action_preset(self, name: str) -> None:
         """Show another choice of panels, also at the next start."""
@@ -268,10 +276,10 @@ class BoardScreen(Screen[None]):
         liked = self.host.preferences
         for table in self.query(Table):
             table.sort = liked.get(f"{table.panel}.sort", "")
-            if (hidden := liked.get(f"{table.panel}.hidden")) is not None:
-                table.hidden = set(hidden.split())
+            table.hidden = set(liked.get(f"{table.panel}.hidden", "").split())
         if liked.get("deck") in DECK:
             self._wish = replace(self._wish, deck=liked["deck"])
+        self._wish = replace(self._wish, hidden=frozenset(liked.get("hidden", "").split()) - {"queue"})
         if liked.get("preset") in PRESETS:
             self._wish = replace(self._wish, preset=liked["preset"])
 

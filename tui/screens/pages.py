@@ -20,14 +20,12 @@ _KEY_WIDTH = 7
 _COLUMNS: tuple[tuple[str, Tone, str], ...] = (
     ("#", "ink", "place by predicted start"),
     ("why", "ink", "the rule that gives its place"),
-    ("tokens", "ink", "so far / expected;  predicted → real"),
+    ("tokens", "ink", "~expected, so far/expected, predicted→real"),
     ("ETA", "ink", "when it starts or ends, four of five times"),
     ("of τ", "ink", "wait as a share of its tau"),
     ("total", "ink", "from arrival to end;  for: since its start"),
     ("TTFT", "ink", "from start to first token"),
     ("by", "ink", "τ: started by tau;  ▲: by an operator"),
-    ("P(L)", "ink", "chance of 800 tokens or more (hidden: C)"),
-    ("≤q90", "ink", "nine of ten answers are shorter (hidden)"),
 )
 _SIGNS: tuple[tuple[str, Tone, str], ...] = (
     ("S", "short", "fewer than 200 tokens expected"),
@@ -35,7 +33,7 @@ _SIGNS: tuple[tuple[str, Tone, str], ...] = (
     ("L", "long", "800 tokens or more"),
     ("τ", "alert", "past tau, or started because it was"),
     ("▲", "accent", "started because an operator moved it to the front"),
-    ("½", "accent", "its answer was preempted, and goes on"),
+    ("½", "accent", "preempted: its tokens so far / expected"),
     ("•", "accent", "marked"),
     ("▶", "accent", "decoding;  ◔ prefill  ◌ connecting  × releasing"),
 )

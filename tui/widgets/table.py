@@ -27,7 +27,7 @@ class Table(Panel):
         self.grid = grid
         self.sort = self.filter = ""
         self.marks: dict[str, Any] = {}  # rows by id, None for one that has left
-        self.hidden = set(grid.hidden)
+        self.hidden = set[str]()
         self.rows: Sequence[Any] = ()
         self._sent = 0
         self._cursor = 0

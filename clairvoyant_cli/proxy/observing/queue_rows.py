@@ -1,7 +1,7 @@
 """Builds the queue's part of the state: its rows, why each is where it is, totals; and notices a backlog."""
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -10,11 +10,12 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.scheduler.arrival_order import MAX_TURNS
 from clairvoyant_cli.scheduler.explain import Cause, Standing, Standings
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.job import Move
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.state.snapshot import MoveRecord, QueuedRequest, WaitingState
+from clairvoyant_cli.state.snapshot import ArrivalTurn, MoveRecord, QueuedRequest, Snapshot, WaitingState
 
 MAX_ROWS = 1024
 """Rows of one state, in scheduling order: the whole queue at its default limit."""
@@ -167,6 +168,25 @@ class WaitingRows:
             eta_fcfs_s=standing.start_fcfs_s,
             expected_s=job.remaining_s,
         )
+
+
+def to_come(state: Snapshot) -> Iterator[ArrivalTurn]:
+    """Yield when running requests end, and when and where the first of the queue have their slots then."""
+    now, free_at = state.taken_at, dict[tuple[str, int], float]()
+    for server in state.backends:
+        free_at |= {(server.name, slot): 0.0 for slot in range(server.slots)}
+    for run in state.running:
+        if run.slot is not None and run.eta_s:
+            free_at[run.backend, run.slot] = now + run.eta_s
+            yield ArrivalTurn(run.id, run.backend, run.slot, run.waited_s, now, now + run.eta_s)
+    for row in sorted(state.queue[:MAX_TURNS], key=lambda row: row.eta_s or 0.0):
+        able = [slot for slot in free_at if not row.backends or slot[0] in row.backends]
+        if row.eta_s is None or row.expected_s is None or not able:
+            continue
+        slot = min(able, key=free_at.__getitem__)
+        begun_at = max(now + row.eta_s, free_at[slot])
+        free_at[slot] = begun_at + row.expected_s
+        yield ArrivalTurn(row.id, *slot, row.age_s + row.eta_s, begun_at, free_at[slot])
 
 
 def _shown(prompt: str | None, rank: int) -> str | None:

@@ -16,7 +16,7 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import CLIENTS_SHOWN, EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.observing.gain import Gain
-from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Backlog, WaitingRows, moves
+from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Backlog, WaitingRows, moves, to_come
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
@@ -153,7 +153,9 @@ class SnapshotBuilder:
             displaced_policy=operation.displaced_policy,
             in_order=tuple(self._in_order(now)) if explains else (),
         )
-        return replace(state, verdict=verdict(state, stopping=operation.stopping))
+        return replace(
+            state, verdict=verdict(state, stopping=operation.stopping), to_come=tuple(to_come(state))
+        )
 
     def _in_order(self, now: float) -> Iterator[ArrivalTurn]:
         name, at = self.pool.name_of, self.stats.journal.at

@@ -57,12 +57,16 @@ class Backend:
 
     async def start(self) -> None:
         port = urlsplit(self.url).port or 0
-        self.url = await self._alive.enter_async_context(serve_app(Replay(self.engine).app, port))
+        app = Replay(self.engine, models=("replay:latest", LONG_NAME)).app
+        self.url = await self._alive.enter_async_context(serve_app(app, port))
         self.up = True
 
     async def kill(self) -> None:
         self.up = False
         await self._alive.aclose()
+
+
+LONG_NAME = "hf.co/bartowski/Qwen2.5-Coder-32B-Instruct-GGUF:Q4_K_M"
 
 
 @dataclass(eq=False)
@@ -73,6 +77,7 @@ class Visitor:
     rng: random.Random
     became: str = ""
     text: str = ""
+    model: str = "replay"
     left_s: float | None = None
     client: RawClient | None = None
     sent_s: float = 0.0
@@ -88,7 +93,7 @@ class Visitor:
 
     @property
     def raw(self) -> bytes:
-        body: dict[str, Any] = {"model": "replay", "stream": self.stream}
+        body: dict[str, Any] = {"model": self.model, "stream": self.stream}
         chat = "chat" in self.route
         body |= {"messages": [{"role": "user", "content": self.prompt}]} if chat else {"prompt": self.prompt}
         native = self.route.startswith("/api/")

@@ -101,7 +101,7 @@ def _row(line: str, row: QueuedRequest | RunningRequest, state: Snapshot) -> Ite
         known.add(duration_range(row.eta_low_s, row.eta_high_s))
     if isinstance(row, QueuedRequest):
         expected = row.predicted.expected_tokens
-        known |= {str(row.rank), f"~{count(expected)}", count(expected), count(row.tokens)}
+        known |= {str(row.rank), f"~{count(expected)}", brief(expected), brief(row.tokens)}
         known |= {f"{row.predicted.p_long:.2f}", count(row.predicted.q90_tokens), f"{row.priority:+d}"}
     else:
         so_far = f"{count(row.tokens)}/{brief(row.predicted.expected_tokens)}"

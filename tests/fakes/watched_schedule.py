@@ -15,6 +15,7 @@ from math import inf
 
 from clairvoyant_lab.replay.engine import digest
 
+from clairvoyant_cli.proxy.learning.persistence import Persistence
 from clairvoyant_cli.proxy.observing.request_stats import STATS_EVERY_S
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.state.encoding import decode, encode
@@ -65,9 +66,11 @@ class Watched(Scene[Client]):
     ends: dict[str, tuple[Exchange, RequestEnd]] = field(default_factory=dict)
     _prompts: dict[str, str] = field(default_factory=dict)
 
-    async def run(self, requests: int, rho: float, *, burst: bool = False, lost: str = "") -> None:
-        """Have clients come at a utilisation or in one burst, make trouble, and look at random moments. The
-        server `lost` fails from time to time.
+    async def run(
+        self, requests: int, rho: float, *, burst: bool = False, lost: str = "", model: str = "replay"
+    ) -> None:
+        """Have clients ask a model, at a utilisation or in one burst, make trouble, and look at random
+        moments. The server `lost` fails from time to time.
         """
         trouble = [self._operator(), *map(self._outages, self.backends.values())] if self.deeds else []
         trouble += [self._outages(self.backends[lost])] if lost else []
@@ -79,6 +82,7 @@ class Watched(Scene[Client]):
         async with asyncio.timeout(24 * 3600.0):
             for number in range(requests):
                 client = Client(number, random.Random(f"{self.rng.random()}"))
+                client.model = model
                 self.visitors[client.prompt] = client
                 visits.append(asyncio.create_task(self.comes(client)))
                 await asyncio.sleep(
@@ -295,13 +299,18 @@ async def watched(
     slots: int = 1,
     deeds: tuple[str, ...] = (),
     cuts: bool = False,
+    persistence: Persistence | None = None,
+    began_at: float = 0.0,
 ) -> AsyncIterator[Watched]:
     """Set the scene. `deeds` are the trouble, beside outages; none without any. `cuts` with proven
-    continuations.
+    continuations. `began_at` is the virtual wall clock at the start, 0 for the real one.
     """
     long = {"answer_tokens": lambda prompt, rng: 100_000, "resume_s": RESUME_S, "stride": 8}
     engines = {f"w{number}": Engine(slots, SPEED, **long) for number in range(servers)}  # type: ignore[arg-type]
-    async with scenery(engines, policy=policy, outage_grace=GRACE_S, tau=TAU_S) as (daemon, backends, _):
+    settings = {"policy": policy, "outage_grace": GRACE_S, "tau": TAU_S, "persistence": persistence}
+    async with scenery(engines, **settings) as (daemon, backends, _):
+        if began_at:
+            daemon.journal.wall = daemon.gain.clock = lambda: began_at + asyncio.get_running_loop().time()
         await asyncio.sleep(1.0)  # at 0, a time is false
         for server in daemon.pool:
             server.traits.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s

@@ -4,17 +4,23 @@ The default run looks at a few; `python -m tests.perf.perf_soak schedules` at tw
 """
 
 import asyncio
+import time
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from clairvoyant_lab.virtual_time import run_virtually
 
+from clairvoyant_cli.proxy.observing.gain import midnight_before
 from clairvoyant_cli.state.snapshot import Snapshot
+from profiles.ledger import Ledger
+from tests.fakes.chaos import LONG_NAME
 from tests.fakes.figures_on_screen import wrong_figures
 from tests.fakes.watched_schedule import DEEDS, Watched, watched
 from tests.tui.board import SIZES, Script, settled, still
+from tui.formatting import count
 
 REQUESTS, RHO = 24, 0.9
 # Two servers are no case of "fcfs": a request may wait for the better of them, which the gain counts.
@@ -23,11 +29,18 @@ WITH_TROUBLE = (("fcfs", 1, 1), ("fcfs", 1, 2), ("sjf", 2, 1), ("boost", 1, 2))
 
 
 def seen(
-    policy: str, seed: int, requests: int = REQUESTS, *, burst: bool = False, lost: str = "", **how: object
+    policy: str,
+    seed: int,
+    requests: int = REQUESTS,
+    *,
+    burst: bool = False,
+    lost: str = "",
+    model: str = "replay",
+    **how: object,
 ) -> Watched:
     async def run() -> Watched:
         async with watched(policy, seed, **how) as schedule:  # type: ignore[arg-type]
-            await schedule.run(requests, RHO, burst=burst, lost=lost)
+            await schedule.run(requests, RHO, burst=burst, lost=lost, model=model)
         return schedule
 
     schedule = run_virtually(run())
@@ -103,6 +116,46 @@ async def test_every_figure_on_screen_is_the_states(size: tuple[int, int]) -> No
 def seen_in_trouble() -> list[Snapshot]:
     """States of a schedule with two servers, outages, pauses and clients that leave."""
     return seen("boost", 3, servers=2, slots=2, deeds=DEEDS).looks
+
+
+@pytest.mark.parametrize("size", [(40, 24), *SIZES], ids=lambda size: "x".join(map(str, size)))
+async def test_ids_and_tokens_stay_beside_long_names(size: tuple[int, int]) -> None:
+    looks = await asyncio.to_thread(seen_with_long_names)
+    app = still(Script())
+    async with app.run_test(size=size) as pilot:
+        for look in looks[:: max(1, len(looks) // 8)]:
+            app.take(look)
+            text = await settled(app, pilot)
+            assert size not in SIZES or not [*wrong_figures(text, look)], text
+            for row in look.queue[:2]:
+                [line] = [line for line in text.split("\n") if f" {row.id} " in line]
+                assert f"~{count(row.predicted.expected_tokens)} " in line
+
+
+@cache
+def seen_with_long_names() -> list[Snapshot]:
+    """States of a burst for a model with a long name."""
+    looks = seen("boost", 2, slots=2, burst=True, model=LONG_NAME).looks
+    assert {row.model for look in looks for row in look.alive} == {LONG_NAME}
+    return looks
+
+
+def test_after_a_restart_the_gain_goes_on_from_what_was_gained_before(tmp_path: Path) -> None:
+    """Each answer counts once, and never with another sign than that of the clients' times."""
+    saved_s = 0.0
+    for run in (1, 2):
+        ledger = Ledger(tmp_path / "db.sqlite")
+        schedule = seen(
+            "boost", run, persistence=ledger, began_at=midnight_before(time.time()) + 3600.0 * run
+        )
+        ledger.close()
+        for at_s, look in zip(schedule.looked_s, schedule.looks, strict=True):
+            then_s = saved_s + schedule.saved_s(at_s)
+            if look.gain.settled and abs(look.gain.saved_today_s) > 1.0:
+                assert look.gain.saved_today_s * then_s > 0.0
+        saved_s += schedule.saved_s()
+        assert schedule.gain.answers_today == run * REQUESTS
+        assert schedule.gain.saved_today_s == pytest.approx(saved_s, abs=0.05)
 
 
 async def test_wrong_figures_are_found() -> None:

@@ -20,6 +20,7 @@ from clairvoyant_cli.scheduler.job import Job
 
 SPAN_S = 600.0  # an hour would take a fifth of a minute
 RECORDED_EVERY_S = 15.0
+TICK_S = 0.1
 
 
 class Burst(NamedTuple):
@@ -66,6 +67,8 @@ class PlayedHistory:
                 heappush(ends, (self._ends_s(dispatcher.live[job_id]), job_id))
             if at_s >= recorded_s + RECORDED_EVERY_S:
                 recorded_s = at_s
+                for job_id in dispatcher.scheduler.running:
+                    self._goes_on(dispatcher.live[job_id])
                 daemon.recorder.history.record(daemon.snapshots.snapshot(RECORDED_ROWS, explains=False))
         self._at_s = None
         daemon.learn_queue.clear()
@@ -75,7 +78,7 @@ class PlayedHistory:
         server, prompt, now = daemon.pool.first, question.prompt, self.clock()
         route = server.adapter.route_of(b"POST", "/api/chat")
         if prompt not in self._parsed:
-            body = {"model": MODEL, "messages": [{"role": "user", "content": prompt}], "stream": False}
+            body = {"model": MODEL, "messages": [{"role": "user", "content": prompt}], "stream": True}
             self._parsed[prompt] = await parse_request([msgspec.json.encode(body)], route, server.adapter)
         parsed = copy(self._parsed[prompt])
         prediction = daemon.admission.factory.predict(parsed)
@@ -96,18 +99,26 @@ class PlayedHistory:
         """Note that a request has begun; return when it ends."""
         attempt, question = exchange.attempt, self._asked[exchange.id]
         assert attempt is not None  # noqa: S101 - it is running
-        exchange.phase = Phase.PREFILL
         read_s = len(question.prompt) / CHARACTERS_A_TOKEN / (self._tokens_per_s * PREFILL_PER_DECODE)
         attempt.first_byte_s = attempt.granted_s + read_s
         decode_s = question.tokens / self._tokens_per_s
         attempt.totals = Totals(question.tokens, decode_s=decode_s, prefill_s=read_s, complete=True)
         return attempt.first_byte_s + decode_s
 
+    def _goes_on(self, exchange: Exchange) -> None:
+        attempt, now = exchange.attempt, self.clock()
+        if attempt is not None and attempt.first_byte_s is not None:
+            exchange.phase = Phase.PREFILL if now < attempt.first_byte_s else Phase.DECODING
+            attempt.cut_tokens = max(0, round((now - attempt.first_byte_s) * self._tokens_per_s))
+
     async def answer(self, daemon: Daemon, exchange: Exchange) -> None:
         """Answer what the history has left, once it has its slot."""
         try:
             await exchange.granted
-            await asyncio.sleep(self._ends_s(exchange) - self.clock())
+            ends_s = self._ends_s(exchange)
+            while (left_s := ends_s - self.clock()) > 0:
+                self._goes_on(exchange)
+                await asyncio.sleep(min(left_s, TICK_S))
             daemon.dispatcher.end(exchange, Outcome.COMPLETED, 200)
         except (OperatorCancelledError, asyncio.CancelledError):
             daemon.dispatcher.end(exchange, Outcome.OPERATOR_CANCELLED, 499)

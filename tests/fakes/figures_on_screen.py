@@ -106,7 +106,13 @@ def _row(line: str, row: QueuedRequest | RunningRequest, state: Snapshot) -> Ite
     else:
         so_far = f"{count(row.tokens)}/{brief(row.predicted.expected_tokens)}"
         rate = row.tokens_per_s or 0.0
-        known |= {str(row.slot), so_far, f"~{so_far}", f"{rate:.1f}", count(rate)}
+        known |= {
+            str(row.slot),
+            so_far,
+            f"~{brief(row.tokens)}/{brief(row.predicted.expected_tokens)}",
+            f"{rate:.1f}",
+            count(rate),
+        }
     for figure in FIGURE.findall(text):
         if figure not in known:
             yield f"{figure} of {row.id} is none of {sorted(known)}: {line.strip()!r}"

@@ -9,8 +9,9 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.proxy.observing.gain import midnight_after, midnight_before
+from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_after, midnight_before
 from clairvoyant_cli.state.snapshot import GainState, Snapshot
+from predictor.record import LengthClass
 from tests.fakes.raw_http import post
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.serving import asked, replaying, serving, until
@@ -100,3 +101,18 @@ def test_a_day_on_which_the_clocks_change_is_shorter_or_longer(
         found_s = midnight_after(noon) - midnight_before(noon)
     time.tzset()
     assert found_s == day_s
+
+
+def test_a_sum_of_many_answers_is_not_doubted_again_for_some_that_are_not_compared_yet() -> None:
+    at = midnight_before(time.time()) + HOUR_S
+    gain = Gain(lambda: at)
+
+    def settled(answers: int, behind: int) -> bool:
+        for _ in range(answers):
+            gain.enter(LengthClass.SHORT, Waits(at, 1.0, 1.0))
+        return gain.state(behind).settled
+
+    assert [settled(10, 0), settled(0, 4), settled(190, 30)] == [True, False, False]
+    assert [settled(0, 20), settled(0, 60), settled(0, 120), settled(0, 60)] == [True, True, False, False]
+    at += 24 * HOUR_S
+    assert [settled(10, 0), settled(0, 4)] == [True, False]

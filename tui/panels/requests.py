@@ -279,7 +279,8 @@ def _progress(row: RunningRequest, view: ViewState, width: int) -> Line:
 
 def _tokens(row: RunningRequest, view: ViewState, width: int) -> Line:
     over = row.tokens > row.predicted.q90_tokens > 0
-    line = Line("~" * row.estimated, "faint").add(count(row.tokens), "warn" if over else "strong")
+    so_far = brief(row.tokens) if row.estimated else count(row.tokens)
+    line = Line("~" * row.estimated, "faint").add(so_far, "warn" if over else "strong")
     return line.add("/", "faint").add(brief(row.predicted.expected_tokens), "soft")
 
 
@@ -295,13 +296,13 @@ def _running_empty(view: ViewState) -> str:
 
 RUNNING: Grid[RunningRequest] = Grid(
     columns=(
-        number("slot", 4, 4, "slot", count, "faint"),
+        number("slot", 4, 6, "slot", count, "faint"),
         Column("state", 2, 8, _state_mark, title=" ", right=True),
         _ids(_runs),
         _CLASS,
         _LEVEL,
         Column("tokens", 10, 10, _tokens, lambda r: r.tokens, right=True),
-        Column("progress", 8, 4, _progress, title=" ", flex=True),
+        Column("progress", 8, 6, _progress, title=" ", flex=True),
         Column("eta", 7, 9, ends, _start_s, "ETA", right=True, most=ETA_WIDE),
         number("rate", 5, 3, "tokens_per_s", rate, title="tok/s"),
         number("elapsed", 5, 3, "elapsed_s", tone="soft", title="for", grows=True),

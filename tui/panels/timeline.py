@@ -155,7 +155,7 @@ def _axis(past: int, width: int, step_s: float, tick_s: float) -> Line:
     for number in range(1 - _TICKS, 2 * _TICKS):
         text = f"{'−' if number < 0 else '+'}{duration(abs(number) * tick_s)}" if number else "now"
         x = past + round(number * tick_s / step_s)
-        if x >= line.width + 1 and x + len(text) <= width:
+        if x > line.width and x + len(text) <= (width if number >= 0 else past - 1):
             line.pad(x).add(text, "faint" if number else "soft")
     return line
 

@@ -16,8 +16,10 @@ from predictor.record import LengthClass
 
 WINDOW_S = 3600.0
 MINUTES = 60
-UNSETTLED = 0.1
-"""While more than this share of today's answers is not compared, their sum may change its sign."""
+UNSETTLED, UNSETTLED_AGAIN, MANY = 0.1, 0.3, 100
+"""While more than this share of today's answers is not compared, their sum may change its sign. Once it was
+settled for many answers, it takes more of them.
+"""
 MAX_PAIRS = 2000
 """Pairs of each class that are looked at; of more in an hour, the newest."""
 
@@ -101,7 +103,8 @@ class Gain:
         for pairs in self._by_class.values():
             while pairs and not now - WINDOW_S <= pairs[0].at <= now:
                 pairs.popleft()
-        short = self._by_class[LengthClass.SHORT]
+        short, last = self._by_class[LengthClass.SHORT], self._state[1]
+        doubt = UNSETTLED_AGAIN if last.settled and last.answers_today >= MANY else UNSETTLED
         self.by_class = self._waits(attrgetter("waited_s")), self._waits(attrgetter("in_order_s"))
         return GainState(
             short_s=self.by_class[0][0].wait.p50,
@@ -110,7 +113,7 @@ class Gain:
             estimated_today=self._estimated,
             spared_tokens_today=self._spared_tokens,
             behind=behind,
-            settled=behind <= UNSETTLED * (self._answers + behind),
+            settled=behind <= doubt * (self._answers + behind),
             waited_today_s=self._waited_s,
             minutes=_by_minute(short, now) if short else (),
         )
@@ -126,7 +129,7 @@ class Gain:
         if now >= self._until or now < self._until - LONGEST_DAY_S:
             self._answers = self._estimated = 0
             self._saved_s = self._waited_s = self._spared_tokens = 0.0
-            self._until = midnight_after(now)
+            self._until, self._state = midnight_after(now), (float("-inf"), GainState())
 
 
 def _by_minute(pairs: Iterable[Waits], now: float) -> tuple[tuple[float, float] | None, ...]:

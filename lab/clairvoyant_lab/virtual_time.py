@@ -47,6 +47,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._thread_is_done)
         return future
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - asyncio's
+        """Wait for the threads, as long as they take: the clock would run out before them."""
+        self._in_threads += 1
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self._in_threads -= 1
+
     def _thread_is_done(self, _: asyncio.Future[Any]) -> None:
         self._in_threads -= 1
 

@@ -18,7 +18,7 @@ from clairvoyant_cli.proxy.observing.snapshots import RECORDED_ROWS
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange, OperatorCancelledError, Outcome, Phase
 from clairvoyant_cli.scheduler.job import Job
 
-SPAN_S = 600.0  # an hour would take a fifth of a minute
+SPAN_S = 600.0  # some thousand requests: an hour of them would take seconds
 RECORDED_EVERY_S = 15.0
 TICK_S = 0.1
 

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 from typing import Any
+
+import httpx
 
 import predictor
 from clairvoyant_cli.backends.chat_probe import client_for
@@ -16,6 +18,8 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.demo.played_history import Burst, PlayedHistory
 from clairvoyant_cli.demo.questions import Call, Question, ask, load_questions
 from clairvoyant_cli.demo.simulated_server import SimulatedServer
+from clairvoyant_cli.proxy.access.programs import Program as NamedProgram
+from clairvoyant_cli.proxy.access.programs import Programs
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.listening_socket import listen, serving
@@ -55,6 +59,7 @@ async def simulated_daemon(
     stride: int = 1,
     *,
     clock: Callable[[], float] = time.monotonic,
+    programs: Programs | None = None,
     **settings: Any,
 ) -> AsyncIterator[Daemon]:
     """Run a daemon before a simulated backend that answers `questions` with their lengths."""
@@ -65,7 +70,7 @@ async def simulated_daemon(
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with serving(listener, server.routes, MAX_CONNECTIONS):
         config = ServeConfig(slots=slots, backend=url, listen="127.0.0.1:0", show_prompts=True, **settings)
-        async with running_daemon(config, predictor.load(), clock=clock) as daemon:
+        async with running_daemon(config, predictor.load(), clock=clock, programs=programs) as daemon:
             yield daemon
 
 
@@ -75,9 +80,12 @@ async def asked_daemon(seed: int = 0) -> AsyncIterator[Daemon]:
     pools = load_questions()
     questions = [question for pool in pools.values() for question in pool]
     history, bursts = PlayedHistory(TOKENS_PER_S), _bursts(pools, Random(seed))  # noqa: S311 - a demo, not a secret
-    async with simulated_daemon(questions, TOKENS_PER_S, SLOTS, STRIDE, clock=history.clock) as daemon:
+    ports = dict[int, NamedProgram]()  # who connects from them
+    programs = Programs(lambda wanted: {ends: ports[ends[0][1]] for ends in wanted if ends[0][1] in ports})
+    how: dict[str, Any] = {"clock": history.clock, "programs": programs}
+    async with simulated_daemon(questions, TOKENS_PER_S, SLOTS, STRIDE, **how) as daemon:
         await history.play(daemon, bursts)
-        asking = asyncio.create_task(_keep_asking(daemon, history, bursts))
+        asking = asyncio.create_task(_keep_asking(daemon, history, bursts, ports))
         try:
             yield daemon
         finally:
@@ -102,14 +110,27 @@ def _bursts(pools: dict[LengthClass, list[Question]], rng: Random) -> Iterator[B
         )
 
 
-async def _keep_asking(daemon: Daemon, history: PlayedHistory, bursts: Iterator[Burst]) -> None:
-    """Ask until cancelled, and answer what is left of the history."""
+async def _keep_asking(
+    daemon: Daemon, history: PlayedHistory, bursts: Iterator[Burst], ports: dict[int, NamedProgram]
+) -> None:
+    """Ask until cancelled, and answer what is left of the history. Note the `ports` of each program."""
+
+    def as_program(name: str) -> Callable[[httpx.Request], Awaitable[None]]:
+        async def connected(event: str, info: dict[str, Any]) -> None:
+            if event == "connection.connect_tcp.complete":
+                ports[info["return_value"].get_extra_info("client_addr")[1]] = NamedProgram(name)
+
+        async def hook(request: httpx.Request) -> None:
+            request.extensions["trace"] = connected
+
+        return hook
+
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         clients = {
             each.name: await stack.enter_async_context(client_for(daemon.base_url)) for each in PROGRAMS
         }
         for name, client in clients.items():
-            client.headers["X-Clairvoyant-Client"] = name
+            client.event_hooks = {"request": [as_program(name)]}
         for exchange in daemon.dispatcher.live.values():
             exchange.task = group.create_task(history.answer(daemon, exchange))
         for gap_s, name, questions in bursts:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 from clairvoyant_cli.demo.played_history import SPAN_S
-from clairvoyant_cli.demo.simulated_daemon import asked_daemon
+from clairvoyant_cli.demo.simulated_daemon import PROGRAMS, asked_daemon
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.snapshot import MAX_RECENT, Snapshot
 from clairvoyant_cli.state.source import DaemonSource
@@ -35,3 +35,7 @@ async def test_the_demo_begins_with_a_history_and_serves_on() -> None:
                 break
         assert ended.pop(last.id) == "operator_cancelled"
         assert {*ended.values()} == {"completed"}
+        async for state in states(source):
+            if not all(row.id.startswith("demo-") for row in state.recent):
+                break
+        assert {each.name for each in state.clients} == {each.name for each in PROGRAMS}

@@ -117,7 +117,6 @@ class UpstreamConnection(asyncio.Protocol):
             self.close()
         elif asyncio.get_running_loop().time() - self._half_closed_s >= IN_FLIGHT_S:
             # The server has not noticed, as Python's http.server, which does when a write fails.
-            self._pool.ignores_half_close = True
             self._reset()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -210,15 +209,14 @@ class UpstreamConnection(asyncio.Protocol):
     async def hang_up(self, patience_s: float) -> bool:
         """Abandon the answer and wait until the backend has noticed; False on a timeout. Half-closing first
         makes most servers close their own half when their handler ends: the only sign that the work has
-        stopped. One that writes on after it gets a reset, and from then on nothing else.
+        stopped. One that writes on after it gets a reset. It is half-closed next time, too: an unstreamed
+        answer is not stopped by a reset, and its slot is free when it is written.
         """
         self.let_go()
         transport = self._transport
         if transport is None:
             return True
-        if self._pool.ignores_half_close:
-            self._reset()
-        elif transport.can_write_eof():
+        if transport.can_write_eof():
             self._half_closed_s = asyncio.get_running_loop().time()
             with suppress(OSError, RuntimeError):
                 transport.write_eof()
@@ -327,7 +325,6 @@ class Upstream:
         self._spare_ends: asyncio.TimerHandle | None = None
         self._opening_spare = False
         self._spawn: Spawn | None = None
-        self.ignores_half_close = False  # it was seen to write on after one
 
     def __repr__(self) -> str:
         spare = "" if self._spare is None else ", a spare"

@@ -233,9 +233,10 @@ async def test_a_stored_response_is_asked_for_where_it_is_stored(stream: bool) -
             # The model is one of the other server's: the id decides.
             other = {"model": "v", "input": "x", "previous_response_id": stored, "stream": stream}
             assert by(await ask(daemon, post("/v1/responses", json.dumps(other).encode()))) == holder
-            for method in ("GET", "DELETE"):
-                assert by(await ask(daemon, get(f"/v1/responses/{stored}", method=method))) == holder
-            assert by(await ask(daemon, post(f"/v1/responses/{stored}/cancel", b""))) == holder
+            for under in ("/v1/responses", "/responses"):
+                for method in ("GET", "DELETE"):
+                    assert by(await ask(daemon, get(f"{under}/{stored}", method=method))) == holder
+                assert by(await ask(daemon, post(f"{under}/{stored}/cancel", b""))) == holder
 
 
 async def test_a_response_whose_server_is_away_is_not_asked_for_elsewhere() -> None:

@@ -41,7 +41,7 @@ LIST_TIMEOUT_S = 5.0  # a server that takes longer is left out of a list
 NAMING_BYTES = 64 * 1024  # of a body that names a model
 
 ONE_MODEL = "/v1/models/"  # what follows is the name of the model that is asked about
-ONE_RESPONSE = "/v1/responses/"  # what follows is the id of a stored response
+ONE_RESPONSE = "/responses/"  # what follows is the id of a stored response
 READING = (b"GET", b"HEAD", b"OPTIONS")
 
 RESPONSES = ("/v1/responses", "/responses")
@@ -93,10 +93,10 @@ class Passthrough:
             return found or Refusal(400, f"clairvoyant: no server is called {name}; see: clairvoyant status")
         if len(pool) == 1:
             return pool.first
-        if path.startswith(ONE_RESPONSE):
-            holder = pool.holder_of(path[len(ONE_RESPONSE) :].partition("/")[0])
-            if holder is not None:
-                return holder
+        before, _, response = path.partition(ONE_RESPONSE)
+        holder = pool.holder_of(response.partition("/")[0]) if before in ("", "/v1") else None
+        if holder is not None:
+            return holder
         model = model or await self._model_in(request, path)
         return _one_that_is_there(pool.able(speakers_of(path), model))
 

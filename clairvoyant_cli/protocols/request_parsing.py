@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece, Request
+from clairvoyant_cli.protocols import sound
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, read_conversation
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
@@ -66,10 +67,8 @@ MOST_TOOLS = 1024  # of which each is looked at
 OF_CLIENTS = ("", "function", "custom", "local_shell", "apply_patch")
 """Types of tools that clients run. All others, such as `mcp`, are run by the server, maybe with effects."""
 
-AMOUNT_BYTES = 64 * 1024  # of each of the first pieces of a body, in which its format is looked for
 IMAGE_SIZE = re.compile(rb'"size"[\s:]*"([1-9][0-9]{1,4})x([1-9][0-9]{1,4})"')
 IMAGE_COUNT = re.compile(rb'"n"[\s:]*([1-9][0-9]?)\b')
-SOUNDS = {"wav": b"RIFF", "flac": b"fLaC", "ogg": b"OggS", "mp3": b"ID3"}
 
 SERVICE_TIERS = {"priority": -1, "flex": 1}
 
@@ -149,18 +148,18 @@ def _unknown(route: Route, client: str) -> ParsedRequest:
 
 
 def _amount(pieces: Sequence[Piece], path: str) -> tuple[str, float]:
-    """Return how much a request for sound or images asks for, and what is counted: pixels, or bytes of its
-    body. Bytes of a coded recording are as long as its coding says.
+    """Return how much a request for sound or images asks for, and what is counted: pixels, seconds, or bytes
+    of its body.
     """
-    size, start = sum(map(len, pieces)), b"".join(bytes(piece[:AMOUNT_BYTES]) for piece in pieces[:8])
-    if "/images/" in path:
-        pixels, count = IMAGE_SIZE.search(start), IMAGE_COUNT.search(start)
-        images = 1.0 if count is None else float(count[1])
-        if pixels is None:
-            return f"{path} images", images
-        return f"{path} pixels", images * int(pixels[1]) * int(pixels[2])
-    coding = next((name for name, mark in SOUNDS.items() if mark in start), "")
-    return f"{path} {coding}", float(size)
+    if "/images/" not in path:
+        counted, amount = sound.length_of(pieces)
+        return f"{path} {counted}", amount
+    start = sound.start_of(pieces)
+    pixels, count = IMAGE_SIZE.search(start), IMAGE_COUNT.search(start)
+    images = 1.0 if count is None else float(count[1])
+    if pixels is None:
+        return f"{path} images", images
+    return f"{path} pixels", images * int(pixels[1]) * int(pixels[2])
 
 
 def _too_long(pieces: Sequence[Piece], route: Route, client: str, *, whole: bool) -> ParsedRequest:

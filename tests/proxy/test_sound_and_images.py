@@ -1,17 +1,88 @@
 """Requests for sound and images are ordered by what earlier ones took."""
 
 import asyncio
+import io
+import random
+import statistics
+import struct
+import wave
+from itertools import pairwise
 
 import pytest
+from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.adapters import OTHER
 from clairvoyant_cli.protocols.request_parsing import parse_request
 from clairvoyant_cli.protocols.routes import ROUTES
-from tests.fakes.raw_http import post
+from tests.fakes.raw_http import RawClient, post, read_message
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import asked, serving
 
 SOUND, IMAGE = "/v1/audio/transcriptions", "/v1/images/generations"
+
+
+def form(sound: bytes) -> bytes:
+    """Return a form as clients send it: fields of text, and a file."""
+    return b"\r\n".join(
+        (
+            b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n--b',
+            b'Content-Disposition: form-data; name="file"; filename="a"\r\n',
+            sound,
+            b"--b--\r\n",
+        )
+    )
+
+
+def wav(seconds: float, hz: int = 16_000) -> bytes:
+    written = io.BytesIO()
+    with wave.open(written, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(hz)
+        file.writeframes(bytes(2 * round(seconds * hz)))
+    return written.getvalue()
+
+
+def ogg_page(samples: int, packet: bytes) -> bytes:
+    return b"OggS\0\0" + struct.pack("<qIIIB", samples, 1, 0, 0, 1) + bytes([len(packet)]) + packet
+
+
+FLAC = b"fLaC\0\0\0\x22" + bytes(10) + struct.pack(">Q", 44_100 << 44 | 441_000) + bytes(16 + 5000)
+VORBIS = (
+    ogg_page(0, b"\x01vorbis" + struct.pack("<IBI", 0, 1, 8_000)) + bytes(5000) + ogg_page(80_000, bytes(90))
+)
+OPUS = ogg_page(0, b"OpusHead" + bytes(11)) + bytes(5000) + ogg_page(480_000, bytes(90))
+MP3 = b"\xff\xfb\x90\x00" + bytes(159_996)  # MPEG 1, 128 kbit/s, 44.1 kHz
+MP3_OF_SPEECH = b"\xff\xf3\x40\xc0" + bytes(39_996)  # MPEG 2, 32 kbit/s, 22.05 kHz
+MP3_TAGGED = b"ID3\4\0\0\0\0\1\0" + bytes(128) + MP3
+MP3_VARYING = b"\xff\xfb\x90\x00" + bytes(32) + b"Xing\0\0\0\1" + struct.pack(">I", 383) + bytes(50_000)
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [wav(10.0), wav(10.0, 44_100), FLAC, VORBIS, OPUS, MP3, MP3_OF_SPEECH, MP3_TAGGED, MP3_VARYING],
+    ids=["wav", "wav-44", "flac", "vorbis", "opus", "mp3", "mp3-22", "mp3-id3", "mp3-vbr"],
+)
+@pytest.mark.parametrize("pieces", [1, 3])
+async def test_the_length_of_a_recording_is_read_from_its_header(sound: bytes, pieces: int) -> None:
+    body = form(sound)
+    ends = [len(body) * n // pieces for n in range(pieces + 1)]
+    parsed = await parse_request([body[a:b] for a, b in pairwise(ends)], ROUTES[SOUND], OTHER)
+    assert parsed.amount_kind == f"{SOUND} seconds"
+    assert parsed.amount == pytest.approx(10.0, rel=0.01)
+
+
+PICTURE = b"ID3\4\0\0\0\4\0\0" + bytes(80_000)
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [PICTURE, b"RIFF....WAVE", b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xfb\xf0\x0c", FLAC[:60], b""],
+)
+async def test_of_a_recording_without_a_whole_header_the_bytes_count(sound: bytes) -> None:
+    body = form(sound)
+    parsed = await parse_request([body], ROUTES[SOUND], OTHER)
+    assert (parsed.amount_kind != f"{SOUND} seconds", parsed.amount) == (True, len(body))
 
 
 @pytest.mark.parametrize(
@@ -51,3 +122,38 @@ async def test_the_shorter_recording_goes_first_once_one_was_timed() -> None:
             for client in clients:
                 assert (await client.response(b"POST")).status == 200
     assert order == [1000, 5000, 800, 8000]
+
+
+def test_transcriptions_in_order_of_their_length_wait_far_less_than_in_order_of_arrival() -> None:
+    """Before a server with the times of whisper.cpp, which works on windows of 30 s, whole or not."""
+    luck = random.Random(7)
+    lengths = [luck.lognormvariate(4.0, 1.2) for _ in range(40)]  # from voice notes to meetings, in seconds
+    bodies = [form(wav(seconds, luck.choice((100, 200, 400)))) for seconds in lengths]
+    takes_s = {len(body): 2.0 * -(-seconds // 30) for body, seconds in zip(bodies, lengths, strict=True)}
+    assert len(takes_s) == len(bodies)
+
+    async def script(it: Conversation) -> None:
+        await asyncio.sleep(takes_s[len((await it.request()).body)])
+        it.send(answer())
+
+    async def median_s(policy: str) -> float:
+        now = asyncio.get_running_loop().time
+        sojourns = list[float]()
+
+        async def ask(client: RawClient, begun_s: float) -> None:
+            assert (await read_message(client.reader, method=b"POST")).status == 200
+            sojourns.append(now() - begun_s)
+
+        async with (
+            scripted(script) as upstream,
+            serving(upstream.base_url, policy=policy, clock=now) as daemon,
+        ):
+            async with asked(daemon, post(SOUND, bodies[0])) as (first,):
+                await ask(first, now())
+            sojourns.clear()
+            async with asked(daemon, *(post(SOUND, body) for body in bodies)) as clients:
+                await asyncio.gather(*(ask(client, now()) for client in clients))
+        return statistics.median(sojourns)
+
+    in_order, shortest_first = (run_virtually(median_s(policy)) for policy in ("fcfs", "boost"))
+    assert shortest_first <= 0.4 * in_order

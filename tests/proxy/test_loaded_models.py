@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +13,8 @@ from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange, Phase
-from clairvoyant_cli.proxy.servers.server import ASSUMED_LOAD_S, MAX_AFFINITIES, LoadedModels
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import ASSUMED_LOAD_S, MAX_AFFINITIES, LoadedModels, Server
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -103,6 +106,24 @@ def test_a_model_is_one_however_it_is_written(name: str) -> None:
     assert affinity(ParsedRequest(name, affinity=f"{name} num_ctx=9")) == "m:latest num_ctx=9"
     assert affinity(ParsedRequest("", affinity="")) == ""
     assert full_name("host:5000/me/m") == "host:5000/me/m:latest"
+
+
+@pytest.mark.parametrize("first", ["ollama", "router"])
+def test_ollama_and_a_router_have_one_name_for_a_model(first: str) -> None:
+    queue = Scheduler(POLICIES[DEFAULT_POLICY], servers={"ollama": 1, "router": 1})
+    names: dict[str, dict[str, str]] = {"ollama": {}, "router": {"fast": "Qwen"}}
+    pool = ServerPool(queue)
+    for each in sorted(names, key=lambda name: name != first):
+        known_as = partial(lambda of, model: of.get(model, model), names[each])
+        loaded = LoadedModels(queue, each, known_as)
+        loaded.listed({"ollama": ["llama3:latest"], "router": ["Qwen", "gpt"]}[each], [])
+        lists = {"ollama": ["llama3"], "router": ["Qwen", "gpt", "fast"]}[each].__contains__
+        pool.servers[each] = cast(Server, SimpleNamespace(loaded=loaded, lists=lists))
+    for model, holder in (("llama3", "ollama"), ("Qwen", "router"), ("fast", "router"), ("gpt", "router")):
+        affinity = pool.affinity_of(ParsedRequest(model, affinity=model))
+        assert queue.residency.price_s(holder, affinity) == 0
+        other = "ollama" if holder == "router" else "router"
+        assert queue.residency.price_s(other, affinity) == ASSUMED_LOAD_S
 
 
 def test_the_price_used_longest_ago_is_forgotten_when_there_are_too_many() -> None:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from clairvoyant_lab.replay import app
+from clairvoyant_lab.replay.dialects import Answer
 from clairvoyant_lab.replay.kv_cache import KvCache
 from clairvoyant_lab.virtual_time import run_virtually
 
@@ -123,3 +125,20 @@ def test_each_session_is_shown_with_its_state_and_for_how_long() -> None:
     assert held.sessions.saved_s == pytest.approx((s1.saved_s or 0.0) + (s2.saved_s or 0.0))
     assert states(rested) == {"s1": "resting", "s2": "resting"}
     assert gone.sessions.listed == ()
+
+
+def test_a_server_that_reports_no_cached_tokens_is_not_believed_if_it_was_too_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "Answer", lambda *told: Answer(*told[:-1], 0))
+
+    async def scene() -> Snapshot:
+        async with small_cache() as (daemon, one, _):
+            for number in (1, 2, 3):
+                assert (await one.ask(turn("anna", number))).status == 200
+            return daemon.snapshot()
+
+    state = run_virtually(scene())
+    (session,) = state.sessions.listed
+    assert session.cached_tokens > session.read_tokens
+    assert state.backends[0].prefill_tokens_per_s == pytest.approx(READ_TOKENS_PER_S, rel=0.1)

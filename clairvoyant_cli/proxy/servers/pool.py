@@ -9,7 +9,7 @@ and another is proven to continue it exactly.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Family, is_known
@@ -87,9 +87,11 @@ class ServerPool:
         return exchange.asked.parsed.model or self.server_of(exchange).only_model
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
-        """Return what a request needs loaded, spelled as a server that swaps models spells it."""
-        swaps = next((server.loaded for server in self if server.loaded is not None), None)
-        return parsed.affinity if swaps is None else swaps.affinity_of(parsed)
+        """Return what a request needs loaded, in one spelling: that of a server that lists it if one does."""
+        swap = [server for server in self if server.loaded is not None]
+        server = next((each for each in swap if each.lists(parsed.model)), swap[0] if swap else None)
+        loaded = None if server is None else server.loaded
+        return parsed.affinity if loaded is None else loaded.affinity_of(parsed)
 
     def speaker(self, family: Family) -> Server:
         """Return a server that speaks a dialect; the first if none does."""
@@ -185,6 +187,7 @@ def given_up(servers: Iterable[Server]) -> bool:
 
 # A shorter prompt tells more of the chat template than of how many tokens a character makes.
 TELLING_CHARACTERS = 400
+READ_SHARE = 0.25  # of the time that a whole prompt takes, in which it was certainly not read
 TELLING_S = 0.5  # where a prompt is read sooner, the time of an answer does not tell what was cached
 RATIO_WEIGHT = 0.3
 MAX_MODELS = 256
@@ -232,15 +235,15 @@ class ServiceTimes:
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Learn from an answer that ended; incomplete ones tell nothing about speed."""
-        totals = exchange.totals
         parsed = exchange.asked.parsed
         if parsed.amount and end.outcome is Outcome.COMPLETED and exchange.attempt is not None:
             seconds, kind = exchange.service_s(end.at_s) / parsed.amount, parsed.amount_kind
             before = self.seconds_per_amount.get(kind, seconds)
             self.seconds_per_amount[kind] = before + RATIO_WEIGHT * (seconds - before)
-        if not totals.complete:
+        if not exchange.totals.complete:
             return
         server, job = self.pool.server_of(exchange), exchange.job
+        totals = _believed(exchange, server)
         entry = self.pool.queue.running.get(exchange.id)
         cached = 0.0 if entry is None else entry.expected.tokens
         if exchange.attempt is not None and job.cost_s and end.outcome is Outcome.COMPLETED:
@@ -278,6 +281,21 @@ class ServiceTimes:
         )
         if news:
             self.say(logging.WARNING, news)
+
+
+def _believed(exchange: Exchange, server: Server) -> Totals:
+    """Return an answer's totals, without those of its prompt if that cannot have been read in the time: some
+    servers report 0 cached tokens of a prompt that they kept.
+    """
+    totals, attempt = exchange.totals, exchange.attempt
+    if totals.cached_tokens != 0 or attempt is None or server.traits.speeds.prefill_tokens_per_s is None:
+        return totals
+    whole_s, read_s = server.read_s(totals.prompt_tokens or 0), totals.prefill_s
+    if read_s is None and attempt.first_byte_s is not None:
+        read_s = attempt.first_byte_s - attempt.granted_s
+    if read_s is None or whole_s < TELLING_S or read_s > READ_SHARE * whole_s:
+        return totals
+    return replace(totals, cached_tokens=None, prefilled_tokens=None)
 
 
 def _cached_tokens(

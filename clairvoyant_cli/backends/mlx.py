@@ -1,6 +1,7 @@
 """Servers of MLX models, mostly on Macs: mlx_lm.server (mlx_lm/server.py) and vllm-mlx (vllm_mlx/server.py).
 
-Both have one slot unless their command line says otherwise: requests side by side evict each other's prompts.
+Both have the slots of their command line, mlx_lm.server on this machine else four. More share its decoding so
+thinly that short answers wait for long ones; its cache has ten prompts (`--prompt-cache-size`).
 """
 
 from typing import ClassVar
@@ -12,6 +13,7 @@ from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.routes import Family
 
+USUAL_SLOTS = 4
 PROCESS_NAMES = ("python", "Python", "mlx_lm", "vllm-mlx")
 
 
@@ -31,8 +33,11 @@ class MlxLm(Adapter):
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
         """Know it by its models, which nobody owns, and by how it answers at an unknown path."""
-        models = probes.openai_models((await ask(self.models_path)).body)
-        if models is None or any(model.owner for model in models):
+        listed = await ask(self.models_path)
+        models = probes.openai_models(listed.body)
+        # It answers with nothing where no model was ever downloaded, as with `--model DIRECTORY` alone.
+        nothing = (listed.status, listed.text) == (200, b"")
+        if not nothing and (models is None or any(model.owner for model in models)):
             return None
         unknown = await ask("/props")
         return Found(self, url, prefix) if (unknown.status, unknown.text) == (404, b"Not Found") else None
@@ -41,7 +46,7 @@ class MlxLm(Adapter):
         """Read it from the command line of its process."""
         given = values_of(words_of(PROCESS_NAMES, port), self.SLOTS_FLAG)
         known = [int(each) for each in given if each.isascii() and each.isdigit() and len(each) < 6]
-        return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), None)
+        return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), USUAL_SLOTS)
 
 
 class VllmMlx(MlxLm):

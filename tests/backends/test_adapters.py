@@ -50,7 +50,9 @@ ANSWERS: list[tuple[str, str, int | None, Pages]] = [
     ("smg", "1.13.0", None, NO_MODELS | {"/get_loads": SMGS, "/get_server_info": ("200 OK", INFO)}),
     ("sglang", "0.5.4", None, NO_MODELS | {"/get_server_info": ("200 OK", INFO)}),
     ("sglang", "0.5.4", None, NO_MODELS | {"/server_info": ("200 OK", INFO)}),
-    ("mlx-lm", "", None, LOCALAIS | {"/props": ("404 Not Found", "Not Found")}),
+    ("mlx-lm", "", 4, LOCALAIS | {"/props": ("404 Not Found", "Not Found")}),
+    ("mlx-lm", "", 4, {"/v1/models": ("200 OK", ""), "/props": ("404 Not Found", "Not Found")}),
+    ("other", "", None, {"/v1/models": ("200 OK", "")}),
     ("vllm-mlx", "", None, {"/v1/models": ("200 OK", {"data": [{"id": "m", "owned_by": "vllm-mlx"}]})}),
     ("other", "", None, NO_MODELS),
     ("other", "", None, {"/version": VERSION, "/server_info": ("200 OK", INFO)}),
@@ -233,6 +235,25 @@ def test_ollamas_slots_are_read_from_its_process(
     monkeypatch.setattr(psutil, "process_iter", lambda names: [process])
     assert adapter_of("ollama").local_slots(11434) == slots
     assert adapter_of("llamacpp").local_slots(11434) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "slots"),
+    [
+        ("mlx-lm", [], 4),
+        ("mlx-lm", ["--decode-concurrency", "32"], 32),
+        ("mlx-lm", ["--decode-concurrency=1"], 1),
+        ("mlx-lm", ["--decode-concurrency", "many"], 4),
+        ("vllm-mlx", ["--max-num-seqs", "8"], None),
+        ("vllm-mlx", ["--continuous-batching"], 4),
+        ("vllm-mlx", ["--continuous-batching", "--max-num-seqs", "8"], 8),
+    ],
+)
+def test_the_slots_of_servers_of_mlx_are_read_from_their_process(
+    name: str, words: list[str], slots: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clairvoyant_cli.backends.mlx.words_of", lambda names, port: words)
+    assert adapter_of(name).local_slots(8080) == slots
 
 
 async def test_the_slots_of_its_process_are_found_on_this_machine_alone(

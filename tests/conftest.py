@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,14 @@ transports.create_ssl_context = cache(transports.create_ssl_context)
 # On a busy machine an example may take any time; no test asserts how long something takes.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip on Windows what needs POSIX, or llama.cpp's own server."""
+    if sys.platform == "win32":
+        for item in items:
+            if item.get_closest_marker("posix") or "llama" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.skip("needs POSIX"))
 
 
 @pytest.fixture(autouse=True)

@@ -48,6 +48,7 @@ def save_and_stumble(path: Path) -> None:
         remove(connection, "another")
 
 
+@pytest.mark.posix
 def test_database_files_are_private(tmp_path: Path) -> None:
     path = tmp_path / "data" / "c.db"
     with writing(path) as connection:
@@ -223,6 +224,7 @@ def test_a_foreign_database_is_an_error(tmp_path: Path, kind: str) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["c.db"]
 
 
+@pytest.mark.posix
 def test_a_special_file_is_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for place in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
@@ -295,6 +297,7 @@ def save_when_all_are_there(path: Path, gate: Barrier) -> None:
         save(connection, PROFILE)
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("attempt", range(10))
 def test_concurrent_processes_create_one_database(tmp_path: Path, attempt: int) -> None:
     path = tmp_path / "c.db"

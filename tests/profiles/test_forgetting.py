@@ -105,6 +105,7 @@ async def erase(path: Path) -> None:
     await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True, capture_output=True)
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("stopped_at_once", [True, False], ids=["stopped at once", "serving on"])
 async def test_a_running_daemon_forgets(tmp_path: Path, stopped_at_once: bool) -> None:
     path = tmp_path / "c.db"

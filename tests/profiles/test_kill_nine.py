@@ -17,6 +17,8 @@ from tests.fakes.daemon_process import daemon_process
 from tests.fakes.remembered import recorded
 from tests.perf.perf_soak import killed
 
+pytestmark = pytest.mark.posix
+
 
 async def test_history_survives_kill_nine() -> None:
     assert await killed(times=2, seed=359) == 0

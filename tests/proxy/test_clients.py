@@ -485,6 +485,7 @@ async def test_beyond_loopback_keys_are_demanded_and_short_ones_are_warned_of(
         assert daemon.access.clients.keys
 
 
+@pytest.mark.posix
 async def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     secret(keys, f"ann:{ANN}\n")
@@ -505,6 +506,7 @@ async def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
     assert not any(BEN in line for line in process.lines)
 
 
+@pytest.mark.posix
 def test_a_terminal_that_is_closed_still_ends_the_daemon(tmp_path: Path) -> None:
     outside, inside = os.openpty()
     with daemon_process("http://127.0.0.1:9", home=tmp_path, stdin=inside) as process:

@@ -270,6 +270,7 @@ async def test_a_client_that_waits_for_a_continue_that_never_comes_gets_one(
         assert (await client.response()).status == 200
 
 
+@pytest.mark.posix
 async def test_a_client_that_ends_its_side_and_goes_away_is_noticed() -> None:
     async with between(silent) as (daemon, client):
         client.send(get("/long"))

@@ -88,6 +88,7 @@ async def test_an_outage_in_which_nothing_is_served_changes_nothing() -> None:
         assert state.gain.answers_today >= 2
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize(
     ("noon", "day_s"),
     [(1_774_776_000.0, 23 * HOUR_S), (1_792_926_000.0, 25 * HOUR_S), (1_781_784_000.0, 24 * HOUR_S)],

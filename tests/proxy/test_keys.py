@@ -30,6 +30,7 @@ def test_keys_are_kept_as_hashes(tmp_path: Path) -> None:
     assert clients.owner_of(b"key-of-an") is None
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize(
     ("text", "mode", "starts"),
     [
@@ -51,6 +52,7 @@ def test_a_clients_file_is_the_owners_alone_if_it_holds_keys(
         read_clients(path)
 
 
+@pytest.mark.posix
 def test_a_file_of_keys_is_the_owners_alone(tmp_path: Path) -> None:
     with pytest.raises(ClairvoyantError, match="chmod 600"):
         read_keys(secret(tmp_path / "keys", "ann:key-of-ann", 0o644))
@@ -80,6 +82,7 @@ def _endless(path: Path) -> None:
     path.chmod(0o600)
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("reader", [read_keys, read_clients])
 @pytest.mark.parametrize(
     ("make", "words"),

@@ -155,6 +155,7 @@ async def queue_of(daemon: DaemonProcess, waiting: int) -> None:
                 return
 
 
+@pytest.mark.posix
 async def test_sigterm_finishes_what_runs_and_refuses_the_rest(tmp_path: Path) -> None:
     engine = Engine(answer_tokens=tabled({"endless": 40}), speed=Speed(decode_tokens_per_s=1000))
     engine.freeze()
@@ -183,6 +184,7 @@ async def test_sigterm_finishes_what_runs_and_refuses_the_rest(tmp_path: Path) -
     assert any("rejected 1 queued request; waiting up to" in line for line in daemon.lines)
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_stops_at_once(tmp_path: Path, number: signal.Signals) -> None:
     engine = Engine(answer_tokens=LENGTHS)
@@ -204,6 +206,7 @@ async def test_a_second_signal_stops_at_once(tmp_path: Path, number: signal.Sign
     assert ends == [["503", "rejected"], ["503", "rejected"]]  # nobody's client left
 
 
+@pytest.mark.posix
 async def test_a_second_signal_does_not_wait_for_a_deaf_backend(tmp_path: Path) -> None:
     """A backend that does not notice that its clients left gets no time of ours."""
     arrived = asyncio.Event()
@@ -226,6 +229,7 @@ async def test_a_second_signal_does_not_wait_for_a_deaf_backend(tmp_path: Path) 
             assert await asyncio.to_thread(daemon.wait, 4) == 0
 
 
+@pytest.mark.posix
 async def test_idle_daemon_stops_at_once_with_clients_connected(tmp_path: Path) -> None:
     async with process_before(Engine(), tmp_path) as daemon, httpx.AsyncClient() as client:
         words = list((tmp_path / "clairvoyant").glob("daemon-*.json"))

@@ -21,6 +21,8 @@ from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import serving, until
 
+pytestmark = pytest.mark.posix
+
 ROOT = Path(__file__).resolve().parents[2]
 BODY = {"model": "replay:latest", "messages": [{"role": "user", "content": "river"}], "stream": False}
 CHAT = post("/api/chat", json.dumps(BODY | {"options": {"num_predict": 3}}).encode())
@@ -80,7 +82,7 @@ async def test_what_a_killed_server_started_is_ended_before_its_restart() -> Non
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, 9])  # SIGKILL, which Windows has not
 def test_the_child_ends_with_the_daemon(tmp_path: Path, number: int) -> None:
     port = free_port()
     flags = ("--start", starting(port), "--log-file", str(tmp_path / "log"))

@@ -99,6 +99,7 @@ async def test_a_token_that_was_given_is_the_only_one(tmp_path: Path) -> None:
 # -- how the operator's own commands find it -----------------------------------------------------------
 
 
+@pytest.mark.posix
 async def test_the_word_is_for_its_owner_alone_and_goes_with_the_daemon(tmp_path: Path) -> None:
     async with keyed(tmp_path) as daemon:
         path, word = word_of(daemon)
@@ -133,6 +134,7 @@ async def test_a_dashboard_outlives_a_restart(tmp_path: Path) -> None:
         assert not await source.act(Action(Verb.PAUSE))
 
 
+@pytest.mark.posix
 async def test_a_home_that_cannot_be_written_is_said_where_it_costs_the_control_api(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,6 +178,7 @@ def test_the_token_goes_to_the_daemon_that_made_it_and_nowhere_else() -> None:
         assert asked(other) == (other, None)
 
 
+@pytest.mark.posix
 def test_what_a_dead_daemon_left_counts_for_nothing() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

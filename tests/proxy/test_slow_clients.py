@@ -86,6 +86,7 @@ async def test_half_a_request_is_not_waited_for_without_end(raw: bytes) -> None:
         await until(daemon, lambda s: nobody_left(daemon) and not s.running and not s.queue)
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize(
     "raw", [get("/big"), get("/big", "Connection: close"), get("/_clairvoyant/events", host="localhost")]
 )

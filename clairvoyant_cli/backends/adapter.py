@@ -121,6 +121,8 @@ class Adapter:
     OPTIONS_RELOAD: ClassVar[bool] = False
     # Seconds for which a prompt, or an unstreamed answer, may go on after its client has left.
     RUNS_ON_S: ClassVar[float] = 0.0
+    # Of a server that works on many more requests at once, unless its command line says otherwise.
+    USUAL_SLOTS: ClassVar[int | None] = None
     ANSWERS_ANY_MODEL: ClassVar[bool] = False  # has one model, whatever name a request gives
     SETS_LENGTH: ClassVar[bool] = False  # can write an answer of an exact number of tokens (`ignore_eos`)
     OBEYS_COMPLETION_CAP: ClassVar[bool] = True  # heeds `max_completion_tokens`

@@ -123,7 +123,7 @@ def _taken_for(adapter: Adapter, found: Found) -> Found:
     upstream, slots = Upstream(found.url), found.slots
     if slots is None and is_loopback(upstream.host):
         slots = adapter.local_slots(upstream.port)
-    return replace(found, adapter=adapter, slots=slots)
+    return replace(found, adapter=adapter, slots=slots or adapter.USUAL_SLOTS)
 
 
 def _urls(adapter: Adapter, but: Collection[int] = ()) -> list[str]:

@@ -1,7 +1,7 @@
 """Servers of MLX models, mostly on Macs: mlx_lm.server (mlx_lm/server.py) and vllm-mlx (vllm_mlx/server.py).
 
-Both have the slots of their command line, mlx_lm.server on this machine else four. More share its decoding so
-thinly that short answers wait for long ones; its cache has ten prompts (`--prompt-cache-size`).
+Both have the slots of their command line, mlx_lm.server else four. More share its decoding so thinly that short
+answers wait for long ones; its cache has ten prompts (`--prompt-cache-size`).
 """
 
 from typing import ClassVar
@@ -13,7 +13,6 @@ from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.routes import Family
 
-USUAL_SLOTS = 4
 PROCESS_NAMES = ("python", "Python", "mlx_lm", "vllm-mlx")
 
 
@@ -28,6 +27,7 @@ class MlxLm(Adapter):
     SPEAKS = frozenset((Family.OPENAI,))
     KNOWN_BY_PORT = False
     RUNS_ON_S = 600.0
+    USUAL_SLOTS: ClassVar[int | None] = 4
     SLOTS_FLAG: ClassVar[str] = "--decode-concurrency"
     health_path = "/health"  # it searches the cache of models for each list of them
 
@@ -46,7 +46,7 @@ class MlxLm(Adapter):
         """Read it from the command line of its process."""
         given = values_of(words_of(PROCESS_NAMES, port), self.SLOTS_FLAG)
         known = [int(each) for each in given if each.isascii() and each.isdigit() and len(each) < 6]
-        return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), USUAL_SLOTS)
+        return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), None)
 
 
 class VllmMlx(MlxLm):
@@ -59,6 +59,7 @@ class VllmMlx(MlxLm):
     get_model_command = "vllm-mlx serve MODEL"
     SPEAKS = frozenset((Family.OPENAI, Family.ANTHROPIC))
     SLOTS_FLAG = "--max-num-seqs"
+    USUAL_SLOTS = None
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
         models = probes.openai_models((await ask(self.models_path)).body)

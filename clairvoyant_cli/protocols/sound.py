@@ -43,14 +43,14 @@ def _seconds(coding: str, sound: bytes, size: int, end: bytes) -> float:
     match coding:
         case "wav":
             (bytes_per_s,) = struct.unpack_from("<I", sound, sound.index(b"fmt ") + 16)
-            return size / float(bytes_per_s)
+            return float(size / bytes_per_s)
         case "flac":  # STREAMINFO: 20 bits of Hz, 8 of the format, 36 of samples
             (told,) = struct.unpack_from(">Q", sound, 18)
-            return float(told & 0xF_FFFF_FFFF) / (told >> 44)
+            return float((told & 0xF_FFFF_FFFF) / (told >> 44))
         case "ogg":  # the last page tells the samples up to its end
             vorbis = sound.find(b"\x01vorbis", 0, 256)
             hz = 48_000 if vorbis < 0 else struct.unpack_from("<I", sound, vorbis + 12)[0]
-            return float(struct.unpack_from("<q", end, end.rindex(b"OggS") + 6)[0]) / hz
+            return float(struct.unpack_from("<q", end, end.rindex(b"OggS") + 6)[0] / hz)
         case _:
             return _mp3_seconds(sound, size)
 

@@ -240,12 +240,12 @@ def test_ollamas_slots_are_read_from_its_process(
 @pytest.mark.parametrize(
     ("name", "words", "slots"),
     [
-        ("mlx-lm", [], 4),
+        ("mlx-lm", [], None),
         ("mlx-lm", ["--decode-concurrency", "32"], 32),
         ("mlx-lm", ["--decode-concurrency=1"], 1),
-        ("mlx-lm", ["--decode-concurrency", "many"], 4),
+        ("mlx-lm", ["--decode-concurrency", "many"], None),
         ("vllm-mlx", ["--max-num-seqs", "8"], None),
-        ("vllm-mlx", ["--continuous-batching"], 4),
+        ("vllm-mlx", ["--continuous-batching"], None),
         ("vllm-mlx", ["--continuous-batching", "--max-num-seqs", "8"], 8),
     ],
 )

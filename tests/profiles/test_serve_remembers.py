@@ -14,6 +14,7 @@ from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.replay.kv_cache import KvCache
 
 import predictor
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.proxy.composition import Daemon
@@ -128,6 +129,18 @@ async def test_it_takes_the_profile_and_fires_at_its_tau(tmp_path: Path) -> None
     assert len(overtaken_by) > 1
     assert story.request == min(dispatched_s.keys() - overtaken_by, key=dispatched_s.__getitem__)
     assert all(row.waited_s >= TAU_S for row in fired)
+
+
+@pytest.mark.parametrize("usual", [None, 3])
+async def test_a_server_that_works_on_many_at_once_gets_no_more_for_being_measured(
+    usual: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(adapter_of("ollama")), "USUAL_SLOTS", usual)
+    path = tmp_path / "c.db"
+    keep(path, (), replace(HERE, slots=7))
+    async with replay() as (_, url), daemon_on(path, url) as daemon:
+        state = await until(daemon, lambda s: s.tau.source == "profile here")
+    assert state.backends[0].slots == (usual or 7)
 
 
 async def test_what_was_chosen_by_flag_or_operator_is_not_overruled(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from clairvoyant_lab.replay import app
@@ -130,7 +132,10 @@ def test_each_session_is_shown_with_its_state_and_for_how_long() -> None:
 def test_a_server_that_reports_no_cached_tokens_is_not_believed_if_it_was_too_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app, "Answer", lambda *told: Answer(*told[:-1], 0))
+    def lying(*told: Any) -> Answer:
+        return replace(Answer(*told), cached_tokens=0)
+
+    monkeypatch.setattr(app, "Answer", lying)
 
     async def scene() -> Snapshot:
         async with small_cache() as (daemon, one, _):

@@ -253,8 +253,9 @@ class StateSaver:
         speeds.decode_tokens_per_s = profile.decode_tokens_per_s
         speeds.prefill_tokens_per_s = profile.prefill_tokens_per_s
         speeds.measured = (profile.decode_tokens_per_s, profile.prefill_tokens_per_s)
-        # A server that reports its slots may have been restarted with other slots since.
-        if not backend.adapter.REPORTS_SLOTS:
+        # A server that reports its slots may have been restarted with other slots since. One that works on as
+        # many requests as it is sent would get them all.
+        if not (backend.adapter.REPORTS_SLOTS or backend.adapter.USUAL_SLOTS):
             backend.status.slots = profile.slots
             self.lifecycle.share_out()
         measured_on = datetime.fromtimestamp(profile.measured_at, UTC).astimezone().date()

@@ -143,10 +143,13 @@ class LoadedModels:
         self._residency = scheduler.residency
         self._residency.unknown_s = ASSUMED_LOAD_S
         self._server = server
-        # One spelling for all servers: a request may go to Ollama or to a llama.cpp router.
-        self._known_as = lambda model: full_name(known_as(model))
+        self._listed_as = known_as
         self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
         self._contexts: dict[str, int] = {}  # what was asked -> the context that it was loaded with
+
+    def _known_as(self, model: str) -> str:
+        # One spelling for all servers: a request may go to Ollama or to a llama.cpp router.
+        return full_name(self._listed_as(model))
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded, in one spelling."""

@@ -1,7 +1,7 @@
 """Servers of MLX models, mostly on Macs: mlx_lm.server (mlx_lm/server.py) and vllm-mlx (vllm_mlx/server.py).
 
-Both have the slots of their command line, mlx_lm.server else four. More share its decoding so thinly that short
-answers wait for long ones; its cache has ten prompts (`--prompt-cache-size`).
+Both have the slots of their command line, mlx_lm.server else four. More share its decoding so thinly that
+short answers wait for long ones; its cache has ten prompts (`--prompt-cache-size`).
 """
 
 from typing import ClassVar

@@ -126,6 +126,11 @@ class Residency:
             return False
         return any(each.affinity not in there.known.affinities for each in there.starts.values())
 
+    def after_swap(self, server_id: str) -> frozenset[str]:
+        """Return what a server that waits to swap will have loaded, if its running jobs name real models."""
+        there = self._servers[server_id]
+        return there.after(replace(each, believed=True) for each in there.starts.values()).affinities
+
     def swaps(self, server_id: str, job_id: str, affinity: str) -> bool:
         """Return whether a server may be loading something for a running job, or would for `affinity`."""
         there = self._servers.get(server_id)

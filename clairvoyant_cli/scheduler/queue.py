@@ -706,11 +706,12 @@ class Scheduler:
             and e.affinity not in full
             and ((shares and not (e.pinned or e.routed or e.able)) or may_take(server_id, e))
         ]
-        swapping = self.residency.waits_to_swap(server_id)
-        if swapping or self.residency.must_stay(server_id, now):
+        if self.residency.waits_to_swap(server_id):
+            there = self.residency.after_swap(server_id)
+            return [e for e in jobs if not e.affinity or e.affinity in there]
+        if self.residency.must_stay(server_id, now):
             price_s = cache(partial(self.residency.price_s, server_id))
-            stay = [e for e in jobs if (e.promoted and not swapping) or not price_s(e.affinity)]
-            return stay if swapping else stay or jobs
+            return [e for e in jobs if e.promoted or not price_s(e.affinity)] or jobs
         return jobs
 
     def _longest_overdue(self, jobs: Iterable[Job], now: float) -> Job | None:

@@ -121,6 +121,19 @@ def test_nothing_for_the_loaded_model_starts_while_the_server_waits_to_swap() ->
     assert starts(queue, 60.0) == ["a2"]
 
 
+def test_nothing_for_the_loaded_model_starts_while_a_model_is_loaded_for_the_first_time() -> None:
+    """The router ends the loaded model between two requests; one that comes then fails."""
+    queue = queue_of(2, 2, 1, "a", "new")
+    queue.residency.unknown_s = 8.0
+    assert starts(queue) == ["a0", "new1"]
+    queue.submit(Job("a2", 1.0, cost_s=0.1, affinity="a"), 1.0)
+    queue.finish("a0", 2.0)
+    assert starts(queue, 2.0) == []
+    queue.residency.not_loaded("r", "new1")  # there is no such model
+    queue.finish("new1", 3.0)
+    assert starts(queue, 3.0) == ["a2"]
+
+
 def test_a_model_that_is_loaded_beside_another_leaves_it_loaded() -> None:
     queue = queue_of(2, 1, 2, "b")
     assert starts(queue) == ["b0"]

@@ -47,12 +47,12 @@ def timeline(view: ViewState, width: int, height: int) -> list[Line]:
     """Draw a line for each slot, or two with the waits if there is room, twice, about an axis of time."""
     state, room = view.state, max(1, (height - 1) // 2)
     labels = dict(islice(_labels(state).items(), room))
-    served, in_order = as_served(view), as_arrived(view)
     cells = max(1, width - _LABEL)
     past = round(_PAST * cells)
     tick_s = _tick_s(view)
     step_s = _TICKS * tick_s / past
     left_at = (view.now // step_s - past) * step_s
+    served, in_order = as_served(view, left_at), as_arrived(view, left_at)
     with_waits = len(labels) * 2 <= room
 
     def rows(bars: dict[Slot, list[Bar]], name: str, solid: str, begins: str) -> Iterator[Line]:
@@ -66,10 +66,11 @@ def timeline(view: ViewState, width: int, height: int) -> list[Line]:
     return [*rows(served, "slot", "█", "▐"), axis, *rows(in_order, "arrival", "▄", "▗")]
 
 
-def as_served(view: ViewState) -> dict[Slot, list[Bar]]:
-    """Return the requests that ended and those that run, and what is to come."""
+def as_served(view: ViewState, since: float = 0.0) -> dict[Slot, list[Bar]]:
+    """Return the requests that ended since then and those that run, and what is to come."""
     state, bars = view.state, dict[Slot, list[Bar]]()
-    rows: tuple[FinishedRequest | RunningRequest, ...] = (*view.history.finished.values(), *state.running)
+    ended = (row for row in view.history.finished.values() if row.finished_at >= since)
+    rows: tuple[FinishedRequest | RunningRequest, ...] = (*ended, *state.running)
     for row in rows:
         for slot, bar in _parts(row, state.taken_at):
             bars.setdefault(slot, []).append(bar)
@@ -98,13 +99,12 @@ def _parts(row: FinishedRequest | RunningRequest, now: float) -> Iterator[tuple[
         yield (row.backend, row.slot), Bar(begun_at, ended_at, tone, waited_s, by_tau=by_tau)
 
 
-def as_arrived(view: ViewState) -> dict[Slot, list[Bar]]:
-    """Return the slots in order of arrival, as the daemon's replay has them."""
-    state, ended = view.state, view.history.finished.values()
-    classes = {row.id: row.predicted.length_class for row in ended}
+def as_arrived(view: ViewState, since: float = 0.0) -> dict[Slot, list[Bar]]:
+    """Return the slots since then in order of arrival, as the daemon's replay has them."""
+    state, bars = view.state, dict[Slot, list[Bar]]()
+    classes = {row.id: row.predicted.length_class for row in view.history.finished.values()}
     classes |= {row.id: row.predicted.length_class for row in state.alive}
-    bars = dict[Slot, list[Bar]]()
-    for turn in state.in_order:
+    for turn in (each for each in state.in_order if each.ended_at >= since):
         tone: Tone = class_tone(classes[turn.id]) if turn.id in classes else "faint"
         begun_at, known = turn.begun_at, turn.known or turn.ended_at <= view.now
         bar = Bar(begun_at, turn.ended_at, tone, turn.waited_s, known=known)

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from http.cookies import SimpleCookie
 from importlib.resources import files
 
 import click
@@ -25,7 +24,7 @@ from clairvoyant_cli.addresses import is_loopback, joined, parse_address
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.routes import EVENTS, JSON, Answer, Asked, Routes, as_json, send
+from clairvoyant_cli.http.routes import EVENTS, JSON, TEXT, Answer, Asked, Routes, as_json, send
 from clairvoyant_cli.proxy.access.origins import AllowedOrigins, from_our_own_page
 from clairvoyant_cli.proxy.listening_socket import listen, serving
 from clairvoyant_cli.state.actions import Action, Verb
@@ -52,7 +51,6 @@ HEADERS: tuple[Header, ...] = (
     (b"Referrer-Policy", b"no-referrer"),
     (b"X-Content-Type-Options", b"nosniff"),
 )
-TEXT = b"text/plain; charset=utf-8"
 
 
 class Relay:
@@ -130,12 +128,11 @@ class Pages:
         else:
             await self._routes(request)
 
-    def _knows(self, given: str | None) -> bool:
-        return self._secret is None or hmac.compare_digest((given or "").encode(), self._secret.encode())
+    def _knows(self, given: str) -> bool:
+        return self._secret is None or hmac.compare_digest(given.encode(), self._secret.encode())
 
     def _objection(self, asked: Asked) -> Answer | None:
-        cookies = SimpleCookie((asked.head.get(b"cookie") or b"").decode("latin-1"))
-        if self._knows(cookies[COOKIE].value if COOKIE in cookies else None):
+        if self._knows(asked.cookie(COOKIE)):
             return None
         return _refusal("open the address that `clairvoyant top --web` printed, with its token", 401)
 

@@ -2,18 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead, reason_of
-from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.request import Piece, Request
 
 BODY_BYTES = 64 * 1024  # the largest body taken
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
+TEXT = b"text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,30 @@ class Asked:
         """Return a parameter of the query string; of several, the last."""
         return dict(parse_qsl(self.head.query.decode("latin-1"), keep_blank_values=True)).get(name, default)
 
+    def cookie(self, name: str) -> str:
+        """Return a cookie, "" if there is none. Other programs on this host have set theirs in any form, of
+        which `http.cookies` would read none at all.
+        """
+        given = (self.head.get(b"cookie") or b"").decode("latin-1").split(";")
+        return next(
+            (
+                value.strip()
+                for key, _, value in (each.partition("=") for each in given)
+                if key.strip() == name
+            ),
+            "",
+        )
+
 
 Handler = Callable[[Asked], Awaitable[Answer]]
 
 
 def as_json(held: Any, status: int = 200, headers: tuple[Header, ...] = ()) -> Answer:
     return Answer(json.dumps(held).encode(), status, JSON, headers)
+
+
+def _bare(status: int, *headers: Header) -> Answer:
+    return Answer(reason_of(status), status, TEXT, headers)
 
 
 class Routes:
@@ -55,17 +74,17 @@ class Routes:
     async def __call__(self, request: Request) -> None:
         """Answer one request."""
         pieces = await request.read(BODY_BYTES)
-        await send(request, Answer(status=413) if pieces is None else await self._ask(request.head, pieces))
+        await send(request, _bare(413) if pieces is None else await self._ask(request.head, pieces))
 
-    async def _ask(self, head: RequestHead, pieces: list[Any]) -> Answer:
+    async def _ask(self, head: RequestHead, pieces: Sequence[Piece]) -> Answer:
         folder, _, name = head.path.rpartition("/")
         for path, rest in ((head.path, ""), (f"{folder}/", name)):
             found = {method: each[path] for method, each in self._handlers.items() if path in each}
             if head.method in found:
                 return await found[head.method](Asked(head, b"".join(pieces), rest))
             if found:
-                return Answer(status=405, headers=((b"Allow", b", ".join(found)),))
-        return Answer(status=404)
+                return _bare(405, (b"Allow", b", ".join(found)))
+        return _bare(404)
 
 
 async def send(request: Request, answer: Answer) -> None:

@@ -106,6 +106,14 @@ async def test_the_token_is_asked_for_once_and_kept_in_a_cookie_that_scripts_can
         assert TOKEN not in it.address + cookie + page.text, "the daemon's token stays at home"
 
 
+async def test_cookies_of_other_programs_on_the_host_may_have_any_form(tmp_path: Path) -> None:
+    others = 'prefs={"a": 1}; a[b]=1; x@y'
+    async with browser(tmp_path) as it:
+        known = {"Cookie": f"{others}; {COOKIE}={SECRET}; _xsrf=2|a|b"}
+        assert (await it.client.get("/", headers=known)).status_code == 200
+        assert (await it.client.get("/", headers={"Cookie": others})).status_code == 401
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -99,7 +99,7 @@ def _small(body: Region, wish: SizeHint) -> dict[str, Region]:
 
 def _middle(body: Region, wish: SizeHint) -> dict[str, Region]:
     top, body = _under_picture(body, wish, body.height // 3)
-    left, side = _columns(body, -GUTTER if wish.hidden >= _SIDE else 42)
+    left, side = _columns(body, 0 if wish.hidden >= _SIDE else 42)
     running = 2 + min(6, max(2, wish.slots))
     room = body.height - _STATS
     models = min(1 + wish.models, max(3, room - 1 - wish.gpu))
@@ -114,7 +114,7 @@ def _middle(body: Region, wish: SizeHint) -> dict[str, Region]:
 
 def _large(body: Region, wish: SizeHint) -> dict[str, Region]:
     top, body = _under_picture(body, wish, body.height // 2)
-    left, right = _columns(body, -GUTTER if wish.hidden >= _SIDE else 2 * _HALF + GUTTER)
+    left, right = _columns(body, 0 if wish.hidden >= _SIDE else 2 * _HALF + GUTTER)
     running = 2 + min(8, max(2, wish.slots))
     boxes = top | _stack(
         left, _left(left.height, wish, running, recent=max(8, body.height // 4)), wish.hidden
@@ -153,8 +153,8 @@ def _left(height: int, wish: SizeHint, running: int, recent: int) -> dict[str, i
 
 
 def _columns(box: Region, right: int) -> tuple[Region, Region]:
-    """Divide a box into what is left of a column, and the column of this width."""
-    left = box.width - right - GUTTER
+    """Divide a box into what is left of a column, and the column of this width; all is left of none."""
+    left = box.width - right - GUTTER * (right > 0)
     return Region(box.x, box.y, left, box.height), Region(box.x + left + GUTTER, box.y, right, box.height)
 
 

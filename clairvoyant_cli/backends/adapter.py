@@ -48,6 +48,10 @@ class Found:
     version: str = ""
     slots: int | None = None
 
+    def __str__(self) -> str:
+        """Its kind, its version if known, and its address."""
+        return " ".join(filter(None, (self.adapter.name, self.version, "at", self.url)))
+
     @property
     def base_url(self) -> str:
         """Where its API is."""

@@ -18,13 +18,12 @@ from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.service.units import STOP_S, Action, Unit, launchd_agent, scheduled_task, systemd_unit
-from clairvoyant_cli.state.client import running_daemons, state_dir
+from clairvoyant_cli.state.client import RunningDaemon, running_daemons, state_dir
 from clairvoyant_cli.system import account, ask_to_end, service_manager
 
 LOG_LINES = 100
 COMES_UP_S = 30.0  # a slow disk reads onnxruntime for seconds
 LOOK_EVERY_S = 0.1
-SEE_LOG = "clairvoyant service logs"
 
 
 @click.group()
@@ -48,12 +47,11 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
     _refuse_in_takeover()
     unit = unit_of(serve_flags)
     config = check_serve_flags(serve_flags, keeps_log=unit.log_file is not None)
-    current = written_text(unit)
-    for daemon in running_daemons() if current is None and not dry_run else ():
-        if daemon.url == local_url(*config.addresses()[0]):  # the service could not take the address
-            raise ClairvoyantError(
-                f"clairvoyant serve runs already at {daemon.url}; end it: kill {daemon.pid}"
-            )
+    current, url = written_text(unit), local_url(*config.addresses()[0])
+    if (
+        current is None and not dry_run and (daemon := daemon_at(url))
+    ):  # the service could not take the address
+        raise ClairvoyantError(f"clairvoyant serve runs already at {url}; end it: kill {daemon.pid}")
     if current == unit.text:
         click.echo(f"{unit.path} is up to date.")
     else:
@@ -64,9 +62,8 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
     if current != unit.text and not yes:
         click.confirm("Write this file and run these commands?", abort=True, err=True)
     put(unit, unit.text)
-    url = local_url(*config.addresses()[0])
     if not comes_up(url):
-        raise ClairvoyantError(f"the service was started, but does not answer at {url}; see: {SEE_LOG}")
+        raise ClairvoyantError(f"the service does not answer at {url}; see: clairvoyant service logs")
     click.echo(f"Installed. It answers at {url}")
     if unit.advice:
         click.echo(unit.advice)
@@ -166,10 +163,14 @@ def put(unit: Unit, text: str) -> None:
     run_actions(unit.install)
 
 
+def daemon_at(url: str) -> RunningDaemon | None:
+    return next((daemon for daemon in running_daemons() if daemon.url == url), None)
+
+
 def comes_up(url: str) -> bool:
     """Wait until a daemon of this account listens at a URL; False if none does in time."""
     for _ in range(round(COMES_UP_S / LOOK_EVERY_S)):
-        if any(daemon.url == url for daemon in running_daemons()):
+        if daemon_at(url):
             return True
         time.sleep(LOOK_EVERY_S)
     return False

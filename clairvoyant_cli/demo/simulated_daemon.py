@@ -82,8 +82,9 @@ async def asked_daemon(seed: int = 0) -> AsyncIterator[Daemon]:
     history, bursts = PlayedHistory(TOKENS_PER_S), _bursts(pools, Random(seed))  # noqa: S311 - a demo, not a secret
     ports = dict[int, NamedProgram]()  # who connects from them
     programs = Programs(lambda wanted: {ends: ports[ends[0][1]] for ends in wanted if ends[0][1] in ports})
-    how: dict[str, Any] = {"clock": history.clock, "programs": programs}
-    async with simulated_daemon(questions, TOKENS_PER_S, SLOTS, STRIDE, **how) as daemon:
+    async with simulated_daemon(
+        questions, TOKENS_PER_S, SLOTS, STRIDE, clock=history.clock, programs=programs
+    ) as daemon:
         await history.play(daemon, bursts)
         asking = asyncio.create_task(_keep_asking(daemon, history, bursts, ports))
         try:

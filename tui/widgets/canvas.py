@@ -158,19 +158,20 @@ class Panel(Canvas, can_focus=True):
 
     def _labels(self, width: int) -> list[tuple[str, Line]]:
         """Return the labels of the panels in the rule, closer to each other or as keys if they do not fit."""
-        for gap in (" ", "", "key"):
+        for gap in (" ", "", None):
             labels = [(name, self._label(name, gap)) for name in self.deck or (self.panel,)]
             if sum(label.width for _, label in labels) + 2 <= width:
                 break
         return labels
 
-    def _label(self, name: str, gap: str = " ") -> Line:
+    def _label(self, name: str, gap: str | None = " ") -> Line:
+        """Return the label of a panel; without a gap the key alone, but for the panel itself."""
+        key, named = key_of(name), f" {name}{gap or ''}"
         if name != self.panel:
-            return Line(f" {key_of(name)}" if gap == "key" else f" {key_of(name)} {name}{gap}", "faint")
-        gap = gap.strip("key")
+            return Line(f" {key}" if gap is None else f" {key}{named}", "faint")
         if self.has_focus:
-            return Line(f"▸{key_of(name)} {name}{gap}", "accent")
-        return Line(f" {key_of(name)}", "faint").add(f" {name}{gap}", "strong")
+            return Line(f"▸{key}{named}", "accent")
+        return Line(f" {key}", "faint").add(named, "strong")
 
     async def on_click(self, event: events.Click) -> None:
         left = 1

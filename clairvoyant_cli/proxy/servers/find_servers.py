@@ -53,7 +53,7 @@ async def find_server(
             _refuse_ourselves(Upstream(split_prefix(wanted.url)[0]), own)
         found, all_found = await locate_server(wanted.url, prober, own_ports=[port for _, port in own])
         for each in all_found:
-            log.info("found %s at %s", f"{each.adapter.name} {each.version}".strip(), each.url)
+            log.info("found %s", each)
         if not all_found:
             log.warning("nothing answers at %s yet; waiting for %s", found.url, found.adapter.title)
         elif len(all_found) > 1:

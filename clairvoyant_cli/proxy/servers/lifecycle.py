@@ -120,7 +120,7 @@ class ServerLifecycle:
         was_up, server.probe_came_back = status.state == "up", False
         if server.guessed and (found := await recognise(server.prober, server.upstream.url, server.prefix)):
             server.is_now(found)
-            log.info("found %s at %s", f"{found.adapter.name} {found.version}".strip(), found.url)
+            log.info("found %s", found)
         ask = asking_once(server.ask)
         await server.adapter.refresh(ask, status, server.local_port)
         metrics = None if server.stamps is None else server.stamps.metrics

@@ -120,11 +120,18 @@ class Residency:
         self._servers.setdefault(server_id, _Server()).room = room
 
     def waits_to_swap(self, server_id: str) -> bool:
-        """Return whether a server loads something for a running job once its other jobs have ended."""
+        """Return whether a server loads something for a running job, at once or when its others have ended,
+        after which it has no more room.
+        """
         there = self._servers.get(server_id)
-        if there is None or not there.room or len(there.known.affinities) < there.room:
+        if there is None or not there.room or len(self.after_swap(server_id)) < there.room:
             return False
         return any(each.affinity not in there.known.affinities for each in there.starts.values())
+
+    def is_full(self, server_id: str) -> bool:
+        """Return whether a server would first wait for its running jobs to load anything else."""
+        there = self._servers.get(server_id)
+        return there is not None and 0 < there.room <= len(there.assumed.affinities)
 
     def after_swap(self, server_id: str) -> frozenset[str]:
         """Return what a server that waits to swap will have loaded, if its running jobs name real models."""

@@ -4,7 +4,8 @@ Rule 1: no I/O and no clock. `now` is an argument, in seconds; a decision is a r
 Rule 2: a job is in exactly one state: waiting, held, running or gone.
 Rule 3: `next` leaves no slot idle while an unheld job that may use it waits. Exceptions: the queue is paused;
 each of the few waiting jobs is predicted to end sooner on another server (`placement`); its earliest start
-has not come; or the first job does not fit into the KV cache that the slots share. A job past tau or promoted
+has not come; the model that it needs would be loaded in place of one that answers (`_open_to`); or the first
+job does not fit into the KV cache that the slots share. A job past tau or promoted
 never waits for a better server. A job may not use a server that it cannot run on (`Fleet`), nor any slot
 while its client is at its limit of running jobs.
 Rule 4: waiting jobs are in one list, which a decision scans once for each distinct view of servers: those
@@ -711,7 +712,9 @@ class Scheduler:
             return [e for e in jobs if not e.affinity or e.affinity in there]
         if self.residency.must_stay(server_id, now):
             price_s = cache(partial(self.residency.price_s, server_id))
-            return [e for e in jobs if e.promoted or not price_s(e.affinity)] or jobs
+            keep = [e for e in jobs if e.promoted or not price_s(e.affinity)]
+            # A job that needs another would wait in the server, and close it to those that need what it has.
+            return keep if server.running and self.residency.is_full(server_id) else keep or jobs
         return jobs
 
     def _longest_overdue(self, jobs: Iterable[Job], now: float) -> Job | None:

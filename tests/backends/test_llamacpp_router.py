@@ -121,6 +121,34 @@ def test_nothing_for_the_loaded_model_starts_while_the_server_waits_to_swap() ->
     assert starts(queue, 60.0) == ["a2"]
 
 
+def test_another_model_waits_while_a_fresh_one_answers_the_burst_that_it_was_loaded_for() -> None:
+    queue = queue_of(2, 2, 1, "b", "c")
+    assert starts(queue, 0.0) == ["b0"]  # c would wait in the server, and keep out the next b
+    queue.submit(Job("b2", 1.0, cost_s=9.0, affinity="b"), 1.0)
+    assert starts(queue, 1.0) == ["b2"]
+    queue.finish("b0", 7.0)
+    assert starts(queue, 7.0) == []
+    queue.finish("b2", 8.0)
+    assert starts(queue, 8.0) == ["c1"]  # nothing needs b now
+
+
+def test_another_model_waits_until_the_first_one_on_an_empty_server_is_loaded() -> None:
+    queue = queue_of(2, 2, 1, "new", "a")
+    queue.residency.set("r", frozenset())
+    queue.residency.unknown_s = 8.0
+    assert starts(queue) == ["new0"]
+    queue.residency.loaded("r", "new0")
+    assert starts(queue) == []  # while it stays
+
+
+def test_another_model_starts_beside_one_that_has_stayed_its_time() -> None:
+    queue = queue_of(2, 2, 1, "b", "c")
+    assert starts(queue, 0.0) == ["b0"]
+    queue.residency.loaded("r", "b0")
+    assert starts(queue, 19.0) == []
+    assert starts(queue, 21.0) == ["c1"]  # 5 s to load, and three times that
+
+
 def test_nothing_for_the_loaded_model_starts_while_a_model_is_loaded_for_the_first_time() -> None:
     """The router ends the loaded model between two requests; one that comes then fails."""
     queue = queue_of(2, 2, 1, "a", "new")

@@ -9,13 +9,21 @@ from typing import Any, Protocol
 import msgspec
 
 from clairvoyant_cli import __version__
+from clairvoyant_cli.addresses import joined
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.own_requests import collect
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
-from clairvoyant_cli.protocols.probes import ANSWER_BYTES, ProbeAnswer
+from clairvoyant_cli.protocols.probes import (
+    ANSWER_BYTES,
+    EngineLoad,
+    EngineMetrics,
+    ProbeAnswer,
+    engine_state,
+)
 
 PROBE_TIMEOUT_S = 2.0
 TIMED_OUT = "no answer in time"
+METRICS_PATH = "/metrics"
 # Marks the proxy's own questions. One that comes back to it shows that the server's address leads here.
 MARK_HEADER = b"x-clairvoyant-asker"
 
@@ -94,3 +102,13 @@ class Prober:
         except UpstreamError as error:
             return ProbeAnswer(0, why=str(error))
         return ProbeAnswer(head.status, text, headers=frozenset(name.lower() for name, _ in head.headers))
+
+
+async def engine_load(
+    metrics: EngineMetrics, ask: Ask, prober: Prober, host: str, metrics_url: str | None
+) -> EngineLoad | None:
+    """Return what an engine has in its own queue. A router tells it at a port that does not get its key."""
+    if metrics.port is not None:
+        url = metrics_url or f"http://{joined(host, metrics.port)}"
+        ask = prober.asking(url.removesuffix(METRICS_PATH), with_key=False)
+    return engine_state((await ask(METRICS_PATH)).body, metrics)

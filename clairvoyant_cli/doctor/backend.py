@@ -14,11 +14,12 @@ from clairvoyant_cli.addresses import BACKEND_NAMES, MOVABLE, is_loopback
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
-from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.backends.prober import Prober, engine_load
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.protocols.probes import EngineLoad
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.system import CURL, REDIRECT
 
@@ -34,6 +35,7 @@ class CheckedServer:
     models: tuple[str, ...] | None
     settings: BackendConfig = field(default_factory=BackendConfig)
     heeding: Heeding = UNKNOWN
+    load: EngineLoad | None = None  # what an engine that schedules by priority has in its own queue
 
     @property
     def port(self) -> int:
@@ -71,13 +73,16 @@ async def _look_at(
         ask, upstream = prober.asking(found.url, found.prefix), Upstream(found.url)
         offered = await found.adapter.offered_models(ask)
         heeding = await found.adapter.heeding(ask, upstream.port if is_loopback(upstream.host) else None)
+        load, metrics = None, None if heeding.priority is None else heeding.priority.metrics
+        if metrics is not None:
+            load = await engine_load(metrics, ask, prober, upstream.host, settings.metrics_url)
     findings = []
     if len(answering) > 1:
         others = ", ".join(f"{each.adapter.name} at {each.url}" for each in answering[1:])
         choose = f"clairvoyant serve --backend {answering[1].url}"
         findings.append(note("backend", f"also found: {others}", choose))
     models = None if offered is None else tuple(model.name for model in offered)
-    server = CheckedServer(found, models, settings, heeding)
+    server = CheckedServer(found, models, settings, heeding, load)
     return [*check_server(server), *check_priority(server), *findings], server
 
 
@@ -120,6 +125,13 @@ def check_priority(server: CheckedServer) -> Iterator[Finding]:
     else:
         fix = f"clairvoyant serve --annotate on    # if it was started with {flag}"
         yield note("priority", f"unknown whether {adapter.title} schedules by priority", fix)
+    if server.load is not None:
+        told = {"running": server.load.running, "waiting": server.load.waiting}
+        counts = ", ".join(f"{count} {what}" for what, count in told.items() if count is not None)
+        yield ok("queue", f"inside {adapter.title}: {counts or 'it does not say'}")
+    elif heeding.priority is not None and heeding.priority.metrics is not None:
+        fix = "metrics_url in the [[backends]] table    # where its metrics are"
+        yield note("queue", f"{adapter.title} does not tell how many requests wait inside it", fix)
 
 
 def check_direct_clients(port: int, direct: Sequence[str], kind: str = "") -> Iterator[Finding]:

@@ -31,6 +31,7 @@ from clairvoyant_cli.doctor.backend import (
 from clairvoyant_cli.doctor.finding import Finding, Level, exit_code_of
 from clairvoyant_cli.doctor.proxy import check_clients, check_daemon, check_openness, check_port
 from clairvoyant_cli.errors import ExitCode
+from clairvoyant_cli.protocols.probes import EngineLoad
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.state.snapshot import (
     BackendState,
@@ -115,7 +116,12 @@ def test_missing_priority_scheduling_is_a_note_with_the_flag() -> None:
         Found(vllm, "http://127.0.0.1:8000", "", "0.32.0", 8), ("m",), BackendConfig(slots=500)
     )
     heeds = replace(server, heeding=Heeding(known=True, priority=vllm.PRIORITY, why="it was started so"))
+    heeds = replace(heeds, load=EngineLoad(running=2, waiting=3))
     assert worst([*check_server(heeds), *check_priority(heeds)]) is Level.OK
+    assert "inside vLLM: 2 running, 3 waiting" in [each.text for each in check_priority(heeds)]
+    *_, silent = check_priority(replace(heeds, load=None))
+    assert (silent.level, silent.topic) == (Level.NOTE, "queue")
+    assert "metrics_url" in silent.fix
     (without,) = check_priority(replace(server, heeding=Heeding(known=True, why="it was started without")))
     (unseen,) = check_priority(replace(server, heeding=UNKNOWN))
     assert worst([*check_priority(replace(heeds, heeding=replace(heeds.heeding, known=False)))]) is Level.NOTE

@@ -14,11 +14,10 @@ from functools import partial
 
 from clairvoyant_cli.addresses import Address
 from clairvoyant_cli.backends.discovery import recognise
-from clairvoyant_cli.backends.prober import TIMED_OUT, Ask, asking_once
+from clairvoyant_cli.backends.prober import TIMED_OUT, Ask, asking_once, engine_load
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.printable import plural
-from clairvoyant_cli.protocols.probes import engine_state
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Outcome, RequestEnd
@@ -36,7 +35,6 @@ DOWN_EVERY_S = 1.0
 # a tenth of its absence.
 AWAY_SHARE = 0.1
 MAX_DOWN_EVERY_S = 15.0
-METRICS_PATH = "/metrics"
 LEADS_BACK = "its address leads back to this proxy; give --backend the LLM server itself"
 # The error to all slots of llama.cpp (server-context.cpp), and so of LM Studio.
 OVERFLOW = b"Context size has been exceeded"
@@ -125,8 +123,8 @@ class ServerLifecycle:
         await server.adapter.refresh(ask, status, server.local_port)
         metrics = None if server.stamps is None else server.stamps.metrics
         if metrics is not None and status.state == "up":
-            told = await (ask if metrics.port is None else server.ask_metrics(metrics.port))(METRICS_PATH)
-            status.note_load(engine_state(told.body, metrics))
+            host, url = server.upstream.host, server.config.metrics_url
+            status.note_load(await engine_load(metrics, ask, server.prober, host, url))
         if status.detail == TIMED_OUT and was_up and self.dispatcher.attempts_on(server.id):
             status.state = "up"  # its only thread is busy with a request
         server.leads_back = server.probe_came_back

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from clairvoyant_cli.addresses import is_loopback, joined, same_host
+from clairvoyant_cli.addresses import is_loopback, same_host
 from clairvoyant_cli.backends.adapter import LOADING, Adapter, Found, Status
 from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.ollama import full_name
@@ -359,11 +359,6 @@ class Server:
     @property
     def ask(self) -> Ask:
         return self.prober.asking(self.upstream.url, self.prefix)
-
-    def ask_metrics(self, port: int) -> Ask:
-        """Return the function that asks a router's own metrics, which do not get its API key."""
-        url = self.config.metrics_url or f"http://{joined(self.upstream.host, port)}"
-        return self.prober.asking(url.removesuffix("/metrics"), with_key=False)
 
     def is_now(self, found: Found) -> None:
         """Take it for what answers at its address."""

@@ -275,7 +275,7 @@ async def backend(wanted: str | None, key: str | None, engine: Engine | None) ->
         found, answering = await locate_server(wanted, prober)
     if not answering:
         raise ClairvoyantError(
-            f"no {found.adapter.name} answers at {found.url}; start it, name another with --backend, "
+            f"nothing answers at {found.url}; start the server, name another with --backend, "
             "or try --backend replay",
             ExitCode.UNREACHABLE,
         )

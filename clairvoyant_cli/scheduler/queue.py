@@ -592,7 +592,8 @@ class Scheduler:
             if len(passed) == MAX_PASSED < len(self._waiting):
                 job, verdict = min(passed.values(), key=lambda each: each[1].gain_s)
                 return job, verdict.server.id, Reason.POLICY
-        self.deferring = bool(passed)
+        stays = any(self.residency.must_stay(each.id, now) for each in self.fleet.free())
+        self.deferring = bool(passed) or stays
         return None
 
     def next_up(self, now: float) -> Choice | None:

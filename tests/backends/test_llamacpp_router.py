@@ -146,6 +146,7 @@ def test_another_model_starts_beside_one_that_has_stayed_its_time() -> None:
     assert starts(queue, 0.0) == ["b0"]
     queue.residency.loaded("r", "b0")
     assert starts(queue, 19.0) == []
+    assert queue.deferring  # nothing that happens at the server tells that its time is over
     assert starts(queue, 21.0) == ["c1"]  # 5 s to load, and three times that
 
 

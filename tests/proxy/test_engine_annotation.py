@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.state.snapshot import EngineState
-from tests.fakes.raw_http import Message, get, post, raw_client
+from tests.fakes.raw_http import Message, get, post, raw_client, read_message
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import serving, until
 
@@ -369,3 +369,42 @@ async def test_an_engine_gets_all_at_once_where_it_is_seen_to_heed_or_said_to(
         state = await until(daemon, lambda state: state.backends[0].state == "up")
         assert state.backends[0].slots == room
         assert bool(daemon.pool.stamped) is (room == 1024)
+
+
+VLLM = {
+    b"/v1/models": b'{"object":"list","data":[{"id":"m","owned_by":"vllm"}]}',
+    b"/version": b'{"version":"0.32.0"}',
+}
+DYNAMO = {
+    b"/v1/models": b'{"object":"list","data":[{"id":"m","owned_by":"nvidia"}]}',
+    b"/openapi.json": b'{"info":{"title":"NVIDIA Dynamo OpenAI Frontend","version":"1.6.1"}}',
+}
+
+
+async def test_an_engine_that_another_replaced_gets_the_order_in_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Dynamo refuses a body with vLLM's field, and on port 8000 it takes the place of vLLM."""
+    monkeypatch.setattr("clairvoyant_cli.proxy.servers.lifecycle.DOWN_EVERY_S", 0.01)
+    there, asked = VLLM, list[Message]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(asyncio.IncompleteReadError, ConnectionError):
+            while there:
+                message = await read_message(reader)
+                if message.target == CHAT.encode():
+                    asked.append(message)
+                known = {**there, CHAT.encode(): b"{}"}.get(message.target)
+                writer.write(answer(known) if known else answer(status="404 Not Found"))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, serving(url, annotate="on") as daemon, raw_client(daemon.base_url) as client:
+        for engine, kind in ((VLLM, "vllm"), ({}, "vllm"), (DYNAMO, "dynamo")):
+            there, wanted = engine, ("up" if engine else "down", kind)
+            daemon.pool.first.look_now()
+            await until(daemon, lambda now: (now.backends[0].state, now.backends[0].kind) == wanted)  # noqa: B023
+            if engine:
+                assert (await client.ask(post(CHAT, chat("Hello")))).status == 200
+    assert [b"priority" in each.body for each in asked] == [True, False]
+    assert asked[1].value("x-dynamo-request-priority") is not None

@@ -116,9 +116,11 @@ class ServerLifecycle:
     async def _look_at(self, server: Server) -> None:
         status = server.status
         was_up, server.probe_came_back = status.state == "up", False
-        if server.guessed and (found := await recognise(server.prober, server.upstream.url, server.prefix)):
-            server.is_now(found)
-            log.info("found %s", found)
+        if server.may_be_another:
+            found = await recognise(server.prober, server.upstream.url, server.prefix)
+            if found is not None and (server.guessed or found.adapter is not server.adapter):
+                server.is_now(found)
+                log.info("found %s", found)
         ask = asking_once(server.ask)
         await server.adapter.refresh(ask, status, server.local_port)
         metrics = None if server.stamps is None else server.stamps.metrics

@@ -14,7 +14,7 @@ from clairvoyant_cli.addresses import is_loopback, same_host
 from clairvoyant_cli.backends.adapter import LOADING, Adapter, Found, Status
 from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.ollama import full_name
-from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, Priority
+from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, UNKNOWN, Priority
 from clairvoyant_cli.backends.prober import Ask, Prober
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.config import MAX_SLOTS, BackendConfig
@@ -360,10 +360,19 @@ class Server:
     def ask(self) -> Ask:
         return self.prober.asking(self.upstream.url, self.prefix)
 
+    @property
+    def may_be_another(self) -> bool:
+        """Whether its kind is only guessed, or was recognised before it went away: another engine may come
+        back at its address, which might refuse what this one gets in its requests.
+        """
+        was_recognised = self.config.kind is None and not self.adapter.KNOWN_BY_PORT
+        return self.guessed or (was_recognised and self.status.seen and self.status.state == "down")
+
     def is_now(self, found: Found) -> None:
         """Take it for what answers at its address."""
-        self.adapter, self.status.version, self.guessed = found.adapter, found.version, False
-        self.status.slots = found.slots or self.status.slots
+        slots = found.slots or (self.status.slots if self.guessed else 1)
+        self.adapter, self.guessed = found.adapter, False
+        self.status.version, self.status.slots, self.status.heeding = found.version, slots, UNKNOWN
 
     def target_of(self, target: bytes) -> bytes:
         """Return the target of a client's request at this server: under its prefix."""

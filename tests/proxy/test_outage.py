@@ -175,18 +175,21 @@ async def test_a_server_that_was_never_there_is_not_waited_for() -> None:
 # -- a server that loads its model -----------------------------------------------------------------------
 
 
+BUSY = b'{"detail":{"error":"text_generation_busy","message":"SimpleEngine serialized route is busy"}}'
+
+
 class Loading:
     """Answers like llama.cpp while it loads: 503 to everything, until `ready`."""
 
-    def __init__(self) -> None:
-        self.ready = False
+    def __init__(self, says: bytes = LOADING) -> None:
+        self.ready, self.says = False, says
         self.asked = 0
 
     async def script(self, it: Conversation) -> None:
         while True:
             await it.request()
             self.asked += 1
-            it.send(answer(DONE) if self.ready else answer(LOADING, status="503 Service Unavailable"))
+            it.send(answer(DONE) if self.ready else answer(self.says, status="503 Service Unavailable"))
 
 
 @pytest.fixture
@@ -198,8 +201,9 @@ def trials_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("trials_at_once")
-async def test_not_yet_is_heard_by_us_alone_and_the_request_is_sent_again() -> None:
-    loading = Loading()
+@pytest.mark.parametrize("says", [LOADING, BUSY])
+async def test_not_yet_is_heard_by_us_alone_and_the_request_is_sent_again(says: bytes) -> None:
+    loading = Loading(says)
     async with (
         scripted(loading.script) as upstream,
         serving(upstream.base_url, slots=1) as daemon,

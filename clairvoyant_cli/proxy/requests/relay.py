@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from clairvoyant_cli.backends.adapter import LOADING
 from clairvoyant_cli.backends.priority import OUTDATED, Stamp, Stamping
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
@@ -27,7 +28,8 @@ _CODING = re.compile(
     rb"(?:^|,)[ \t]*(?:x-)?(?:gzip|deflate|compress|br|zstd|\*)[ \t]*(?:$|[,;])", re.IGNORECASE
 )
 NOT_READY_BYTES = 4096  # the longest answer that may only mean "not ready": llama.cpp's has 80 bytes
-NOT_READY = b"Loading model"
+NOT_READY = {b"Loading model": LOADING, b"text_generation_busy": "still at an earlier request"}
+"""What llama.cpp says while it loads a model, and vllm-mlx while an abandoned answer goes on."""
 RESPONSE_ID = re.compile(rb'"(?:response_)?id"\s*:\s*"(resp[A-Za-z0-9_-]{1,200})"')
 LONGEST_ID = 256  # bytes of a field with one
 LOCATIONS = (b"location", b"content-location")
@@ -204,9 +206,10 @@ class Relay(ResponseSink):
 
     def end(self, trailers: list[Header]) -> None:
         if self._held is not None:
-            if NOT_READY in self._held[1]:
-                self.failed(NotReadyError("it is loading its model"))
-                return
+            for said, why in NOT_READY.items():
+                if said in self._held[1]:
+                    self.failed(NotReadyError(why))
+                    return
             self._pass_on_held()
         if self.broken:
             return

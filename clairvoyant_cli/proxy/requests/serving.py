@@ -172,8 +172,8 @@ class Serving:
         except UnreachableError as error:
             server.lost(str(error))
             return NotTaken(AttemptEnd.UNREACHABLE, str(error))
-        except NotReadyError:
-            server.not_ready()
+        except NotReadyError as error:
+            server.not_ready(str(error))
             return NotTaken(AttemptEnd.NOT_READY)
         except UpstreamError as error:
             return await self._broken_off(exchange, request, attempt, relay, error)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from clairvoyant_cli.addresses import is_loopback, same_host
-from clairvoyant_cli.backends.adapter import LOADING, Adapter, Found, Status
+from clairvoyant_cli.backends.adapter import Adapter, Found, Status
 from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, UNKNOWN, Priority
@@ -467,9 +467,9 @@ class Server:
         self.announce()
         self.look_now()
 
-    def not_ready(self) -> None:
+    def not_ready(self, why: str) -> None:
         """A request was answered with "not ready": only trial requests are sent from now on."""
-        self.status.state, self.status.detail = "loading", LOADING
+        self.status.state, self.status.detail = "loading", why
         self.announce()
 
     def began(self, status: int) -> None:

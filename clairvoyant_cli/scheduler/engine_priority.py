@@ -27,8 +27,8 @@ from math import log
 
 MEANS_A_FACTOR_E = 8.0
 """s in means: an answer e times as long lets requests pass that arrive up to eight mean answers later.
-Predicted lengths differ less than true ones: with 4, short answers gain a fifth less; with 16, long ones pay
-half as much again for little (tests/perf/perf_engine_order.py)."""
+With 4, short answers gain a sixth less; with 16, long ones pay a third more for little
+(docs/bench/engine-order.md)."""
 
 WINDOW_MEANS = 20.0
 """W in means, unless tau is set: reached by costs of two sevenths of the geometric mean, and of 3.5 times."""

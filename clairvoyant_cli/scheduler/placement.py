@@ -103,12 +103,16 @@ class Residency:
         )
 
     def view(self, server_id: str, now: float) -> tuple[object, ...]:
-        """Return a key of what a server has loaded; empty if loading is free."""
+        """Return a key of what a server has loaded; empty if loading is free. One that waits before a swap
+        has a key of its own: what it may start depends on its running jobs.
+        """
         if not self.prices:
             return ()
-        there = self._servers.get(server_id, _Server()).assumed
-        stays = now < there.stays_until_s
-        return server_id in self.fixed, there.affinities, stays, self.waits_to_swap(server_id)
+        there = self._servers.get(server_id, _Server())
+        if there.room:
+            return (server_id,)
+        stays = now < there.assumed.stays_until_s
+        return server_id in self.fixed, there.assumed.affinities, stays
 
     def must_stay(self, server_id: str, now: float) -> bool:
         """Return whether the loaded model should stay while it has work, as it was loaded recently."""
@@ -119,24 +123,22 @@ class Residency:
         """Set how much a server can have loaded, if it waits for its running jobs before a swap; else 0."""
         self._servers.setdefault(server_id, _Server()).room = room
 
-    def waits_to_swap(self, server_id: str) -> bool:
-        """Return whether a server loads something for a running job, at once or when its others have ended,
-        after which it has no more room.
+    def swapping_to(self, server_id: str) -> frozenset[str]:
+        """Return what a server will have loaded that loads something for a running job, at once or when its
+        others have ended, and then has no more room; empty if it does not. The jobs may name no real models.
         """
         there = self._servers.get(server_id)
-        if there is None or not there.room or len(self.after_swap(server_id)) < there.room:
-            return False
-        return any(each.affinity not in there.known.affinities for each in there.starts.values())
+        if there is None or not there.room:
+            return frozenset()
+        if all(each.affinity in there.known.affinities for each in there.starts.values()):
+            return frozenset()
+        loaded = there.after(replace(each, believed=True) for each in there.starts.values()).affinities
+        return loaded if len(loaded) >= there.room else frozenset()
 
     def is_full(self, server_id: str) -> bool:
         """Return whether a server would first wait for its running jobs to load anything else."""
         there = self._servers.get(server_id)
         return there is not None and 0 < there.room <= len(there.assumed.affinities)
-
-    def after_swap(self, server_id: str) -> frozenset[str]:
-        """Return what a server that waits to swap will have loaded, if its running jobs name real models."""
-        there = self._servers[server_id]
-        return there.after(replace(each, believed=True) for each in there.starts.values()).affinities
 
     def swaps(self, server_id: str, job_id: str, affinity: str) -> bool:
         """Return whether a server may be loading something for a running job, or would for `affinity`."""
@@ -429,8 +431,15 @@ class Fleet:
     def open_to(self, job: Job, server: ServerSlots, now: float) -> bool:
         """Return whether a server may load the model of a job, if it is not loaded."""
         residency = self.residency
-        keeps = residency.must_stay(server.id, now) or residency.waits_to_swap(server.id)
+        keeps = residency.must_stay(server.id, now) or bool(residency.swapping_to(server.id))
         return not keeps or not residency.price_s(server.id, job.affinity)
+
+    def answers_fresh(self, server: ServerSlots, now: float) -> bool:
+        """Return whether a model that must stay answers. A job that needs another would wait in the server,
+        and close it to those that need what it has.
+        """
+        residency = self.residency
+        return bool(server.running) and residency.is_full(server.id) and residency.must_stay(server.id, now)
 
     def takes(self, server_id: str, able: frozenset[str]) -> bool:
         """Return whether a server is available for a job that `able` can run."""

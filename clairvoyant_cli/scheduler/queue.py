@@ -5,9 +5,9 @@ Rule 2: a job is in exactly one state: waiting, held, running or gone.
 Rule 3: `next` leaves no slot idle while an unheld job that may use it waits. Exceptions: the queue is paused;
 each of the few waiting jobs is predicted to end sooner on another server (`placement`); its earliest start
 has not come; the model that it needs would be loaded in place of one that answers (`_open_to`); or the first
-job does not fit into the KV cache that the slots share. A job past tau or promoted
-never waits for a better server. A job may not use a server that it cannot run on (`Fleet`), nor any slot
-while its client is at its limit of running jobs.
+job does not fit into the KV cache that the slots share. A job past tau or promoted never waits for a better
+server. A job may not use a server that it cannot run on (`Fleet`), nor any slot while its client is at its
+limit of running jobs.
 Rule 4: waiting jobs are in one list, which a decision scans once for each distinct view of servers: those
 with other models loaded, or to which other jobs are pinned. One view of 1,024 jobs takes some 0.4 ms.
 Rule 5: when the queue is full, the newest waiting job of the client that has most of them is dropped, the
@@ -111,7 +111,9 @@ class Scheduler:
         self.arrival_order = ArrivalOrder()
         self.tau_firings = 0
         self.since_promotion = 1 << 30  # starts by policy since the last one by tau
-        self.deferring = False  # the last `next` left a slot free: the waiting jobs wait for a better one
+        self.deferring = (
+            False  # the last `next` left a slot free: waiting jobs wait for a better one, or a time
+        )
         self.fleet = Fleet(servers, load_s or {})
         self.claims = Claims()
         self.accounts = Accounts()
@@ -592,8 +594,7 @@ class Scheduler:
             if len(passed) == MAX_PASSED < len(self._waiting):
                 job, verdict = min(passed.values(), key=lambda each: each[1].gain_s)
                 return job, verdict.server.id, Reason.POLICY
-        stays = any(self.residency.must_stay(each.id, now) for each in self.fleet.free())
-        self.deferring = bool(passed) or stays
+        self.deferring = bool(passed) or any(self.fleet.answers_fresh(each, now) for each in free)
         return None
 
     def next_up(self, now: float) -> Choice | None:
@@ -708,14 +709,12 @@ class Scheduler:
             and e.affinity not in full
             and ((shares and not (e.pinned or e.routed or e.able)) or may_take(server_id, e))
         ]
-        if self.residency.waits_to_swap(server_id):
-            there = self.residency.after_swap(server_id)
+        if there := self.residency.swapping_to(server_id):
             return [e for e in jobs if not e.affinity or e.affinity in there]
         if self.residency.must_stay(server_id, now):
             price_s = cache(partial(self.residency.price_s, server_id))
             keep = [e for e in jobs if e.promoted or not price_s(e.affinity)]
-            # A job that needs another would wait in the server, and close it to those that need what it has.
-            return keep if server.running and self.residency.is_full(server_id) else keep or jobs
+            return keep if self.fleet.answers_fresh(server, now) else keep or jobs
         return jobs
 
     def _longest_overdue(self, jobs: Iterable[Job], now: float) -> Job | None:

@@ -184,6 +184,20 @@ def test_a_load_is_seen_by_the_time_before_the_answer(streaming: bool, load_s: f
     assert queue.residency.load_s["b"] == load_s
 
 
+def test_of_two_routers_with_the_same_model_the_idle_one_swaps() -> None:
+    queue = queue_of(2, 0, 1, "b")
+    assert starts(queue, 0.0) == ["b0"]
+    queue.residency.loaded("r", "b0")
+    queue.set_slots("s", 1)
+    queue.residency.set_room("s", 1)
+    queue.residency.dispatched("s", "before", "b", 0.0)
+    queue.residency.loaded("s", "before")  # it must stay, too, but nothing runs there
+    queue.submit(Job("c1", 1.0, cost_s=0.1, affinity="c"), 1.0)
+    dispatch = queue.next(1.0)
+    assert dispatch is not None
+    assert (dispatch.job.id, dispatch.server_id) == ("c1", "s")
+
+
 def test_of_two_routers_only_the_one_that_waits_to_swap_refuses_its_loaded_model() -> None:
     queue = queue_of(3, 3, 1, "a", "b")
     assert starts(queue) == ["a0", "b1"]

@@ -48,9 +48,8 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
     unit = unit_of(serve_flags)
     config = check_serve_flags(serve_flags, keeps_log=unit.log_file is not None)
     current, url = written_text(unit), local_url(*config.addresses()[0])
-    if (
-        current is None and not dry_run and (daemon := daemon_at(url))
-    ):  # the service could not take the address
+    daemon = daemon_at(url) if current is None and not dry_run else None
+    if daemon is not None:  # the service could not take the address
         raise ClairvoyantError(f"clairvoyant serve runs already at {url}; end it: kill {daemon.pid}")
     if current == unit.text:
         click.echo(f"{unit.path} is up to date.")

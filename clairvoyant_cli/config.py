@@ -121,8 +121,8 @@ class BackendConfig:
     metrics_url: str | None = setting(
         None,
         "URL",
-        "Address of a router's Prometheus metrics, which tell its queue. Unset: its host, port 29000 for SMG "
-        "and 9090 for llm-d.",
+        "Address of the Prometheus metrics of an engine or a router, which tell its queue. Unset: its own "
+        "address; for SMG port 29000 of its host, for llm-d port 9090.",
         (is_url, "be a URL"),
     )
 

@@ -107,8 +107,9 @@ class Prober:
 async def engine_load(
     metrics: EngineMetrics, ask: Ask, prober: Prober, host: str, metrics_url: str | None
 ) -> EngineLoad | None:
-    """Return what an engine has in its own queue. A router tells it at a port that does not get its key."""
+    """Return what an engine has in its own queue. Another address than its own does not get its API key."""
     if metrics.port is not None:
-        url = metrics_url or f"http://{joined(host, metrics.port)}"
-        ask = prober.asking(url.removesuffix(METRICS_PATH), with_key=False)
+        metrics_url = metrics_url or f"http://{joined(host, metrics.port)}"
+    if metrics_url is not None:
+        ask = prober.asking(metrics_url.removesuffix(METRICS_PATH), with_key=False)
     return engine_state((await ask(METRICS_PATH)).body, metrics)

@@ -73,9 +73,10 @@ async def _look_at(
         ask, upstream = prober.asking(found.url, found.prefix), Upstream(found.url)
         offered = await found.adapter.offered_models(ask)
         heeding = await found.adapter.heeding(ask, upstream.port if is_loopback(upstream.host) else None)
-        load, metrics = None, None if heeding.priority is None else heeding.priority.metrics
-        if metrics is not None:
-            load = await engine_load(metrics, ask, prober, upstream.host, settings.metrics_url)
+        load = None
+        if heeding.priority is not None and heeding.priority.metrics is not None:
+            metrics, url = heeding.priority.metrics, settings.metrics_url
+            load = await engine_load(metrics, ask, prober, upstream.host, url)
     findings = []
     if len(answering) > 1:
         others = ", ".join(f"{each.adapter.name} at {each.url}" for each in answering[1:])

@@ -282,6 +282,7 @@ DEPTHS = {
     b'llm_d_epp_request_running{fairness_id="a",priority="0"} 4\n',
     "smg": b'smg_scheduler_queue_depth{class="default"} 1\nsmg_scheduler_queue_depth{class="bulk"} 4\n'
     b'smg_scheduler_inflight{class="bulk"} 4\n',
+    "vllm": b"vllm:num_requests_running 4\nvllm:num_requests_waiting 5\n",
 }
 
 
@@ -303,7 +304,7 @@ async def test_a_routers_queue_is_read_where_it_tells_its_metrics_without_the_ap
         server = BackendConfig(
             "router", upstream.base_url, kind, key_file=str(key), metrics_url=metrics.base_url + "/metrics"
         )
-        async with serving(None, backends=(server,)) as daemon:
+        async with serving(None, backends=(server,), annotate="on") as daemon:
             state = await until(daemon, lambda state: state.backends[0].engine is not None)
     assert state.backends[0].engine == EngineState(4, 5)
     assert asked[0].target == b"/metrics"

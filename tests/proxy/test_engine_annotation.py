@@ -376,6 +376,7 @@ VLLM = {
     b"/v1/models": b'{"object":"list","data":[{"id":"m","owned_by":"vllm"}]}',
     b"/version": b'{"version":"0.32.0"}',
 }
+UNKNOWN = {b"/v1/models": b'{"object":"list","data":[{"id":"m","owned_by":"me"}]}'}
 DYNAMO = {
     b"/v1/models": b'{"object":"list","data":[{"id":"m","owned_by":"nvidia"}]}',
     b"/openapi.json": b'{"info":{"title":"NVIDIA Dynamo OpenAI Frontend","version":"1.6.1"}}',
@@ -401,11 +402,13 @@ async def test_an_engine_that_another_replaced_gets_the_order_in_its_way(
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, serving(url, annotate="on") as daemon, raw_client(daemon.base_url) as client:
-        for engine, kind in ((VLLM, "vllm"), ({}, "vllm"), (DYNAMO, "dynamo")):
+        away = dict[bytes, bytes]()
+        turns = [(VLLM, "vllm"), (away, "vllm"), (UNKNOWN, "vllm"), (away, "vllm"), (DYNAMO, "dynamo")]
+        for engine, kind in turns:
             there, wanted = engine, ("up" if engine else "down", kind)
             daemon.pool.first.look_now()
             await until(daemon, lambda now: (now.backends[0].state, now.backends[0].kind) == wanted)  # noqa: B023
             if engine:
                 assert (await client.ask(post(CHAT, chat("Hello")))).status == 200
-    assert [b"priority" in each.body for each in asked] == [True, False]
-    assert asked[1].value("x-dynamo-request-priority") is not None
+    assert [b"priority" in each.body for each in asked] == [True, True, False]
+    assert asked[2].value("x-dynamo-request-priority") is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from clairvoyant_cli.addresses import Address
+from clairvoyant_cli.backends.adapters import OTHER
 from clairvoyant_cli.backends.discovery import recognise
 from clairvoyant_cli.backends.prober import TIMED_OUT, Ask, asking_once, engine_load
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
@@ -118,7 +119,8 @@ class ServerLifecycle:
         was_up, server.probe_came_back = status.state == "up", False
         if server.may_be_another:
             found = await recognise(server.prober, server.upstream.url, server.prefix)
-            if found is not None and (server.guessed or found.adapter is not server.adapter):
+            # What is not recognised may well be what it was, as where `--backend` names its kind.
+            if found is not None and (server.guessed or found.adapter not in (server.adapter, OTHER)):
                 server.is_now(found)
                 log.info("found %s", found)
         ask = asking_once(server.ask)

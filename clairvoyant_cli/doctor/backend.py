@@ -65,7 +65,7 @@ async def _look_at(
             fix = "clairvoyant serve --backend URL    # of the LLM server itself"
             return [broken("backend", str(error), fix)], None
         if not answering:
-            silent = f"{found.adapter.name} does not answer at {found.url}"
+            silent = f"{found.adapter.title} does not answer at {found.url}"
             text = silent if settings.url else "no LLM server answers on the default ports"
             by_url = settings.url is not None and settings.url not in BACKEND_NAMES
             fix = f"{CURL} -i {found.url}    # start it there" if by_url else found.adapter.start_command

@@ -46,9 +46,7 @@ def summary(snapshot: Snapshot) -> Iterator[str]:
         f"{snapshot.mode} on {snapshot.listen}, order {snapshot.policy}, up {duration(snapshot.uptime_s)}",
         f"{busy} of {slots} slots busy, load {share(snapshot.utilisation)} in {window(snapshot)}",
         f"{snapshot.waits:,} waiting, {len(snapshot.running)} running{''.join(rest)}",
-        ", ".join(line.plain for line in today(snapshot))
-        if snapshot.gain.answers_today or snapshot.gain.behind
-        else "",
+        ", ".join(line.plain for line in today(snapshot)) if snapshot.gain.answers_today else "",
         f"tau {limit}, fired {count(fired)} time{'s' * (fired != 1)}{unused}",
     ]
     for each in snapshot.backends:

@@ -1,28 +1,29 @@
 """Replays the requests that were served in order of arrival, and compares each one's wait with the real one.
 
-Rule 1: only pairs count: the same request, served whole, with both waits known.
-Rule 2: the clock of a server stands still while it may start nothing (paused, down): that time is nobody's.
-Rule 3: a request takes its slot in the replay for as long as it really did, also while its server was still
-busy with it after its client had left. An answer is not cut there, so its prompt is not read again.
-Rule 4: a start is final once everything before it is known. Where that takes longer than `PATIENCE_S`, what
-is not known is predicted, and the pairs that depend on it are marked as estimated.
-Rule 5: where the KV cache is shared by conversations, a second cache sees the prompts in order of arrival.
-The difference between what the two are expected to hold is the prefill that the real order saved.
+A request takes the slot of its server that falls free first, when it has arrived and everything before it has
+its place (J. Kiefer and J. Wolfowitz, "On the theory of queues with many servers", 1955), for as long as it
+really took. So its place is known once those before it have ended, which is later the more the real order
+differs: example, one slot, an essay of 60 s and then a question of 2 s, and the question was answered first.
+It waited 0 s; in order of arrival it waits 60 s, which is known when the essay has ended. Until then the
+essay's predicted length stands in, and the pair is an estimate (`pending`).
 
-A request that is held joins when it is released, one whose client has a limit of running requests when it
-starts: its wait is the operator's doing. It takes a slot, but is not compared.
+While nothing may start (the queue is paused, no server is up) the clock of the replay stands still.
+A request that is held, has a client with a limit of running requests, or was sent to a second server takes a
+slot from its real start on, and is not compared: its wait is not the order's doing. An answer is not
+preempted here, so its prompt is not read again. Where the KV cache holds conversations, a second cache sees
+the prompts in order of arrival; what it lacks is read again here.
 
-Under first-come-first-served, all differences are 0 by construction.
+In order of arrival, all differences are 0 by construction.
 """
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
 from itertools import islice
 from math import inf
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
@@ -30,16 +31,9 @@ from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.placement import ServerSlots
 from clairvoyant_cli.scheduler.server_cache import ServerCache
 
-PATIENCE_S = 180.0  # how long an ended request waits for the real length of one before it
-
-MAX_PENDING = 10_000
-"""Requests whose start in order of arrival is not known; beyond that, the oldest are left out."""
-
+MAX_PENDING = 5000  # requests without a place; beyond that, the oldest are left out
 MAX_TURNS = 200  # of the past, and as many to come
-SAME_S = 1e-6
-"""Sums of seconds that differ by less are equal. Starts of this moment have to wait for what else happens in
-it: a server that goes down frees its slots one by one.
-"""
+SAME_S = 1e-6  # sums of seconds that differ by less are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +62,34 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A request in the replay. Seconds are open time of its server, unless they are said to be real."""
+    """A request in the replay. Times are those of its clock."""
 
     id: str
-    arrived_s: float  # real
-    order: tuple[float, int] = (0.0, 0)
-    cost_s: float = 0.0
-    server_id: str = ""
+    order: tuple[float, int]  # real arrival, and its number among those of the same moment
+    arrived_s: float = 0.0
+    cost_s: float = 0.0  # predicted
+    server_id: str = ""  # "" until it is known
     able: frozenset[str] = frozenset()
-    start_s: float | None = None  # None until it has its place
+    start_s: float = inf
     slot: int = 0
-    work_s: float = 0.0  # slot time so far
-    granted_s: float | None = None  # when it was last granted a slot, None while it has none
-    freed_s: float = 0.0  # real
-    waited_s: float = 0.0
-    over: bool = False  # it will not run again
-    dropped: bool = False
-    over_s: float = inf  # real
-    taken_s: float | None = None  # the predicted slot time that others went by
-    less_s: float = 0.0  # what it read again after cuts
-    estimated: bool = False
+    work_s: float = 0.0  # slot time so far, without what preemption had it read again
+    granted_s: float | None = None  # while it has a slot
+    waited_s: float = 0.0  # really
+    over_s: float = inf  # when it ended
     counts: bool = True
-    of: Any = None  # what the pair is about, None if it is not compared
+    of: Any = None  # what the pair is about
     chain: Chain = NO_CHAIN
     session: str = ""
     prompt_tokens: float = 0.0
     answer: tuple[float, float] | None = None  # the real tokens of prompt and answer
-    cached_tokens: float | None = None  # to be expected in the cache, really
+    served: bool = True  # its prompt was read
+    cached_tokens: float | None = None  # expected in the cache, really
     cached_in_order: float | None = None  # and in the replay
-    read_s: float = 0.0  # the time of a token's prefill
-    again: list[tuple[float, float]] = field(default_factory=list)  # starts after cuts: `work_s`, real time
+    token_s: float = 0.0  # to read one token of a prompt
+
+    @property
+    def over(self) -> bool:
+        return self.over_s < inf
 
     @property
     def spared_tokens(self) -> float:
@@ -106,72 +98,55 @@ class _Run:
             return 0.0
         return self.cached_tokens - self.cached_in_order
 
-    def ends_s(self, now: float) -> float:
-        """Return when it ends in the replay, at the open time `now`; if not known, the earliest time."""
+    def took_s(self, now: float) -> float:
+        """Return its slot time in the replay; up to now if it has not ended."""
         running_s = 0.0 if self.granted_s is None else now - self.granted_s
-        took_s = self.work_s + running_s - self.less_s + self.spared_tokens * self.read_s
-        return (self.start_s or 0.0) + max(took_s if self.taken_s is None else self.taken_s, 0.0)
+        return max(self.work_s + running_s + self.spared_tokens * self.token_s, 0.0)
+
+    def ends_s(self, now: float) -> float:
+        """Return when it ends in the replay, as predicted if it has not ended."""
+        took_s = self.took_s(now)
+        return self.start_s + (took_s if self.over else max(took_s, self.cost_s))
 
 
 @dataclass(slots=True, eq=False)
 class _Server:
-    """A server in the replay: its clock of open time, the last request of each slot, and its cache."""
+    """A server in the replay: the last request in each slot, and its cache."""
 
-    marks: list[tuple[float, float, bool]]  # real time, open time then, whether it runs from there
     slots: list[_Run] = field(default_factory=list)
-    removed: list[_Run] = field(default_factory=list)
-    resizes: deque[tuple[float, int]] = field(default_factory=deque)
+    gone: list[_Run] = field(default_factory=list)  # in slots that went while they ran
     size: int = 0
-    is_up: bool = False
+    resizes: deque[tuple[float, int]] = field(default_factory=deque)
     cache: ServerCache = field(default_factory=ServerCache)
-    in_cache: list[_Run] = field(default_factory=list)
+    unread: list[_Run] = field(default_factory=list)  # answers that the cache has not seen the end of
 
-    def at(self, real_s: float) -> float:
-        """Return the open time at a real time."""
-        index = max(0, bisect_right(self.marks, real_s, key=lambda mark: mark[0]) - 1)
-        since_s, open_s, runs = self.marks[index]
-        return open_s + max(real_s - since_s, 0.0) if runs else open_s
+    def resize(self) -> None:
+        """Carry out the first change of the number of slots."""
+        at_s, size = self.resizes.popleft()
+        if not size:
+            self.cache = self.cache.emptied()  # as that of the server
+        while len(self.slots) > size:  # those that fall free first go
+            self.gone.append(min(self.slots, key=lambda run: run.ends_s(at_s)))
+            self.slots.remove(self.gone[-1])
+        self.gone = [run for run in self.gone if run.ends_s(at_s) > at_s]
+        while len(self.slots) < size:
+            self.slots.append(
+                self.gone.pop() if self.gone else _Run("", (at_s, 0), start_s=at_s, over_s=at_s)
+            )
 
-    def real(self, open_s: float, *, first: bool = False) -> float:
-        """Return the last real time at an open time, or the first; of one to come, as if it stayed open."""
-        bisect = bisect_left if first else bisect_right
-        since_s, at_s, _ = self.marks[max(0, bisect(self.marks, open_s, key=lambda mark: mark[1]) - 1)]
-        return since_s + open_s - at_s
-
-    def turn(
-        self, run: _Run, on: str, slot: int, start_s: float, ends_s: float, *, known: bool = False
-    ) -> Turn:
-        """Return a run's time in a slot of this server, whose name is `on`."""
-        waited_s = start_s - self.at(run.arrived_s)
-        return Turn(run.id, on, slot, waited_s, self.real(start_s), self.real(ends_s, first=True), known)
-
-    def note(self, slots: int, *, is_open: bool, now: float) -> None:
-        """Follow the server's slots, and whether it may start anything."""
-        if is_open != self.marks[-1][2]:
-            self.marks.append((now, self.at(now), is_open))
-        if slots and slots != self.size:
-            self.size = slots
-            self.resizes.append((self.at(now), slots))
-
-    def grow(self) -> None:
-        """Add the slots that came before any went; what still runs in one that had gone has it back."""
-        while self.resizes and self.resizes[0][1] >= len(self.slots):
-            at_s, slots = self.resizes.popleft()
-            while len(self.slots) < slots:
-                last = max(self.removed, key=lambda run: run.ends_s(at_s), default=None)
-                if last is None or last.ends_s(at_s) <= at_s:
-                    self.slots.append(_Run("", at_s, start_s=at_s, over=True))
-                else:
-                    self.removed.remove(last)
-                    self.slots.append(last)
-
-    def shrinks(self, first: _Run, by_s: float) -> bool:
-        """Take the slot that falls free first away, if it had to go by a time; return whether it had."""
-        if not self.resizes or self.resizes[0][0] > by_s:
-            return False
-        self.slots.remove(first)
-        self.removed.append(first)
-        return True
+    def read(self, run: _Run) -> None:
+        """Have the cache see a prompt, after the answers that ended before it."""
+        for each in sorted(self.unread, key=lambda each: each.ends_s(0.0) if each.over else inf):
+            if not each.over or each.ends_s(0.0) > run.start_s + SAME_S:
+                break
+            self.unread.remove(each)
+            if not each.served:
+                self.cache.dropped(each.id)
+            elif each.answer is not None:
+                self.cache.answered(each.id, *each.answer)
+        run.cached_in_order = self.cache.expected(run.chain).tokens
+        self.cache.started(run.id, run.chain, run.prompt_tokens, run.session)
+        self.unread.append(run)
 
 
 class ArrivalOrder:
@@ -179,13 +154,13 @@ class ArrivalOrder:
 
     def __init__(self) -> None:
         self._servers: dict[str, _Server] = {}
-        self._runs: dict[str, _Run] = {}
-        self._pending: list[_Run] = []  # those without a start, in order of arrival
-        self._placed: list[_Run] = []  # those with a start that are not over
-        self._ready: list[Compared] = []
+        self._runs: dict[str, _Run] = {}  # those that have not ended
+        self._pending: list[_Run] = []  # those without a place, in order of arrival
+        self._placed: list[_Run] = []  # those with one that have not ended, or are not told
         self._past: deque[Turn] = deque(maxlen=MAX_TURNS)
-        self._held = set[str]()
-        self._seq = 0
+        self._marks: list[tuple[float, float, bool]] = [
+            (-inf, 0.0, False)
+        ]  # real time, the clock's, whether it runs
 
     @property
     def behind(self) -> int:
@@ -194,254 +169,197 @@ class ArrivalOrder:
 
     def look(self, slots: Mapping[str, int], now: float, *, paused: bool) -> None:
         """Follow the servers' slots, 0 for one that is down."""
+        is_open = not paused and any(slots.values())
+        if is_open != self._marks[-1][2]:
+            self._marks.append((now, self._clock(now), is_open))
         for name, number in slots.items():
-            replayed, is_open = self._servers.get(name), bool(number) and not paused
-            if replayed is None:
-                replayed = self._servers[name] = _Server([(now, now, is_open)])
-            elif not number and replayed.is_up:
-                self._ready = self.settle(now)
-                replayed.cache = replayed.cache.emptied()  # as that of the server
-            replayed.is_up = bool(number)
-            replayed.note(number, is_open=is_open, now=now)
+            server = self._servers.setdefault(name, _Server())
+            if number != server.size:
+                server.size = number
+                server.resizes.append((self._clock(now), number))
 
     def arrived(self, job: Job, *, at_grant: bool) -> None:
         """Add a job that joins the queue; `at_grant`: it joins the replay when it starts."""
-        able = job.able or frozenset(self._servers)
-        server_id = job.pinned or (next(iter(able)) if len(able) == 1 else "")
-        run = _Run(job.id, job.arrival_s, (job.arrival_s, self._seq), job.cost_s, server_id, able)
-        run.chain, run.session, run.prompt_tokens = job.prefix, job.session, job.prompt_tokens
-        self._seq += 1
-        self._runs[job.id] = run
-        if at_grant:
-            run.counts, run.arrived_s = False, inf
-        else:
-            self._join(run)
+        if not at_grant:
+            self._join(job, job.arrival_s)
 
-    def _join(self, run: _Run) -> None:
+    def _join(self, job: Job, at_s: float, server_id: str = "") -> _Run:
+        able = job.able or frozenset(self._servers)
+        server_id = server_id or job.pinned or (next(iter(able)) if len(able) == 1 else "")
+        run = _Run(job.id, (job.arrival_s, job.seq), self._clock(at_s), job.cost_s, server_id, able)
+        run.chain, run.session, run.prompt_tokens = job.prefix, job.session, job.prompt_tokens
+        self._runs[job.id] = run
         insort(self._pending, run, key=attrgetter("order"))
         if len(self._pending) > MAX_PENDING:
             self._pending.pop(0).counts = False
+        return run
 
-    def held(self, job_id: str, now: float) -> None:
-        """Take a job that is held out of the replay, until it is released."""
+    def held(self, job_id: str) -> None:
+        """Take a job that is held out of the replay: it joins when it starts."""
         run = self._runs.get(job_id)
+        if run is not None and run.cached_tokens is not None:
+            run.counts = False
+        elif run is not None:
+            self.left(job_id, 0.0)
+
+    def granted(self, job: Job, server: ServerSlots, now: float) -> None:
+        """Record that a job starts on a server."""
+        run, clock_s = self._runs.get(job.id), self._clock(now)
+        if run is not None and run.server_id not in ("", server.id):
+            if run.cached_tokens is not None or run.start_s < inf:
+                self.left(job.id, now)
+                run = None
+            else:
+                run.server_id = server.id
         if run is None:
-            return
-        self._ready = self.settle(now)
-        run.counts = False
-        if run in self._pending:
-            self._pending.remove(run)
-            self._held.add(job_id)
-            run.arrived_s = inf
-
-    def released(self, job_id: str, now: float) -> None:
-        """Have a job that was held join the replay, at its place in the order of arrival."""
-        if job_id in self._held and job_id in self._runs:
-            self._ready = self.settle(now)  # those that had their slots before come first
-            self._held.remove(job_id)
-            self._runs[job_id].arrived_s = now
-            self._join(self._runs[job_id])
-
-    def granted(self, job_id: str, server: ServerSlots, now: float, cached_tokens: float) -> None:
-        """Record that a job starts on a server, which is expected to have `cached_tokens` of its prompt."""
-        run = self._runs.get(job_id)
-        if run is None or server.id not in self._servers:
-            return
-        if run.server_id not in ("", server.id) and (run.work_s or run.start_s is not None):
-            run = self._joins_again(run, run.freed_s)
-        replayed = self._servers[server.id]
-        run.server_id = server.id
-        if run.arrived_s == inf:
-            run.arrived_s, run.order = now, (now, run.order[1])
-            self._join(run)
-        if run.cached_tokens is not None:
-            run.again.append((run.work_s, now))
-        run.granted_s = replayed.at(now)
-        run.waited_s = run.granted_s - replayed.at(run.arrived_s) - run.work_s
-        if run.cached_tokens is None and run.chain:
-            run.cached_tokens = cached_tokens
-            run.read_s = 0.0 if server.speed is None else server.speed.seconds(1.0, 0.0)
-            replayed.cache.slots, replayed.cache.reuse = server.cache.slots, server.cache.reuse
-            replayed.cache.room_tokens = server.cache.room_tokens
+            run = self._join(job, now, server.id)
+            run.counts = False
+        run.server_id, run.granted_s = server.id, clock_s
+        run.waited_s = clock_s - run.arrived_s - run.work_s
+        if run.cached_tokens is None:
+            run.cached_tokens = job.expected.tokens
+            run.token_s = 0.0 if server.speed is None else server.speed.seconds(1.0, 0.0)
+            cache = self._servers[server.id].cache
+            cache.slots, cache.reuse, cache.room_tokens = (
+                server.cache.slots,
+                server.cache.reuse,
+                server.cache.room_tokens,
+            )
 
     def answered(self, job_id: str, prompt_tokens: float, tokens: float) -> None:
         """Record the real tokens of a running job's prompt and answer."""
-        run = self._runs.get(job_id)
-        if run is not None:
+        if (run := self._runs.get(job_id)) is not None:
             run.answer = prompt_tokens, tokens
-
-    def freed(self, job_id: str, now: float, *, over: bool, served: bool, returned: bool = False) -> None:
-        """Record that a job has left its slot; `over`: for good. `served`: its prompt was read. One that is
-        `returned` goes back to the queue with nothing done, and is not compared.
-        """
-        run = self._runs.get(job_id)
-        if run is None or run.granted_s is None:
-            return
-        run.work_s += self._servers[run.server_id].at(now) - run.granted_s
-        run.granted_s, run.freed_s, run.dropped = None, now, not served
-        if returned:
-            self._joins_again(run, now)
-        elif over:
-            del self._runs[job_id]
-            self._over(run, now)
-
-    def _joins_again(self, run: _Run, now: float) -> _Run:
-        """End a run that did not end its request, which takes its place in the order once more."""
-        self._over(run, now)
-        run.of = None
-        self._ready = self.settle(now)  # those that had their slots before come first
-        again = self._runs[run.id] = replace(
-            run, arrived_s=now, server_id="", start_s=None, work_s=0.0, counts=False, over=False, over_s=inf
-        )
-        again.taken_s = again.cached_tokens = again.cached_in_order = None
-        again.dropped, again.again = False, []
-        self._join(again)
-        return again
-
-    def left(self, job_id: str, now: float) -> None:
-        run = self._runs.pop(job_id, None)
-        self._held.discard(job_id)
-        if run is not None:
-            run.of = None
-            self._over(run, now)
-            if not run.work_s and run in self._pending:
-                self._pending.remove(run)
 
     def ended(self, job_id: str, of: object | None, less_s: float = 0.0) -> None:
         """Record that a job has ended, before `freed` or `left`. `of` is what its pair is about, None if it
         is not to be compared; `less_s` is the time for which it read its prompt again after cuts.
         """
+        if (run := self._runs.get(job_id)) is not None:
+            run.of, run.work_s = of if run.counts else None, run.work_s - less_s
+
+    def freed(self, job_id: str, now: float, *, over: bool, served: bool) -> None:
+        """Record that a job has left its slot; `over`: for good. `served`: its prompt was read."""
+        run = self._runs.get(job_id)
+        if run is not None and run.granted_s is not None:
+            run.work_s += self._clock(now) - run.granted_s
+            run.granted_s, run.served = None, served
+            if over:
+                self._over(run, now)
+
+    def left(self, job_id: str, now: float) -> None:
+        """Record that a job has left the queue."""
         run = self._runs.get(job_id)
         if run is not None:
-            run.of, run.less_s = of if run.counts else None, less_s
+            run.of = None
+            self._over(run, now)
+            if run.cached_tokens is None and run in self._pending:  # it never started
+                self._pending.remove(run)
 
     def _over(self, run: _Run, now: float) -> None:
-        run.over, run.over_s = True, now
-        if not run.counts:
-            run.of = None
+        run.over_s = self._clock(now)
+        del self._runs[run.id]
+
+    # -- the replay -------------------------------------------------------------------------------------
 
     def settle(self, now: float) -> list[Compared]:
         """Return the pairs that have become known since the last call."""
-        late = [
-            i for i, run in enumerate(self._pending) if run.of is not None and run.over_s < now - PATIENCE_S
-        ]
-        guess_until, blocked, left = late[-1] if late else -1, set[str](), list[_Run]()
+        clock_s, blocked, left = self._clock(now), set[str](), list[_Run]()
         for index, run in enumerate(self._pending):
-            if len(blocked) >= len(self._servers):
+            if len(blocked) == len(self._servers):
                 left += self._pending[index:]
                 break
-            if not run.server_id and index <= guess_until:
-                run.server_id = min(
-                    run.able & self._servers.keys(), default="", key=lambda name: self._free_s(name, now)
-                )
-            if (
-                run.server_id
-                and run.server_id not in blocked
-                and self._place(run, now, guess=index <= guess_until)
-            ):
-                self._placed.append(run)
-            else:
-                blocked |= {run.server_id} if run.server_id else run.able & self._servers.keys()
+            able = {run.server_id} if run.server_id else run.able & self._servers.keys()
+            if run.server_id in blocked or not run.server_id or not self._place(run, clock_s):
+                blocked |= able
                 left.append(run)
+            else:
+                self._placed.append(run)
         self._pending = left
-        found = [*self._ready, *(self._pair(run) for run in self._placed if run.over and run.of is not None)]
-        self._ready = []
-        for run in self._placed:
-            if run.over:
-                turn, ended_s = self._servers[run.server_id].turn, run.ends_s(0.0)
-                self._past.append(turn(run, run.server_id, run.slot, run.start_s or 0.0, ended_s, known=True))
+        known = [run for run in self._placed if run.over]
         self._placed = [run for run in self._placed if not run.over]
+        self._past.extend(
+            self._turn(run, run.server_id, run.slot, run.start_s, run.ends_s(0.0)) for run in known
+        )
         if not self._runs and not self._pending:
-            for replayed in self._servers.values():
-                del replayed.marks[:-1]
-                replayed.removed.clear()
-        return found
+            del self._marks[:-1]
+        return [_pair(run, run.start_s) for run in known if run.of is not None]
+
+    def _place(self, run: _Run, clock_s: float) -> bool:
+        """Give a request its place on its server; False if that is not known yet."""
+        server = self._servers.get(run.server_id)
+        while server is not None:
+            # A request that has not ended may free its slot at any time from now on.
+            first = min(server.slots, key=lambda each: each.start_s + each.took_s(clock_s), default=None)
+            start_s = inf if first is None else max(run.arrived_s, first.start_s + first.took_s(clock_s))
+            if server.resizes and server.resizes[0][0] <= start_s:
+                server.resize()
+                continue
+            if first is None or not first.over or start_s >= clock_s - SAME_S:
+                return False
+            run.start_s, run.slot = start_s, server.slots.index(first)
+            server.slots[run.slot] = run
+            if run.chain:
+                server.read(run)
+            return True
+        return False
+
+    def _forecast(self, now: float) -> Iterator[tuple[_Run, str, int, float, float]]:
+        """Yield requests without a place, and the server, slot, start and end that they would have if lengths
+        that are not known were as predicted.
+        """
+        clock_s, free = self._clock(now), dict[str, list[tuple[float, int]]]()
+        for name, server in self._servers.items():
+            ends = [(run.ends_s(clock_s), slot) for slot, run in enumerate(server.slots)]
+            free[name] = ends or [(clock_s, slot) for slot in range(server.size)]
+            heapify(free[name])
+        for run in self._pending:
+            able = [name for name in ([run.server_id] if run.server_id else run.able) if free.get(name)]
+            if able:
+                name = min(able, key=lambda name: free[name][0])
+                free_s, slot = free[name][0]
+                start_s = max(free_s, run.arrived_s)
+                took_s = run.took_s(clock_s)
+                ends_s = start_s + (took_s if run.over else max(took_s, run.cost_s))
+                heapreplace(free[name], (ends_s, slot))
+                yield run, name, slot, start_s, ends_s
+
+    def estimates(self, now: float) -> list[Compared]:
+        """Return the pairs of what was served and is not compared yet, by predicted lengths."""
+        found = self._forecast(now) if self.behind else ()
+        return [_pair(run, start_s, estimated=True) for run, _, _, start_s, _ in found if run.of is not None]
 
     def turns(self, now: float) -> list[Turn]:
-        """Return who had which slot when, the latest of them, and the forecast for all without an end yet."""
-        found, free = list(self._past), dict[str, list[tuple[float, int]]]()
-        for server_id, replayed in self._servers.items():
-            open_s, ends = replayed.at(now), free.setdefault(server_id, [])
-            for slot, run in enumerate(replayed.slots):
-                ends_s = run.ends_s(open_s)
-                if not run.over:
-                    start_s = run.start_s or 0.0
-                    ends_s = max(ends_s, start_s + run.cost_s)
-                    found.append(replayed.turn(run, server_id, slot, start_s, ends_s))
-                heappush(ends, (ends_s, slot))
-            if not replayed.slots:
-                ends += [(open_s, slot) for slot in range(replayed.size)]
-        for run in islice(self._pending, MAX_TURNS):
-            able = [name for name in ([run.server_id] if run.server_id else run.able) if free.get(name)]
-            if not able:
-                continue
-            server_id = min(able, key=lambda name: free[name][0])
-            replayed = self._servers[server_id]
-            open_s, (free_s, slot) = replayed.at(now), heappop(free[server_id])
-            start_s = max(free_s, replayed.at(run.arrived_s))
-            took_s = run.work_s + (0.0 if run.granted_s is None else open_s - run.granted_s)
-            ends_s = start_s + (took_s if run.over else max(took_s, run.cost_s))
-            heappush(free[server_id], (ends_s, slot))
-            found.append(replayed.turn(run, server_id, slot, start_s, ends_s))
-        return found
+        """Return which request had which slot when, the latest of them, and the forecast for the others."""
+        clock_s = self._clock(now)
+        running = [
+            self._turn(run, run.server_id, run.slot, run.start_s, run.ends_s(clock_s), known=False)
+            for server in self._servers.values()
+            for run in server.slots
+            if not run.over
+        ]
+        to_come = [self._turn(*each, known=False) for each in islice(self._forecast(now), MAX_TURNS)]
+        return [*self._past, *running, *to_come]
 
-    def _free_s(self, name: str, now: float) -> float:
-        replayed = self._servers[name]
-        return min((run.ends_s(replayed.at(now)) for run in replayed.slots), default=inf)
+    def _turn(
+        self, run: _Run, name: str, slot: int, start_s: float, ends_s: float, *, known: bool = True
+    ) -> Turn:
+        waited_s = start_s - run.arrived_s
+        return Turn(run.id, name, slot, waited_s, self._real(start_s), self._real(ends_s, first=True), known)
 
-    def _place(self, run: _Run, now: float, *, guess: bool) -> bool:
-        """Give a request its start; False if that is not known yet."""
-        replayed = self._servers.get(run.server_id)
-        if replayed is None:
-            return False
-        open_s, arrived_s = replayed.at(now), replayed.at(run.arrived_s)
-        while True:
-            replayed.grow()
-            first = min(replayed.slots, key=lambda each: each.ends_s(open_s), default=None)
-            if first is None:
-                return False
-            if not first.over and first.taken_s is None:  # its slot time is not final
-                if not guess:
-                    return False
-                first.taken_s = max(first.ends_s(open_s) - (first.start_s or 0.0), first.cost_s)
-                first.estimated = True
-                continue
-            start_s = max(arrived_s, first.ends_s(open_s))
-            if start_s >= open_s - SAME_S:
-                return False
-            if not replayed.shrinks(first, start_s):
-                break
-        run.start_s = start_s
-        run.estimated = first.estimated and start_s > arrived_s
-        run.slot = replayed.slots.index(first)
-        replayed.slots[run.slot] = run
-        if run.chain:
-            self._read(replayed, run)
-        return True
+    def _clock(self, real_s: float) -> float:
+        """Return the replay's time at a real time."""
+        index = max(0, bisect_right(self._marks, real_s, key=lambda mark: mark[0]) - 1)
+        since_s, clock_s, runs = self._marks[index]
+        return clock_s + real_s - since_s if runs else clock_s
 
-    def _read(self, replayed: _Server, run: _Run) -> None:
-        """Have the replay's cache see a prompt, once the answers before it are there."""
-        start_s, due = run.start_s or 0.0, list[tuple[float, float, _Run, bool]]()
-        for each in replayed.in_cache:
-            began_s = each.start_s or 0.0
-            due += [(round(began_s + after_s, 6), at_s, each, False) for after_s, at_s in each.again]
-            due += [(round(each.ends_s(0.0), 6), each.over_s, each, True)] if each.over else []
-        for at_s, _, each, ended in sorted(due, key=itemgetter(0, 1)):  # sums of floats that should be equal
-            if at_s > round(start_s, 6):
-                break
-            if not ended:
-                replayed.cache.started(each.id, each.chain, each.prompt_tokens, each.session)
-                del each.again[0]
-                continue
-            if each.dropped:
-                replayed.cache.dropped(each.id)
-            elif each.answer is not None:
-                replayed.cache.answered(each.id, *each.answer)
-            replayed.in_cache.remove(each)
-        run.cached_in_order = replayed.cache.expected(run.chain).tokens
-        replayed.cache.started(run.id, run.chain, run.prompt_tokens, run.session)
-        replayed.in_cache.append(run)
+    def _real(self, clock_s: float, *, first: bool = False) -> float:
+        """Return the last real time at a time of the replay, or the first."""
+        bisect = bisect_left if first else bisect_right
+        since_s, at_s, _ = self._marks[max(0, bisect(self._marks, clock_s, key=lambda mark: mark[1]) - 1)]
+        return since_s + clock_s - at_s
 
-    def _pair(self, run: _Run) -> Compared:
-        wait_s = (run.start_s or 0.0) - self._servers[run.server_id].at(run.arrived_s)
-        return Compared(run.of, wait_s - run.waited_s, wait_s, run.spared_tokens, run.estimated)
+
+def _pair(run: _Run, start_s: float, *, estimated: bool = False) -> Compared:
+    wait_s = start_s - run.arrived_s
+    return Compared(run.of, wait_s - run.waited_s, wait_s, run.spared_tokens, estimated)

@@ -220,7 +220,7 @@ class Scheduler:
         job.moves.append(Move(now, MoveKind.DISPATCHED, reason))
         self.running[job.id] = job
         self.fleet.started(job, server_id, now)
-        self.arrival_order.granted(job.id, self.fleet.servers[server_id], now, job.expected.tokens)
+        self.arrival_order.granted(job, self.fleet.servers[server_id], now)
         if self.sessions.started(job, server_id, now):  # what a turn costs has changed
             for each in self._waiting.values():
                 if each.ready and self._is_in_order(each):
@@ -338,7 +338,7 @@ class Scheduler:
         them as they were. `served` as in `finish`.
         """
         job = self._stop(job_id, now, served=served)
-        self.arrival_order.freed(job_id, now, over=False, served=served, returned=not server_id)
+        self.arrival_order.freed(job_id, now, over=not server_id, served=served)
         self.sessions.left_slot(job, now, waits=True)
         job.queued_s, job.spared = now, False
         if not job.done_tokens:
@@ -412,7 +412,7 @@ class Scheduler:
         if job is None or job.held:
             return False
         job.held = True
-        self.arrival_order.held(job_id, now)
+        self.arrival_order.held(job_id)
         job.moves.append(Move(now, MoveKind.HELD))
         return True
 
@@ -422,7 +422,6 @@ class Scheduler:
         if job is None or not job.held:
             return False
         job.held = False
-        self.arrival_order.released(job_id, now)
         job.moves.append(Move(now, MoveKind.RELEASED))
         self._place(job)
         return True

@@ -363,8 +363,6 @@ class GainState:
     answers_today: int = 0
     estimated_today: int = 0  # for how many of these a length before them was estimated
     spared_tokens_today: float = 0.0  # of prompts, that were not read again
-    behind: int = 0  # answers that are not compared yet: one before them has not ended
-    settled: bool = True  # nearly all of today's are: those that are compared first gained less than the rest
     waited_today_s: float = 0.0
 
 

@@ -45,10 +45,6 @@ def _of_header(state: Snapshot) -> dict[str, tuple[str, ...]]:
         r"slots \S* ?(\d+)/(\d+)": (str(busy), str(slots)),
         r"waiting (\d\S*)  ": (count(state.waits),),
         r"load \d+ \w+ (\S+)": (share(state.utilisation),),
-        r"arrival: (\S+) of (\S+) answers": (
-            count(gain.answers_today),
-            count(gain.answers_today + gain.behind),
-        ),
     }
     if gain.answers_today:
         saved_s, answers = abs(gain.saved_today_s), gain.answers_today

@@ -382,7 +382,7 @@ async def test_dashboard_report_and_the_next_daemon_have_the_same_books(tmp_path
                 daemon.operation.dispatcher.moved()
             state = await until(daemon, lambda state: state.gain.answers_today == 7)
             gain = state.gain
-            assert gain.behind == 0
+            assert gain.estimated_today == 0
             assert gain.short_s == state.stats_paired[0].wait.p50
             assert [each.wait.n for each in state.stats_paired] == [each.wait.n for each in state.stats_fcfs]
             # Each short one would have waited for the story, and the story waited for all of them.

@@ -4,13 +4,18 @@ import asyncio
 import json
 import time
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
+from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_after, midnight_before
-from clairvoyant_cli.state.snapshot import GainState, Snapshot
+from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.scheduler.arrival_order import Compared
+from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import LengthClass
 from tests.fakes.raw_http import post
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
@@ -36,7 +41,7 @@ def engine() -> Engine:
 def assert_books_agree(state: Snapshot) -> None:
     gain = state.gain
     assert gain.short_s == state.stats_paired[0].wait.p50
-    assert sum(each.wait.n for each in state.stats_paired) + gain.behind == state.counters.completed
+    assert sum(each.wait.n for each in state.stats_paired) == state.counters.completed
 
 
 @pytest.mark.parametrize("policy", ["sjf", "fcfs"])
@@ -52,16 +57,9 @@ def test_a_pause_in_a_burst_of_seven_is_nobodys_gain_or_loss(policy: str) -> Non
                 daemon.dispatcher.moved()
                 state = await until(daemon, lambda s: s.counters.completed == 3)
                 assert_books_agree(state)
-                seen = list[GainState]()
-
-                def compared(state: Snapshot) -> bool:
-                    seen.append(state.gain)
-                    return state.gain.answers_today == 7
-
-                state = await until(daemon, compared)
+                state = await until(daemon, lambda s: s.gain.answers_today == 7)
             assert_books_agree(state)
-            assert not any(each.settled for each in seen if each.answers_today and each.behind)
-            assert state.gain.settled
+            assert not state.gain.estimated_today
         return state.gain.saved_today_s
 
     saved_s = run_virtually(scene())
@@ -104,16 +102,16 @@ def test_a_day_on_which_the_clocks_change_is_shorter_or_longer(
     assert found_s == day_s
 
 
-def test_a_sum_of_many_answers_is_not_doubted_again_for_some_that_are_not_compared_yet() -> None:
+def test_answers_that_are_not_compared_yet_count_as_estimated() -> None:
+    """They are in the state as long as they are estimated, and in no sum that stays."""
     at = midnight_before(time.time()) + HOUR_S
     gain = Gain(lambda: at)
-
-    def settled(answers: int, behind: int) -> bool:
-        for _ in range(answers):
-            gain.enter(LengthClass.SHORT, Waits(at, 1.0, 1.0))
-        return gain.state(behind).settled
-
-    assert [settled(10, 0), settled(0, 4), settled(190, 30)] == [True, False, False]
-    assert [settled(0, 20), settled(0, 60), settled(0, 120), settled(0, 60)] == [True, True, False, False]
-    at += 24 * HOUR_S
-    assert [settled(10, 0), settled(0, 4)] == [True, False]
+    for _ in range(10):
+        gain.enter(LengthClass.SHORT, Waits(at, 1.0, 2.0))
+    left = cast(Exchange, SimpleNamespace(ended_s=9.0, waited_s=lambda _: 3.0, totals=Totals(tokens=5)))
+    state = gain.state(1, lambda: [Compared(left, -1.0, 2.0, estimated=True)])
+    assert (state.answers_today, state.estimated_today) == (11, 1)
+    assert (state.saved_today_s, state.waited_today_s) == (19.0, 13.0)
+    assert gain.by_class[0][0].wait.n == gain.by_class[1][0].wait.n == 11
+    state = gain.state(0)
+    assert (state.answers_today, state.estimated_today, state.saved_today_s) == (10, 0, 20.0)

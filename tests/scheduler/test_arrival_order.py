@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from clairvoyant_cli.scheduler.arrival_order import MAX_PENDING, PATIENCE_S, ArrivalOrder, Compared, Turn
+from clairvoyant_cli.scheduler.arrival_order import MAX_PENDING, ArrivalOrder, Compared, Turn
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
@@ -169,7 +169,9 @@ def test_first_come_first_served_gains_nothing_whatever_happens(seed: int) -> No
     server = troubled(loaded(Server("fcfs", servers, seed), 60, sessions=seed % 3), 600.0).run()
     assert len(server.compared) > 20
     assert all(abs(each.saved_s) < 1e-6 for each in server.compared.values())
-    assert not any(each.estimated or each.spared_tokens for each in server.compared.values())
+    assert not any(each.estimated for each in server.compared.values())
+    # A prompt that is read again after a preemption is fresher in the real cache.
+    assert sum(each.spared_tokens != 0.0 for each in server.compared.values()) <= 1
     assert server.arrival_order.behind == 0
 
 
@@ -178,10 +180,9 @@ def test_first_come_first_served_gains_nothing_whatever_happens(seed: int) -> No
 def test_the_waits_in_order_of_arrival_are_those_of_that_order(policy: str, slots: int) -> None:
     ours = loaded(Server(policy, {"a": slots}), 300).run()
     in_order = loaded(Server("fcfs", {"a": slots}), 300).run()
-    exact = [each for each in ours.compared.values() if not each.estimated]
     assert len(ours.compared) == 300
-    assert len(exact) > 200
-    for each in exact:
+    assert not any(each.estimated for each in ours.compared.values())
+    for each in ours.compared.values():
         assert each.wait_s == pytest.approx(in_order.waited_s[each.of], abs=1e-6)
         assert each.saved_s == pytest.approx(in_order.waited_s[each.of] - ours.waited_s[each.of], abs=1e-6)
 
@@ -207,19 +208,6 @@ def test_nothing_is_compared_before_the_requests_ahead_of_it_have_ended() -> Non
     assert len(server.compared) == 3
 
 
-def test_a_request_that_does_not_end_holds_the_books_up_for_a_while_only() -> None:
-    server = Server("sjf", {"a": 2})
-    server.submit(job(0, 0.0, 1.0), 10 * PATIENCE_S)
-    for number in range(1, 100):
-        server.submit(job(number, float(number), 3.0), 3.0)
-    server.at(3 * PATIENCE_S, "look")
-    seen = []
-    server._look = lambda *_: seen.append(server.arrival_order.behind)  # type: ignore[attr-defined]
-    server.run()
-    assert seen[0] < 40
-    assert len(server.compared) == 100
-
-
 def test_a_request_on_hold_is_not_compared_and_holds_nothing_up() -> None:
     server = Server("fcfs", {"a": 1})
     for number in range(4):
@@ -241,6 +229,19 @@ def test_the_prefill_that_an_order_spares_is_told_apart() -> None:
         )
     server.run()
     assert sum(each.spared_tokens for each in server.compared.values()) > 100
+
+
+def test_what_is_not_known_yet_is_estimated_from_predicted_lengths() -> None:
+    server = Server("sjf", {"a": 1})
+    server.submit(job(0, 0.0, 5.0), 5.0)
+    server.submit(job(1, 1.0, 30.0), 50.0)
+    server.submit(job(2, 2.0, 1.0), 1.0)
+    server.at(7.0, "look")
+    seen = []
+    server._look = lambda *_: seen.append(server.arrival_order.estimates(server.now))  # type: ignore[attr-defined]
+    server.run()
+    assert seen == [[Compared("r2", 30.0, 33.0, estimated=True)]]  # behind 30 s as predicted; really 50
+    assert server.compared["r2"].wait_s == 53.0
 
 
 def test_the_books_are_bounded() -> None:

@@ -456,9 +456,9 @@ GAIN = GainState(saved_today_s=4740.0, answers_today=100, estimated_today=58, sp
         ),
         (
             header.header,
-            {"gain": replace(GAIN, behind=1103, settled=False)},
+            {"gain": replace(GAIN, estimated_today=8)},
             (80, 3),
-            "comparing with order of arrival: 100 of 1,203 answers|!waiting today|!this hour",
+            "1h19 less waiting today|!about 1h19",
         ),
         (header.header, {"utilisation_s": 42.0}, (80, 2), "load 42 s"),
     ],

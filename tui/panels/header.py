@@ -19,6 +19,7 @@ _LEVEL: dict[str, tuple[str, Tone]] = {
 _NARROW = 60
 _BEHIND = -0.05  # a loss of less than this, in seconds, goes unnoticed
 _SAME_S = 0.005
+_ROUGHLY = 0.1  # share of estimated answers above which the figure is approximate
 _FULL = 0.9
 _GAP = 2
 WINDOW_S = 10.0
@@ -143,9 +144,7 @@ def window(snapshot: Snapshot) -> str:
 def worth(view: ViewState, width: int) -> Line:
     """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
     gain = view.state.gain
-    pieces = today(view.state) if gain.answers_today or gain.behind else []
-    if not gain.settled:
-        return Line(" ").join(pieces[0])
+    pieces = today(view.state) if gain.answers_today else []
     for ours, other in zip(view.state.stats_paired, view.state.stats_fcfs, strict=False):
         p50_s, fcfs_s = ours.wait.p50, other.wait.p50
         if ours.length_class == "medium" or p50_s is None or fcfs_s is None:
@@ -167,14 +166,12 @@ def today(state: Snapshot) -> list[Line]:
     """How much less all waited today, and the prompt tokens not read again if servers tell them."""
     gain = state.gain
     saved_s, answers = gain.saved_today_s, gain.answers_today
-    if not gain.settled:
-        told = f"{count(answers)} of {count(answers + gain.behind)} answers"
-        return [Line("comparing with order of arrival: ", "faint").add(told, "ink")]
     plural = "answer" if answers == 1 else "answers"
     if abs(saved_s) / answers < _SAME_S:
         return [Line(f"no change in waiting time today ({count(answers)} {plural})", "soft")]
     tone: Tone = "warn" if saved_s / answers < _BEHIND else "good"
-    line = Line(duration(abs(saved_s)), tone)
+    about = "about " if gain.estimated_today > _ROUGHLY * answers else ""
+    line = Line(about, "faint").add(duration(abs(saved_s)), tone)
     line.add(" less" if saved_s >= 0 else " more", "strong").add(" waiting today ", "faint")
     estimated = f", {count(gain.estimated_today)} estimated" if gain.estimated_today else ""
     line.add(f"({count(answers)} {plural}, {duration(abs(saved_s) / answers)} each{estimated})", "faint")

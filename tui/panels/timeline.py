@@ -37,7 +37,7 @@ class Bar:
 def facts(view: ViewState) -> Line:
     state = view.state
     short, other = ([*each][:1] for each in (state.stats_paired, state.stats_fcfs))
-    if not state.gain.settled or not short or not short[0].wait.n or not other:
+    if not short or not short[0].wait.n or not other:
         return Line(" above as served, below in order of arrival ", "soft")
     waits = Line(" short waits ", "soft").add(duration(short[0].wait.p50), "strong")
     return waits.add(", in order of arrival ", "soft").add(f"{duration(other[0].wait.p50)} ", "strong")

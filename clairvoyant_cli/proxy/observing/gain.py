@@ -16,10 +16,6 @@ from predictor.record import LengthClass
 
 WINDOW_S = 3600.0
 MINUTES = 60
-UNSETTLED, UNSETTLED_AGAIN, MANY = 0.1, 0.3, 100
-"""While more than this share of today's answers is not compared, their sum may change its sign. Once it was
-settled for many answers, it takes more of them.
-"""
 MAX_PAIRS = 2000
 """Pairs of each class that are looked at; of more in an hour, the newest."""
 
@@ -55,7 +51,8 @@ def midnight_after(now: float) -> float:
 @dataclass(slots=True)
 class Gain:
     """The pairs of the last hour, and the sums since midnight. `clock` is the wall clock. `by_class` are the
-    waits of the pairs of the state that was returned last: ours, and in order of arrival.
+    waits of the pairs of the state that was returned last: ours, and in order of arrival. Those that are
+    estimated are in the state as long as they are estimated, and nowhere else.
     """
 
     clock: Callable[[], float] = time.time
@@ -69,14 +66,16 @@ class Gain:
     _waited_s: float = 0.0
     _spared_tokens: float = 0.0
     _until: float = 0.0
+    _behind: int = 0
     _state: tuple[float, GainState] = (float("-inf"), GainState())
 
     def ran(self, exchange: Exchange, pair: Compared) -> None:
         """Add a request that was compared."""
-        ended_s = exchange.ended_s or 0.0
-        waits = Waits(self.clock(), exchange.waited_s(ended_s), pair.saved_s)
-        kind = LengthClass.of(exchange.totals.tokens or 0)
-        self.enter(kind, waits, pair.spared_tokens, estimated=pair.estimated)
+        self.enter(*self._waits_of(exchange, pair), pair.spared_tokens, estimated=pair.estimated)
+
+    def _waits_of(self, exchange: Exchange, pair: Compared) -> tuple[LengthClass, Waits]:
+        waited_s = exchange.waited_s(exchange.ended_s or 0.0)
+        return LengthClass.of(exchange.totals.tokens or 0), Waits(self.clock(), waited_s, pair.saved_s)
 
     def enter(
         self, kind: LengthClass, waits: Waits, spared_tokens: float = 0.0, *, estimated: bool = False
@@ -91,37 +90,34 @@ class Gain:
         self._spared_tokens += spared_tokens
         self._state = (float("-inf"), self._state[1])
 
-    def state(self, behind: int = 0) -> GainState:
-        """Return the comparison, at most a second old; `behind` answers are not compared yet."""
+    def state(self, behind: int = 0, estimates: Callable[[], Iterable[Compared]] = tuple) -> GainState:
+        """Return the comparison, at most a second old. `estimates` returns the pairs of the `behind` answers
+        whose waits in order of arrival are not known yet.
+        """
         self._turn_over()
         now = self.clock()
-        if not 0.0 <= now - self._state[0] < STATE_EVERY_S or behind != self._state[1].behind:
-            self._state = (now, self._compared(now, behind))
+        if not 0.0 <= now - self._state[0] < STATE_EVERY_S or behind != self._behind:
+            self._behind = behind
+            self._state = (now, self._compared(now, [self._waits_of(pair.of, pair) for pair in estimates()]))
         return self._state[1]
 
-    def _compared(self, now: float, behind: int) -> GainState:
+    def _compared(self, now: float, estimated: list[tuple[LengthClass, Waits]]) -> GainState:
         for pairs in self._by_class.values():
             while pairs and not now - WINDOW_S <= pairs[0].at <= now:
                 pairs.popleft()
-        short, last = self._by_class[LengthClass.SHORT], self._state[1]
-        doubt = UNSETTLED_AGAIN if last.settled and last.answers_today >= MANY else UNSETTLED
-        self.by_class = self._waits(attrgetter("waited_s")), self._waits(attrgetter("in_order_s"))
+        of = {
+            kind: [*pairs, *(waits for each, waits in estimated if each is kind)]
+            for kind, pairs in self._by_class.items()
+        }
+        self.by_class = _waits(of, attrgetter("waited_s")), _waits(of, attrgetter("in_order_s"))
         return GainState(
             short_s=self.by_class[0][0].wait.p50,
-            saved_today_s=self._saved_s,
-            answers_today=self._answers,
-            estimated_today=self._estimated,
+            saved_today_s=self._saved_s + sum(waits.saved_s for _, waits in estimated),
+            answers_today=self._answers + len(estimated),
+            estimated_today=self._estimated + len(estimated),
             spared_tokens_today=self._spared_tokens,
-            behind=behind,
-            settled=behind <= doubt * (self._answers + behind),
-            waited_today_s=self._waited_s,
-            minutes=_by_minute(short, now) if short else (),
-        )
-
-    def _waits(self, of: Callable[[Waits], float]) -> tuple[ClassStats, ...]:
-        return tuple(
-            ClassStats(kind.value, percentiles([*map(of, pairs)]), Percentiles())
-            for kind, pairs in self._by_class.items()
+            waited_today_s=self._waited_s + sum(waits.waited_s for _, waits in estimated),
+            minutes=_by_minute(short, now) if (short := of[LengthClass.SHORT]) else (),
         )
 
     def _turn_over(self) -> None:
@@ -130,6 +126,12 @@ class Gain:
             self._answers = self._estimated = 0
             self._saved_s = self._waited_s = self._spared_tokens = 0.0
             self._until, self._state = midnight_after(now), (float("-inf"), GainState())
+
+
+def _waits(of: Mapping[LengthClass, list[Waits]], which: Callable[[Waits], float]) -> tuple[ClassStats, ...]:
+    return tuple(
+        ClassStats(kind.value, percentiles([*map(which, pairs)]), Percentiles()) for kind, pairs in of.items()
+    )
 
 
 def _by_minute(pairs: Iterable[Waits], now: float) -> tuple[tuple[float, float] | None, ...]:

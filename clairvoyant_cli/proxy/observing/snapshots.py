@@ -116,7 +116,7 @@ class SnapshotBuilder:
         granted_s = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]
         stats.compare()
         self.backlog.look()
-        gain = self.gain.state(stats.arrival_order.behind)
+        gain = self.gain.state(stats.arrival_order.behind, lambda: stats.arrival_order.estimates(now))
         paired, in_order = self.gain.by_class
         jobs = waiting.standings.jobs
         alone = Counter(job.pinned or (*job.able, "")[0] for job in jobs if job.pinned or len(job.able) == 1)

@@ -365,7 +365,7 @@ class Preemption:
             self.stats.recomputed_tokens += attempt.reread_tokens
             self._leaves(exchange, attempt.server_id, waits=True)
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+    def settle(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record what an ended answer leaves in its server's cache."""
         if not self.enabled:
             return

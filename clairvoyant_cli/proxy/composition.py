@@ -48,6 +48,7 @@ from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.proxy.servers.pool import ServerPool, ServiceTimes
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_actions import ServerActions
+from clairvoyant_cli.proxy.tasks import Callbacks
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.policy import (
     ALIASES,
@@ -99,6 +100,7 @@ class Daemon:
         urgency: UrgencyPredictor | None = None,
     ) -> None:
         self.config, self.predictor, self.access, self.spawn = config, predictor, access, spawn
+        self.admitted: Callbacks[Exchange] = Callbacks()
         self.base_url, self.drain_timeout_s = local_url(*own[0]), config.drain_timeout
         self.observer = Observer()
         self.state_saver: StateSaver | None = None
@@ -175,7 +177,7 @@ class Daemon:
         self.resubmissions = Resubmissions(journal, not config.no_keep_place)
         self.preemption = Preemption(dispatcher, pool, operation, stats, spawn, which=config.preempt)
         self.annotation = Annotation(pool, operation, access, journal.at, say)
-        self.admission = Admission(
+        self.admission: Admission = Admission(
             access=access,
             pool=pool,
             operation=operation,
@@ -220,6 +222,40 @@ class Daemon:
             None if encode is None else SecondOpinions(encode, predictor, times, dispatcher, levels)
         )
 
+        # Who hears of a request that has joined the queue and may have a slot already, of an end (see
+        # `Dispatcher`), and of a change of the queue or of what runs.
+        self.admitted.functions += [
+            stats.arrived,
+            lambda exchange: self.batches.admitted(exchange.job.client),
+            *([] if self.second_opinions is None else [self.second_opinions.arrived]),
+            lambda exchange: self.observer.admitted(exchange),
+        ]
+        self.settle = Callbacks(
+            self.truncations.judge,  # first: the others heed that its prompt was cut
+            stats.settle,
+            self.times.settle,  # before preemption, which drops the context that this updates
+            self.preemption.settle,
+            self.lifecycle.settle,
+        )
+        dispatcher.keepers.functions += [  # in any order
+            stats.ended,
+            self.metrics.ended,
+            self.times.ended,
+            self.learn_queue.ended,
+            self.resubmissions.ended,
+            lambda exchange, end: self.batches.ended(exchange.job.client, end.at_s),
+            *([] if level is None else [level.ended]),
+            lambda exchange, end: self.observer.ended(exchange, end),
+        ]
+        self.changed = Callbacks(
+            self.lifecycle.remove_idle,  # first: without a server the queue is another
+            self.preemption.look,
+            self.annotation.tell,
+            self.snapshots.backlog.look,
+            lambda: self.control.changes.note(),  # dashboards are told once all of this is in the state
+            lambda: self.observer.changed(),
+        )
+
         self._clients_file, self._reloading = clients_file, asyncio.Lock()
         self._fired = 0
         self._asked, self._stopped = asyncio.Event(), asyncio.Event()
@@ -241,14 +277,6 @@ class Daemon:
         else:
             self.refusals.send(request, admitted.route, admitted.refusal)
 
-    def admitted(self, exchange: Exchange) -> None:
-        """A request has joined the queue, and may have a slot already."""
-        self.stats.arrived(exchange)
-        self.batches.admitted(exchange.job.client)
-        if self.second_opinions is not None:
-            self.second_opinions.arrived(exchange)
-        self.observer.admitted(exchange)
-
     def urgency_set(self, exchange: Exchange) -> None:
         """The urgency of a request has changed."""
         self.stats.watch(exchange)
@@ -262,32 +290,6 @@ class Daemon:
     def _tell_fired(self) -> None:
         promoted, self._fired = plural(self._fired, "request"), 0
         self.journal.event(logging.INFO, f"tau promoted {promoted} in the last minute")
-
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """A request has ended; its slot or place is still taken."""
-        self.truncations.ended(exchange, end)  # first: all below record or heed that its prompt was cut
-        self.stats.ended(exchange, end)
-        self.metrics.ended(exchange, end)
-        self.lifecycle.ended(exchange, end)
-        self.times.ended(exchange, end)  # before preemption, which drops the context that this updates
-        self.learn_queue.ended(exchange, end)
-        self.preemption.ended(exchange, end)
-        self.resubmissions.ended(exchange, end)
-        self.batches.ended(exchange.job.client, end.at_s)
-        if self.service_level is not None:
-            self.service_level.ended(exchange, end)
-        if self.state_saver is not None:
-            self.state_saver.ended(exchange, end)  # tau follows from what the statistics have learned
-        self.observer.ended(exchange, end)
-
-    def changed(self) -> None:
-        """The queue, or what runs, has changed. An end comes here once all of `ended` know of it."""
-        self.lifecycle.remove_idle()  # first: without a server the queue is another
-        self.preemption.look()
-        self.annotation.tell()
-        self.snapshots.backlog.look()
-        self.control.changes.note()  # dashboards are told once all of this is in the state
-        self.observer.changed()
 
     def compared(self, exchange: Exchange, pair: Compared) -> None:
         """The wait of an ended request in order of arrival has become known."""
@@ -322,6 +324,7 @@ class Daemon:
         )
         saver.begin()
         self.state_saver = saver
+        self.dispatcher.keepers.functions.append(saver.ended)
         self.preemption.report()
         self.spawn(saver.run())
 

@@ -83,7 +83,7 @@ async def running_daemon(
             handle, table = daemon.handle, daemon.connections
             await listeners.accept(lambda: ClientConnection(handle, tasks.spawn, table), tasks.spawn, took)
             if traces is not None:
-                daemon.metrics.traced = traces.listener(daemon.journal)
+                daemon.dispatcher.keepers.functions.append(traces.keeper(daemon.journal, daemon.pool))
             for server in daemon.pool:
                 daemon.lifecycle.start(server)
             if own is not None:

@@ -1,5 +1,8 @@
 """Who hears of an end, and in which order, where the order matters."""
 
+import logging
+from random import Random
+
 import pytest
 
 from clairvoyant_cli.protocols.conversation import Conversation
@@ -10,6 +13,7 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.requests.admission import ReadBody
 from clairvoyant_cli.proxy.requests.refusals import Truncations
 from clairvoyant_cli.proxy.requests.serving_rules import ClientLeft
+from clairvoyant_cli.proxy.servers.server import TROUBLE_AFTER
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.server_cache import USUAL_WEIGHT
 from clairvoyant_cli.state.snapshot import Snapshot
@@ -54,13 +58,53 @@ async def test_dashboards_are_told_of_an_end_once_it_is_counted_learned_from_and
     assert [each.id for each in state.running] == [waiting.id]
 
 
+@pytest.mark.parametrize("seed", range(4))
+async def test_keepers_hear_of_an_end_in_any_order_and_whatever_the_others_do(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(exchange: Exchange, end: RequestEnd) -> None:
+        raise KeyError(exchange.id)
+
+    parts, keepers = daemon_parts(), list[object]()
+    parts.dispatcher.keepers.functions += [failing, lambda exchange, end: keepers.append(exchange.phase)]
+    Random(seed).shuffle(parts.dispatcher.keepers.functions)
+    for _ in range(2):
+        answered(parts, queued(parts))
+    state = parts.snapshot()
+    assert state.counters.completed == len(state.recent) == len(keepers) == 2
+    assert state.backends[0].decode_tokens_per_s == pytest.approx(25.0)
+    assert not parts.dispatcher.live
+    faults = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert len(faults) == 1, "the second fault of a kind is not logged"
+    assert "failing" in faults[0].message
+
+
+async def test_a_change_is_told_once_an_end_is_complete_also_where_it_makes_a_server_rest() -> None:
+    parts, heard = daemon_parts("a", "b"), list[str]()
+
+    class Watching(Observer):
+        def changed(self) -> None:
+            heard.append(f"changed {len(parts.stats.recent)}")
+
+        def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+            heard.append("ended")
+
+    for _ in range(TROUBLE_AFTER):
+        exchange = parts.queued("0.1")
+        parts.observer, parts.now[0] = Watching(), parts.now[0] + 1.0
+        parts.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 502)
+        parts.observer = Observer()
+    assert parts.pool.named("a").health.rests
+    assert heard == [said for n in range(TROUBLE_AFTER) for said in ("ended", f"changed {n + 1}")]
+
+
 async def test_a_prompt_that_was_cut_is_known_to_all_who_record_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def found(self: Truncations, exchange: Exchange, end: RequestEnd) -> None:
         exchange.remark, exchange.is_truncated = "prompt cut", True
 
-    monkeypatch.setattr(Truncations, "ended", found)
+    monkeypatch.setattr(Truncations, "judge", found)
     parts = daemon_parts()
     answered(parts, queued(parts))
     assert parts.stats.recent[-1].remark == "prompt cut"

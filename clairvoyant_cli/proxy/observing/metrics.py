@@ -5,7 +5,7 @@ Gauges are read from the state at each scrape; histograms and requests by outcom
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import accumulate
@@ -163,7 +163,6 @@ class Metrics:
         self._answered: Counter[Labels] = Counter()
         self._dropped: Counter[Labels] = Counter()
         self._models: set[str] = set()
-        self.traced: Callable[[Exchange, RequestEnd, dict[str, str]], None] | None = None
         self._histograms = {
             "urgency_queue_time_seconds": Histogram("Time in the queue", SECONDS, "level"),
             "request_queue_time_seconds": Histogram("Time in the queue", SECONDS, "class"),
@@ -183,7 +182,7 @@ class Metrics:
         }
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Count a finished request, and pass it with its GenAI attributes to `traced`."""
+        """Count a finished request."""
         asked, now, outcome = exchange.asked, end.at_s, end.outcome.value
         model, prediction = self._model(asked.parsed.model), asked.prediction
         waited_s, sojourn_s = exchange.waited_s(now), exchange.sojourn_s(now)
@@ -191,9 +190,7 @@ class Metrics:
         def observe(name: str, value: float, *labels: str) -> None:
             self._histograms[name].observe(value, *labels)
 
-        attributes = _attributes(exchange, end, self._pool)
-        if self.traced is not None:
-            self.traced(exchange, end, attributes)
+        attributes = genai_attributes(exchange, end, self._pool)
         counted = attributes | {"gen_ai.request.model": model, "error.type": _known(_error_type(end))}
         for name, value in _genai_values(exchange, end):
             self._genai[name].observe(value, *(counted.get(label, "") for label in GENAI_LABELS))
@@ -264,7 +261,7 @@ def _error_type(end: RequestEnd) -> str:
     return "" if end.outcome is Outcome.COMPLETED else end.outcome.value
 
 
-def _attributes(exchange: Exchange, end: RequestEnd, pool: ServerPool) -> dict[str, str]:
+def genai_attributes(exchange: Exchange, end: RequestEnd, pool: ServerPool) -> dict[str, str]:
     """Return the attributes in `GENAI_LABELS` that apply to an ended request."""
     server = pool.get(exchange.attempt.server_id) if exchange.attempt is not None else None
     told = {

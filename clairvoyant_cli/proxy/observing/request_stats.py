@@ -88,6 +88,10 @@ class RequestStats:
         self.submitted += 1
         self.watch(exchange)
 
+    def settle(self, exchange: Exchange, end: RequestEnd) -> None:
+        """Have an ended request compared with the order of arrival, once its wait in that is known."""
+        self.arrival_order.ended(exchange.id, exchange if _counts(exchange) else None, exchange.resumed_s)
+
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record an ended request, and log it."""
         now, asked, attempt = end.at_s, exchange.asked, exchange.attempt
@@ -101,10 +105,8 @@ class RequestStats:
             self.services_s.append(exchange.service_s(now))
             self._waits_s[level_of(exchange.job)].append(waited_s)
             self.busy.extend((each.granted_s, each.ended_s or now) for each in exchange.held_slots)
-        counts = _counts(exchange)
-        if counts:
+        if _counts(exchange):
             self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s))
-        self.arrival_order.ended(exchange.id, exchange if counts else None, exchange.resumed_s)
         self.recent.append(
             FinishedRequest(
                 **self.common(exchange),

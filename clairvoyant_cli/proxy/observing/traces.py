@@ -4,12 +4,14 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.proxy.observing.metrics import genai_attributes
+from clairvoyant_cli.proxy.queue.dispatcher import Keeper
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
+from clairvoyant_cli.proxy.servers.pool import ServerPool
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -67,14 +69,15 @@ class Traces:
     def __init__(self, provider: "TracerProvider") -> None:
         self._provider = provider
 
-    def listener(self, journal: Journal) -> Callable[[Exchange, RequestEnd, dict[str, str]], None]:
-        """Return what makes the spans of an ended request, given its GenAI attributes."""
+    def keeper(self, journal: Journal, pool: ServerPool) -> Keeper:
+        """Return what makes the spans of an ended request."""
         from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         tracer, propagator = self._provider.get_tracer("clairvoyant"), TraceContextTextMapPropagator()
 
-        def ended(exchange: Exchange, end: RequestEnd, told: dict[str, str]) -> None:
+        def make_spans(exchange: Exchange, end: RequestEnd) -> None:
+            told = genai_attributes(exchange, end, pool)
             epoch_s, asked, total = journal.at(0.0), exchange.asked, exchange.totals
 
             def ns(clock_s: float) -> int:
@@ -112,7 +115,7 @@ class Traces:
                 span.set_status(StatusCode.ERROR)
             span.end(ns(end.at_s))
 
-        return ended
+        return make_spans
 
     async def close(self) -> None:
         """Send what is left, for `CLOSING_S` at most."""

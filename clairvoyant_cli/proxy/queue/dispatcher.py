@@ -2,7 +2,8 @@
 
 Rule 1: a slot is freed exactly once, however a request ends.
 Rule 2: the slot of a request whose client left during the answer is freed once the backend has stopped.
-Rule 3: each request ends exactly once, and the listener is told.
+Rule 3: each request ends exactly once. Its accounts are settled while it still has its slot or its place, its
+keepers are called once that is free, in no particular order, and `changed` comes last.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Phase,
     RequestEnd,
 )
+from clairvoyant_cli.proxy.tasks import Callbacks
 from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.urgency import UrgencySource
@@ -34,11 +36,18 @@ LOOK_AGAIN_S = 0.25
 """How often the scheduler is asked again while a slot is left free for a better one."""
 
 
+Keeper = Callable[[Exchange, RequestEnd], object]
+"""Records what it needs of a request that has ended. It must not depend on other keepers."""
+
+
 class Listener(Protocol):
-    """Hears of each start by tau, each exchange that ends, each change of the queue, and each new urgency."""
+    """Hears of each start by tau, each end, each change of the queue, and each new urgency.
+
+    `settle` updates what the next decision depends on; it must not raise, grant slots or tell of changes.
+    """
 
     def fired(self) -> None: ...
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None: ...
+    def settle(self, exchange: Exchange, end: RequestEnd) -> None: ...
     def changed(self) -> None: ...
     def urgency_set(self, exchange: Exchange) -> None: ...
 
@@ -57,6 +66,7 @@ class Dispatcher:
         self.scheduler = scheduler
         self.live: dict[str, Exchange] = {}
         self.firings: list[float] = []
+        self.keepers: Callbacks[Exchange, RequestEnd] = Callbacks()
         self._clock = clock
         self._spawn = spawn
         self._told = told
@@ -115,14 +125,13 @@ class Dispatcher:
         """Record the end of an exchange and free its place in the queue or its slot."""
         if exchange.end is not None:
             return
-        try:
-            self._tell(exchange, outcome, status)
-        finally:
-            if exchange.attempt is None:
-                self.scheduler.cancel(exchange.id, self._clock())
-            else:
-                self._free(exchange, status)
-            self._forget(exchange)
+        end = self._settle(exchange, outcome, status)
+        if exchange.attempt is None:
+            self.scheduler.cancel(exchange.id, end.at_s)
+        else:
+            self._free(exchange, status)
+        self.keepers(exchange, end)
+        self._forget(exchange)
 
     def abandon(self, exchange: Exchange, outcome: Outcome, status: int, release: Release) -> None:
         """End an exchange whose backend is still working; its slot is freed when `release` returns."""
@@ -130,7 +139,8 @@ class Dispatcher:
             return
         exchange.phase = Phase.RELEASING
         self._spawn(self._release(exchange, status, release))
-        self._tell(exchange, outcome, status)
+        self.keepers(exchange, self._settle(exchange, outcome, status))
+        self._told.changed()
 
     def cancel(self, job_id: str) -> bool:
         exchange = self.live.get(job_id)
@@ -197,9 +207,10 @@ class Dispatcher:
         # With a successful answer, the backend had loaded the model.
         self.scheduler.finish(exchange.id, self._clock(), served=200 <= status < 300)
 
-    def _tell(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
+    def _settle(self, exchange: Exchange, outcome: Outcome, status: int) -> RequestEnd:
         end = exchange.end = RequestEnd(outcome, status, self._clock())
-        self._told.ended(exchange, end)
+        self._told.settle(exchange, end)
+        return end
 
     def _forget(self, exchange: Exchange) -> None:
         exchange.phase = Phase.ENDED

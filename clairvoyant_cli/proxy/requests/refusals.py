@@ -96,8 +96,8 @@ class Truncations:
             return ()
         return ((b"X-Clairvoyant-Truncated", b"tokens=%d, context=%d" % (least, context)),)
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Report a prompt that was truncated, by the tokens that its server says to have read."""
+    def judge(self, exchange: Exchange, end: RequestEnd) -> None:
+        """Mark and report a prompt that was truncated, by the tokens that its server says to have read."""
         totals, parsed = exchange.totals, exchange.asked.parsed
         if exchange.attempt is None or not totals.complete or not totals.prompt_tokens or exchange.parts:
             return

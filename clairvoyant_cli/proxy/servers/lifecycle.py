@@ -231,7 +231,7 @@ class ServerLifecycle:
             )
             self.journal.event(logging.WARNING, news)
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+    def settle(self, exchange: Exchange, end: RequestEnd) -> None:
         """Count a success or failure towards the health of the server that answered; learn from an overflow
         of its KV cache that its slots share it.
         """
@@ -249,7 +249,8 @@ class ServerLifecycle:
                 news += "; requests that do not fit together run one after the other from now on"
                 self.journal.event(logging.WARNING, f"{server.name}: {news}")
             if failed:
-                server.health.failed()
+                if server.health.failed():
+                    self._open_slots()
             elif end.outcome in (Outcome.COMPLETED, Outcome.UPSTREAM_ERROR):
                 server.health.answered()
 

@@ -243,25 +243,25 @@ class ServiceTimes:
         if not exchange.totals.complete:
             return
         server, job = self.pool.server_of(exchange), exchange.job
-        totals = _believed(exchange, server)
-        entry = self.pool.queue.running.get(exchange.id)
-        cached = 0.0 if entry is None else entry.expected.tokens
+        totals, cached = _believed(exchange, server), job.expected.tokens
         if exchange.attempt is not None and job.cost_s and end.outcome is Outcome.COMPLETED:
             here = server.service_s(max(job.prompt_tokens - cached, 0.0), job.tokens) / job.cost_s
             regime = exchange.asked.prediction.length_class.value
             self.coverage.learn(regime, job.cost_high_s * here, exchange.service_s(end.at_s))
-        self._learn_cache(exchange, totals, end, server)
         decode_s = totals.decode_s or _streamed_s(exchange, end)
         # Without a number of cached tokens, Ollama counts all as read.
         counts = totals.cached_tokens is not None or not cached
         prefilled = totals.prefilled_tokens if counts else None
         server.traits.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
 
-    def _learn_cache(self, exchange: Exchange, totals: Totals, end: RequestEnd, server: Server) -> None:
+    def settle(self, exchange: Exchange, end: RequestEnd) -> None:
         """Have the scheduler's account of the KV cache follow what the server reports of an answer."""
-        chain, prompt_tokens = exchange.job.prefix, totals.prompt_tokens
-        if not chain or exchange.attempt is None:
+        chain = exchange.job.prefix
+        if not chain or exchange.attempt is None or not exchange.totals.complete:
             return
+        server = self.pool.server_of(exchange)
+        totals = _believed(exchange, server)
+        prompt_tokens = totals.prompt_tokens
         if prompt_tokens is None:
             prompt_tokens = round(exchange.job.prompt_tokens)
         elif chain.length >= TELLING_CHARACTERS and not exchange.is_truncated:

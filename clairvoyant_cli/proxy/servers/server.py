@@ -43,7 +43,7 @@ MAX_REST_S = 60.0
 class Health:
     """How far one server is trusted."""
 
-    changed: Callable[[], None] = lambda: None  # called when `slots` or `rests` changes
+    changed: Callable[[], None] = lambda: None  # called when it is trusted again
     give_up: Callable[[], None] = lambda: None  # called once when an outage exceeds `grace_s`
     # A server that restarts is back in seconds: requests that wait for it keep their places until then, as in
     # HAProxy's queues.
@@ -86,17 +86,17 @@ class Health:
     def answered(self) -> None:
         self.failures = 0
 
-    def failed(self) -> None:
-        """A request has failed. While the server rests, failures do not count."""
+    def failed(self) -> bool:
+        """A request has failed: return whether its slots or rest changed. It does not count during a rest."""
         if self.rests:
-            return
+            return False
         self.failures += 1
         if self.failures < TROUBLE_AFTER:
-            return
+            return False
         self.slots = 1
         rest_s = min(FIRST_REST_S * 2.0 ** (self.failures - TROUBLE_AFTER), MAX_REST_S)
         self._rest = asyncio.get_running_loop().call_later(rest_s, self._rested)
-        self.changed()
+        return True
 
     def forget(self) -> None:
         """Trust it as if it had never failed."""

@@ -30,6 +30,7 @@ from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.composition import Daemon, Observer
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.proxy.tasks import repeat
 from profiles.records import MIN_TRIALS, Host, Profile, Served, best_of, verdict_of
 
 PIECE_S = 2.0
@@ -86,13 +87,14 @@ class SelfTest(Observer):
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
         self.daemon.observer = self
         try:
-            while True:
-                await asyncio.sleep(LOOK_EVERY_S)
-                for server in list(self.daemon.pool):
-                    await self._visit(server)
+            await repeat("the self-test", self._visit_all, LOOK_EVERY_S)
         finally:
             for test in self._tests.values():
                 await test.client.http.aclose()
+
+    async def _visit_all(self) -> None:
+        for server in list(self.daemon.pool):
+            await self._visit(server)
 
     def _now(self) -> float:
         return self.daemon.stats.journal.clock()

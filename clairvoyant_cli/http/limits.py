@@ -163,6 +163,7 @@ class ConnectionTable:
     every: "set[ConnectedClient]" = field(default_factory=set)
     fresh: "dict[ConnectedClient, None]" = field(default_factory=dict)
     resting: "dict[ConnectedClient, None]" = field(default_factory=dict)
+    _checked_s: float | None = None
 
     def admit(self, connection: ConnectedClient) -> bool:
         """Add a connection, in place of an idle one if necessary; False if there is no room."""
@@ -191,20 +192,17 @@ class ConnectionTable:
     def hurry(self) -> None:
         self.client_timeout_s = min(self.client_timeout_s, DRAINING_TIMEOUT_S)
 
-    async def watch(self) -> None:
-        """Check the timeouts of all connections, until cancelled."""
-        clock = asyncio.get_running_loop().time
-        before = clock()
-        while True:
-            await asyncio.sleep(TICK_S)
-            now = clock()
-            for number, connection in enumerate(list(self.every), 1):
-                try:
-                    if connection in self.every:  # it may have gone since
-                        connection.tick(now, now - before)
-                except Exception:
-                    # One connection's fault must not leave all the others without a timeout.
-                    log.exception("internal error; please report it")
-                if not number % TICKED:
-                    await asyncio.sleep(0)
-            before = now
+    async def check(self) -> None:
+        """Check the timeouts of all connections; it is to be called every `TICK_S`."""
+        now = asyncio.get_running_loop().time()
+        since_s = TICK_S if self._checked_s is None else now - self._checked_s
+        self._checked_s = now
+        for number, connection in enumerate(list(self.every), 1):
+            try:
+                if connection in self.every:  # it may have gone since
+                    connection.tick(now, since_s)
+            except Exception:
+                # One connection's fault must not leave all the others without a timeout.
+                log.exception("internal error; please report it")
+            if not number % TICKED:
+                await asyncio.sleep(0)

@@ -27,6 +27,7 @@ from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, 
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.job import PromptRead
 from clairvoyant_cli.scheduler.server_cache import CutPrice, ServerCache
 from profiles.records import Continuation, verdict_of
@@ -248,10 +249,11 @@ class Preemption:
             self._plain.add((server.id, model))
 
     async def run(self) -> None:
-        while True:
-            await self._undecided.wait()
-            await asyncio.sleep(LOOK_EVERY_S)
-            self.look()
+        await repeat("preemption", self._look_while_undecided, LOOK_EVERY_S)
+
+    async def _look_while_undecided(self) -> None:
+        await self._undecided.wait()
+        self.look()
 
     def look(self) -> None:
         """Cut what the scheduler decides to preempt, at the next place where the client does not notice."""

@@ -10,6 +10,7 @@ import msgspec
 
 from clairvoyant_cli.addresses import Address, is_loopback, joined
 from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.http.limits import TICK_S
 from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.proxy.access.clients_file import access_of, clients_file_of
 from clairvoyant_cli.proxy.access.keys import Access
@@ -22,7 +23,7 @@ from clairvoyant_cli.proxy.requests.encoder import Encode
 from clairvoyant_cli.proxy.servers.find_servers import find_servers
 from clairvoyant_cli.proxy.servers.own_server import own_server
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.proxy.tasks import Tasks
+from clairvoyant_cli.proxy.tasks import Tasks, repeat
 from clairvoyant_cli.state.client import RunningDaemon, state_dir
 from clairvoyant_cli.system import create_for_owner, remove
 from predictor.record import Predictor, UrgencyPredictor
@@ -89,7 +90,7 @@ async def running_daemon(
             if own is not None:
                 tasks.spawn(own.run())
                 daemon.lifecycle.expect()
-            tasks.spawn(table.watch())
+            tasks.spawn(repeat("checking time-outs", table.check, TICK_S))
             tasks.spawn(daemon.preemption.run())
             if daemon.second_opinions is not None:
                 tasks.spawn(daemon.second_opinions.run())

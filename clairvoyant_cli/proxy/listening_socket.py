@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, suppress
 
 from clairvoyant_cli.addresses import Address
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.http.limits import ConnectionTable
+from clairvoyant_cli.http.limits import TICK_S, ConnectionTable
 from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.proxy.tasks import Tasks
+from clairvoyant_cli.proxy.tasks import Tasks, repeat
 from clairvoyant_cli.system import claim_alone, start_accepting
 
 log = logging.getLogger("clairvoyant")
@@ -110,7 +110,7 @@ async def serving(
             stop = await start_accepting(
                 lambda: ClientConnection(serve, tasks.spawn, table), listener, most, tasks.spawn
             )
-            tasks.spawn(table.watch())
+            tasks.spawn(repeat("checking time-outs", table.check, TICK_S))
             try:
                 yield tasks
             finally:

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from clairvoyant_cli.proxy import tasks
 from clairvoyant_cli.proxy.observing import snapshots
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
 from clairvoyant_cli.state.snapshot import Snapshot
@@ -29,6 +30,7 @@ async def test_a_state_that_cannot_be_drawn_is_left_out_and_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(snapshots, "EVERY_S", 0.0)
+    monkeypatch.setattr(tasks, "AFTER_FAULT_S", 0.0)
     keeper = StateRecorder(cast(SnapshotBuilder, Failing()))
     running = asyncio.create_task(keeper.run())
     kept = asyncio.create_task(keeper.kept.wait())
@@ -36,7 +38,6 @@ async def test_a_state_that_cannot_be_drawn_is_left_out_and_said_once(
         await asyncio.wait((running, kept), return_when=asyncio.FIRST_COMPLETED)
     assert kept.done()
     assert not running.done()
-    assert keeper.failures == 2
-    assert [line for line in caplog.messages if "gone meanwhile" in line] == caplog.messages
+    assert "recording states" in caplog.text
     assert len(caplog.messages) == 1
     running.cancel()

@@ -26,6 +26,7 @@ from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.policy import mean_over_slots
 from predictor.errors import ModelError
@@ -144,16 +145,17 @@ class StateSaver:
 
     async def run(self) -> None:
         """Follow the loaded models and save what is learned, periodically."""
-        while True:
-            await asyncio.sleep(FOLLOW_EVERY_S)
-            if self.persistence.forgotten():
-                self.forget()
-            if self.persistence.profiles_changed():
-                await self.take_over()
-            self.follow_the_loaded_models()
-            self._saved_ago_s += FOLLOW_EVERY_S
-            if self._saved_ago_s >= SAVE_EVERY_S:
-                self.save()
+        await repeat("learning", self._follow, FOLLOW_EVERY_S)
+
+    async def _follow(self) -> None:
+        self._saved_ago_s += FOLLOW_EVERY_S
+        if self.persistence.forgotten():
+            self.forget()
+        if self.persistence.profiles_changed():
+            await self.take_over()
+        self.follow_the_loaded_models()
+        if self._saved_ago_s >= SAVE_EVERY_S:
+            self.save()
 
     async def take_over(self) -> None:
         """Load the profiles again after `calibrate` or a choice of another profile."""

@@ -25,6 +25,7 @@ from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, in_turns_of
@@ -433,21 +434,15 @@ def _families(sessions: Sequence[Session]) -> Iterator[Session]:
 
 @dataclass(slots=True)
 class StateRecorder:
-    """Fills a history. `kept` is set once it holds a state; `failures` counts the states that failed."""
+    """Fills a history. `kept` is set once it holds a state."""
 
     snapshots: SnapshotBuilder
     history: StateHistory = field(default_factory=StateHistory)
     kept: asyncio.Event = field(default_factory=asyncio.Event)
-    failures: int = 0
 
     async def run(self) -> None:
-        """Record until cancelled. A state that fails is skipped; the first failure is logged."""
-        while True:
-            try:
-                self.history.record(self.snapshots.snapshot(RECORDED_ROWS, explains=False))
-                self.kept.set()
-            except Exception as error:
-                self.failures += 1
-                if self.failures == 1:
-                    log.warning("internal error; please report it: no state for the history: %r", error)
-            await asyncio.sleep(EVERY_S)
+        await repeat("recording states", self._record, EVERY_S)
+
+    async def _record(self) -> None:
+        self.history.record(self.snapshots.snapshot(RECORDED_ROWS, explains=False))
+        self.kept.set()

@@ -6,12 +6,12 @@ read: learning ranks the steps of four sets of agents as well without it (0.675 
 """
 
 import asyncio
-import logging
 import time
 from asyncio import sleep
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
@@ -20,13 +20,12 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import UrgencyLevels
 from clairvoyant_cli.proxy.servers.pool import ServiceTimes
+from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.urgency import UrgencySource
 from predictor.record import Predictor, PromptView
 
 if TYPE_CHECKING:  # numpy comes with it
     from predictor.semantic.opinion import EncoderEstimate
-
-log = logging.getLogger("clairvoyant")
 
 Encode = Callable[[str, int], "EncoderEstimate"]
 """Reads a prompt, of which that many characters were cut; takes milliseconds, on any thread."""
@@ -56,11 +55,10 @@ class SecondOpinions:
     _unread: list[tuple[float, int, Exchange]] = field(default_factory=list)  # a heap
     _number: Iterator[int] = field(default_factory=count)
     _some: asyncio.Event = field(default_factory=asyncio.Event)
-    _given_up: bool = False
 
     def arrived(self, exchange: Exchange) -> None:
         view = exchange.asked.parsed.view
-        if self._given_up or not self._may_read(exchange):
+        if not self._may_read(exchange):
             return
         if view is None or not view.is_encoded:
             return
@@ -73,25 +71,19 @@ class SecondOpinions:
             self._some.set()
 
     async def run(self) -> None:
-        """Read until cancelled; the first failure ends it, and first predictions hold."""
-        loop = asyncio.get_running_loop()
+        """Read until cancelled. Where reading fails, first predictions hold."""
         with ThreadPoolExecutor(1, thread_name_prefix="encoder") as thread:
-            while True:
-                await self._some.wait()
-                exchange = self._next()
-                if exchange is None or exchange.asked.parsed.view is None:
-                    continue
-                view = exchange.asked.parsed.view
-                try:
-                    opinion, took_s = await loop.run_in_executor(thread, self._read, view)
-                    self._heard(exchange, opinion)
-                except Exception as error:
-                    log.warning("the encoder failed, so there are no second predictions: %s", error)
-                    self._given_up = True
-                    self._unread.clear()
-                    return
-                if len(self._unread) > AT_ONCE and self._unread[0][0] > AT_ARRIVAL:
-                    await sleep(REST_SHARE * took_s)
+            await repeat("second predictions", partial(self._read_one, thread))
+
+    async def _read_one(self, thread: ThreadPoolExecutor) -> None:
+        await self._some.wait()
+        exchange = self._next()
+        if exchange is None or (view := exchange.asked.parsed.view) is None:
+            return
+        opinion, took_s = await asyncio.get_running_loop().run_in_executor(thread, self._read, view)
+        self._heard(exchange, opinion)
+        if len(self._unread) > AT_ONCE and self._unread[0][0] > AT_ARRIVAL:
+            await sleep(REST_SHARE * took_s)
 
     def _read(self, view: PromptView) -> "tuple[EncoderEstimate, float]":
         """Return the opinion of a prompt, and the seconds that this thread has worked for it."""

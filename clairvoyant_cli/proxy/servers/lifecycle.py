@@ -25,6 +25,7 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Outcome,
 from clairvoyant_cli.proxy.servers.find_servers import find_server
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import LoadedModels, Server
+from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.job import Job
 
 log = logging.getLogger("clairvoyant")
@@ -95,24 +96,24 @@ class ServerLifecycle:
         self.joined(server)  # its profiles are those of its kind
 
     def start(self, server: Server) -> None:
-        self._watching[server.id] = self.spawn(self._watch(server))
+        server.up_s = self.journal.clock()
+        look = partial(self._look_and_wait, server)
+        self._watching[server.id] = self.spawn(repeat(f"watching {server.name}", look))
         server.upstream.keep_spare(self.spawn)
 
-    async def _watch(self, server: Server) -> None:
-        """Keep a server's status current."""
-        status, up_s = server.status, self.journal.clock()
-        while True:
-            await self._look_at(server)
-            server.announce()
-            if status.state == "loading":
-                self.try_one(server)
-            now = self.journal.clock()
-            pause_s = max(DOWN_EVERY_S, min(AWAY_SHARE * (now - up_s), MAX_DOWN_EVERY_S))
-            if status.state == "up":
-                up_s = now
-                works = server.stamps is not None and self.dispatcher.attempts_on(server.id)
-                pause_s = ENGINE_EVERY_S if works else UP_EVERY_S
-            await server.look_is_due(pause_s)
+    async def _look_and_wait(self, server: Server) -> None:
+        """Update a server's status, and return when the next look is due."""
+        await self._look_at(server)
+        server.announce()
+        if server.status.state == "loading":
+            self.try_one(server)
+        now = self.journal.clock()
+        pause_s = max(DOWN_EVERY_S, min(AWAY_SHARE * (now - server.up_s), MAX_DOWN_EVERY_S))
+        if server.status.state == "up":
+            server.up_s = now
+            works = server.stamps is not None and self.dispatcher.attempts_on(server.id)
+            pause_s = ENGINE_EVERY_S if works else UP_EVERY_S
+        await server.look_is_due(pause_s)
 
     async def _look_at(self, server: Server) -> None:
         status = server.status

@@ -18,6 +18,7 @@ import psutil
 
 from clairvoyant_cli.config import ServeConfig, command_of
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.system import background, create_for_owner, group_guard, kill_group
 
 log = logging.getLogger("clairvoyant")
@@ -63,6 +64,7 @@ class OwnServer:
     output: Path | None
     _process: "subprocess.Popen[bytes]" = field(init=False)
     _guard: int | None = None
+    _pause_s: float = field(default_factory=lambda: FIRST_PAUSE_S)  # before the next restart
 
     def start(self) -> None:
         """Start it; ClairvoyantError if the system refuses."""
@@ -89,17 +91,18 @@ class OwnServer:
         log.info("started %s (pid %d)", self.program, self._process.pid)
 
     async def run(self) -> None:
-        pause_s = FIRST_PAUSE_S
-        while True:
-            begun_s = time.monotonic()
-            code = await self._ended()
-            if time.monotonic() - begun_s > MAX_PAUSE_S:
-                pause_s = FIRST_PAUSE_S
-            log.warning("%s ended with exit code %s; restarting it in %g s", self.program, code, pause_s)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, MAX_PAUSE_S)
-            with suppress(ClairvoyantError):  # it may be replaced by another version just now
-                self.start()
+        await repeat(f"restarting {self.program}", self._restart_once_ended)
+
+    async def _restart_once_ended(self) -> None:
+        begun_s = time.monotonic()
+        code = await self._ended()
+        if time.monotonic() - begun_s > MAX_PAUSE_S:
+            self._pause_s = FIRST_PAUSE_S
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, MAX_PAUSE_S)
+        log.warning("%s ended with exit code %s; restarting it in %g s", self.program, code, pause_s)
+        await asyncio.sleep(pause_s)
+        with suppress(ClairvoyantError):  # it may be replaced by another version just now
+            self.start()
 
     async def stop(self) -> None:
         """End it and the processes that it started."""

@@ -328,6 +328,7 @@ class Server:
 
     changed: "Callable[[Server], None]" = lambda server: None  # called when state, slots or models change
     probe_came_back: bool = False  # in the look that goes on
+    up_s: float = 0.0  # when it was last seen up, or was first looked at
     _look: asyncio.Event = field(default_factory=asyncio.Event)
     _logged: dict[str, object] = field(default_factory=dict)
 

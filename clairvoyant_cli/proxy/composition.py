@@ -300,7 +300,7 @@ class Daemon:
     def joined(self, server: Server) -> None:
         """A server has joined while the daemon runs, or is of another kind than was thought."""
         if self.state_saver is not None:
-            self.state_saver.take_in(server)
+            self.spawn(self.state_saver.take_in(server))
 
     # -- operation ------------------------------------------------------------------------------------------
 

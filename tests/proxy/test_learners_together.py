@@ -1,16 +1,18 @@
 """Upper bounds, tau and speeds learn from the same answers; after another model is loaded they settle."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
 
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Outcome
 from profiles.records import Comparison, Estimate, Finished, Profile
-from tests.fakes.daemon_parts import DaemonParts, daemon_parts
+from tests.fakes.daemon_parts import DaemonParts, daemon_parts, simulated_server
 from tests.fakes.remembered import PROFILE
 
 SMALL, BIG = "small", "big"
@@ -54,6 +56,28 @@ class Kept:
 
     def profiles_changed(self) -> bool:
         return False
+
+
+async def test_what_is_stored_of_a_server_that_joins_is_read_on_a_thread() -> None:
+    parts, threads = daemon_parts("a", "b"), set[threading.Thread]()
+
+    class Stored(Kept):
+        def profiles(self, backend: str, url: str) -> list[Profile]:
+            threads.add(threading.current_thread())
+            return [MEASURED]
+
+    parts.remember(Stored())
+    threads.clear()
+    server = simulated_server(3, "c", adapter_of("ollama"), 1)
+    parts.lifecycle.adopt(server)
+    parts.joined(server)
+    exchange = parts.queued("0.1")
+    parts.dispatcher.end(exchange, Outcome.COMPLETED, 200)  # while it is being read
+    await parts.tasks[-1]
+    assert server.traits.profiles == [MEASURED]
+    assert threads.isdisjoint({threading.current_thread()})
+    for task in parts.tasks:
+        task.cancel()
 
 
 def serve(parts: DaemonParts, model: str, pairs: int, random: Random) -> Iterator[None]:

@@ -113,7 +113,7 @@ class StateSaver:
 
     def begin(self) -> None:
         """Load profiles and learned state."""
-        for memory in [self._remember(server) for server in self._pool]:
+        for memory in [self._remember(server, *self._load(server)) for server in self._pool]:
             self._take_up(memory)
         today = midnight_before(self.gain.clock())
         for at, kind, waited_s, saved_s, tokens in self.persistence.compared_since(today):
@@ -125,13 +125,16 @@ class StateSaver:
         except (ValueError, ModelError) as error:
             self.stats.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
 
-    def take_in(self, server: Server) -> None:
+    async def take_in(self, server: Server) -> None:
         """Load the profiles and learned state of a server that was added. Those of a removed one stay."""
-        self._take_up(self._remember(server))
+        self._take_up(self._remember(server, *await asyncio.to_thread(self._load, server)))
 
-    def _remember(self, server: Server) -> ServerMemory:
-        server.traits.profiles = profiles = self._profiles_of(server)
+    def _load(self, server: Server) -> tuple[Sequence[Profile], Learned]:
         learned = learned_of(self.persistence.load(state_name(server.adapter.name, server.base_url)))
+        return self._profiles_of(server), learned
+
+    def _remember(self, server: Server, profiles: Sequence[Profile], learned: Learned) -> ServerMemory:
+        server.traits.profiles = profiles
         memory = self._memories[server.id] = ServerMemory(server, profiles, Learner(profiles, learned))
         return memory
 
@@ -162,8 +165,8 @@ class StateSaver:
         self._told_tau = ToldTau(self.operation.tau_s)
         for server in list(self._pool):
             profiles = await asyncio.to_thread(self._profiles_of, server)
-            memory = self._memories[server.id]
-            if list(profiles) == list(memory.profiles):
+            memory = self._memories.get(server.id)
+            if memory is None or list(profiles) == list(memory.profiles):
                 continue
             memory.take(profiles)
             await self.lifecycle.see_settings(server)  # a proof holds for known settings only
@@ -296,7 +299,10 @@ class StateSaver:
         """Set tau for a model: of this server, or with several servers, the mean over all slots."""
         tau_s, source = memory.learner.tau_of(model)
         if len(self._pool) > 1:
-            learners = [(each.slots, self._memories[each.id].learner) for each in self._pool]
+            known = [
+                (each.slots, self._memories.get(each.id)) for each in self._pool
+            ]  # some are being loaded
+            learners = [(slots, each.learner) for slots, each in known if each is not None]
             tau_s = mean_over_slots((slots, learner.tau_of(model)[0]) for slots, learner in learners)
         if not self.operation.learn_tau(tau_s, source):
             return

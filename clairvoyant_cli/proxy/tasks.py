@@ -9,7 +9,7 @@ log = logging.getLogger("clairvoyant")
 
 P = ParamSpec("P")
 
-AFTER_FAULT_S = 1.0
+AFTER_FAULT_S = 0.1
 """Pause of a loop after a fault, as one that fails at once would spin."""
 
 

@@ -139,6 +139,16 @@ def test_the_places_of_one_principal_do_not_drop_those_of_another() -> None:
     assert age_of(kept, "eve", admission.MAX_KEPT, 1.0, waiting=1) == 0.0
 
 
+def test_what_is_kept_is_bounded_whatever_clients_call_themselves() -> None:
+    kept = Resubmissions(Journal(time.monotonic))
+    for number in range(admission.MAX_KEPT + 100):
+        left(kept, f"user{number}", 1, 0.0, 1.0)
+    assert len(kept._left) == admission.MAX_KEPT
+    for number in range(admission.MAX_KEPT + 100):
+        age_of(kept, f"user{number}", 1, 1.0, waiting=1)
+    assert not kept._left
+
+
 async def test_the_longest_wait_counts_from_the_request_that_was_sent_again() -> None:
     async with occupied(max_wait=3600.0) as (daemon, other):
         async with raw_client(daemon.base_url) as client:

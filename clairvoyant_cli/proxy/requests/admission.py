@@ -87,6 +87,7 @@ class Resubmissions:
     journal: Journal
     enabled: bool = True
     _left: dict[str, OrderedDict[tuple[str, int], Left]] = field(default_factory=dict)
+    _number: int = 0  # of all principals
     _emptied_s: float = -inf  # when nothing waited last
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
@@ -100,10 +101,12 @@ class Resubmissions:
             return
         key = job.claimed, job.prefix.hashes[-1]
         kept = self._left.setdefault(job.client, OrderedDict())
-        kept.pop(key, None)
+        self._number += key not in kept
         kept[key] = Left(exchange.id, now - job.arrival_s, now)
-        if sum(map(len, self._left.values())) > MAX_KEPT:
-            max(self._left.values(), key=len).popitem(last=False)
+        kept.move_to_end(key)
+        if self._number > MAX_KEPT:
+            most = max(self._left, key=lambda client: len(self._left[client]))
+            self._take(most, next(iter(self._left[most])))
 
     def take(
         self, client: str, claimed: str, chain: Chain, now: float, *, waiting: int
@@ -114,13 +117,18 @@ class Resubmissions:
         """
         if not waiting:
             self._emptied_s = now
-        kept = self._left.get(client)
-        left = kept.pop((claimed, chain.hashes[-1]), None) if kept and chain else None
-        if not kept:
-            self._left.pop(client, None)
+        left = self._take(client, (claimed, chain.hashes[-1])) if chain else None
         if left is None or now - left.left_s > KEPT_S:
             return None
         return left, left.age_s + now - max(left.left_s, self._emptied_s)
+
+    def _take(self, client: str, key: tuple[str, int]) -> Left | None:
+        kept = self._left.get(client, OrderedDict())
+        left = kept.pop(key, None)
+        self._number -= left is not None
+        if not kept:
+            self._left.pop(client, None)
+        return left
 
 
 def attempts_of(request_id: str) -> int:

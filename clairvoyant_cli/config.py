@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ NAMES = ", ".join(BACKEND_NAMES)
 SILENT_S = 45.0
 """How long a waiting client gets nothing by default: the shortest time-out of a common one is 60 s."""
 
-STABLE_PREFIX = ("off", "known", "all")
+STABLE_PREFIX = ("off", "known")
 PREEMPT = ("off", "proven", "all")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SLOTS = (AT_LEAST_1, (lambda slots: slots <= MAX_SLOTS, f"be at most {MAX_SLOTS}"))
@@ -73,12 +74,15 @@ def _is_command(text: str) -> bool:
 
 
 def _is_regex(text: str) -> bool:
-    with suppress(re.error):
-        return re.compile(text) is not None
+    re2 = import_module("re2")  # takes 50 ms
+    options = re2.Options()
+    options.log_errors = False
+    with suppress(re2.error):
+        return re2.compile(text, options) is not None
     return False
 
 
-IS_REGEX = (_is_regex, "be a regular expression")
+IS_REGEX = (_is_regex, "be a regular expression (RE2: no lookaround, no back-references)")
 
 
 def _is_keep_alive(text: str) -> bool:
@@ -139,10 +143,7 @@ class PrefixRules:
     """Own rules for `stable_prefix`: the table [stable_prefix]."""
 
     move: str | None = setting(
-        None, "REGEX", "Move what matches to the end of the last user message.", IS_REGEX
-    )
-    hold: str | None = setting(
-        None, "REGEX", "Keep what matches as it was first in a conversation.", IS_REGEX
+        None, "REGEX", "Move the lines in which it matches to the end of the prompt.", IS_REGEX
     )
 
     def __post_init__(self) -> None:
@@ -349,10 +350,10 @@ class ServeConfig:
     )
     stable_prefix: str = setting(
         "off",
-        "off|known|all",
-        "Move or hold the lines of system texts that change from turn to turn, so that servers need not read "
-        "prompts again: `known` (those of known programs, and your own in [stable_prefix]) or `all` (also "
-        "those seen to change). `off` forwards every request unchanged.",
+        "off|known",
+        "Move lines of system texts that change from turn to turn to the end of the prompt, so that servers "
+        "need not read it again: `known` (those of known programs, and your own in [stable_prefix]). `off` "
+        "forwards every request unchanged.",
         one_of(STABLE_PREFIX),
     )
     no_self_test: bool = setting(

@@ -21,7 +21,9 @@ SLOW_STOP_TOKENS = 600.0
 """A prompt that is cut is read to the end of its batch, half of one on average: with 512 tokens in a batch it
 cannot be more."""
 
-SYSTEM_TEXT_FIX = "clairvoyant serve --stable-prefix all    # Claude Code: CLAUDE_CODE_ATTRIBUTION_HEADER=0"
+SYSTEM_TEXT_FIX = (
+    "clairvoyant serve --stable-prefix known    # and a rule; Claude Code: CLAUDE_CODE_ATTRIBUTION_HEADER=0"
+)
 LARGER_CACHE = {
     "llamacpp": "llama-server --cache-ram MIB    # default 8192; or run fewer sessions",
     "ollama": "LLAMA_ARG_CACHE_RAM=MIB ollama serve    # default 8192; or run fewer sessions",

@@ -13,7 +13,7 @@ from clairvoyant_cli.http.limits import ConnectionTable
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.preempt.cut import Preemption
 from clairvoyant_cli.protocols.printable import plural
-from clairvoyant_cli.protocols.stable_prefix import KNOWN, Rule, StablePrefix, rule
+from clairvoyant_cli.protocols.stable_prefix import StablePrefix
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.access.clients_file import ClientsFile
 from clairvoyant_cli.proxy.access.keys import Access
@@ -142,7 +142,6 @@ class Daemon:
             journal, pool.model_of, pool.name_of, self.compared, config.urgency_target
         )
         scheduler.arrival_order = stats.arrival_order
-        scheduler.sessions.advice = "" if config.stable_prefix == "all" else "serve --stable-prefix all"
         self.metrics, self.gain = Metrics(pool), Gain(wall)
         engines, levels = EngineQueues(dispatcher, pool, say), UrgencyLevels(access, urgency)
         self.snapshots = SnapshotBuilder(
@@ -199,9 +198,7 @@ class Daemon:
             service_level=level,
             check=self.truncations.refusal if config.refuse_truncated else None,
             admitted=self.admitted,
-            stable_prefix=None
-            if config.stable_prefix == "off"
-            else StablePrefix(prefix_rules_of(config), learns=config.stable_prefix == "all"),
+            stable_prefix=None if config.stable_prefix == "off" else StablePrefix(config.prefix_rules.move),
         )
         self.rules = ServingRules(pool, operation, refusals)
         self.serving = Serving(
@@ -377,12 +374,6 @@ class Daemon:
                 news = f"drain timed out after {self.drain_timeout_s:g} s; aborting {running}"
                 self.journal.event(logging.WARNING, news)
                 return
-
-
-def prefix_rules_of(config: ServeConfig) -> list[Rule]:
-    """Return the shipped rules for prompts that change at the beginning, and the operator's."""
-    own = (config.prefix_rules.move, True), (config.prefix_rules.hold, False)
-    return [*KNOWN, *(rule(pattern, moves=moves) for pattern, moves in own if pattern)]
 
 
 def policy_of(config: ServeConfig) -> Policy:

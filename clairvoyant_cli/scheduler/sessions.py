@@ -110,7 +110,7 @@ class Sessions:
     _prompts: OrderedDict[str, Chain] = field(default_factory=OrderedDict)  # the last one of each session
     _pieces: int = 0
     _told_s: float = -TOLD_EVERY_S
-    advice: str = ""  # what mends a broken prefix; told once
+    advised: bool = False  # how to keep a system text unchanged was told
     _active: dict[str, Session] = field(default_factory=dict)
     read_tokens: float = 0.0
     kept_tokens: float = 0.0
@@ -290,9 +290,9 @@ class Sessions:
                 read = f"turn {session.turns} read {session.again:,.0f} tokens again"
                 news = f"session {whose}: {read}: {broke.text}"
                 saved_s = self._read_s(job.server_id, session.again)
-                if self.advice and broke.kind != "messages" and saved_s:
-                    news += f"; held still by `{self.advice}`, this would save {saved_s:.1f} s a turn"
-                    self.advice = ""
+                if broke.kind == "system text" and saved_s and not self.advised:
+                    news += f"; a rule for `serve --stable-prefix` would save {saved_s:.1f} s a turn"
+                    self.advised = True
         changed = change(before, job.prefix)
         session.again = prompt_tokens * min(before.length / job.prefix.length, 1.0) - cached_tokens
         breaks = changed is not None and changed.breaks and session.again >= BROKEN_SHARE * prompt_tokens

@@ -22,7 +22,7 @@ from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.access.clients_file import access_of, clients_file_of
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.composition import policy_of, prefix_rules_of
+from clairvoyant_cli.proxy.composition import policy_of
 from clairvoyant_cli.proxy.observing.traces import traces_to
 from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.proxy.servers.find_servers import find_servers
@@ -233,9 +233,9 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
     "preempt": ("off", composed(lambda d: d.preemption.enabled), False),
     "stable_prefix": ("known", composed(lambda d: d.admission.stable_prefix is None), False),
     "prefix_rules": (
-        PrefixRules(move="^Now: .*$", hold="id=.*"),
-        configured(lambda c: [each.moves for each in prefix_rules_of(c) if not each.program]),
-        [True, False],
+        PrefixRules(move="^Now: .*$"),
+        configured(lambda c: c.prefix_rules.move),
+        "^Now: .*$",
     ),
     "no_self_test": (True, self_tests, False),
     "quantum": (7, composed(lambda d: d.operation.quantum_tokens), 7),

@@ -259,7 +259,7 @@ def test_the_sessions_that_read_most_again_are_named() -> None:
     assert first.text == (
         "session s1 (desk) read 28,140 tokens again: its system text changed between characters 1 and 90"
     )
-    assert first.fix.startswith("clairvoyant serve --stable-prefix all ")
+    assert first.fix.startswith("clairvoyant serve --stable-prefix known ")
     assert [(each.text[-1], each.fix) for each in rest] == [("5", ""), ("4", "")]
 
 

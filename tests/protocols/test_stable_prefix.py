@@ -1,8 +1,9 @@
-"""Prompts whose system text changes: only what rules name is moved or held, in every dialect."""
+"""Prompts whose system text changes: only what rules name is moved, to the end, in every dialect."""
 
 import json
 import random
 import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -12,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.protocols.routes import Shape
-from clairvoyant_cli.protocols.stable_prefix import KNOWN, LAYOUTS, MARKED, StablePrefix, rule
+from clairvoyant_cli.protocols.stable_prefix import LAYOUTS, StablePrefix
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 ADDED = re.compile(r"\n*<system-reminder>\n(.*?)\n</system-reminder>", re.DOTALL)
-OWN = rule(r"^token=\w+", moves=False)
+OWN = r"token=\w+"
 RULES = "Obey the rules.\nBe “brief” \\ and \t exact."
 PICTURE = "iVBORw0KGgo" * 20
 Body = dict[str, Any]
 
 
 def time_line(turn: int) -> str:
-    return f"Current time is 12:{turn:02}:09. Today's date is 2026-11-27."
+    return f"Current time is 12:{turn // 60 % 60:02}:{turn % 60:02}. Today's date is 2026-11-27."
 
 
 def system_of(turn: int) -> str:
@@ -43,7 +44,7 @@ def messages_body(turn: int) -> Body:
         said[-1] = {"role": "system", "content": [{"type": "text", "text": said[-1]["content"], **MARK}]}
     billing = f"x-anthropic-billing-header: cc_version=2.1.37; cch=a{turn};"
     system = [{"type": "text", "text": billing}, {"type": "text", "text": system_of(turn), **MARK}]
-    return {"model": "m", "system": system, "messages": said, "tools": tools(turn), "max_tokens": 9}
+    return {"model": "m", "system": system, "messages": said, "max_tokens": 9}
 
 
 def chat_body(turn: int) -> Body:
@@ -61,7 +62,7 @@ def chat_body(turn: int) -> Body:
             said.append({"role": "assistant", "tool_calls": [call]})
             said.append({"role": "tool", "tool_call_id": f"c{n}", "content": "four"})
             said.append({"role": "assistant", "content": "ok", "reasoning_content": "hm"})
-    return {"model": "m", "messages": said, "tools": tools(turn), "stream": True}
+    return {"model": "m", "messages": said, "stream": True}
 
 
 def ollama_body(turn: int) -> Body:
@@ -69,7 +70,7 @@ def ollama_body(turn: int) -> Body:
     for n in range(turn + 1):
         said += [{"role": "user", "content": f"{n}?", "images": [PICTURE]}]
         said.append({"role": "assistant", "content": "ok", "thinking": "hm"})
-    return {"model": "m", "messages": said[:-1], "tools": tools(turn)}
+    return {"model": "m", "messages": said[:-1]}
 
 
 def responses_body(turn: int) -> Body:
@@ -81,16 +82,11 @@ def responses_body(turn: int) -> Body:
         said.append({"type": "function_call", "call_id": f"c{n}", "name": "read", "arguments": "{}"})
         said.append({"type": "function_call_output", "call_id": f"c{n}", "output": "four"})
     said = said[: len(said) - 3 * (turn % 2)]  # the last request of a tool's loop, or of a question
-    return {"model": "m", "instructions": "Help.", "input": said, "tools": tools(turn)}
+    return {"model": "m", "instructions": "Help.", "input": said}
 
 
 def generate_body(turn: int) -> Body:
     return {"model": "m", "system": system_of(turn), "prompt": f"{turn}?", "images": [PICTURE]}
-
-
-def tools(turn: int) -> list[Any]:
-    named = [{"type": "function", "function": {"name": name}} for name in ("read", "write", "edit")]
-    return [*named[turn % 3 :], *named[: turn % 3]]
 
 
 BODIES: dict[Shape, Callable[[int], Body]] = {
@@ -119,36 +115,35 @@ def without_added(value: Any, added: list[str]) -> Any:
 
 
 def without_named(value: Any) -> Any:
-    """Return a body without all that the rules name, and with its tools sorted."""
+    """Return a body without what the rules name and without late system messages."""
     text = json.dumps(value)
-    named = (
-        r"token=t\d+",
-        r"Current time is [\d:]+\. Today's date is [\d-]+\.\\n",
-        r"You are in area .*? area\.",
-        r"cch=a\d+",
-    )
-    for pattern in named:
+    for pattern in (r"token=t\d+", r"Current time is [\d:]+\. Today's date is [\d-]+\.\\n"):
         text = re.sub(pattern, "", text)
-    body: Body = json.loads(text)
-    body["tools"] = sorted(body.get("tools", []), key=str)
-    body["messages"] = [
-        each for each in body.get("messages", []) if each["role"] != "system" or "Obey" in str(each)
-    ]
+    text = re.sub(r"You are in area .*? area\.", "", text)
+    body: Body = json.loads(re.sub(r'\{"type": "text", "text": "x-anthropic-[^"]*"\}, ', "", text))
+    said = body.get("messages", [])
+    body["messages"] = [each for each in said if each["role"] != "system" or "Obey" in str(each)]
     return body
 
 
 @pytest.mark.parametrize("shape", BODIES)
-def test_nothing_but_the_named_lines_moves_and_prompts_begin_as_before(shape: Shape) -> None:
-    prefix, before = StablePrefix([*KNOWN, OWN]), ""
+def test_only_the_named_lines_move_to_the_end_and_the_rest_begins_as_before(shape: Shape) -> None:
+    prefix, before = StablePrefix(OWN), ""
     for turn in range(6):
         asked = BODIES[shape](turn)
-        found = prefix.stabilised(json.dumps(asked).encode(), shape, "ann")
+        found = prefix.stabilised(json.dumps(asked).encode(), shape)
         assert found is not None
         sent, added = json.loads(found.body), list[str]()
         assert without_named(without_added(sent, added)) == without_named(asked)
-        assert time_line(turn) in "\n".join(added)
-        head = {name: sent[name] for name in ("tools", "system", "instructions") if name in sent}
-        said = [] if shape is Shape.OLLAMA_GENERATE else sent[LAYOUTS[shape].messages]
+        assert added[-1].split("\n")[-3:] == [
+            time_line(turn),
+            system_of(turn).split("\n")[-1],
+            f"token=t{turn}",
+        ]
+        lasting = json.loads(found.lasting)
+        assert time_line(turn) not in str(lasting)
+        head = {name: lasting[name] for name in ("system", "instructions") if name in lasting}
+        said = [] if shape is Shape.OLLAMA_GENERATE else lasting[LAYOUTS[shape][1]]
         text = re.sub(r', "cache_control": \{[^}]*\}', "", json.dumps(head) + json.dumps(said)[:-1])
         assert text.startswith(before)
         before = text
@@ -156,94 +151,99 @@ def test_nothing_but_the_named_lines_moves_and_prompts_begin_as_before(shape: Sh
 
 @pytest.mark.parametrize("shape", BODIES)
 def test_bodies_without_named_lines_stay_as_they_are(shape: Shape) -> None:
-    prefix = StablePrefix(KNOWN)
-    for turn in (0, 3, 6, 9):
+    for turn in (0, 3, 6):
         text = json.dumps(BODIES[shape](turn)).replace("Current time", "The time").replace("You are in", "In")
-        text = text.replace("<total_tokens>", "").replace(
-            '"role": "system", "content": "9', '"role": "user", "content": "9'
-        )
         if shape is Shape.MESSAGES:
             text = text.replace("x-anthropic", "y").replace('{"role": "system"', '{"role": "user"')
-        assert prefix.stabilised(text.encode(), shape, "ann") is None
-    assert all(each.program and each.seen_in for each in KNOWN)
+        assert StablePrefix().stabilised(text.encode(), shape) is None
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(list(BODIES)))
 def test_any_bytes_are_taken(rng: random.Random, shape: Shape) -> None:
-    prefix = StablePrefix(KNOWN, learns=True)
+    prefix = StablePrefix(OWN)
     body = bytearray(json.dumps(BODIES[shape](rng.randrange(4)), indent=rng.choice([None, 1])).encode())
     for _ in range(rng.randrange(4)):
         at = rng.randrange(len(body))
         body[at : at + rng.randrange(3)] = rng.choice([b'"', b"{", b"]", b"\\", b",", b"", b"\xff", b"null"])
-    found = prefix.stabilised(bytes(body), shape, "ann")
+    found = prefix.stabilised(bytes(body), shape)
     with suppress(ValueError):
         json.loads(body)
         assert found is None or json.loads(found.body)
 
 
-def stabilised(prefix: StablePrefix, system: str, *said: str, client: str = "ann", **how: Any) -> Body | None:
+def words_of(body: bytes) -> list[str]:
+    """Return all words of a body, sorted, without the tags of what was moved."""
+    text = re.sub("</?system-reminder>", "", body.decode().replace("\\n", " "))
+    return sorted(re.findall(r"[\w:.'-]+", text))
+
+
+def test_ten_thousand_requests_of_four_clients_say_what_each_says_and_nothing_else() -> None:
+    """Every value is unique, so a value of another request, a lost one and a repeated one are seen."""
+    prefix, rng = StablePrefix(OWN), random.Random(7)
+    conversations: list[tuple[str, list[Any]]] = [(f"client {n % 4}", []) for n in range(12)]
+    for n in range(10_000):
+        client, said = rng.choice(conversations)
+        area = f"You are in area {n} and all should target this area."
+        named = [time_line(n), f"Use token={client[-1]}x{n} only.", f"token={n}", area]
+        lines = rng.sample([*named, *named[1:3], RULES, ""], 6)
+        if rng.random() < 0.4:
+            said.clear()
+        said += [{"role": "assistant", "content": f"answer {n}"}] if said else []
+        said.append({"role": rng.choice(["user", "tool"]), "content": rng.choice(["hello", f"asked {n}"])})
+        system = {"role": "system", "content": "\n".join([client, *lines, "End."])}
+        asked = json.dumps({"model": client, "messages": [system, *said]}, ensure_ascii=False).encode()
+        found = prefix.stabilised(asked, Shape.CHAT)
+        assert found is not None
+        assert words_of(found.body) == words_of(asked)
+        sent = json.loads(found.body)["messages"]
+        (moved,) = ADDED.findall(sent[-1]["content"])
+        assert sorted(moved.split("\n")) == sorted(each for each in lines if each in named)
+        assert not any(each in sent[0]["content"] for each in named)
+        assert sent[1:-1] == said[:-1]
+
+
+def stabilised(system: str, *said: str, own: str | None = None) -> Body | None:
     roles = ("user", "assistant")
     messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(said)]
     body = {"messages": [{"role": "system", "content": system}, *messages]}
-    found = prefix.stabilised(json.dumps(body).encode(), Shape.CHAT, client, **how)
+    found = StablePrefix(own).stabilised(json.dumps(body).encode(), Shape.CHAT)
     return None if found is None else json.loads(found.body)
 
 
-def test_a_message_keeps_its_line_and_an_equal_one_is_not_repeated() -> None:
-    prefix = StablePrefix(KNOWN)
-    one, two = f"{time_line(1)}\nRules.", f"{time_line(2)}\nRules."
-    marked = [MARKED.format(time_line(1)), MARKED.format(time_line(2))]
-    for system, said, expected in (
-        (one, ["a"], ["a" + marked[0]]),
-        (two, ["a"], ["a" + marked[0]]),  # sent again
-        (one, ["a", "b", "c"], ["a" + marked[0], "b", "c"]),
-        (two, ["a", "b", "c", "d", "e"], ["a" + marked[0], "b", "c", "d", "e" + marked[1]]),
-    ):
-        sent = stabilised(prefix, system, *said)
-        assert sent is not None
-        assert [each["content"] for each in sent["messages"]] == ["Rules.", *expected]
-
-
-def test_nothing_passes_between_clients_or_from_session_to_session() -> None:
-    prefix = StablePrefix([*KNOWN, OWN])
-    assert stabilised(prefix, "token=secret", "hello") is None
-    assert stabilised(prefix, "token=other", "hello", client="ben") is None
-    assert stabilised(prefix, "token=other", "another session") is None
-    sent = stabilised(prefix, "token=new", "hello", "yes?", "go on")
+@pytest.mark.parametrize(
+    ("system", "own", "moved"),
+    [
+        (
+            "Read with id=a only.\nWrite with id=b only.\nEnd.",
+            r"id=\w+",
+            "Read with id=a only.\nWrite with id=b only.",
+        ),
+        ("Mode: ACT\nEnd.\nMode: ACT", "^Mode: .*$", "Mode: ACT\nMode: ACT"),
+        ("Now: 1\nEnd.", "(?i)^now|x*", "Now: 1\nEnd."),
+    ],
+)
+def test_lines_move_whole_and_in_their_number(system: str, own: str, moved: str) -> None:
+    sent = stabilised(f"Begin.\n\n{system}", "a", "b", "c", "The answer is", own=own)
+    if own.endswith("x*"):  # it matches every line: nothing would be left of the system text
+        assert sent is None
+        return
     assert sent is not None
-    assert sent["messages"][0]["content"] == "token=secret"
-    assert stabilised(prefix, f"{time_line(1)}\nRules.", "hi") is not None
-    sent = stabilised(prefix, f"{time_line(2)}\nRules.", "hi", client="ben")
-    assert sent is not None
-    assert time_line(1) not in str(sent)
-
-
-def test_a_line_that_changes_three_times_is_moved_if_lines_are_learned() -> None:
-    def sent(prefix: StablePrefix, turn: int) -> Body | None:
-        return stabilised(prefix, f"Rules.\nUnread mails: {turn}\nMore rules.", "hi")
-
-    learns, knows = StablePrefix(KNOWN, learns=True), StablePrefix(KNOWN)
-    assert [sent(learns, turn) is None for turn in range(4)] == [True, True, True, False]
-    assert [sent(knows, turn) for turn in range(9)] == [None] * 9
-    moved = sent(learns, 7)
-    assert moved is not None
-    assert moved["messages"][0]["content"] == "Rules.\nMore rules."
-    another = "\n".join(f"line {n}" for n in range(3))
-    assert stabilised(learns, another, "hi") is None
-
-
-def test_a_prompt_does_not_grow_beyond_the_context() -> None:
-    system = f"{time_line(1)}\n{'Rules. ' * 100}"
-    assert stabilised(StablePrefix(KNOWN), system, "hi", context=100) is None
-    assert stabilised(StablePrefix(KNOWN), system, "hi", context=1000) is not None
+    assert [each["content"] for each in sent["messages"][1:]] == [
+        "a",
+        "b",
+        f"c\n\n<system-reminder>\n{moved}\n</system-reminder>",
+        "The answer is",
+    ]
 
 
 def test_the_work_on_a_body_is_bounded() -> None:
-    prefix = StablePrefix([*KNOWN, rule("x+", moves=True)], learns=True)
-    assert stabilised(prefix, f"Rules.\n{'x' * 4001}", "hi") is None
-    assert stabilised(prefix, time_line(1) + "\nRules.", *["hi"] * 5000) is None
-    assert stabilised(prefix, time_line(1) + "\nRules.\n" * 10**6, "hi") is None
-    assert stabilised(prefix, "You are in area " * 10**5, "hi") is None  # ends at once
+    assert stabilised(f"Rules.\n{'x' * 4001}", "hi", own="x+") is None
+    assert stabilised(time_line(1) + "\nRules.", *["hi"] * 5000) is None
+    assert stabilised(time_line(1) + "\nRules.\n" * 10**5, "hi") is None
+    began_s = time.process_time()
+    stabilised("x" * 250_000, "hi", own=r"(\w+\s?)*;|.*.*Now: .*|\s*x*y")
+    stabilised("You are in area " * 16_000, "hi")
+    assert time.process_time() - began_s < 0.5  # Python's own expressions would take hours
 
 
 @pytest.mark.parametrize(
@@ -253,13 +253,18 @@ def test_the_work_on_a_body_is_bounded() -> None:
         b'{"system": {"text": "%b"}, "prompt": "a"}',
         b'{"system": "%b", "prompt": ["a"]}',
         b'{"system": "%b", "prompt": "a", "raw": true}',
+        b'{"system": "%b", "prompt": "def f(", "suffix": "return x"}',
+        b'{"system": "%b", "prompt": "a", "context": [1, 2]}',
+        b'{"system": "%b", "prompt": ""}',
+        b'{"system": "%b", "prompt": "", "keep_alive": 0}',
+        b'{"system": "%b", "prompt": "\xff"}',
         b'{"system": "%b", "prompt": "a"} x',
         b'\x1f\x8b{"system": "%b", "prompt": "a"}',
         b'{"system": "%b"}',
     ],
 )
-def test_what_is_not_understood_stays_as_it_is(body: bytes) -> None:
+def test_what_is_unusual_stays_as_it_is(body: bytes) -> None:
     line = time_line(1).encode() + b"\\nRules."
-    assert StablePrefix(KNOWN).stabilised(body % line, Shape.OLLAMA_GENERATE, "ann") is None
+    assert StablePrefix().stabilised(body % line, Shape.OLLAMA_GENERATE) is None
     understood = b'{"system": "%b", "prompt": "a"}' % line
-    assert StablePrefix(KNOWN).stabilised(understood, Shape.OLLAMA_GENERATE, "ann") is not None
+    assert StablePrefix().stabilised(understood, Shape.OLLAMA_GENERATE) is not None

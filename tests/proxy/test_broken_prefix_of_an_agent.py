@@ -24,7 +24,7 @@ CHANGED = "its system text changed between characters 1 and 256"
 
 
 def body(number: int) -> bytes:
-    system = {"role": "system", "content": f"It is 12:{number:02}. {'Obey the rules. ' * 100}"}
+    system = {"role": "system", "content": f"It is 12:{number:02}.\n{'Obey the rules. ' * 100}"}
     messages = [system, {"role": "user", "content": f"{PRIVATE} " * 100}]
     for n in range(number):
         messages.append({"role": "assistant", "content": f"I read file {n}."})
@@ -54,7 +54,7 @@ def test_a_system_text_that_changes_is_logged_published_and_advised() -> None:
     snapshot = decode(encode(snapshot))
     (line,) = [each.text for each in snapshot.log if "again" in each.text]
     assert line.startswith("session s2 (")
-    advice = r"; held still by `serve --stable-prefix all`, this would save 0\.5 s a turn"
+    advice = r"; a rule for `serve --stable-prefix` would save 0\.5 s a turn"
     assert re.search(f"tokens again: {CHANGED}{advice}$", line)
     (session,) = [each for each in snapshot.sessions.listed if each.broken]
     assert (session.turns, session.broken) == (5, CHANGED)
@@ -68,7 +68,7 @@ def test_a_system_text_that_changes_is_logged_published_and_advised() -> None:
 
 
 def test_with_the_option_on_only_what_is_new_is_read() -> None:
-    rules = PrefixRules(move=r"It is \d\d:\d\d\. ")
+    rules = PrefixRules(move=r"^It is \d\d:\d\d\.$")
     snapshot, read, done = run_virtually(served(6, stable_prefix="known", prefix_rules=rules))
     _, direct, _ = run_virtually(served(6))
     assert done == [b"1 line moved"] * 6

@@ -17,7 +17,7 @@ from clairvoyant_cli.backends.priority import OUTDATED
 from clairvoyant_cli.backends.prober import MARK_HEADER
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
-from clairvoyant_cli.http.request import Piece, Request
+from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
 from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
@@ -378,10 +378,6 @@ class Admission:
         with self.entering(verdict) as refused:
             if refused is not None:
                 return refused
-            stabilised = ""
-            if self.stable_prefix is not None and pieces is not None:
-                stabilised = await self._stabilise(request, verdict, pieces, self.stable_prefix)
-                pieces = request.arrived
             adapter = self.pool.speaker(verdict.route.family).adapter
             whole = pieces is not None
             parsed = await parse_request(
@@ -391,7 +387,8 @@ class Admission:
                 verdict.client,
                 whole=whole,
             )
-            parsed.stabilised = stabilised
+            if self.stable_prefix is not None and parsed.view is not None and not parsed.bypass:
+                parsed = await self._stabilised(request, verdict, parsed, self.stable_prefix)
             objection = self.annotation.objection(parsed, verdict.route, verdict.client, whole=whole)
             if objection is not None:
                 return self._rejected(verdict.route, objection)
@@ -399,20 +396,24 @@ class Admission:
         with READING:
             return self.enqueue(request, verdict, parsed)
 
-    async def _stabilise(
-        self, request: Request, asks: ReadBody, pieces: Sequence[Piece], stable_prefix: StablePrefix
-    ) -> str:
-        """Change a request's body so that its prompt begins as the one before; return what was done."""
+    async def _stabilised(
+        self, request: Request, asks: ReadBody, parsed: ParsedRequest, stable_prefix: StablePrefix
+    ) -> ParsedRequest:
+        """Change a request's body so that its prompt begins as the one before; return what is known of it.
+        What moves to the end is not there in the next turn, so it is not parsed.
+        """
+        if not self.factory.times.has_room(parsed):
+            return parsed
         await READING.next()
         with READING:
-            body = b"".join(pieces)
-            contexts = [model.context for server in self.pool for model in server.status.models]
-            context = min(filter(None, contexts), default=None)
-            new = stable_prefix.stabilised(body, asks.route.shape, asks.client, context)
+            new = stable_prefix.stabilised(b"".join(request.arrived), asks.route.shape)
             if new is None:
-                return ""
+                return parsed
             request.replace_body(new.body, OUTDATED)
-            return new.done
+        adapter = self.pool.speaker(asks.route.family).adapter
+        parsed = await parse_request([new.lasting], asks.route, adapter, asks.client)
+        parsed.stabilised = new.done
+        return parsed
 
     def judge_head(self, request: Request) -> ReadBody | PassOn | Refused:
         head = request.head

@@ -10,18 +10,21 @@ and another is proven to continue it exactly.
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 
+from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Family, is_known
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Coverage
-from clairvoyant_cli.proxy.servers.server import Server, is_under
+from clairvoyant_cli.proxy.servers.server import Server, asked_context, is_under
 from clairvoyant_cli.scheduler.job import Estimates
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import Prediction
 
 MOST_STORED = 20_000  # ids of some 50 characters
+NEARLY_FULL = 0.9
 
 
 class ServerPool:
@@ -211,6 +214,18 @@ class ServiceTimes:
         ratio = self.tokens_per_character.get(parsed.model)
         chain = parsed.conversation.chain
         return parsed.prompt_tokens if ratio is None or not chain else ratio * chain.length
+
+    def has_room(self, parsed: ParsedRequest) -> bool:
+        """Whether a prompt may grow by some tokens, as its model's context is not nearly full."""
+        name = full_name(parsed.model)
+        contexts = [
+            model.context
+            for server in self.pool
+            for model in server.status.models
+            if model.context and (server.loaded is None or full_name(model.name) == name)
+        ]
+        context = asked_context(parsed) or min(contexts, default=inf)
+        return self.prompt_tokens(parsed) <= NEARLY_FULL * context
 
     def fastest_s(self, prompt_tokens: float, tokens: float) -> float:
         """Return the service time on the fastest server that is up, in seconds."""

@@ -35,7 +35,8 @@ class TruncatingOllama:
             body, more = body + event.get("body", b""), event.get("more_body", False)
         told: dict[str, Any] = {"version": "0.40.0"}
         if scope["path"] in ("/api/ps", "/api/tags"):
-            told = {"models": [{"name": MODEL, "model": MODEL, "context_length": CONTEXT}]}
+            loaded = ((MODEL, CONTEXT), ("embed:latest", 512))
+            told = {"models": [{"name": name, "model": name, "context_length": n} for name, n in loaded]}
         elif scope["method"] == "POST":
             self.asked.append(scope["path"])
             told = self.answer(json.loads(body), scope["path"])
@@ -147,3 +148,14 @@ def test_only_what_is_certain_is_reported(
 ) -> None:
     length = Length(least, about, about)
     assert is_truncated(length, read, CONTEXT, counts_cached=counts_cached) is expected
+
+
+async def test_lines_move_unless_the_context_of_the_requested_model_is_nearly_full() -> None:
+    async with ollama(stable_prefix="known") as (_, client, _):
+        system = f"Current time is 12:00:00. Today's date is 2026-11-27.\n{WORD * 2000}"
+        for words, moved in ((500, b"1 line moved"), (2000, None)):
+            asked = [{"role": "system", "content": system}, {"role": "user", "content": WORD * words}]
+            answer = await client.ask(
+                post("/api/chat", json.dumps({"model": "m", "messages": asked}).encode())
+            )
+            assert answer.value("x-clairvoyant-stable-prefix") == moved

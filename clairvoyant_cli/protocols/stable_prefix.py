@@ -28,15 +28,13 @@ from clairvoyant_cli.protocols.routes import Shape
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_SYSTEM_BYTES = 256 * 1024  # of a system text
 MAX_MOVED_BYTES = 4000  # of all lines of a request
-MAX_ENTRIES = 4096  # of a list or an object, such as messages
+MAX_ENTRIES = 2048  # of a list or an object, such as messages
 
 REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 """How moved text stands in a message: coding agents put what is the system's in these tags."""
 
 
 KNOWN = (
-    # Claude Code 2.1.37 to 2.1.332; with `cch=`, which changes at each turn, up to 2.1.177
-    r"\Ax-anthropic-billing-header: .*",
     # Home Assistant 2025.12 and 2026.2
     r"Current time is \d\d:\d\d:\d\d\. Today's date is \d{4}-\d\d-\d\d\.(?:\n|\z)",
     r"You are in area .{1,200} should target this area\.(?:\n|\z)",
@@ -147,20 +145,16 @@ class _Work:
 
     def _cut(self, contents: Iterable[Span]) -> None:
         """Cut what the rules name out of the texts of a system text."""
-        is_left = False
-        for text, part in itertools.chain.from_iterable(map(self._texts, contents)):
-            old = new = self._text(text).encode()
+        for span in itertools.chain.from_iterable(map(self._texts, contents)):
+            old = new = self._text(span).encode()
             if len(old) > MAX_SYSTEM_BYTES:
                 raise NotPlainError
             for rule in self._rules:
                 new = rule.sub(self._cut_out, new)
-            is_left = is_left or bool(new.strip())
-            if new.strip() and new != old:
-                self._edits.append((*text, msgspec.json.encode(new.decode())))
-            elif new != old:  # some servers refuse an empty text
-                self._edits.append((*_given(part), b""))
-        if self._moved and not is_left:
-            raise NotPlainError
+            if new != old:
+                if not new.strip():
+                    raise NotPlainError  # some servers refuse an empty text
+                self._edits.append((*span, msgspec.json.encode(new.decode())))
 
     def _cut_out(self, found: Any) -> bytes:
         """Note what is moved; nothing stands there any more."""
@@ -171,20 +165,16 @@ class _Work:
             return b""
         return bytes(found[0])
 
-    def _texts(self, content: Span) -> Iterator[tuple[Span, Span | None]]:
-        """Yield the texts of a content, which is one, or a list of parts that are texts; and where the part
-        stands, with the comma after it, if it may be left out.
-        """
+    def _texts(self, content: Span) -> Iterator[Span]:
+        """Yield the texts of a content, which is one, or a list of parts that are texts."""
         if self._is_text(content):
-            yield content, None
+            yield content
         elif self._bytes(content) != b"null":
-            parts = list(_entries(self._body, content))
-            for part, after in itertools.zip_longest(parts, parts[1:]):
+            for part in _entries(self._body, content):
                 fields = _members(self._body, part)
                 if self._text(_given(fields.get("type"))) not in TEXT_TYPES:
                     raise NotPlainError
-                droppable = after is not None and len(fields) == 2
-                yield _given(fields.get("text")), (part[0], after[0]) if droppable else None
+                yield _given(fields.get("text"))
 
     # -- messages -------------------------------------------------------------------------------------------
 
@@ -199,7 +189,7 @@ class _Work:
                 user = messages[n] if roles[n] == "user" else None
             elif user is not None:
                 content = self._content(messages[n])
-                text = "\n".join(self._text(text) for text, _ in self._texts(content))
+                text = "\n".join(map(self._text, self._texts(content)))
                 mark = CACHE_MARK.search(self._body, *content)
                 self._append(self._content(user), text, mark[0].strip(b", \t\r\n") if mark else b"")
                 self._edits.append((messages[n - 1][1], messages[n][1], b""))

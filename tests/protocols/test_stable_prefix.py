@@ -42,8 +42,7 @@ def messages_body(turn: int) -> Body:
         said.append({"role": "system", "content": f"<total_tokens>{999 - n} tokens left</total_tokens>"})
     if turn:  # the client moves its mark
         said[-1] = {"role": "system", "content": [{"type": "text", "text": said[-1]["content"], **MARK}]}
-    billing = f"x-anthropic-billing-header: cc_version=2.1.37; cch=a{turn};"
-    system = [{"type": "text", "text": billing}, {"type": "text", "text": system_of(turn), **MARK}]
+    system = [{"type": "text", "text": "You help."}, {"type": "text", "text": system_of(turn), **MARK}]
     return {"model": "m", "system": system, "messages": said, "max_tokens": 9}
 
 
@@ -120,7 +119,7 @@ def without_named(value: Any) -> Any:
     for pattern in (r"token=t\d+", r"Current time is [\d:]+\. Today's date is [\d-]+\.\\n"):
         text = re.sub(pattern, "", text)
     text = re.sub(r"You are in area .*? area\.", "", text)
-    body: Body = json.loads(re.sub(r'\{"type": "text", "text": "x-anthropic-[^"]*"\}, ', "", text))
+    body: Body = json.loads(text)
     said = body.get("messages", [])
     body["messages"] = [each for each in said if each["role"] != "system" or "Obey" in str(each)]
     return body
@@ -154,7 +153,7 @@ def test_bodies_without_named_lines_stay_as_they_are(shape: Shape) -> None:
     for turn in (0, 3, 6):
         text = json.dumps(BODIES[shape](turn)).replace("Current time", "The time").replace("You are in", "In")
         if shape is Shape.MESSAGES:
-            text = text.replace("x-anthropic", "y").replace('{"role": "system"', '{"role": "user"')
+            text = text.replace('{"role": "system"', '{"role": "user"')
         assert StablePrefix().stabilised(text.encode(), shape) is None
 
 

@@ -33,7 +33,6 @@ MAX_ENTRIES = 2048  # of a list or an object, such as messages
 REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 """How moved text stands in a message: coding agents put what is the system's in these tags."""
 
-
 KNOWN = (
     # Home Assistant 2025.12 and 2026.2
     r"Current time is \d\d:\d\d:\d\d\. Today's date is \d{4}-\d\d-\d\d\.(?:\n|\z)",
@@ -91,6 +90,7 @@ class StablePrefix:
     def __init__(self, own: str | None = None) -> None:
         re2 = import_module("re2")  # 4 MiB of memory, for those who use it
         options = re2.Options()
+        options.log_errors = False
         options.never_capture = True  # or some expressions would take a hundred times as long
         lines = (f"^.*(?:{own}).*$",) if own else ()
         self._rules = [re2.compile(f"(?m){each}", options) for each in (*KNOWN, *lines)]
@@ -121,7 +121,8 @@ class _Work:
         prompt = _given(fields.get(self._messages))
         if any(self._bytes(fields[name]) not in NOTHING for name in UNUSUAL & fields.keys()):
             raise NotPlainError
-        messages = [] if self._is_text(prompt) else list(_entries(self._body, prompt))
+        alone = self._messages != "messages" and self._is_text(prompt)
+        messages = [] if alone else list(_entries(self._body, prompt))
         roles = [self._role(each) for each in messages]
         leading = next((n for n, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles))
         system = fields.get(self._system)
@@ -131,12 +132,10 @@ class _Work:
             return None
         lasting = self._edited()
         if self._moved:
-            last = next((n for n in reversed(range(leading, len(roles))) if roles[n] in LAST_ROLES), None)
-            if messages and last is None:
-                raise NotPlainError
-            self._append(
-                prompt if last is None else self._content(messages[last]), b"\n".join(self._moved).decode()
-            )
+            rest = reversed(list(zip(roles, messages, strict=True))[leading:])
+            last = next((message for role, message in rest if role in LAST_ROLES), None)
+            end = prompt if alone else self._content(_given(last))
+            self._append(end, b"\n".join(self._moved).decode())
         counts = (len(self._moved), "line"), (merged, "system message")
         told = ", ".join(f"{plural(count, what)} moved" for count, what in counts if count)
         return Stabilised(self._edited(), lasting, told)

@@ -35,12 +35,18 @@ never.
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error answer of the proxy's own. `busy` ones mean a full queue."""
+    """An error answer of the proxy's own. `busy` ones mean a full queue; `kind` names it in metrics."""
 
     status: int
     message: str
     retry_after_s: float | None = None
     busy: bool = False
+    kind: str = "other"
+
+    @property
+    def reason(self) -> str:
+        """Its message as people see it in `top` and the history."""
+        return self.message.removeprefix("clairvoyant: ")
 
 
 def response(refusal: Refusal, content_type: bytes, body: bytes) -> tuple[ResponseHead, bytes]:

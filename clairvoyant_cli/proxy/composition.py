@@ -142,7 +142,7 @@ class Daemon:
             journal, pool.model_of, pool.name_of, self.compared, config.urgency_target
         )
         scheduler.arrival_order = stats.arrival_order
-        self.metrics, self.gain = Metrics(pool), Gain(wall)
+        self.metrics, self.gain = Metrics(pool, stats.refused), Gain(wall)
         engines, levels = EngineQueues(dispatcher, pool, say), UrgencyLevels(access, urgency)
         self.snapshots = SnapshotBuilder(
             operation=operation,
@@ -240,7 +240,7 @@ class Daemon:
             self.times.ended,
             self.learn_queue.ended,
             self.resubmissions.ended,
-            lambda exchange, end: self.batches.ended(exchange.job.client, end.at_s),
+            self._batch_goes_on,
             *([] if level is None else [level.ended]),
             lambda exchange, end: self.observer.ended(exchange, end),
         ]
@@ -273,6 +273,10 @@ class Daemon:
             await self.passthrough.pass_on(request, admitted.route, admitted.model)
         else:
             self.refusals.send(request, admitted.route, admitted.refusal)
+
+    def _batch_goes_on(self, exchange: Exchange, end: RequestEnd) -> None:
+        if exchange.was_queued:
+            self.batches.ended(exchange.job.client, end.at_s)
 
     def urgency_set(self, exchange: Exchange) -> None:
         """The urgency of a request has changed."""

@@ -82,7 +82,7 @@ async def test_metrics_have_the_names_buckets_and_attributes_of_the_conventions(
         for name in ("request_duration", "time_to_first_token", "time_per_output_token")
     }
     assert found == {
-        "request_duration": {("replay", ""): 2, ("unknown", "404"): 1},
+        "request_duration": {("replay", ""): 2, ("other", "404"): 1},
         "time_to_first_token": {("replay", ""): 1},
         "time_per_output_token": {("replay", ""): 1},
     }

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.protocols.errors import OLLAMA_BUSY
 from clairvoyant_cli.proxy.composition import Daemon
+from clairvoyant_cli.proxy.requests.admission import Refused
+from clairvoyant_cli.proxy.requests.refusals import DRAINING
 from clairvoyant_cli.state.client import ControlClient
+from tests.fakes.daemon_parts import asking, daemon_parts
 from tests.fakes.daemon_process import DaemonProcess, daemon_process
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
@@ -238,3 +241,22 @@ async def test_idle_daemon_stops_at_once_with_clients_connected(tmp_path: Path) 
         async with client.stream("GET", f"{daemon.base_url}/_clairvoyant/events"):
             daemon.signal(signal.SIGTERM)
             assert await asyncio.to_thread(daemon.wait, 10) == 0
+
+
+async def test_a_refusal_at_arrival_is_counted_and_recorded_as_one_of_a_queued_request() -> None:
+    parts = daemon_parts(capacity=1)
+    parts.queued("0.1 runs")
+    parts.queued("0.1 waits")
+    for draining in (False, True):
+        parts.operation.draining = draining
+        refused = parts.ask("0.1 comes too late")
+        assert isinstance(refused, Refused)
+        with suppress(AttributeError):  # of a connection that is none
+            parts.refusals.send(asking(), refused.route, refused.refusal)
+    state = parts.snapshot()
+    assert [each.remark for each in state.recent] == ["the queue is full", DRAINING.reason]
+    assert (state.counters.submitted, state.counters.rejected) == (4, 2)
+    metrics = b"".join(parts.metrics.render(state)).decode()
+    assert 'clairvoyant_refusals_total{reason="queue_full"} 1.0' in metrics
+    assert 'clairvoyant_refusals_total{reason="draining"} 1.0' in metrics
+    assert 'clairvoyant_requests_total{code="503",endpoint="/api/chat",outcome="rejected"} 2.0' in metrics

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.protocols.routes import ROUTES, Work
-from clairvoyant_cli.proxy.observing.metrics import MAX_MODELS, MAX_SETS, Histogram
+from clairvoyant_cli.proxy.observing.metrics import MAX_HISTOGRAM_SETS, MAX_MODELS, MODEL_CHARS, Histogram
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import post, raw_client
@@ -57,7 +57,7 @@ async def test_whatever_clients_make_up_the_labels_have_an_end(llama: LlamaServe
     models = {each["model"] for each in labels if "model" in each}
     assert "other" in models
     assert len(models) <= MAX_MODELS + 1
-    assert max(map(len, models)) < 300
+    assert max(map(len, models)) <= MODEL_CHARS
 
 
 async def test_statuses_that_a_backend_makes_up_are_counted_together() -> None:
@@ -92,6 +92,6 @@ def test_the_sets_of_labels_of_a_metric_have_an_end_and_nothing_is_lost() -> Non
         histogram.observe(0.5, ("chat", "embed")[number % 2], f"m{number % 60}", str(number))
     samples = histogram.family("x").samples
     counts = {tuple(each.labels.values()): each.value for each in samples if each.name == "x_count"}
-    assert len(counts) == MAX_SETS + 2
+    assert len(counts) == MAX_HISTOGRAM_SETS + 2
     assert sum(counts.values()) == 4000
-    assert counts["embed", "other", "other"] == 2000 - MAX_SETS / 2
+    assert counts["embed", "other", "other"] == 2000 - MAX_HISTOGRAM_SETS / 2

@@ -42,7 +42,7 @@ NO_ADMIN_TOKEN = "the admin token is missing or wrong; pass it with --token-file
 NO_RUN_TOKEN = "only the account that runs this daemon may do this, unless it has --admin-token-file"  # noqa: S105 - a message
 UNKNOWN = "unknown"  # the client of a request that needs no key
 MOST_LOGGED = 100
-NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
+NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key", kind="no_key")
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Access:
             return NO_KEY if client is None else self.clients.user_of(client, head)
         if (objection := self.origins.objection(head)) is not None:
             self._log(objection)
-            return Refusal(403, f"clairvoyant: {objection}")
+            return Refusal(403, f"clairvoyant: {objection}", kind="origin")
         peer = request.connection.peer
         return THIS_MACHINE if is_loopback(peer) else peer
 

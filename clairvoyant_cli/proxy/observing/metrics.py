@@ -28,11 +28,12 @@ SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 100
 TOKENS = (1, 4, 16, 64, 200, 400, 800, 1600, 4096, 16384)
 RATIOS = (0.1, 0.25, 0.5, 0.75, 1, 1.33, 2, 4, 10)
 PREDICTING = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 0.02)
-MAX_MODELS = 50
-MAX_SETS = 80  # of labels that a metric keeps apart; in a histogram each has up to 19 time series
+MAX_MODELS = 10  # with time series of their own
+MODEL_CHARS = 64
+MAX_SETS, MAX_HISTOGRAM_SETS = 80, 10  # of labels that are kept apart; each has 19 series in a histogram
 
 OPEN = {"model", "code", "reason", "gen_ai_request_model", "error_type"}
-"""Labels whose values clients and servers choose. Beyond `MAX_SETS` they are counted as "other"."""
+"""Labels whose values clients and servers choose. Beyond these numbers they are counted as "other"."""
 
 CODES = {0, *HTTPStatus, *REASONS}
 """Statuses with a time series of their own: the registered ones, our own, and 0 for no answer."""
@@ -117,9 +118,9 @@ def _of_state(s: Snapshot) -> Told:
     yield counter, "Requests refused because they could not be in time", "slo_refused", refused
 
 
-def bounded(known: Collection[Labels], names: Sequence[str], values: Labels) -> Labels:
+def bounded(known: Collection[Labels], names: Sequence[str], values: Labels, most: int = MAX_SETS) -> Labels:
     """Return the labels to count under, given the sets of labels that are `known`."""
-    if values in known or len(known) < MAX_SETS:
+    if values in known or len(known) < most:
         return values
     return tuple("other" if name in OPEN else value for name, value in zip(names, values, strict=True))
 
@@ -138,7 +139,7 @@ class Histogram:
 
     def observe(self, value: float, *labels: str) -> None:
         """Count a value."""
-        labels = bounded(self._counts, self._labels, labels)
+        labels = bounded(self._counts, self._labels, labels, MAX_HISTOGRAM_SETS)
         self._counts[labels][bisect_left(self._buckets, value)] += 1
         self._sums[labels] += value  # type: ignore[assignment]  # a Counter holds any number
 
@@ -157,8 +158,9 @@ class Metrics:
 
     CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self, pool: ServerPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: ServerPool, refused: Mapping[str, int]) -> None:
+        """`refused` counts the proxy's own error answers by kind."""
+        self._pool, self._refused = pool, refused
         self._requests: Counter[Labels] = Counter()
         self._answered: Counter[Labels] = Counter()
         self._dropped: Counter[Labels] = Counter()
@@ -184,7 +186,7 @@ class Metrics:
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Count a finished request."""
         asked, now, outcome = exchange.asked, end.at_s, end.outcome.value
-        model, prediction = self._model(asked.parsed.model), asked.prediction
+        model, prediction = self._model(exchange, end), asked.prediction
         waited_s, sojourn_s = exchange.waited_s(now), exchange.sojourn_s(now)
 
         def observe(name: str, value: float, *labels: str) -> None:
@@ -202,8 +204,9 @@ class Metrics:
             if why:
                 self._dropped[bounded(self._dropped, DROPPED_LABELS, (name, why))] += 1
         observe("prediction_seconds", asked.predicted_in_s)
-        observe("request_queue_time_seconds", waited_s, prediction.length_class.value)
-        observe("urgency_queue_time_seconds", waited_s, str(level_of(exchange.job)))
+        if exchange.was_queued:
+            observe("request_queue_time_seconds", waited_s, prediction.length_class.value)
+            observe("urgency_queue_time_seconds", waited_s, str(level_of(exchange.job)))
         if exchange.ttft_s is not None:
             observe("time_to_first_token_seconds", exchange.ttft_s, model)
         if end.outcome is not Outcome.COMPLETED:
@@ -225,6 +228,8 @@ class Metrics:
         yield from (_family(*told) for told in _of_state(state))
         text = "Scheduled requests ended"
         yield _family(CounterMetricFamily, text, f"requests {' '.join(REQUEST_LABELS)}", self._requests)
+        text = "Error answers of the proxy itself"
+        yield _family(CounterMetricFamily, text, "refusals reason", self._refused)
         text = "Scheduled requests that ended on a backend"
         yield _family(CounterMetricFamily, text, "backend_requests backend outcome", self._answered)
         text = "Requests that a router refused by itself"
@@ -234,11 +239,15 @@ class Metrics:
         for name, histogram in self._genai.items():
             yield histogram.family(f"gen_ai_server_{name}_seconds")
 
-    def _model(self, name: str) -> str:
-        """Return a model that a client named, as it is counted in all metrics."""
-        if name not in self._models and len(self._models) >= MAX_MODELS:
-            return "other"
-        self._models.add(name)
+    def _model(self, exchange: Exchange, end: RequestEnd) -> str:
+        """Return the model of a request as it is counted in all metrics: of those that have answered, the
+        first. Clients make up names.
+        """
+        name = exchange.asked.parsed.model[:MODEL_CHARS]
+        if name and name not in self._models:
+            if len(self._models) >= MAX_MODELS or end.outcome is not Outcome.COMPLETED:
+                return "other"
+            self._models.add(name)
         return name
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -54,6 +54,7 @@ class RequestStats:
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     submitted: int = 0
     passed_through: int = 0
+    refused: Counter[str] = field(default_factory=Counter)  # by kind, also those that were never queued
     cuts: int = 0
     resumes: int = 0
     recomputed_tokens: int = 0
@@ -218,7 +219,7 @@ class RequestStats:
             self.compared(pair.of, pair)
 
     def rejected_early(self, endpoint: str, status: int) -> None:
-        """Count a request that was rejected before it joined the queue."""
+        """Count a request that was rejected before its body was read."""
         self.submitted += 1
         self.counts[Outcome.REJECTED] += 1
         log.info("- %s %d rejected", endpoint, status)

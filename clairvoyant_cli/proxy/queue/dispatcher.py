@@ -133,6 +133,13 @@ class Dispatcher:
         self.keepers(exchange, end)
         self._forget(exchange)
 
+    def refuse(self, exchange: Exchange, status: int) -> None:
+        """End an exchange that was not queued."""
+        end = exchange.end = RequestEnd(Outcome.REJECTED, status, self._clock())
+        exchange.phase = Phase.ENDED
+        self.keepers(exchange, end)
+        exchange.drop_text()
+
     def abandon(self, exchange: Exchange, outcome: Outcome, status: int, release: Release) -> None:
         """End an exchange whose backend is still working; its slot is freed when `release` returns."""
         if exchange.end is not None:

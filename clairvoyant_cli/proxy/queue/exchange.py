@@ -155,6 +155,11 @@ class Exchange:
         return self.asked.shown_name or self.job.client
 
     @property
+    def was_queued(self) -> bool:
+        """Whether it ever was in the queue: one that is refused at its arrival was not."""
+        return bool(self.job.moves)
+
+    @property
     def totals(self) -> Totals:
         return NO_TOTALS if self.attempt is None else self.attempt.totals
 

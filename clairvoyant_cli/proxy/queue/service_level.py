@@ -102,10 +102,6 @@ class ServiceLevel:
             self.missed_by_client.add(exchange.job.client)
         self._alert()
 
-    def forget(self, exchange: Exchange) -> None:
-        """Drop the forecast of a request that found no place in the queue."""
-        self._forecasts.pop(exchange.id, None)
-
     @property
     def recent_missed(self) -> float:
         return sum(self._recent) / len(self._recent) if self._recent else 0.0

@@ -456,14 +456,16 @@ class Admission:
         if not parsed.model and len(self.pool) > 1:
             parsed.model = named_model(request.arrived, request.head.get(b"content-encoding"))
         servers = self.pool.able(asks.route.speakers, parsed.model, parsed.follows)
-        refusal = self._objection(asks.client, parsed, servers)
-        if refusal is None:
-            exchange = self.factory.exchange(request, asks, parsed, servers)
-            refusal = self._too_late(exchange) or self._submit(exchange)
-            if refusal is not None and self.service_level is not None:
-                self.service_level.forget(exchange)
+        exchange = self.factory.exchange(request, asks, parsed, servers)
+        objection = self._objection(asks.client, parsed, servers)
+        refusal = objection or self._too_late(exchange) or self._submit(exchange)
         if refusal is not None:
-            return self._rejected(asks.route, refusal)
+            if exchange.kept_age_s:  # it has waited before, and may be sent once more
+                self.factory.resubmissions.keep(exchange, self.operation.clock())
+            self.stats.submitted += 1
+            exchange.remark = refusal.reason
+            self.operation.dispatcher.refuse(exchange, refusal.status)
+            return Refused(asks.route, refusal)
         self.admitted(exchange)
         return exchange
 
@@ -494,8 +496,6 @@ class Admission:
         except ClientFullError:
             return self.refusals.client_full(exchange.job.client)
         except QueueFullError:
-            if exchange.kept_age_s:  # it has waited before, and may be sent once more
-                self.factory.resubmissions.keep(exchange, self.operation.clock())
             return self.refusals.full()
         return None
 

@@ -90,7 +90,8 @@ class Passthrough:
         if named is not None:
             name = printable(decoded(named))
             found = next((server for server in pool if server.name == name), None)
-            return found or Refusal(400, f"clairvoyant: no server is called {name}; see: clairvoyant status")
+            message = f"clairvoyant: no server is called {name}; see: clairvoyant status"
+            return found or Refusal(400, message, kind="unknown_server")
         if len(pool) == 1:
             return pool.first
         before, _, response = path.partition(ONE_RESPONSE)

@@ -85,6 +85,7 @@ class Truncations:
             400,
             f"prompt is too long: {least:.0f} tokens > {most} maximum. Ollama would answer without its "
             f"beginning: set {larger_context(least)} (clairvoyant --refuse-truncated)",
+            kind="truncated",
         )
 
     def header(self, exchange: Exchange) -> tuple[Header, ...]:
@@ -137,13 +138,15 @@ def is_truncated(length: Length, read: int, context: int, *, counts_cached: bool
     )
 
 
-NO_CONNECT = Refusal(405, "clairvoyant: CONNECT is not supported")
+NO_CONNECT = Refusal(405, "clairvoyant: CONNECT is not supported", kind="connect")
 IN_A_LOOP = Refusal(
-    508, "clairvoyant: the backend's address leads back to this proxy; give --backend the LLM server itself"
+    508,
+    "clairvoyant: the backend's address leads back to this proxy; give --backend the LLM server itself",
+    kind="loop",
 )
-DRAINING = Refusal(503, "clairvoyant is draining; try again in a moment", 5)
-SHUTTING_DOWN = Refusal(503, "clairvoyant is shutting down; try again in a moment", 5)
-STOPPED = Refusal(499, "request canceled by the operator")
+DRAINING = Refusal(503, "clairvoyant is draining; try again in a moment", 5, kind="draining")
+SHUTTING_DOWN = Refusal(503, "clairvoyant is shutting down; try again in a moment", 5, kind="shutting_down")
+STOPPED = Refusal(499, "request canceled by the operator", kind="canceled")
 AWAY_RETRY_S = 5.0
 UNREACHABLE_RETRY_S = 2.0
 
@@ -159,35 +162,39 @@ class Refusals:
     pages: PageFields = field(default_factory=PageFields)
 
     def full(self) -> Refusal:
-        return self._overload("clairvoyant: the queue is full")
+        return self._overload("queue_full", "clairvoyant: the queue is full")
 
     def client_full(self, client: str) -> Refusal:
         message = f"clairvoyant: {client} has reached its queue limit; try again when a request is answered"
-        return self._overload(message, busy=False)
+        return self._overload("client_limit", message, busy=False)
 
     def waited_too_long(self, max_wait_s: float, exchange: Exchange) -> Refusal:
         """No slot became free in the time that a request may wait: it may be tried when it would start."""
         starts_s, _ = start_of(self.pool.queue, exchange.job, self.stats.journal.clock())
         return self._overload(
-            f"clairvoyant: no slot became free within {max_wait_s:g} s", 0.0 if starts_s == inf else starts_s
+            "max_wait",
+            f"clairvoyant: no slot became free within {max_wait_s:g} s",
+            0.0 if starts_s == inf else starts_s,
         )
 
     def too_late(self, objective: str, retry_after_s: float) -> Refusal:
         message = f"clairvoyant: rejected: predicted TTFT exceeds the target ({objective}); try again later"
-        return Refusal(self.overload_status, message, retry_after_s, busy=True)
+        return Refusal(self.overload_status, message, retry_after_s, busy=True, kind="slo")
 
-    def _overload(self, message: str, least_s: float | None = None, *, busy: bool = True) -> Refusal:
+    def _overload(
+        self, kind: str, message: str, least_s: float | None = None, *, busy: bool = True
+    ) -> Refusal:
         """Return a refusal; by default it may be tried again when a slot falls free. Clients count tries."""
         queue, now = self.pool.queue, self.stats.journal.clock()
         if least_s is None:
             least_s = min((each.next_free_s(now) for each in queue.fleet.servers.values()), default=0.0)
         wait_s = min(max(least_s, self.stats.retry_after_s(len(queue))), MAX_RETRY_AFTER_S)
-        return Refusal(self.overload_status, message, wait_s, busy=busy)
+        return Refusal(self.overload_status, message, wait_s, busy=busy, kind=kind)
 
     def away(self, server: Server | None = None) -> Refusal:
         server = server or self.pool.first
         why = server.status.detail or "no connection"
-        return Refusal(503, f"{_place(server)} is not reachable ({why})", AWAY_RETRY_S)
+        return Refusal(503, f"{_place(server)} is not reachable ({why})", AWAY_RETRY_S, kind="server_away")
 
     def draining_alone(self, servers: Sequence[Server]) -> Refusal:
         """All servers that could serve it are being drained."""
@@ -195,14 +202,15 @@ class Refusals:
             return DRAINING
         names = " and ".join(server.name for server in servers)
         message = f"clairvoyant: only {names} can serve this, and is draining; try again later"
-        return Refusal(503, message, AWAY_RETRY_S)
+        return Refusal(503, message, AWAY_RETRY_S, kind="draining")
 
     def unreachable(self, server: Server, why: str) -> Refusal:
-        return Refusal(503, f"{_place(server)} is not reachable ({why})", UNREACHABLE_RETRY_S)
+        message = f"{_place(server)} is not reachable ({why})"
+        return Refusal(503, message, UNREACHABLE_RETRY_S, kind="server_away")
 
     def broken_off(self, server: Server, why: str) -> Refusal:
         """The connection ended before an answer began."""
-        return Refusal(502, f"{_place(server)} failed: {why}")
+        return Refusal(502, f"{_place(server)} failed: {why}", kind="server_failed")
 
     def send(
         self, request: Request, route: Route, refusal: Refusal, exchange: Exchange | None = None
@@ -210,6 +218,7 @@ class Refusals:
         """Answer a request with a refusal in its dialect; `exchange` is its record, if any. An answer that
         has begun is cut short instead, visibly to its client.
         """
+        self.stats.refused[refusal.kind] += 1
         if request.connection.head_sent:
             request.connection.cut()
             return

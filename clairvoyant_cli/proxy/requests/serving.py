@@ -115,6 +115,7 @@ class Serving:
         if isinstance(event, ClientLeft) and (command.refusal is None or request.answered):
             raise asyncio.CancelledError
         if command.refusal is not None and request.opened:
+            self.stats.refused[command.refusal.kind] += 1
             heartbeat.fail(command.refusal)
         elif command.refusal is not None:
             self.refusals.send(request, exchange.asked.route, command.refusal, exchange)
@@ -381,7 +382,7 @@ def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, rele
             dispatcher.abandon(exchange, outcome, status, release)
         case Finish(outcome, status, refusal):
             if refusal is not None:
-                exchange.remark = exchange.remark or refusal.message.removeprefix("clairvoyant: ")
+                exchange.remark = exchange.remark or refusal.reason
             dispatcher.end(exchange, outcome, status)
 
 

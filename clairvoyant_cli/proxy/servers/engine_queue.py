@@ -153,12 +153,15 @@ counted in usual answers, so that they hold when a server's speed becomes known.
 MIN_COST_S = 1e-3
 
 SET_HERE = Refusal(
-    400, f"clairvoyant: `{FIELD}` is set by this proxy; leave it out, and send X-Clairvoyant-Priority instead"
+    400,
+    f"clairvoyant: `{FIELD}` is set by this proxy; leave it out, and send X-Clairvoyant-Priority instead",
+    kind="priority",
 )
 UNREADABLE = Refusal(
     400,
     f"clairvoyant: no `{FIELD}` can be put into this body; send it as a JSON object, in UTF-8 and of "
     f"{MAX_BODY_BYTES >> 20} MiB at most without its pictures",
+    kind="priority",
 )
 
 

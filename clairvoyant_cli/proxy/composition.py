@@ -248,6 +248,7 @@ class Daemon:
             self.lifecycle.remove_idle,  # first: without a server the queue is another
             self.preemption.look,
             self.annotation.tell,
+            stats.compare,
             self.snapshots.backlog.look,
             lambda: self.control.changes.note(),  # dashboards are told once all of this is in the state
             lambda: self.observer.changed(),

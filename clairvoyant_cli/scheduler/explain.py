@@ -70,7 +70,7 @@ class Standings(Sequence[Standing]):
         ranges: ForecastRanges | None = None,
     ) -> None:
         """`running_s` is the predicted work left of running jobs, over `slots`. O(n log n), 2 us a job."""
-        self.jobs = scheduler.waiting()
+        self.jobs = scheduler.waiting(now)
         self._scheduler = scheduler
         self._now = now
         self._slots = slots

@@ -287,7 +287,9 @@ class Fleet:
     def copied(self) -> "Fleet":
         """Return an independent copy in which nothing runs, without the contents of the KV caches."""
         fleet = Fleet({}, {})
-        fleet.servers = {name: replace(each, running={}) for name, each in self.servers.items()}
+        fleet.servers = {
+            name: replace(each, running={}, cache=each.cache.emptied()) for name, each in self.servers.items()
+        }
         fleet.residency = deepcopy(self.residency)
         return fleet
 

@@ -62,6 +62,8 @@ MAX_REPRICED = 8  # at most this many waiting jobs are priced again when a promp
 REPRICE_SHARE = 0.05  # a change of less than this share of a job's cost does not move it
 FORWARD_AFTER = 3  # a background job past tau comes forward after this many starts since one has ended
 
+LAST = 1 << 60  # the sequence number of a job that would join the queue
+
 IN_ORDER = attrgetter("rank", "key", "seq")
 
 Excess = dict[tuple[str, bool], float]
@@ -159,7 +161,7 @@ class Scheduler:
         if rules.max_waiting is not None and self._by_client[client] >= rules.max_waiting:
             raise ClientFullError
         self._now = now
-        self._admit(job)
+        self._admit(job, next(self._seq))
         self.fleet.price(job)
         job.usage_s = self.accounts.used_s(client, now, interactive=job.interactive) / rules.weight
         displaced = None
@@ -174,8 +176,8 @@ class Scheduler:
         self.arrival_order.arrived(job, at_grant=rules.max_running is not None)
         return displaced
 
-    def _admit(self, job: Job) -> None:
-        job.seq, job.rank, job.queued_s = next(self._seq), float(job.own_rank), job.arrival_s
+    def _admit(self, job: Job, seq: int) -> None:
+        job.seq, job.rank, job.queued_s = seq, float(job.own_rank), job.arrival_s
         job.levels_at_arrival = job.background_levels
 
     def _one_too_many(self, client: str) -> Job:
@@ -491,24 +493,25 @@ class Scheduler:
     def residency(self) -> Residency:
         return self.fleet.residency
 
-    def waiting(self) -> list[Job]:
-        """Return the waiting jobs in the order of their starts, were none to age; held ones last."""
-        return list(self._in_order(self._waiting.values()))
+    def waiting(self, now: float | None = None) -> list[Job]:
+        """Return the waiting jobs in the order of their starts, were none to age; held ones last. `now` is by
+        default the time of the last operation.
+        """
+        return list(self._in_order(self._waiting.values(), self._now if now is None else now))
 
     def waiting_with(self, job: Job, now: float) -> tuple[list[Job], Job]:
         """Return the waiting jobs in order as if a job had joined them now, and this job among them."""
-        self._now = now
         if job.id in self._waiting:
-            return self.waiting(), self._waiting[job.id]
+            return self.waiting(now), self._waiting[job.id]
         joins = copy(job)
-        self._admit(joins)
+        self._admit(joins, LAST)
         self._set_keys(joins, joins)
-        return list(self._in_order([*self._waiting.values(), joins])), joins
+        return list(self._in_order([*self._waiting.values(), joins], now)), joins
 
-    def _in_order(self, jobs: Iterable[Job]) -> Iterable[Job]:
+    def _in_order(self, jobs: Iterable[Job], now: float) -> Iterable[Job]:
         """Return jobs in the order of their starts. Where clients share, each start counts for its client."""
         ordered = sorted(jobs, key=attrgetter("held", "parked", "rank", "key", "seq"))
-        excess_s = self.excess_s(self._now)
+        excess_s = self.excess_s(now)
         return _in_turns(ordered, excess_s, self.weight_of) if excess_s else ordered
 
     def excess_s(self, now: float) -> Excess:

@@ -153,7 +153,8 @@ class Sessions:
         session.waiting += 1
         self._of_parent(session, 1)
         if session.family < inf and not session.busy:
-            for child in self.with_turn(now, 0):
+            self.expire(now, 0)
+            for child in list(self._active.values()):
                 if child.parent == session.id and not child.waiting and not child.running:
                     self._end_turn(child)
         return session.id
@@ -326,6 +327,7 @@ class Sessions:
         server = self.fleet.servers.get(session.server_id)
         if server is None or server.cache.holds_any:
             return True
+        self.expire(now, waiters)
         active = self.active_on(server, now, waiters)  # in the order of their turns
         before = takewhile(lambda each: each is not session, active)
         return server.cache.holds([each.tokens for each in (*before, session)], now)
@@ -333,6 +335,7 @@ class Sessions:
     def _fits(self, session: Session, server: ServerSlots, now: float, waiters: int) -> bool:
         if server.cache.holds_any:
             return True
+        self.expire(now, waiters)
         active = self.active_on(server, now, waiters)
         return server.cache.holds([GROWTH * each.tokens for each in (*active, session)], now)
 
@@ -377,6 +380,7 @@ class Sessions:
         session that is about to come back. It waits at most as long as reading that again would take; one in
         the background as long as any has a turn. A session does not come back before its own request.
         """
+        self.expire(now, waiters)
         for server in self.fleet.servers.values():
             for session in self.active_on(server, now, waiters):
                 own = bool(job.claimed) and (session.client, session.claimed) == (job.client, job.claimed)
@@ -423,14 +427,21 @@ class Sessions:
         return [each for each in self.known.values() if each.agent and each.waiting and not each.active]
 
     def with_turn(self, now: float, waiters: int) -> list[Session]:
-        """Return the sessions with a turn, in order; those that rest, or wait for children, lose theirs."""
+        """Return the sessions with a turn, in order, without those that lose theirs at the next decision."""
+        return [each for each in self._active.values() if not self._is_over(each, now, waiters)]
+
+    def expire(self, now: float, waiters: int) -> None:
+        """End the turns of sessions that rest, or wait for children, before a decision on a turn."""
         for session in list(self._active.values()):
-            idle = not session.running and not session.waiting
-            if idle and (session.busy or now >= session.last_end_s + self.hold_s(session, waiters)):
+            if self._is_over(session, now, waiters):
                 if waiters and not session.busy and self._is_held(session):
                     self._hold_was_in_vain(session)
                 self._end_turn(session)
-        return list(self._active.values())
+
+    def _is_over(self, session: Session, now: float, waiters: int) -> bool:
+        if session.running or session.waiting:
+            return False
+        return session.busy > 0 or now >= session.last_end_s + self.hold_s(session, waiters)
 
     def _forget_old(self) -> None:
         """Forget the session that was used longest ago, if there are too many and it is idle."""

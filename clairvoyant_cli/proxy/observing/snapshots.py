@@ -115,7 +115,6 @@ class SnapshotBuilder:
             self._explain(exchange, now)
         live = operation.dispatcher.live.values()
         granted_s = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]
-        stats.compare()
         self.backlog.look()
         gain = self.gain.state(stats.arrival_order.behind, lambda: stats.arrival_order.estimates(now))
         paired, in_order = self.gain.by_class
@@ -295,7 +294,7 @@ class SnapshotBuilder:
             if session.running or session.waiting:
                 state = "running" if session.running else "waiting" if session.active else "parked"
                 began_s = since.get(session.id, now)
-            elif session.active:
+            elif session in turns:
                 state, hold_left_s = "held", began_s + sessions.hold_s(session, waiters) - now
             return SessionState(
                 session.id,
@@ -444,5 +443,6 @@ class StateRecorder:
         await repeat("recording states", self._record, EVERY_S)
 
     async def _record(self) -> None:
+        self.snapshots.stats.compare()
         self.history.record(self.snapshots.snapshot(RECORDED_ROWS, explains=False))
         self.kept.set()

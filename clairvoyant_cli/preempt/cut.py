@@ -154,6 +154,7 @@ class Preemption:
     spawn: Spawn
     which: str = "proven"  # the setting `preempt`
     _undecided: asyncio.Event = field(default_factory=asyncio.Event)
+    _looks_soon: bool = False
     # Servers and models that stream more than text: their unstreamed answers are left unstreamed.
     _plain: set[tuple[str, str]] = field(default_factory=set)
     # Each cuts a request whose prompt is read; false if its client would notice.
@@ -255,9 +256,15 @@ class Preemption:
         await self._undecided.wait()
         self.look()
 
+    def look_soon(self) -> None:
+        """Look once in the next turn of the loop, however much changes until then: it takes milliseconds."""
+        if not self._looks_soon:
+            self._looks_soon = True
+            asyncio.get_running_loop().call_soon(self.look)
+
     def look(self) -> None:
         """Cut what the scheduler decides to preempt, at the next place where the client does not notice."""
-        scheduler = self.dispatcher.scheduler
+        self._looks_soon, scheduler = False, self.dispatcher.scheduler
         interrupts = self.enabled and scheduler.policy.interrupts
         if not interrupts or self.operation.draining or not len(scheduler):
             self._undecided.clear()

@@ -246,7 +246,7 @@ class Daemon:
         ]
         self.changed = Callbacks(
             self.lifecycle.remove_idle,  # first: without a server the queue is another
-            self.preemption.look,
+            self.preemption.look_soon,
             self.annotation.tell,
             stats.compare,
             self.snapshots.backlog.look,

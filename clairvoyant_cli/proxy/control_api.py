@@ -221,7 +221,7 @@ class ControlApi:
         self._access, self._actions, self.changes = access, actions, Changes()
         self._snapshots, self._history, self._predicted = snapshots, history, predicted
         self.shared = {
-            "state": Shared(lambda: [encode(snapshots.snapshot())]),
+            "state": Shared(lambda: (encode(step) if step else b"" for step in snapshots.steps())),
             "metrics": Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False))),
             "outlook": Shared(
                 lambda: (encode(step) if step else b"" for step in snapshots.outlook_steps()), OUTLOOK_REST

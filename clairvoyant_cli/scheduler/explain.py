@@ -110,14 +110,18 @@ class Standings(Sequence[Standing]):
     def __getitem__(self, at: int | slice) -> "Standing | list[Standing]":
         if isinstance(at, slice):
             numbers = range(*at.indices(len(self)))
-            self._order(max(numbers, default=-1) + 1)
+            self.order(max(numbers, default=-1) + 1)
             return [self._standing(number) for number in numbers]
-        self._order(len(self))
+        self.order(len(self))
         return self._standing(range(len(self))[at])
 
-    def _order(self, number: int) -> None:
+    def forecast(self, number: int) -> None:
+        """Compute when this number of jobs start, so that their standings are there sooner."""
+        self._starts.first(number)
+
+    def order(self, number: int) -> None:
         """Order the jobs by their starts, as far as this number of the first."""
-        if self._known < number:
+        if self._known < min(number, len(self)):
             starts = self._starts.first(number)
             places = list(enumerate(self.jobs))
             if self.jobs[0] in starts:

@@ -142,7 +142,7 @@ class StartForecast:
         able: Iterable[int] = range(len(slots))
         if job.pinned or job.routed or job.able:
             names = {server.id for server in self._scheduler.takers(job)}
-            able = [number for number in able if slots[number].id in names]
+            able = [number for number in able if slots[number].id in names] or able  # it may have left
         slot = min(able, key=free_s.__getitem__)
         ends = self._ends_of(job.client)
         return slot, max(free_s[slot], ends[0]) if ends else free_s[slot]

@@ -146,3 +146,19 @@ async def test_a_snapshot_keeps_nothing_of_a_request_that_has_ended() -> None:
     await parts.tasks[0]
     assert not parts.snapshot().running
     assert not parts.stats._predicted
+
+
+async def test_a_long_queue_is_shown_in_steps_during_which_it_may_change() -> None:
+    parts = daemon_parts("a", "b", capacity=500)
+    queued = [parts.queued(f"0.{number % 9} x", client=f"c{number % 7}") for number in range(300)]
+    whole = [row.id for row in parts.snapshot().queue]
+    steps = iter(parts.snapshots.steps())
+    assert next(steps) is None
+    gone = [each for each in queued if each.attempt is None][::50]
+    for each in gone:
+        parts.dispatcher.end(each, Outcome.CLIENT_CANCELLED, 499)
+    *between, state = steps
+    assert len(between) >= 3
+    assert state is not None
+    left = {each.id for each in gone}
+    assert [row.id for row in state.queue] == [each for each in whole if each not in left]

@@ -42,6 +42,7 @@ from clairvoyant_cli.state.snapshot import (
     LogEvent,
     PolicyOutlook,
     PredictorState,
+    QueuedRequest,
     RunningRequest,
     ServiceLevelState,
     SessionsState,
@@ -106,6 +107,12 @@ class SnapshotBuilder:
         """Return the state as it is now, with the first rows of the queue. `explains` the predictions of the
         first requests: that takes a millisecond each.
         """
+        *_, state = self.steps(rows, explains=explains)
+        assert state is not None  # noqa: S101 - the last is
+        return state
+
+    def steps(self, rows: int = MAX_ROWS, *, explains: bool = True) -> Iterator[Snapshot | None]:
+        """Yield the state that `snapshot` returns, and None before it after each few milliseconds of work."""
         operation, stats = self.operation, self.stats
         scheduler = operation.dispatcher.scheduler
         now = stats.journal.clock()
@@ -133,7 +140,7 @@ class SnapshotBuilder:
             predictor=self._predictor(),
             backends=tuple(self._backend(server, alone[server.id]) for server in self.pool),
             running=tuple(self._running(now, explains=explains)),
-            queue=waiting.state(rows),
+            queue=(),
             recent=tuple(stats.recent),
             stats=stats.stats(),
             stats_fcfs=in_order,
@@ -153,7 +160,13 @@ class SnapshotBuilder:
             displaced_policy=operation.displaced_policy,
             in_order=tuple(self._in_order(now)) if explains else (),
         )
-        return replace(
+        queue = list[QueuedRequest]()
+        yield None
+        for some in waiting.steps(rows):
+            queue += some
+            yield None
+        state = replace(state, queue=tuple(queue))
+        yield replace(
             state, verdict=verdict(state, stopping=operation.stopping), to_come=tuple(to_come(state))
         )
 

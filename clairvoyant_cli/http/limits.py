@@ -124,6 +124,8 @@ class ConnectedClient(Protocol):
     @property
     def idle(self) -> bool: ...
     @property
+    def tunnels(self) -> bool: ...
+    @property
     def unsent(self) -> int: ...
     @property
     def gone(self) -> bool: ...
@@ -188,6 +190,11 @@ class ConnectionTable:
     def remove(self, connection: ConnectedClient) -> None:
         self.every.discard(connection)
         self.busy(connection)
+
+    @property
+    def tunnels(self) -> int:
+        """How many of the connections are tunnels, such as WebSockets."""
+        return sum(each.tunnels for each in self.every)
 
     def hurry(self) -> None:
         self.client_timeout_s = min(self.client_timeout_s, DRAINING_TIMEOUT_S)

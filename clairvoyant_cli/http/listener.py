@@ -34,6 +34,9 @@ SHORT_PACKET_BYTES = 4096
 
 LEAVING_S = 0.0002  # about what it takes to clean up after a request whose client has left
 REFUSED_LINGER_S = 0.5
+TUNNEL_QUIET_S = 5.0
+"""A tunnel that carries nothing for so long does not hold up a shutdown: a page may keep it open for days."""
+
 LINGER_S = 2.0
 """How long a client that has its answer may take to end its side, too (nginx: lingering_timeout 5 s)."""
 
@@ -78,8 +81,17 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is being served or arriving, and no answer is on its way."""
+        """Whether no request is being served or arriving, and no answer is on its way. A tunnel may owe an
+        answer as long as it carries anything.
+        """
+        if self._tunnel is not None:
+            return asyncio.get_running_loop().time() - self._idle_since > TUNNEL_QUIET_S and not self.unsent
         return self._request is None and not self._reader.held and not self.unsent
+
+    @property
+    def tunnels(self) -> bool:
+        """Whether it was switched to another protocol, such as WebSocket."""
+        return self._tunnel is not None
 
     @property
     def gone(self) -> bool:
@@ -111,6 +123,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes | bytearray) -> None:
         data = bytes(data)  # asyncio's Proactor hands in a bytearray after a pause; bytes are not copied
         if self._tunnel is not None:
+            self._idle_since = asyncio.get_running_loop().time()
             self._tunnel(data)
         elif self._dropped_bytes is not None:
             self._dropped_bytes += len(data)
@@ -382,7 +395,7 @@ class ClientConnection(asyncio.Protocol):
         if self._half_closed:
             self.abort()
             return
-        self._tunnel = receive
+        self._tunnel, self._idle_since = receive, asyncio.get_running_loop().time()
         rest = self._reader.rest()
         if rest:
             receive(rest)
@@ -392,6 +405,8 @@ class ClientConnection(asyncio.Protocol):
         """Put bytes on the wire; nothing happens once the client is gone."""
         if self._transport is not None and data and not self._ending:
             self._sent += len(data)
+            if self._tunnel is not None:
+                self._idle_since = asyncio.get_running_loop().time()
             if self._corked is None:
                 self._transport.write(data)
             else:

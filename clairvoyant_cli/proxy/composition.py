@@ -349,13 +349,17 @@ class Daemon:
         self.journal.event(
             logging.INFO,
             f"rejected {plural(sent_away, 'queued request')}; waiting up to {self.drain_timeout_s:g} s for "
-            f"{len(self.dispatcher.scheduler.running)} running, repeat the signal to stop now",
+            f"{self._left()}, repeat the signal to stop now",
         )
         self._drain_ends_s = self.journal.clock() + self.drain_timeout_s
         self.connections.hurry()
         for connection in list(self.connections.every):
             connection.retire()
         self._asked.set()
+
+    def _left(self) -> str:
+        running, tunnels = len(self.dispatcher.scheduler.running), self.connections.tunnels
+        return plural(running, "running request") + (f" and {plural(tunnels, 'tunnel')}" if tunnels else "")
 
     def stop_now(self) -> None:
         self._stopped.set()
@@ -373,10 +377,12 @@ class Daemon:
             if self.operation.stopping and not owed:
                 self.control.stop()  # no sooner: dashboards see it shut down
                 if all(each.idle for each in self.connections.every):
+                    if left := self.connections.tunnels:
+                        news = f"closing {plural(left, 'open tunnel')} (WebSocket) without traffic"
+                        self.journal.event(logging.INFO, news)
                     return
             if self.journal.clock() >= self._drain_ends_s:
-                running = plural(len(self.dispatcher.scheduler.running), "running request")
-                news = f"drain timed out after {self.drain_timeout_s:g} s; aborting {running}"
+                news = f"drain timed out after {self.drain_timeout_s:g} s; aborting {self._left()}"
                 self.journal.event(logging.WARNING, news)
                 return
 

@@ -88,21 +88,14 @@ class Shared:
 
 
 class Changes:
-    """Lets listeners wait for the next change of state."""
+    """Lets readers wait for the `next` change of state. One that builds a state takes the event before."""
 
     def __init__(self) -> None:
-        self._next = asyncio.Event()
+        self.next = asyncio.Event()
 
     def note(self) -> None:
-        self._next.set()
-        self._next = asyncio.Event()
-
-    async def wait(self, timeout_s: float) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._next.wait()
-        except TimeoutError:
-            return
+        self.next.set()
+        self.next = asyncio.Event()
 
 
 @dataclass(slots=True)
@@ -282,11 +275,14 @@ class ControlApi:
         self.watchers += 1
         try:
             while not self._stopped.is_set():
+                change = self.changes.next
                 yield b"event: snapshot\ndata: " + await self.shared["state"].next() + b"\n\n"
                 with suppress(TimeoutError):
                     async with asyncio.timeout(every_s):
                         await self._stopped.wait()
-                await self.changes.wait(HEARTBEAT_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await change.wait()
         finally:
             self.watchers -= 1
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -161,7 +161,8 @@ async def until(daemon: Daemon, holds: Callable[[Snapshot], bool], timeout_s: fl
         async with asyncio.timeout(timeout_s):
             while not holds(state := daemon.snapshot()):
                 # What a dashboard waits for, too; phases change without notice, hence the tick.
-                await daemon.control.changes.wait(TICK_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(daemon.control.changes.next.wait(), TICK_S)
             return state
     except TimeoutError:
         shown = (state.counters, state.running, state.queue)

@@ -1,5 +1,6 @@
 """Who hears of an end, and in which order, where the order matters."""
 
+import asyncio
 import logging
 from random import Random
 
@@ -8,6 +9,7 @@ import pytest
 from clairvoyant_cli.protocols.conversation import Conversation
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
+from clairvoyant_cli.proxy import control_api
 from clairvoyant_cli.proxy.composition import Observer
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.requests.admission import ReadBody
@@ -162,3 +164,16 @@ async def test_a_long_queue_is_shown_in_steps_during_which_it_may_change() -> No
     assert state is not None
     left = {each.id for each in gone}
     assert [row.id for row in state.queue] == [each for each in whole if each not in left]
+
+
+async def test_a_change_while_a_state_is_sent_is_shown_without_waiting_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(control_api, "HEARTBEAT_S", 3600.0)
+    parts = daemon_parts()
+    stream = parts.control._stream(0.01)
+    await anext(stream)
+    parts.queued("0.1 x")  # the state was built before, and its reader pauses after it
+    shown = await asyncio.wait_for(anext(stream), 5.0)
+    assert b'"/api/chat"' in shown
+    await stream.aclose()  # type: ignore[attr-defined]

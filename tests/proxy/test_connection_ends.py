@@ -1,6 +1,7 @@
 """How connections end, on either side and at any moment: nothing is owed afterwards, and nothing is kept."""
 
 import asyncio
+import logging
 import socket
 import struct
 from contextlib import AsyncExitStack
@@ -320,6 +321,30 @@ async def test_a_tunnel_ends_with_its_backend() -> None:
         assert (await client.response()).status == 101
         assert await client.rest() == b"hello"
         await emptied(daemon)
+
+
+async def test_a_tunnel_holds_up_a_shutdown_only_while_it_carries_something(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(listener, "TUNNEL_QUIET_S", 3600.0)
+
+    async def script(it: Conversation) -> None:
+        await it.request()
+        it.send(SWITCHED, b"hello")
+        await it.left()
+
+    async with between(script) as (daemon, client):
+        client.send(UPGRADE)
+        assert (await client.response()).status == 101
+        daemon.drain()
+        stopping = asyncio.create_task(daemon.run_until_stopped())
+        await until(daemon, lambda _: daemon.control._stopped.is_set())
+        assert not stopping.done()
+        monkeypatch.setattr(listener, "TUNNEL_QUIET_S", 0.0)
+        await asyncio.wait_for(stopping, 5.0)
+    assert "for 0 running requests and 1 tunnel, repeat" in caplog.text
+    assert "closing 1 open tunnel" in caplog.text
 
 
 async def test_a_client_that_ended_its_side_gets_no_tunnel() -> None:

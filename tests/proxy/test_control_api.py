@@ -298,14 +298,14 @@ async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool)
 
 
 async def test_a_thousand_readers_cost_one_state(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[Snapshot] = []
-    snapshot = SnapshotBuilder.snapshot
+    built: list[int] = []
+    steps = SnapshotBuilder.steps
 
-    def counted(self: SnapshotBuilder, *rows: int, explains: bool = True) -> Snapshot:
-        built.append(snapshot(self, *rows, explains=explains))
-        return built[-1]
+    def counted(self: SnapshotBuilder, *rows: int, explains: bool = True) -> Iterator[Snapshot | None]:
+        built.append(1)
+        return steps(self, *rows, explains=explains)
 
-    monkeypatch.setattr(SnapshotBuilder, "snapshot", counted)
+    monkeypatch.setattr(SnapshotBuilder, "steps", counted)
     for name in ("state", "metrics"):
         built.clear()
         answers = await asyncio.gather(*(daemon.control.shared[name].next() for _ in range(1000)))

@@ -453,9 +453,9 @@ class StateRecorder:
     kept: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        await repeat("recording states", self._record, EVERY_S)
+        await repeat("recording states", self._record)
 
     async def _record(self) -> None:
-        self.snapshots.stats.compare()
         self.history.record(self.snapshots.snapshot(RECORDED_ROWS, explains=False))
         self.kept.set()
+        await asyncio.sleep(EVERY_S)

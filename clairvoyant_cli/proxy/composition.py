@@ -24,7 +24,7 @@ from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.listening_socket import max_connections
 from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
-from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.observing.request_stats import Ran, RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase, RequestEnd
@@ -293,11 +293,11 @@ class Daemon:
         promoted, self._fired = plural(self._fired, "request"), 0
         self.journal.event(logging.INFO, f"tau promoted {promoted} in the last minute")
 
-    def compared(self, exchange: Exchange, pair: Compared) -> None:
+    def compared(self, ran: Ran, pair: Compared) -> None:
         """The wait of an ended request in order of arrival has become known."""
-        self.gain.ran(exchange, pair)
+        self.gain.ran(ran, pair)
         if self.state_saver is not None:
-            self.state_saver.compared(exchange, pair)
+            self.state_saver.compared(ran, pair)
 
     def joined(self, server: Server) -> None:
         """A server has joined while the daemon runs, or is of another kind than was thought."""

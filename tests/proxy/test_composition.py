@@ -11,6 +11,7 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy import control_api
 from clairvoyant_cli.proxy.composition import Observer
+from clairvoyant_cli.proxy.observing.request_stats import Ran
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.requests.admission import ReadBody
 from clairvoyant_cli.proxy.requests.refusals import Truncations
@@ -177,3 +178,14 @@ async def test_a_change_while_a_state_is_sent_is_shown_without_waiting_for_anoth
     shown = await asyncio.wait_for(anext(stream), 5.0)
     assert b'"/api/chat"' in shown
     await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_request_that_waits_to_be_compared_is_kept_as_a_few_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts, kept = daemon_parts(), list[object]()
+    monkeypatch.setattr(parts.stats.arrival_order, "ended", lambda *of: kept.append(of[1]))
+    exchange = queued(parts)
+    answered(parts, exchange)
+    server = parts.pool.first.id
+    assert kept == [Ran(exchange.id, "m", server, parts.now[0], 0.0, 4.0, 100)]

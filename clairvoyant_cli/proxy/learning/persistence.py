@@ -20,7 +20,7 @@ from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.tau_learning import Learned, Learner, ToldTau, learned_of, state_name
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
-from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.observing.request_stats import Ran, RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
@@ -223,22 +223,18 @@ class StateSaver:
             learner.learn_speed(model, totals.tokens, rate)
         self._set_tau(memory, model)
 
-    def compared(self, exchange: Exchange, pair: Compared) -> None:
+    def compared(self, ran: Ran, pair: Compared) -> None:
         """Record what a request gained, and learn mu_short from its sojourn time in order of arrival.
         Profiles are measured that way; under shortest-first, short requests hardly queue.
         """
-        ended_s = exchange.ended_s or 0.0
-        at = self.stats.journal.at(ended_s)
-        self.persistence.compared(Comparison(pair.saved_s, pair.spared_tokens, at, exchange.id))
-        if self.freeze or ended_s < self._forgot_s:  # compared late: what it teaches was erased
+        at = self.stats.journal.at(ran.ended_s)
+        self.persistence.compared(Comparison(pair.saved_s, pair.spared_tokens, at, ran.id))
+        if self.freeze or ran.ended_s < self._forgot_s:  # compared late: what it teaches was erased
             return
-        if LengthClass.of(exchange.totals.tokens or 0) is LengthClass.SHORT:
-            memory, model = self._memories.get(_worker_of(exchange)), exchange.asked.parsed.model
-            if memory is None:
-                return
-            sojourn_s = pair.wait_s + exchange.service_s(ended_s)
-            memory.learner.learn_short(model, pair.wait_s, sojourn_s)
-            self._set_tau(memory, model)
+        memory = self._memories.get(ran.server_id)
+        if memory is not None and LengthClass.of(ran.tokens) is LengthClass.SHORT:
+            memory.learner.learn_short(ran.model, pair.wait_s, pair.wait_s + ran.service_s)
+            self._set_tau(memory, ran.model)
 
     # -- profiles ---------------------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ from operator import attrgetter
 from statistics import fmean
 from typing import NamedTuple
 
-from clairvoyant_cli.proxy.observing.request_stats import percentiles
-from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.observing.request_stats import Ran, percentiles
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.state.snapshot import ClassStats, GainState, Percentiles
 from predictor.record import LengthClass
@@ -69,13 +68,12 @@ class Gain:
     _behind: int = 0
     _state: tuple[float, GainState] = (float("-inf"), GainState())
 
-    def ran(self, exchange: Exchange, pair: Compared) -> None:
+    def ran(self, ran: Ran, pair: Compared) -> None:
         """Add a request that was compared."""
-        self.enter(*self._waits_of(exchange, pair), pair.spared_tokens, estimated=pair.estimated)
+        self.enter(*self._waits_of(ran, pair), pair.spared_tokens, estimated=pair.estimated)
 
-    def _waits_of(self, exchange: Exchange, pair: Compared) -> tuple[LengthClass, Waits]:
-        waited_s = exchange.waited_s(exchange.ended_s or 0.0)
-        return LengthClass.of(exchange.totals.tokens or 0), Waits(self.clock(), waited_s, pair.saved_s)
+    def _waits_of(self, ran: Ran, pair: Compared) -> tuple[LengthClass, Waits]:
+        return LengthClass.of(ran.tokens), Waits(self.clock(), ran.waited_s, pair.saved_s)
 
     def enter(
         self, kind: LengthClass, waits: Waits, spared_tokens: float = 0.0, *, estimated: bool = False

@@ -39,6 +39,18 @@ class Times(NamedTuple):
     sojourn_s: float
 
 
+class Ran(NamedTuple):
+    """What is kept of an ended request until its wait in order of arrival is known: that may take minutes."""
+
+    id: str
+    model: str
+    server_id: str
+    ended_s: float
+    waited_s: float
+    service_s: float
+    tokens: int
+
+
 @dataclass(slots=True)
 class RequestStats:
     """Counts, recent requests and times by class. `compared` is called with each request that was compared
@@ -48,7 +60,7 @@ class RequestStats:
     journal: Journal
     model_of: Callable[[Exchange], str]
     name_of: Callable[[str], str]  # a server's label, by its id
-    compared: Callable[[Exchange, Compared], None]
+    compared: Callable[[Ran, Compared], None]
     urgency_target_s: float
     late: int = 0  # requests of level 0 that first waited beyond the target
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
@@ -91,7 +103,18 @@ class RequestStats:
 
     def settle(self, exchange: Exchange, end: RequestEnd) -> None:
         """Have an ended request compared with the order of arrival, once its wait in that is known."""
-        self.arrival_order.ended(exchange.id, exchange if _counts(exchange) else None, exchange.resumed_s)
+        ran, now, attempt = None, end.at_s, exchange.attempt
+        if _counts(exchange):
+            ran = Ran(
+                exchange.id,
+                exchange.asked.parsed.model,
+                "" if attempt is None else attempt.server_id,
+                now,
+                exchange.waited_s(now),
+                exchange.service_s(now),
+                exchange.totals.tokens or 0,
+            )
+        self.arrival_order.ended(exchange.id, ran, exchange.resumed_s)
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record an ended request, and log it."""

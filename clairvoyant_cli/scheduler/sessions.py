@@ -451,3 +451,4 @@ class Sessions:
                 self.known.move_to_end(oldest.id)
             else:
                 self._end_turn(self.known.pop(oldest.id))
+                self._pieces -= len(self._prompts.pop(oldest.id, NO_CHAIN).hashes)

@@ -4,16 +4,13 @@ import asyncio
 import json
 import time
 from contextlib import AsyncExitStack
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_after, midnight_before
-from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.observing.request_stats import Ran
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import LengthClass
@@ -108,7 +105,7 @@ def test_answers_that_are_not_compared_yet_count_as_estimated() -> None:
     gain = Gain(lambda: at)
     for _ in range(10):
         gain.enter(LengthClass.SHORT, Waits(at, 1.0, 2.0))
-    left = cast(Exchange, SimpleNamespace(ended_s=9.0, waited_s=lambda _: 3.0, totals=Totals(tokens=5)))
+    left = Ran("a", "m", "s", 9.0, 3.0, 1.0, 5)
     state = gain.state(1, lambda: [Compared(left, -1.0, 2.0, estimated=True)])
     assert (state.answers_today, state.estimated_today) == (11, 1)
     assert (state.saved_today_s, state.waited_today_s) == (19.0, 13.0)

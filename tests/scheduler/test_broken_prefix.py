@@ -325,6 +325,7 @@ def test_what_is_remembered_of_prompts_is_bounded(monkeypatch: pytest.MonkeyPatc
             assert session.id == f"s{number + 1}"
     sessions = desk.scheduler.sessions
     assert len(sessions.known) == 200
+    assert sessions._prompts.keys() <= sessions.known.keys()
     assert len(sessions._by_end) <= 2000
     assert sessions._pieces == sum(len(each.hashes) for each in sessions._prompts.values()) <= 20_000
     long = chain_of({"messages": turns(2000, size=0)})

@@ -66,7 +66,7 @@ class _Run:
 
     id: str
     order: tuple[float, int]  # real arrival, and its number among those of the same moment
-    arrived_s: float = 0.0
+    arrived_s: float = 0.0  # infinite until it joins
     cost_s: float = 0.0  # predicted
     server_id: str = ""  # "" until it is known
     able: frozenset[str] = frozenset()
@@ -180,40 +180,43 @@ class ArrivalOrder:
 
     def arrived(self, job: Job, *, at_grant: bool) -> None:
         """Add a job that joins the queue; `at_grant`: it joins the replay when it starts."""
-        if not at_grant:
-            self._join(job, job.arrival_s)
-
-    def _join(self, job: Job, at_s: float, server_id: str = "") -> _Run:
-        able = job.able or frozenset(self._servers)
-        server_id = server_id or job.pinned or (next(iter(able)) if len(able) == 1 else "")
-        run = _Run(job.id, (job.arrival_s, job.seq), self._clock(at_s), job.cost_s, server_id, able)
+        able, arrived_s = (
+            job.able or frozenset(self._servers),
+            inf if at_grant else self._clock(job.arrival_s),
+        )
+        server_id = job.pinned or (next(iter(able)) if len(able) == 1 else "")
+        run = _Run(job.id, (job.arrival_s, job.seq), arrived_s, job.cost_s, server_id, able)
         run.chain, run.session, run.prompt_tokens = job.prefix, job.session, job.prompt_tokens
+        run.counts = not at_grant
         self._runs[job.id] = run
+        if run.counts:
+            self._join(run)
+
+    def _join(self, run: _Run) -> None:
         insort(self._pending, run, key=attrgetter("order"))
         if len(self._pending) > MAX_PENDING:
             self._pending.pop(0).counts = False
-        return run
 
-    def held(self, job_id: str) -> None:
+    def held(self, job: Job, now: float) -> None:
         """Take a job that is held out of the replay: it joins when it starts."""
-        run = self._runs.get(job_id)
-        if run is not None and run.cached_tokens is not None:
-            run.counts = False
-        elif run is not None:
-            self.left(job_id, 0.0)
+        run = self._runs[job.id]
+        run.counts = False
+        if run.cached_tokens is None:
+            self._again(job, now)
+
+    def _again(self, job: Job, now: float) -> _Run:
+        self.left(job.id, now)
+        self.arrived(job, at_grant=True)
+        return self._runs[job.id]
 
     def granted(self, job: Job, server: ServerSlots, now: float) -> None:
         """Record that a job starts on a server."""
-        run, clock_s = self._runs.get(job.id), self._clock(now)
-        if run is not None and run.server_id not in ("", server.id):
-            if run.cached_tokens is not None or run.start_s < inf:
-                self.left(job.id, now)
-                run = None
-            else:
-                run.server_id = server.id
-        if run is None:
-            run = self._join(job, now, server.id)
-            run.counts = False
+        run, clock_s = self._runs[job.id], self._clock(now)
+        if run.cached_tokens is not None and run.server_id != server.id:
+            run = self._again(job, now)
+        if run.arrived_s == inf:
+            run.arrived_s = clock_s
+            self._join(run)
         run.server_id, run.granted_s = server.id, clock_s
         run.waited_s = clock_s - run.arrived_s - run.work_s
         if run.cached_tokens is None:

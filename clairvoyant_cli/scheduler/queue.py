@@ -341,6 +341,8 @@ class Scheduler:
         """
         job = self._stop(job_id, now, served=served)
         self.arrival_order.freed(job_id, now, over=not server_id, served=served)
+        if not server_id:
+            self.arrival_order.arrived(job, at_grant=True)
         self.sessions.left_slot(job, now, waits=True)
         job.queued_s, job.spared = now, False
         if not job.done_tokens:
@@ -414,7 +416,7 @@ class Scheduler:
         if job is None or job.held:
             return False
         job.held = True
-        self.arrival_order.held(job_id)
+        self.arrival_order.held(job, now)
         job.moves.append(Move(now, MoveKind.HELD))
         return True
 

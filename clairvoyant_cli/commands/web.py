@@ -21,11 +21,13 @@ import click
 import msgspec
 
 from clairvoyant_cli.addresses import is_loopback, joined, parse_address
+from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.http.fields import Header
-from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.routes import EVENTS, JSON, TEXT, Answer, Asked, Routes, as_json, send
-from clairvoyant_cli.proxy.access.origins import AllowedOrigins, from_our_own_page
+from clairvoyant_cli.http.heads import RequestHead
+from clairvoyant_cli.http.routes import EVENTS, JSON, TEXT, Answer, Asked, Routes, as_json
+from clairvoyant_cli.proxy.access.clients_file import origins_of
+from clairvoyant_cli.proxy.access.origins import AllowedOrigins
 from clairvoyant_cli.proxy.listening_socket import listen, serving
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.client import as_its_owner
@@ -34,6 +36,8 @@ from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 
 COOKIE = "clairvoyant_top"
+"""What the names of cookies begin with; the page's port follows, as a host's cookies go to all its ports."""
+
 MAX_PAGES = 32
 MAX_CONNECTIONS = 128
 EVERY_S = 0.5
@@ -105,47 +109,45 @@ def _point(state: Snapshot) -> tuple[float, int, float]:
 
 
 class Pages:
-    """Serves the page to browsers; with a `secret`, only to those that were given it."""
+    """Serves the page to browsers; with a `secret`, only to those that were given it, under a `cookie` of
+    that name.
+    """
 
-    def __init__(self, relay: Relay, secret: str | None, *, readonly: bool = False) -> None:
+    def __init__(
+        self, relay: Relay, origins: AllowedOrigins, secret: str | None, cookie: str, *, readonly: bool
+    ) -> None:
         self._relay, self._secret, self._readonly = relay, secret, readonly
-        self._origins = AllowedOrigins()
+        self._origins, self._cookie = origins, cookie
         self._open = 0
         self._page = files("clairvoyant_cli.commands").joinpath("web.html").read_bytes()
         if readonly:
             self._page = self._page.replace(b"<body>", b'<body class="readonly">')
         policy = _policy(self._page.decode()).encode()
         self._headers = (*HEADERS, (b"Content-Security-Policy", policy))
-        self._routes = Routes({"/": self._index, "/events": self._events}, {"/actions/": self._act})
+        told = {"/": self._index, "/events": self._events}
+        self.routes = Routes(self._guard, told, {"/actions/": self._act})
 
-    async def __call__(self, request: Request) -> None:
-        head = request.head
-        host = head.authority.decode("latin-1").lower()
-        if not host or not self._origins.answers_to(host):
-            await send(request, _refusal("unknown Host; open the page by this machine's address"))
-        elif not from_our_own_page(head):
-            await send(request, _refusal("requests from other sites' pages are refused"))
-        else:
-            await self._routes(request)
-
-    def _knows(self, given: str) -> bool:
-        return self._secret is None or hmac.compare_digest(given.encode(), self._secret.encode())
-
-    def _objection(self, asked: Asked) -> Answer | None:
-        if self._knows(asked.cookie(COOKIE)):
+    def _guard(self, head: RequestHead) -> Answer | None:
+        if self._origins.objection(head) is not None:
+            return _refusal("open the page by this machine's address, or a name in allow_host", 403)
+        asked = Asked(head, b"")
+        if self._secret is None or self._has_token(asked) or any(map(self._knows, asked.cookies(COOKIE))):
             return None
         return _refusal("open the address that `clairvoyant top --web` printed, with its token", 401)
 
+    def _has_token(self, asked: Asked) -> bool:
+        return asked.head.path == "/" and self._knows(asked.query("token"))
+
+    def _knows(self, given: str) -> bool:
+        return self._secret is not None and hmac.compare_digest(given.encode(), self._secret.encode())
+
     async def _index(self, asked: Asked) -> Answer:
-        if self._secret is not None and self._knows(asked.query("token")):
-            cookie = f"{COOKIE}={self._secret}; HttpOnly; Path=/; SameSite=strict".encode()
+        if self._has_token(asked):
+            cookie = f"{self._cookie}={self._secret}; HttpOnly; Path=/; SameSite=strict".encode()
             return Answer(b"", 303, TEXT, (*HEADERS, (b"Location", b"/"), (b"Set-Cookie", cookie)))
-        page = Answer(self._page, 200, b"text/html; charset=utf-8", self._headers)
-        return self._objection(asked) or page
+        return Answer(self._page, 200, b"text/html; charset=utf-8", self._headers)
 
     async def _events(self, asked: Asked) -> Answer:
-        if (refused := self._objection(asked)) is not None:
-            return refused
         if self._open >= MAX_PAGES:
             return _refusal("too many pages are open", 503)
         if asked.head.method == b"HEAD":  # its answer has no body that could end it
@@ -161,8 +163,6 @@ class Pages:
             self._open -= 1
 
     async def _act(self, asked: Asked) -> Answer:
-        if (refused := self._objection(asked)) is not None:
-            return refused
         action = asked.name
         if self._readonly or action not in VERBS:
             return as_json({"error": "this page may not do that"}, 403, HEADERS)
@@ -178,7 +178,7 @@ class Pages:
         return as_json({"done": action}, 200, HEADERS)
 
 
-def _refusal(why: str, status: int = 403) -> Answer:
+def _refusal(why: str, status: int) -> Answer:
     return Answer(f"clairvoyant: {why}\n".encode(), status, TEXT, HEADERS)
 
 
@@ -194,25 +194,33 @@ def _policy(page: str) -> str:
     )
 
 
-def secret_of(token: str | None) -> str | None:
-    """Return what a browser is given in place of the daemon's token; it tells nothing of that."""
-    return token and hmac.new(token.encode(), b"clairvoyant top --web", hashlib.sha256).hexdigest()
+def secret_of(token: str, address: str, *, readonly: bool) -> str:
+    """Return what a browser is given in place of the daemon's token; it tells nothing of that. No other page
+    takes it, and not the one at this address that may do more.
+    """
+    page = f"clairvoyant top --web {address}{' --readonly' * readonly}"
+    return hmac.new(token.encode(), page.encode(), hashlib.sha256).hexdigest()
 
 
 @asynccontextmanager
 async def serving_pages(
-    address: str, url: str, token: str | None, *, readonly: bool = False
+    address: str, url: str, token: str | None, config: ServeConfig, *, readonly: bool = False
 ) -> AsyncIterator[str]:
-    """Serve pages of the daemon at `url`, and yield their address, with what lets a browser in."""
+    """Serve pages of the daemon at `url`, and yield their address, with what lets a browser in. `config` has
+    the names that the operator allows.
+    """
     host, port = parse_address(address, "--web")
     listener = listen(host, port, "--web")
-    secret = secret_of(token or as_its_owner(url)[1])
+    port = listener.getsockname()[1]
+    known = token or as_its_owner(url)[1]
+    secret = known and secret_of(known, joined(host, port), readonly=readonly)
     relay = Relay(DaemonSource(url, token, EVERY_S))
-    pages = Pages(relay, secret, readonly=readonly)
-    async with serving(listener, pages, MAX_CONNECTIONS) as tasks:
+    origins = origins_of(config, asks_for_secret=bool(secret))
+    pages = Pages(relay, origins, secret, f"{COOKIE}_{port}", readonly=readonly)
+    async with serving(listener, pages.routes, MAX_CONNECTIONS) as tasks:
         tasks.spawn(relay.follow())
-        end = "" if secret is None else f"?token={secret}"
-        yield f"http://{joined(_reached_at(host), listener.getsockname()[1])}/{end}"
+        end = f"?token={secret}" if secret else ""
+        yield f"http://{joined(_reached_at(host), port)}/{end}"
 
 
 def _reached_at(host: str) -> str:
@@ -232,8 +240,10 @@ def serve_pages(address: str, url: str, token: str | None, *, readonly: bool) ->
     if not is_loopback(parse_address(address, "--web")[0]) and token is None:
         raise InputError("beyond loopback --web wants the daemon's admin token; give --token-file")
 
+    config = load_serve_config({})
+
     async def serve() -> None:
-        async with serving_pages(address, url, token, readonly=readonly) as opened_at:
+        async with serving_pages(address, url, token, config, readonly=readonly) as opened_at:
             click.echo(f"clairvoyant top: {opened_at}   (Ctrl-C ends it)")
             await asyncio.Event().wait()
 

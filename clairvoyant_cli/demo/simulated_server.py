@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.routes import Answer, Asked, Routes, as_json
+from clairvoyant_cli.proxy.access.origins import AllowedOrigins
 
 MODEL = "replay:latest"
 PREFILL_PER_DECODE = 20.0  # prefill is about twenty times as fast as decode on the target machines
@@ -33,7 +35,7 @@ class SimulatedServer:
         self._tokens_per_s = tokens_per_s
         self._stride = stride
         self._free = asyncio.Semaphore(slots)
-        self.routes = Routes(dict.fromkeys(TOLD, _tell), {"/api/chat": self._chat})
+        self.routes = Routes(_guard, dict.fromkeys(TOLD, _tell), {"/api/chat": self._chat})
 
     async def _chat(self, asked: Asked) -> Answer:
         lines = self._answer(msgspec.json.decode(asked.body)["messages"][-1]["content"])
@@ -62,6 +64,11 @@ class SimulatedServer:
         counts = {"prompt_eval_count": read, "prompt_eval_duration": round(prefill_s * 1e9)}
         counts |= {"eval_count": tokens, "eval_duration": round(decode_s * 1e9)}
         yield _line("", done=True, done_reason="stop", **counts)
+
+
+def _guard(head: RequestHead) -> Answer | None:
+    objection = AllowedOrigins().objection(head, to_models=True)
+    return None if objection is None else as_json({"error": objection}, 403)
 
 
 async def _tell(asked: Asked) -> Answer:

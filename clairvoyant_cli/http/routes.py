@@ -39,22 +39,18 @@ class Asked:
         """Return a parameter of the query string; of several, the last."""
         return dict(parse_qsl(self.head.query.decode("latin-1"), keep_blank_values=True)).get(name, default)
 
-    def cookie(self, name: str) -> str:
-        """Return a cookie, "" if there is none. Other programs on this host have set theirs in any form, of
-        which `http.cookies` would read none at all.
+    def cookies(self, prefix: str) -> list[str]:
+        """Return the cookies whose names begin so. Other programs on this host have set theirs in any form,
+        of which `http.cookies` would read none at all.
         """
         given = (self.head.get(b"cookie") or b"").decode("latin-1").split(";")
-        return next(
-            (
-                value.strip()
-                for key, _, value in (each.partition("=") for each in given)
-                if key.strip() == name
-            ),
-            "",
-        )
+        named = (each.partition("=") for each in given)
+        return [value.strip() for name, _, value in named if name.strip().startswith(prefix)]
 
 
 Handler = Callable[[Asked], Awaitable[Answer]]
+Guard = Callable[[RequestHead], Answer | None]
+"""Returns the refusal of a request that may not be answered, before its body is read."""
 
 
 def as_json(held: Any, status: int = 200, headers: tuple[Header, ...] = ()) -> Answer:
@@ -66,13 +62,19 @@ def _bare(status: int, *headers: Header) -> Answer:
 
 
 class Routes:
-    """Handlers by method and path. A path that ends in a slash takes a name behind it. HEAD is a GET."""
+    """Handlers by method and path, behind a guard. A path that ends in a slash takes a name behind it. HEAD
+    is a GET.
+    """
 
-    def __init__(self, gets: Mapping[str, Handler], posts: Mapping[str, Handler]) -> None:
+    def __init__(self, guard: Guard, gets: Mapping[str, Handler], posts: Mapping[str, Handler]) -> None:
+        self._guard = guard
         self._handlers = {b"GET": gets, b"HEAD": gets, b"POST": posts}
 
     async def __call__(self, request: Request) -> None:
         """Answer one request."""
+        if (refused := self._guard(request.head)) is not None:
+            await send(request, refused)
+            return
         pieces = await request.read(BODY_BYTES)
         await send(request, _bare(413) if pieces is None else await self._ask(request.head, pieces))
 

@@ -13,11 +13,11 @@ import msgspec
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.routes import EVENTS, JSON, Answer, Asked, Routes, as_json, send
+from clairvoyant_cli.http.routes import EVENTS, JSON, Answer, Asked, Routes, as_json
 from clairvoyant_cli.protocols.printable import printable
 from clairvoyant_cli.proxy.access.keys import Access, bearer_of
-from clairvoyant_cli.proxy.access.origins import from_our_own_page
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
@@ -225,7 +225,9 @@ class ControlApi:
         told = {f"{PREFIX}/{name}": _answer_of(name, each) for name, each in self.shared.items()}
         told |= {f"{PREFIX}/health": self._health, f"{PREFIX}/events": self._events}
         told |= {f"{PREFIX}/past": self._past_page}
-        self._routes = Routes(told, {f"{PREFIX}/predict": self._predict, f"{PREFIX}/actions/": self._act})
+        self._routes = Routes(
+            self._guard, told, {f"{PREFIX}/predict": self._predict, f"{PREFIX}/actions/": self._act}
+        )
 
     def stop(self) -> None:
         if not self._stopped.is_set():
@@ -234,27 +236,20 @@ class ControlApi:
 
     async def __call__(self, request: Request) -> None:
         """Serve a request under the prefix, if it is allowed."""
-        if refused := self._guard(request):
-            status, why = refused
-            await send(request, as_json({"error": why}, status))
-            return
         await self._routes(request)
 
-    def _guard(self, request: Request) -> tuple[int, str] | None:
-        head = request.head
-        host = head.authority.decode("latin-1")
-        if not self._access.origins.is_ours(host):
-            return 403, f"unknown Host {printable(host)!r}; allow it with --allow-host"
-        if not from_our_own_page(head):
-            return 403, "requests from other sites' pages are refused"
+    def _guard(self, head: RequestHead) -> Answer | None:
+        if (objection := self._access.origins.objection(head)) is not None:
+            return as_json({"error": objection}, 403)
         if head.path == f"{PREFIX}/health":
             return None
         if (not_admin := self._access.admin_objection(head)) is not None:
-            return 401, not_admin
+            return as_json({"error": not_admin}, 401)
         # The type itself: `text/plain; x=json` is one that a page may send to any site.
         content_type = (head.get(b"content-type") or b"").split(b";", 1)[0].strip().lower()
         if head.method == b"POST" and content_type != b"application/json":
-            return 400, "actions take a JSON body with Content-Type: application/json"
+            why = "actions take a JSON body with Content-Type: application/json"
+            return as_json({"error": why}, 400)
         return None
 
     async def _health(self, _: Asked) -> Answer:

@@ -221,7 +221,11 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
     "admin_token_file": ("token", granted(lambda access: access.admin_token), b"an-admin-token"),
     "backend_key_file": ("key", found(lambda server: server.key), b"a-key-of-the-backend"),
     "allow_host": ("box.example", granted(lambda access: access.origins.is_ours("box.example")), True),
-    "allow_origin": ("https://chat.example", granted(lambda access: access.origins.objection(PAGE)), None),
+    "allow_origin": (
+        "https://chat.example",
+        granted(lambda access: access.origins.objection(PAGE, to_models=True)),
+        None,
+    ),
     "body_limit_mib": (1, composed(lambda d: d.admission.body_limit_bytes), 2**20),
     "body_budget_mib": (1, composed(lambda d: d.connections.body_budget_bytes), 2**20),
     "connect_timeout": (0.5, connects_within_s, 0.5),

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from clairvoyant_cli.commands import web
 from clairvoyant_cli.commands.top import command as top
-from clairvoyant_cli.commands.web import COOKIE, VERBS, secret_of, serving_pages
+from clairvoyant_cli.commands.web import COOKIE, VERBS, serving_pages
+from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.actions import COMMANDS
@@ -25,8 +26,6 @@ from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import asked, replaying, until
 
 TOKEN = "the-admin-token"  # noqa: S105 - of the test
-SECRET = secret_of(TOKEN) or ""
-KNOWN = {"Cookie": f"{COOKIE}={SECRET}"}
 
 
 def chat(prompt: str) -> bytes:
@@ -42,10 +41,14 @@ class Browser:
     daemon: Daemon
     address: str
 
+    @property
+    def known(self) -> dict[str, str]:
+        return {"Cookie": f"{COOKIE}={self.address.partition('token=')[2]}"}
+
     async def events(self) -> AsyncGenerator[tuple[str, str], None]:
         """Yield what the page is sent: the kind of each event, and its data."""
         kind = "message"
-        async with self.client.stream("GET", "/events", headers=KNOWN) as answer:
+        async with self.client.stream("GET", "/events", headers=self.known) as answer:
             assert answer.status_code == 200
             async for line in answer.aiter_lines():
                 if line.startswith("event: "):
@@ -55,7 +58,7 @@ class Browser:
                     kind = "message"
 
     async def act(self, verb: str, body: Any = None, **headers: str) -> httpx.Response:
-        sent = {"Content-Type": "application/json"} | KNOWN | headers
+        sent = {"Content-Type": "application/json"} | self.known | headers
         return await self.client.post(f"/actions/{verb}", content=json.dumps(body or {}), headers=sent)
 
 
@@ -75,7 +78,7 @@ async def browser(
     async with (
         replaying(backend, slots=1, **settings) as daemon,
         asked(daemon, *(chat(f"{number} <img src=x onerror=alert(1)>") for number in range(waiting + 1))),
-        serving_pages("127.0.0.1:0", daemon.base_url, token, readonly=readonly) as address,
+        serving_pages("127.0.0.1:0", daemon.base_url, token, ServeConfig(), readonly=readonly) as address,
         httpx.AsyncClient(base_url=address.partition("?")[0]) as client,
     ):
         yield Browser(client, daemon, address)
@@ -100,7 +103,7 @@ async def test_the_token_is_asked_for_once_and_kept_in_a_cookie_that_scripts_can
         assert "HttpOnly" in cookie
         assert "SameSite=strict" in cookie
         it.client.cookies.clear()
-        page = await it.client.get("/", headers=KNOWN)
+        page = await it.client.get("/", headers=it.known)
         assert page.status_code == 200
         assert page.headers["cache-control"] == "no-store"
         assert TOKEN not in it.address + cookie + page.text, "the daemon's token stays at home"
@@ -109,7 +112,7 @@ async def test_the_token_is_asked_for_once_and_kept_in_a_cookie_that_scripts_can
 async def test_cookies_of_other_programs_on_the_host_may_have_any_form(tmp_path: Path) -> None:
     others = 'prefs={"a": 1}; a[b]=1; x@y'
     async with browser(tmp_path) as it:
-        known = {"Cookie": f"{others}; {COOKIE}={SECRET}; _xsrf=2|a|b"}
+        known = {"Cookie": f"{others}; {it.known['Cookie']}; _xsrf=2|a|b"}
         assert (await it.client.get("/", headers=known)).status_code == 200
         assert (await it.client.get("/", headers={"Cookie": others})).status_code == 401
 
@@ -121,6 +124,9 @@ async def test_cookies_of_other_programs_on_the_host_may_have_any_form(tmp_path:
         {"Origin": "null"},
         {"Host": "evil.example"},
         {"Host": "127.0.0.1.evil.example:7118"},
+        {"Host": "evil.local"},
+        {"Host": "wpad"},
+        {"Host": "host.docker.internal"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
     ],
@@ -130,11 +136,23 @@ async def test_other_sites_see_nothing_and_do_nothing_even_with_the_cookie(
     headers: dict[str, str], token: str | None, tmp_path: Path
 ) -> None:
     async with browser(tmp_path, token=token) as it:
-        assert (await it.client.get("/", headers=KNOWN)).status_code == 200
+        assert (await it.client.get("/", headers=it.known)).status_code == 200
         for path in ("/", "/events"):
-            assert (await it.client.get(path, headers=KNOWN | headers)).status_code == 403
+            assert (await it.client.get(path, headers=it.known | headers)).status_code == 403
         assert (await it.act("pause", **headers)).status_code == 403
         assert it.daemon.snapshot().mode == "serving"
+
+
+async def test_a_secret_lets_into_the_page_that_it_was_printed_for_and_into_no_other(tmp_path: Path) -> None:
+    async with browser(tmp_path, readonly=True) as it:
+        address = str(it.client.base_url).removeprefix("http://").rstrip("/")
+        for readonly in (True, False):
+            other = serving_pages("127.0.0.1:0", it.daemon.base_url, TOKEN, ServeConfig(), readonly=readonly)
+            async with other as url:
+                assert (await it.client.get(url.partition("?")[0], headers=it.known)).status_code == 401
+        secrets = {web.secret_of(TOKEN, address, readonly=readonly) for readonly in (True, False)}
+        assert len(secrets) == 2
+        assert it.known["Cookie"].partition("=")[2] in secrets
 
 
 async def test_a_request_without_a_host_is_refused() -> None:
@@ -147,8 +165,8 @@ async def test_not_more_pages_than_there_is_room_for(tmp_path: Path, monkeypatch
     async with browser(tmp_path) as it:
         events = it.events()
         await anext(events)
-        assert (await it.client.get("/events", headers=KNOWN)).status_code == 503
-        assert (await it.client.head("/events", headers=KNOWN)).status_code == 503
+        assert (await it.client.get("/events", headers=it.known)).status_code == 503
+        assert (await it.client.head("/events", headers=it.known)).status_code == 503
         await events.aclose()
 
 
@@ -167,7 +185,7 @@ def test_the_page_loads_and_runs_nothing_but_itself() -> None:
 async def test_the_policy_allows_the_page_s_own_script_and_nothing_else(tmp_path: Path) -> None:
     for readonly in (False, True):
         async with browser(tmp_path, readonly=readonly) as it:
-            page = await it.client.get("/", headers=KNOWN)
+            page = await it.client.get("/", headers=it.known)
         policy = page.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; script-src 'sha256-")
         assert "unsafe" not in policy
@@ -202,10 +220,10 @@ async def test_the_graph_begins_with_the_daemon_s_history_and_goes_on(tmp_path: 
         state = it.daemon.snapshot()
         it.daemon.recorder.history.record(replace(state, taken_at=state.taken_at - 60.0))
         async with (
-            serving_pages("127.0.0.1:0", it.daemon.base_url, TOKEN) as address,
+            serving_pages("127.0.0.1:0", it.daemon.base_url, TOKEN, ServeConfig()) as address,
             httpx.AsyncClient(base_url=address.partition("?")[0]) as client,
         ):
-            again = replace(it, client=client)
+            again = replace(it, client=client, address=address)
             events = again.events()
             while (await anext(events))[0] != "message":
                 pass
@@ -220,7 +238,7 @@ async def test_the_graph_begins_with_the_daemon_s_history_and_goes_on(tmp_path: 
 
 async def test_a_page_is_told_that_the_daemon_is_lost() -> None:
     async with (
-        serving_pages("127.0.0.1:0", "http://127.0.0.1:9", None) as address,
+        serving_pages("127.0.0.1:0", "http://127.0.0.1:9", None, ServeConfig()) as address,
         httpx.AsyncClient(base_url=address) as client,
         client.stream("GET", "/events") as answer,
     ):
@@ -289,7 +307,9 @@ def test_what_is_refused_is_said_in_one_line(words: tuple[str, ...], why: str, t
 
 
 async def test_a_taken_port_names_the_option() -> None:
-    async with serving_pages("127.0.0.1:0", "http://127.0.0.1:9", None) as address:
+    async with serving_pages("127.0.0.1:0", "http://127.0.0.1:9", None, ServeConfig()) as address:
         with pytest.raises(ClairvoyantError, match="choose another with --web"):
-            async with serving_pages(address.removeprefix("http://").rstrip("/"), "http://127.0.0.1:9", None):
+            async with serving_pages(
+                address.removeprefix("http://").rstrip("/"), "http://127.0.0.1:9", None, ServeConfig()
+            ):
                 pass

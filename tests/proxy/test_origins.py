@@ -4,7 +4,7 @@ import pytest
 
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.proxy.access.origins import AllowedOrigins, from_our_own_page, origin_patterns
+from clairvoyant_cli.proxy.access.origins import AllowedOrigins, origin_patterns, own_names
 
 WALLS = AllowedOrigins(
     frozenset({"box.example"}), origin_patterns(["https://chat.example", "chrome-extension://*"])
@@ -17,7 +17,7 @@ def head(*headers: Header, method: bytes = b"POST", host: bytes | None = b"local
 
 
 @pytest.mark.parametrize(
-    ("host", "answered", "ours"),
+    ("host", "by_programs", "by_pages"),
     [
         ("localhost", True, True),
         ("LOCALHOST:8080", True, True),
@@ -57,20 +57,45 @@ def head(*headers: Header, method: bytes = b"POST", host: bytes | None = b"local
         ("http://localhost", False, False),
     ],
 )
-def test_hosts(host: str, answered: bool, ours: bool) -> None:
-    assert WALLS.answers_to(host.lower()) is answered
-    assert WALLS.is_ours(host) is ours
+def test_hosts(host: str, by_programs: bool, by_pages: bool) -> None:
+    """What a neighbour on the network may claim is a name for programs, and for requests to models alone."""
+    asked = head(host=host.encode()) if host else head(host=None)
+    origin = (b"Origin", f"http://{host}".encode())
+    assert (WALLS.objection(asked, to_models=True) is None) is by_programs
+    assert (WALLS.objection(asked) is None) is by_pages
+    for sent in ([(b"User-Agent", b"Mozilla/5.0")], [(b"Sec-Fetch-Site", b"same-origin")], [origin]):
+        for to_models in (True, False):
+            asked = head(*sent, host=host.encode())
+            of_this_machine = to_models and ".localhost" in host and by_programs
+            assert (WALLS.objection(asked, to_models=to_models) is None) is (by_pages or of_this_machine)
+
+
+@pytest.mark.parametrize(
+    ("name", "open_to_all", "with_secret"),
+    [
+        ("box.example", {"box.example"}, {"box.example", "box.local"}),
+        ("Box", set(), {"box", "box.local"}),
+        ("box.local", set(), {"box.local"}),
+        ("wpad.internal", set(), {"wpad.internal", "wpad.local"}),
+    ],
+)
+def test_our_own_name_is_ours_unless_a_neighbour_may_claim_it(
+    name: str, open_to_all: set[str], with_secret: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: name)
+    assert own_names(asks_for_secret=False) == open_to_all
+    assert own_names(asks_for_secret=True) == with_secret
 
 
 def test_a_request_without_a_host_is_answered() -> None:
-    assert WALLS.objection(head(host=None)) is None
+    assert WALLS.objection(head(host=None), to_models=True) is None
 
 
 def test_another_host_is_refused_with_the_flag_that_lets_it_in() -> None:
-    assert WALLS.objection(head(host=b"evil.example:80")) == (
-        "requests for Host 'evil.example:80' are refused; allow them with --allow-host evil.example:80"
+    assert WALLS.objection(head(host=b"evil.example:80"), to_models=True) == (
+        "requests for Host 'evil.example:80' are refused; allow them with --allow-host evil.example"
     )
-    told = WALLS.objection(head(host=b"\x1b[31m.evil" + b"x" * 5000))
+    told = WALLS.objection(head(host=b"\x1b[31m.evil" + b"x" * 5000), to_models=True)
     assert told is not None
     assert told.isprintable()
     assert len(told) < 300
@@ -114,16 +139,17 @@ def test_another_host_is_refused_with_the_flag_that_lets_it_in() -> None:
     ],
 )
 def test_origins(origin: str, accepted: bool) -> None:
-    told = WALLS.objection(head((b"Origin", origin.encode())))
+    told = WALLS.objection(head((b"Origin", origin.encode())), to_models=True)
     assert (told is None) is accepted
     if told is not None:
         assert told.endswith(f"allow them with --allow-origin {origin}")
 
 
 def test_a_page_of_the_host_that_was_asked_for_is_ours() -> None:
-    assert WALLS.objection(head((b"Origin", b"http://box.local:8080"), host=b"box.local:8080")) is None
-    assert WALLS.objection(head((b"Origin", b"http://box.local:3000"), host=b"box.local:8080")) is not None
-    assert WALLS.objection(head((b"Origin", b"http://"), host=None)) is not None
+    own, other = (b"Origin", b"http://box.example:8080"), (b"Origin", b"http://box.example:3000")
+    assert WALLS.objection(head(own, host=b"box.example:8080"), to_models=True) is None
+    assert WALLS.objection(head(other, host=b"box.example:8080"), to_models=True) is not None
+    assert WALLS.objection(head((b"Origin", b"http://"), host=None), to_models=True) is not None
 
 
 def fetched(mode: bytes, dest: bytes, site: bytes = b"cross-site") -> list[Header]:
@@ -149,7 +175,7 @@ def fetched(mode: bytes, dest: bytes, site: bytes = b"cross-site") -> list[Heade
     ],
 )
 def test_what_a_page_of_another_site_fetches(method: bytes, headers: list[Header], accepted: bool) -> None:
-    told = WALLS.objection(head(*headers, method=method))
+    told = WALLS.objection(head(*headers, method=method), to_models=True)
     assert (told is None) is accepted
     assert told is None or "--allow-origin" in told
 
@@ -157,9 +183,9 @@ def test_what_a_page_of_another_site_fetches(method: bytes, headers: list[Header
 def test_every_origin_must_be_let_in() -> None:
     """A browser sends one; what two parsers could read differently is not taken by its first."""
     ours, evil = (b"Origin", b"http://localhost:3000"), (b"origin", b"https://evil.example")
-    assert WALLS.objection(head(ours, ours)) is None
+    assert WALLS.objection(head(ours, ours), to_models=True) is None
     for fields in ((ours, evil), (evil, ours), ((b"Origin", b""), evil)):
-        assert "evil.example" in (WALLS.objection(head(*fields)) or "")
+        assert "evil.example" in (WALLS.objection(head(*fields), to_models=True) or "")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +210,7 @@ def test_every_origin_must_be_let_in() -> None:
     ],
 )
 def test_our_own_page_has_exactly_one_origin(fields: list[bytes], ours: bool) -> None:
-    assert from_our_own_page(head(*((b"Origin", value) for value in fields))) is ours
+    assert (WALLS.objection(head(*((b"Origin", value) for value in fields))) is None) is ours
 
 
 @pytest.mark.parametrize(
@@ -203,15 +229,15 @@ def test_our_own_page_has_exactly_one_origin(fields: list[bytes], ours: bool) ->
 def test_a_page_without_an_origin_is_told_by_what_the_browser_says(
     method: bytes, headers: list[Header], ours: bool
 ) -> None:
-    assert from_our_own_page(head(*headers, method=method)) is ours
+    assert (WALLS.objection(head(*headers, method=method)) is None) is ours
 
 
 def test_a_star_lets_every_page_in() -> None:
     walls = AllowedOrigins(origins=origin_patterns(["*"]))
-    assert walls.objection(head((b"Origin", b"null"))) is None
-    assert walls.objection(head((b"Origin", b"https://evil.example"))) is None
-    assert walls.objection(head(*fetched(b"no-cors", b"image"), method=b"GET")) is None
-    assert walls.objection(head(host=b"evil.example")) is not None
+    assert walls.objection(head((b"Origin", b"null")), to_models=True) is None
+    assert walls.objection(head((b"Origin", b"https://evil.example")), to_models=True) is None
+    assert walls.objection(head(*fetched(b"no-cors", b"image"), method=b"GET"), to_models=True) is None
+    assert walls.objection(head(host=b"evil.example"), to_models=True) is not None
 
 
 @pytest.mark.parametrize(
@@ -228,7 +254,7 @@ def test_a_star_lets_every_page_in() -> None:
 )
 def test_patterns(pattern: str, origin: str, matches: bool) -> None:
     walls = AllowedOrigins(origins=origin_patterns([pattern]))
-    assert (walls.objection(head((b"Origin", origin.encode()))) is None) is matches
+    assert (walls.objection(head((b"Origin", origin.encode())), to_models=True) is None) is matches
 
 
 @pytest.mark.parametrize("text", ["chat.example", "https://", "https://a/b", "", "http://a b", "://x"])

@@ -7,7 +7,6 @@ an intention.
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.access.clients import GOOD_KEY_CHARS, Clients
 from clairvoyant_cli.proxy.access.keys import Access, read_clients, read_keys, read_secret
-from clairvoyant_cli.proxy.access.origins import AllowedOrigins, host_name, origin_patterns
+from clairvoyant_cli.proxy.access.origins import AllowedOrigins, host_name, origin_patterns, own_names
 from clairvoyant_cli.proxy.journal import Journal
 
 log = logging.getLogger("clairvoyant")
@@ -94,10 +93,11 @@ def access_of(config: ServeConfig, clients_file: ClientsFile) -> Access:
     token = None
     if config.admin_token_file is not None:
         token = read_secret(Path(config.admin_token_file), "admin token").encode()
-    return Access(clients, token, _origins(config))
+    return Access(clients, token, origins_of(config, asks_for_secret=bool(clients.keys)))
 
 
-def _origins(config: ServeConfig) -> AllowedOrigins:
+def origins_of(config: ServeConfig, *, asks_for_secret: bool) -> AllowedOrigins:
+    """Return what the operator allows; ClairvoyantError if a name or an origin is invalid."""
     hosts = [name.lower() for name in _listed(config.allow_host)]
     for host in hosts:
         if host_name(host) != host:
@@ -108,7 +108,7 @@ def _origins(config: ServeConfig) -> AllowedOrigins:
     except ValueError as error:
         wanted = "origins such as https://chat.example or app-scheme://*, separated by commas"
         raise InputError(f"allow_origin takes {wanted}; {str(error)!r} is not one") from None
-    return AllowedOrigins(frozenset((*hosts, socket.gethostname().lower())), patterns)
+    return AllowedOrigins(own_names(asks_for_secret=asks_for_secret).union(hosts), patterns)
 
 
 def _listed(given: str | None) -> list[str]:

@@ -74,7 +74,7 @@ class Access:
             if client is None and is_preflight(head):
                 return UNKNOWN  # browsers send no key with it
             return NO_KEY if client is None else self.clients.user_of(client, head)
-        if (objection := self.origins.objection(head)) is not None:
+        if (objection := self.origins.objection(head, to_models=True)) is not None:
             self._log(objection)
             return Refusal(403, f"clairvoyant: {objection}", kind="origin")
         peer = request.connection.peer

@@ -1,14 +1,19 @@
-"""Checks against requests from web pages, which any site can have its visitor's browser send to this machine.
+"""Judges Host and Origin of each request to what listens here: any site can have its visitor's browser send
+requests to this machine.
 
-Rule 1: a Host must be a name that no public site can have; otherwise DNS rebinding would give a page of that
-site our origin (RFC 6761: .localhost, .test; RFC 6762: .local; RFC 8375: .home.arpa; ICANN 2024: .internal).
-Rule 2: a page must be of this daemon, this machine, an app with its own pages (Ollama's default schemes), or
-an origin that the operator allowed.
-Rule 3: requests that do not come from a page are not checked.
+Rule 1: a Host must be a name that nobody else can give a meaning: an address, localhost, or one that the
+operator configured. Otherwise DNS rebinding would give a foreign page our origin. Names without a dot and
+those of `PRIVATE_SUFFIXES` are no exception: any neighbour on the network may answer for them (mDNS, LLMNR).
+Rule 2: a program may reach the models by such a name, as containers do by host.docker.internal. It resolves
+names for itself, so rebinding does not concern it. A browser is not accepted as one, nor is such a name as
+the origin of our own pages.
+Rule 3: a page must be of the listener itself. Those of this machine, of an app with its own pages (Ollama's
+default schemes) and of origins that the operator allowed may use the models, but nothing else.
 """
 
 import ipaddress
 import re
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +23,9 @@ from clairvoyant_cli.protocols.printable import printable
 
 HOST = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]*)?", re.IGNORECASE)
 ORIGIN = re.compile(r"\*|null|[a-z*][a-z0-9+.*-]*://[^/\s]+", re.IGNORECASE)
-LOCAL_SUFFIXES = (".localhost", ".test", ".local", ".internal", ".home.arpa")
+PRIVATE_SUFFIXES = (".localhost", ".test", ".local", ".internal", ".home.arpa")
+"""Domains that no public site can have (RFC 6761, 6762 and 8375; ICANN 2024 for .internal)."""
+
 APP_SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
 """As Ollama's own (envconfig/config.go, AllowedOrigins)."""
 LONGEST_ADDRESS = 100  # characters; an IPv6 address has 45, and a zone
@@ -31,42 +38,50 @@ class AllowedOrigins:
     hosts: frozenset[str] = frozenset()
     origins: tuple[re.Pattern[str], ...] = ()
 
-    def objection(self, head: RequestHead) -> str | None:
-        """Return why a request without a key is refused, with the flag that allows it; None if accepted."""
+    def objection(self, head: RequestHead, *, to_models: bool = False) -> str | None:
+        """Return why a request is refused, None if it is accepted. Requests `to_models` have what Rules 2 and
+        3 allow, too.
+        """
         host = head.authority.decode("latin-1").lower()
-        if not self.answers_to(host):
-            shown = printable(host)
-            return f"requests for Host {shown!r} are refused; allow them with --allow-host {shown}"
-        pages = [origin for origin in _origins(head) if origin == "null" or "://" in origin]
+        ours = self.is_ours(host)
+        if not (ours or (to_models and _is_private(host) and not _from_browser(head))):
+            name = printable(host_name(host) or "NAME")  # the flag takes no port
+            return f"requests for Host {printable(host)!r} are refused; allow them with --allow-host {name}"
+        return self.page_objection(head, host if ours else "", to_models=to_models)
+
+    def page_objection(self, head: RequestHead, host: str, *, to_models: bool = False) -> str | None:
+        """Return why the page that sent a request is refused; None if it is accepted, or there is none. The
+        pages at `host` are our own.
+        """
+        origins = _origins(head)
+        if not to_models:
+            of_others = len(origins) > 1 or not all(_is_of(origin, host) for origin in origins)
+            if of_others or _sent_by_page(head, ("cross-site", "same-site")):
+                return "requests from other sites' pages are refused"
+            return None
+        pages = list(filter(_is_page, origins))
         for origin in pages:
-            if not self._trusts(origin, host):
+            if not (_is_of(origin, host) or self._trusts(origin)):
                 shown = printable(origin)
                 return f"web pages of {shown} are refused; allow them with --allow-origin {shown}"
         if not pages and _sent_by_page(head, ("cross-site",)) and not self._is_allowed(""):
             return "web pages of other sites are refused; allow an origin with --allow-origin"
         return None
 
-    def answers_to(self, host: str) -> bool:
-        """Whether a Host header names this daemon, or is a name that no public site can have."""
-        name = host_name(host)
-        if not host or name is None:
-            return not host
-        return self.is_ours(host) or "." not in name or name.endswith(LOCAL_SUFFIXES)
-
     def is_ours(self, host: str) -> bool:
-        """Whether a Host header names this daemon: an address, localhost, or a configured name."""
+        """Whether a Host header is an address, localhost, or a configured name."""
         name = host_name(host)
         return name is not None and (
             name in self.hosts or name == "localhost" or address_of(name) is not None
         )
 
-    def _trusts(self, origin: str, host: str) -> bool:
+    def _trusts(self, origin: str) -> bool:
         scheme, _, authority = origin.partition("://")
         if scheme in ("http", "https") and authority:
             name = host_name(authority)
             address = None if name is None else address_of(name)
             is_local = address is not None and (address.is_loopback or name == "0.0.0.0")  # noqa: S104 - compared
-            if authority == host or _is_localhost(name) or is_local:
+            if _is_localhost(name) or is_local:
                 return True
         return origin.startswith(APP_SCHEMES) or self._is_allowed(origin)
 
@@ -79,17 +94,14 @@ def _is_localhost(name: str | None) -> bool:
     return name == "localhost" or (name is not None and name.endswith(".localhost"))
 
 
-def from_our_own_page(head: RequestHead) -> bool:
-    """Whether a request comes from a page of this daemon, by its only Origin, or from no page at all.
-    Images and scripts of another page have no Origin, but in all but the oldest browsers a Sec-Fetch-Site.
+def own_names(*, asks_for_secret: bool) -> frozenset[str]:
+    """Return this machine's names. One that a neighbour may claim is left out, unless the listener asks for a
+    secret, which no foreign page has.
     """
-    origins = _origins(head)
-    if origins:
-        scheme, _, authority = origins[0].partition("://")
-        ours = scheme in ("http", "https") and authority == head.authority.decode("latin-1").lower()
-        if len(origins) > 1 or not ours:
-            return False
-    return not _sent_by_page(head, ("cross-site", "same-site"))
+    name = socket.gethostname().lower()
+    if asks_for_secret:
+        return frozenset({name, f"{name.partition('.')[0]}.local"})
+    return frozenset() if _is_private(name) else frozenset({name})
 
 
 def origin_patterns(given: Iterable[str]) -> tuple[re.Pattern[str], ...]:
@@ -123,6 +135,34 @@ def _address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
         return ipaddress.ip_address(name)
     except ValueError:
         return None
+
+
+def _is_private(host: str) -> bool:
+    """Whether no public site can have a Host, lower case; a request of HTTP/1.0 may have none."""
+    name = host_name(host)
+    if name is None:
+        return not host
+    return "." not in name or name.endswith(PRIVATE_SUFFIXES)
+
+
+def _is_of(origin: str, host: str) -> bool:
+    """Whether an Origin is that of the pages at a Host, both in lower case."""
+    scheme, _, authority = origin.partition("://")
+    return scheme in ("http", "https") and authority != "" and authority == host
+
+
+def _is_page(origin: str) -> bool:
+    return origin == "null" or "://" in origin
+
+
+def _from_browser(head: RequestHead) -> bool:
+    """Whether a browser sent a request without an Origin: to its page's own site, and not a POST. That at
+    .localhost is of this machine.
+    """
+    name = host_name(head.authority.decode("latin-1"))
+    if any(map(_is_page, _origins(head))) or _is_localhost(name):
+        return False
+    return bool(_text(head, b"sec-fetch-site")) or _text(head, b"user-agent").startswith("mozilla/")
 
 
 def _sent_by_page(head: RequestHead, sites: tuple[str, ...]) -> bool:

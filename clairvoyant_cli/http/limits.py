@@ -3,7 +3,8 @@
 Rule 1: a timeout runs only while the client must send what it began, or read what it was sent.
 Rule 2: a client that averages `MIN_BYTES_PER_S` never times out; a silent one does, and one that dribbles
 bytes hardly later (Apache's mod_reqtimeout: MinRate=500).
-Rule 3: if there is no room for another connection, one without a request so far is closed.
+Rule 3: if there is no room for another connection, one that waits for its client is closed: of the address
+with the most of them, the one that has been silent longest.
 """
 
 import asyncio
@@ -131,7 +132,7 @@ class ConnectedClient(Protocol):
     def gone(self) -> bool: ...
     @property
     def head_sent(self) -> bool: ...
-    def tick(self, now: float, elapsed_s: float) -> None: ...
+    def tick(self, elapsed_s: float) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
     def waits_in_queue(self) -> None: ...
@@ -155,7 +156,8 @@ class ConnectionTable:
     """The open client connections, at most `most`.
 
     The bodies of waiting requests may hold `body_budget_bytes` together, and hold `body_bytes`. Of the
-    connections, `fresh` have sent no request yet, `resting` are between two requests; both oldest first.
+    connections, `unfinished` have sent no whole request yet, by address; `resting` are between two requests.
+    In both, those that have been silent longest are first.
     """
 
     client_timeout_s: float = 30.0
@@ -163,27 +165,42 @@ class ConnectionTable:
     body_budget_bytes: int = 256 * 1024 * 1024
     body_bytes: int = 0
     every: "set[ConnectedClient]" = field(default_factory=set)
-    fresh: "dict[ConnectedClient, None]" = field(default_factory=dict)
+    unfinished: "dict[str, dict[ConnectedClient, None]]" = field(default_factory=dict)
     resting: "dict[ConnectedClient, None]" = field(default_factory=dict)
     _checked_s: float | None = None
 
     def admit(self, connection: ConnectedClient) -> bool:
-        """Add a connection, in place of an idle one if necessary; False if there is no room."""
+        """Add a connection, if necessary in place of one that waits for its client; False without room."""
         if len(self.every) >= self.most:
-            victim = next(iter(self.fresh), None) or next(iter(self.resting), None)
+            most = max(self.unfinished, key=lambda peer: len(self.unfinished[peer]), default="")
+            victim = next(iter(self.unfinished.get(most, self.resting)), None)
             if victim is None:
                 return False
             self.remove(victim)
             victim.abort()
         self.every.add(connection)
-        self.fresh[connection] = None
+        self.awaits(connection)
         return True
 
-    def busy(self, connection: ConnectedClient) -> None:
-        self.fresh.pop(connection, None)
+    def awaits(self, connection: ConnectedClient) -> None:
+        """Note that a request is to come, or more of one."""
         self.resting.pop(connection, None)
+        if connection in self.every:
+            of_address = self.unfinished.setdefault(connection.peer, {})
+            of_address.pop(connection, None)
+            of_address[connection] = None
+
+    def busy(self, connection: ConnectedClient) -> None:
+        """Note that a whole request is being served."""
+        self.resting.pop(connection, None)
+        if (of_address := self.unfinished.get(connection.peer)) is not None:
+            of_address.pop(connection, None)
+            if not of_address:
+                del self.unfinished[connection.peer]
 
     def rests(self, connection: ConnectedClient) -> None:
+        """Note that no request is owed an answer."""
+        self.busy(connection)
         if connection in self.every:
             self.resting[connection] = None
 
@@ -202,12 +219,13 @@ class ConnectionTable:
     async def check(self) -> None:
         """Check the timeouts of all connections; it is to be called every `TICK_S`."""
         now = asyncio.get_running_loop().time()
-        since_s = TICK_S if self._checked_s is None else now - self._checked_s
+        # What the process slept through or was stopped for beyond that, clients could not use.
+        elapsed_s = min(now - (self._checked_s or now - TICK_S), 2 * TICK_S)
         self._checked_s = now
         for number, connection in enumerate(list(self.every), 1):
             try:
                 if connection in self.every:  # it may have gone since
-                    connection.tick(now, since_s)
+                    connection.tick(elapsed_s)
             except Exception:
                 # One connection's fault must not leave all the others without a timeout.
                 log.exception("internal error; please report it")

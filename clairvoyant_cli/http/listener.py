@@ -23,7 +23,15 @@ from clairvoyant_cli.http.limits import (
     Throttle,
 )
 from clairvoyant_cli.http.request import READ_AHEAD_BYTES, Request
-from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of, reset_now, unacknowledged
+from clairvoyant_cli.http.sockets import (
+    Peer,
+    end_with_reset,
+    has_unread,
+    keep_alive,
+    peer_of,
+    reset_now,
+    unacknowledged,
+)
 from clairvoyant_cli.http.upstream import Spawn
 
 DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
@@ -74,7 +82,7 @@ class ClientConnection(asyncio.Protocol):
         self._received = 0
         self._sent = 0
         self._taken = 0
-        self._idle_since = asyncio.get_running_loop().time()
+        self._idle_s = 0.0
 
     def __repr__(self) -> str:
         return f"<ClientConnection {self.peer} {self._request or 'idle'}>"
@@ -132,6 +140,8 @@ class ClientConnection(asyncio.Protocol):
         elif not self._ending:
             self._received += len(data)
             self._read(data)
+            if self._request is None or (self._request.wanted and not self._request.scheduled):
+                self.table.awaits(self)
 
     def eof_received(self) -> bool:
         """The client will send no more. A queued request is abandoned, as in Ollama and llama.cpp; any other
@@ -145,6 +155,7 @@ class ClientConnection(asyncio.Protocol):
 
     def waits_in_queue(self) -> None:
         """What the client asked for may take long: from now on, above all, its leaving must be noticed."""
+        self.table.busy(self)
         if self._half_closed:
             self.abort()
         elif self._reader.held > READ_AHEAD_BYTES and not self._slicing:
@@ -182,6 +193,7 @@ class ClientConnection(asyncio.Protocol):
                 self._begin(event)
             elif isinstance(event, End):
                 if self._request is not None:
+                    self.table.busy(self)
                     self._request.feed_end(event.trailers)
             elif isinstance(event, Malformed):
                 self._refuse(event)
@@ -227,7 +239,6 @@ class ClientConnection(asyncio.Protocol):
         self.resume_reading()
 
     def _begin(self, head: RequestHead) -> None:
-        self.table.busy(self)
         self._writer = ResponseWriter(head)
         self._request = Request(head, self)
         self._task = self._spawn(self._serve(self._request))
@@ -294,7 +305,7 @@ class ClientConnection(asyncio.Protocol):
         if not request.complete or writer is None or not writer.keep_alive or self._half_closed:
             self.close()
             return
-        self._idle_since = asyncio.get_running_loop().time()
+        self._idle_s = 0.0
         self.table.rests(self)
         self._take(self._reader.next_request())
         if self._reader.held <= READ_AHEAD_BYTES:
@@ -307,17 +318,18 @@ class ClientConnection(asyncio.Protocol):
         elif self._writer is not None:
             self._writer.keep_alive = False
 
-    def tick(self, now: float, elapsed_s: float) -> None:
+    def tick(self, elapsed_s: float) -> None:
+        self._idle_s += elapsed_s
         due = self._untaken()
         what = "reader" if due else self._waits_for()
         if what is None:  # of thousands that wait for their answers this is all
             self._patience.rests()
-        elif not self._has_patience(what, elapsed_s, due):
+        elif not (self._has_patience(what, elapsed_s, due) or (what != "reader" and self._has_unread())):
             self._give_up(what)
             return
         if self._request is not None:
             self._notice_leaving()
-        elif what is None and now - self._idle_since > (LINGER_S if self._ending else IDLE_CLIENT_S):
+        elif what is None and self._has_rested():
             self._let_go()
 
     def _has_patience(self, what: str, elapsed_s: float, due: int) -> bool:
@@ -326,6 +338,16 @@ class ClientConnection(asyncio.Protocol):
         if self._request is not None and self._request.holds_slot:
             timeout_s = min(timeout_s, HOLDER_TIMEOUT_S)
         return self._patience.lasts(what, moved, timeout_s, elapsed_s, due or float("inf"))
+
+    def _has_rested(self) -> bool:
+        """Whether the client has had its time to ask for more, or to end its side."""
+        if self._ending:
+            return self._idle_s > LINGER_S
+        return self._idle_s > IDLE_CLIENT_S and not self._has_unread()
+
+    def _has_unread(self) -> bool:
+        """Whether what the client is waited for has come: uvloop runs timers before it reads."""
+        return self._transport is not None and has_unread(self._transport)
 
     def _untaken(self) -> int:
         """Count what was written and has not reached the client: here, and in the kernel."""
@@ -465,7 +487,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self.uncork()
         self._ending = True
-        self._idle_since = asyncio.get_running_loop().time()
+        self._idle_s = 0.0
         self.table.rests(self)
         try:
             transport.write_eof()

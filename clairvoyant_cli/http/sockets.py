@@ -26,6 +26,17 @@ def unread(transport: asyncio.BaseTransport) -> Iterator[bytes]:
             yield data
 
 
+def has_unread(transport: asyncio.BaseTransport) -> bool:
+    """Return whether the kernel has received something that the transport has not read."""
+    peer = transport.get_extra_info("socket")
+    if peer is None:
+        return False
+    with suppress(OSError), peer.dup() as again:
+        again.setblocking(False)
+        return bool(again.recv(1, socket.MSG_PEEK))
+    return False
+
+
 class Peer(Enum):
     """What the kernel knows of the other side: there, has ended its side, or gone altogether."""
 

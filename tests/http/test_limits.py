@@ -54,11 +54,12 @@ def test_a_shorter_timeout_holds_for_who_is_waited_for_already() -> None:
 class Client:
     """A connection as the table sees it."""
 
+    peer: str = "127.0.0.1"
     aborted: list["Client"] = field(default_factory=list)
     idle: bool = True
     unsent: int = 0
 
-    def tick(self, now: float, elapsed_s: float) -> None:
+    def tick(self, elapsed_s: float) -> None:
         """Do nothing."""
 
     def retire(self) -> None:
@@ -68,8 +69,8 @@ class Client:
         self.aborted.append(self)
 
 
-def client() -> Any:
-    return Client()
+def client(peer: str = "127.0.0.1") -> Any:
+    return Client(peer)
 
 
 def test_who_never_asked_makes_room_before_who_did() -> None:
@@ -84,6 +85,22 @@ def test_who_never_asked_makes_room_before_who_did() -> None:
     assert (silent.aborted, newer.aborted, asked.aborted) == ([silent], [newer], [])
     assert table.admit(client())
     assert (late[0].aborted, asked.aborted) == ([late[0]], [])
+
+
+def test_who_never_ends_a_request_makes_room_first_who_has_been_silent_longest() -> None:
+    table = ConnectionTable(most=3)
+    silent, slow, stranger = client(), client(), client("192.0.2.1")
+    for each in (stranger, silent, slow):
+        assert table.admit(each)
+    table.awaits(silent)
+    table.awaits(slow)
+    table.awaits(silent)
+    asked = client()
+    assert table.admit(asked)
+    table.busy(asked)
+    assert (slow.aborted, silent.aborted, stranger.aborted) == ([slow], [], [])
+    assert table.admit(client("192.0.2.1"))
+    assert (stranger.aborted, silent.aborted, asked.aborted) == ([stranger], [], [])
 
 
 def test_nobody_makes_room_whose_request_is_served() -> None:

@@ -86,6 +86,26 @@ async def test_half_a_request_is_not_waited_for_without_end(raw: bytes) -> None:
         await until(daemon, lambda s: nobody_left(daemon) and not s.running and not s.queue)
 
 
+@pytest.mark.parametrize("half", ["head", "passed on"])
+async def test_what_came_while_the_process_was_stopped_is_read_before_its_client_is_given_up(
+    half: str,
+) -> None:
+    async with before(client_timeout=60) as daemon:
+        parts = urlsplit(daemon.base_url)
+        with socket.create_connection((parts.hostname, parts.port)) as client:
+            client.setblocking(False)
+            client.send(HALVES[half])
+            await until(daemon, lambda s: bool(daemon.connections.every))
+            [connection] = daemon.connections.every
+            assert isinstance(connection, listener_module.ClientConnection)
+            await until(daemon, lambda s: connection._waits_for() is not None)
+            client.send({"head": b"st: t\r\nContent-Length: 0\r\n\r\n", "passed on": b"cdefghi"}[half])
+            for _ in range(3):
+                connection.tick(1000.0)  # nothing of the loop runs in between
+            got = await asyncio.get_running_loop().sock_recv(client, 100)
+        assert got.startswith(b"HTTP/1.1 200 ")
+
+
 @pytest.mark.posix
 @pytest.mark.parametrize(
     "raw", [get("/big"), get("/big", "Connection: close"), get("/_clairvoyant/events", host="localhost")]

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
@@ -81,6 +82,7 @@ class Top(App[None]):
         """
         self._colour = not os.environ.get("NO_COLOR")
         super().__init__(ansi_color=None if self._colour else True)
+        self.driver_class = lasting_driver(self.driver_class)
         if glyphs is not None:
             self.driver_class = plain_driver(self.driver_class, glyphs)
         self._source, self._machine, self._alerts, self._memory = source, machine, alerts, memory
@@ -351,6 +353,21 @@ class Top(App[None]):
             self.notify(f"cannot write {path.name} here: {error.strerror}", severity="error")
         else:
             self.notify(f"saved {path.name} in the working directory")
+
+
+def lasting_driver(driver: type[Driver]) -> type[Driver]:
+    """Return a driver that passes over input that is not UTF-8, and is the given one in all else: a terminal
+    that was rebuilt under the program, as by tmux or ssh, may report the mouse in such bytes.
+    """
+
+    class Lasting(driver):  # type: ignore[misc, valid-type]  # which it is depends on the system
+        def run_input_thread(self) -> None:  # of Textual's drivers for POSIX
+            while not self.exit_event.is_set():
+                with suppress(UnicodeDecodeError):
+                    super().run_input_thread()
+                    break
+
+    return Lasting
 
 
 def _stored(path: Path) -> dict[str, str]:

@@ -33,6 +33,7 @@ PRESETS = {  # what F2 to F6 show: the panels from top to bottom; the last one t
     "sessions": ("sessions", "running", "queue"),
     "hardware": ("running", "models", "gpu", "graph"),
 }
+LEAST_WIDTH = 20  # below, no panel is drawn
 GUTTER = 2
 PICTURES = ("timeline", "plots", "graph")  # one of them is at the top, unless the terminal is small
 _LEAST_QUEUE, _STATS, _HALF = 6, 7, 45
@@ -62,6 +63,8 @@ class SizeHint:
 
 
 def plan(width: int, height: int, wish: SizeHint) -> dict[str, Region]:
+    if width < LEAST_WIDTH:
+        return {"narrow": Region(0, 0, width, height)}
     head = 3 if height >= 24 else 2 if height >= 16 else 1
     boxes = {"header": Region(0, 0, width, head), "footer": Region(0, height - 1, width, 1)}
     body = Region(0, head, width, max(1, height - head - 1))

@@ -147,6 +147,30 @@ def test_processes_may_be_secret() -> None:
     assert f"{os.getpid()} " in panel_text(Hardware(HOST, (gpu,)))
 
 
+def test_a_session_that_a_suspend_has_ended_is_started_again_but_not_every_second() -> None:
+    device = Device()
+    module = fake_nvml(device)
+    reader = Nvidia(lambda: module)
+    assert not reader.read()[0].fault
+    device.errors["nvmlDeviceGetPciInfo"] = "NVML_ERROR_UNKNOWN"
+    for _ in range(11):
+        assert reader.read()[0].fault
+    assert module.calls.count("nvmlInit") == 2
+    device.errors.clear()
+    assert not reader.read()[0].fault
+    assert module.calls.count("nvmlInit") == 3
+
+
+def test_a_gpu_without_memory_of_its_own_has_that_of_the_host() -> None:
+    errors = {"nvmlDeviceGetMemoryInfo": "NVML_ERROR_NOT_SUPPORTED"}
+    spark, slice_ = Device("NVIDIA GB10", errors=errors), Device("NVIDIA H100", mig=1, errors=errors)
+    read = Machine(nvidia(spark, slice_), lambda: HOST, lambda: (), "linux")
+    shared, own = read().gpus
+    assert (shared.unified, shared.memory_used_bytes, shared.memory_total_bytes) == (True, 8 << 30, 32 << 30)
+    assert (own.unified, own.memory_total_bytes) == (False, None)
+    assert "mem  " in panel_text(read())
+
+
 def test_a_gpu_that_falls_off_the_bus_leaves_the_others() -> None:
     dying, healthy = Device(), Device(name=b"NVIDIA A2")
     reader = nvidia(dying, healthy)

@@ -30,6 +30,7 @@ from tests.tui.board import SIZES, bench, busy, played, settled, stage
 from tests.tui.moving_picture import MovingPicture
 from tests.tui.scene import SCENARIOS, judged
 from tui.hardware.reading import simulated_machine
+from tui.layout import LEAST_WIDTH
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL, MIDDLE, LARGE = SIZES
@@ -266,3 +267,19 @@ def test_a_recording_draws_once_what_stays_and_moves_what_changes() -> None:
     assert style is not None
     assert "0.00%{visibility:visible}66.67%{visibility:hidden}" in style
     assert "0.00%{visibility:hidden}66.67%{visibility:visible}" in style
+
+
+async def test_a_terminal_may_have_any_size_for_a_while() -> None:
+    async with bench(*played("busy", 1), size=(80, 24)) as it:
+        before = await settled(it.app, it.pilot)
+        focused = it.app.focused
+        for size in ((1, 1), (1, 24), (8, 24), (12, 30), (LEAST_WIDTH - 1, 24), (LEAST_WIDTH, 3), (100, 1)):
+            await it.pilot.resize_terminal(*size)
+            text = await settled(it.app, it.pilot)
+            shown = "narrow: top needs"[: size[0] - 1] or "…"
+            assert text.startswith(shown) is (size[0] < LEAST_WIDTH)
+        await it.pilot.resize_terminal(80, 24)
+        for _ in range(20):  # a busy machine draws the last size later
+            if (again := await settled(it.app, it.pilot)) == before:
+                break
+        assert (again, it.app.focused) == (before, focused)

@@ -9,12 +9,18 @@ import signal
 import struct
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.drivers.headless_driver import HeadlessDriver
+
+from clairvoyant_cli.state.source import DaemonSource
+from tui.app import Top, lasting_driver
 
 pytestmark = pytest.mark.timeout(120)
 PATIENCE_S = 60.0
@@ -152,3 +158,18 @@ def test_a_paste_is_no_row_of_keys(tmp_path: Path) -> None:
         held.until(b"Chosen request")  # the key after the paste
         os.write(held.fd, b"\x1b[200~qq\x1b[201~qq")
         assert os.waitstatus_to_exitcode(held.ended()) == 0
+
+
+async def test_input_that_is_not_utf_8_is_passed_over() -> None:
+    read = [b"\x1b[M \xa10", b"\xff", b"q"]
+
+    class Reads(HeadlessDriver):
+        exit_event = threading.Event()
+
+        def run_input_thread(self) -> None:
+            while read:
+                read.pop(0).decode()
+
+    driver: Any = lasting_driver(Reads)(Top(DaemonSource(NOBODY)))
+    driver.run_input_thread()
+    assert not read

@@ -87,6 +87,12 @@ def _apple_gpu(index: int, entry: dict[str, Any], host: Host) -> Gpu:
     )
 
 
+def _of_host(gpu: Gpu, host: Host) -> Gpu:
+    """Return a GPU that shares the host's memory (DGX Spark, Jetson), with what the system tells of that."""
+    used, total = host.memory_used_bytes, host.memory_total_bytes
+    return replace(gpu, memory_used_bytes=used, memory_total_bytes=total)
+
+
 class Machine:
     """Reads this machine each time it is called; never raises."""
 
@@ -109,7 +115,7 @@ class Machine:
             return Hardware(host, gpus, "" if gpus else "no GPU that tells its use", time.monotonic())
         note = ""
         try:
-            gpus = self._nvidia.read()
+            gpus = tuple(_of_host(gpu, host) if gpu.unified else gpu for gpu in self._nvidia.read())
         except NvidiaGone as gone:
             gpus, note = (), str(gone)
         gpus += tuple(replace(gpu, index=gpu.index + len(gpus)) for gpu in told(self._amd) or ())

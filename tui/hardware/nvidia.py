@@ -45,11 +45,14 @@ class Nvidia:
         self._nvml: Any = None
         self._gone = ""
         self._skip = 0
+        self._faulty = 0  # readings with a fault of a GPU, one after another
 
     def read(self) -> tuple[Gpu, ...]:
         """Return every GPU; NvidiaGone if there is no library, driver or permission.
 
-        After a failure only every tenth call asks the driver again: starting NVML is slow.
+        After a failure only every tenth call asks the driver again: starting NVML is slow. If a GPU has a
+        fault, NVML is started again for the next call and then for every tenth: after a suspend or a reset
+        of the driver, all calls of the old session fail.
         """
         if self._skip:
             self._skip -= 1
@@ -62,31 +65,39 @@ class Nvidia:
             if self._nvml is None:
                 nvml.nvmlInit()
                 self._nvml = nvml
-            return tuple(self._gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+            gpus = tuple(self._gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
         except Exception as error:
             raise self._failed(_message(nvml, error)) from error
+        self._faulty = self._faulty + 1 if any(gpu.fault for gpu in gpus) else 0
+        if self._faulty % _RETRY_AFTER == 1:
+            self._stop()
+        return gpus
 
     def _failed(self, why: str) -> NvidiaGone:
-        if (nvml := self._nvml) is not None:
-            told(lambda: nvml.nvmlShutdown())
-        self._nvml, self._gone, self._skip = None, why, _RETRY_AFTER - 1
+        self._stop()
+        self._gone, self._skip = why, _RETRY_AFTER - 1
         return NvidiaGone(why)
 
+    def _stop(self) -> None:
+        nvml, self._nvml = self._nvml, None
+        if nvml is not None:
+            told(lambda: nvml.nvmlShutdown())
+
     def _gpu(self, nvml: Any, index: int) -> Gpu:
-        name, of = "GPU", None
+        name, of, is_mig = "GPU", None, False
         try:
             of = nvml.nvmlDeviceGetHandleByIndex(index)
             told_name = told(lambda: nvml.nvmlDeviceGetName(of)) or name
             name = told_name.decode(errors="replace") if isinstance(told_name, bytes) else str(told_name)
             name = name.removeprefix("NVIDIA ")
-            if told(lambda: nvml.nvmlDeviceGetMigMode(of)[0]):
+            if is_mig := bool(told(lambda: nvml.nvmlDeviceGetMigMode(of)[0])):
                 name = f"MIG {name}"  # which tells no use of the whole
             nvml.nvmlDeviceGetPciInfo(of)
         except Exception as error:
             fatal = [getattr(nvml, each, None) for each in _FATAL]
             if of is None or getattr(error, "value", None) in fatal:
                 return Gpu(index, name, fault=_message(nvml, error))
-        memory: Any = told(lambda: nvml.nvmlDeviceGetMemoryInfo(of))
+        memory, unified = _memory(nvml, of)
         slowed = told(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(of))) or 0
         return Gpu(
             index=index,
@@ -95,6 +106,7 @@ class Nvidia:
             memory_used_bytes=told(lambda: int(memory.used)),
             memory_total_bytes=told(lambda: int(memory.total)),
             temperature_c=told(lambda: float(nvml.nvmlDeviceGetTemperature(of, nvml.NVML_TEMPERATURE_GPU))),
+            unified=unified and not is_mig,
             power_w=told(lambda: nvml.nvmlDeviceGetPowerUsage(of) / 1000.0),
             power_limit_w=told(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(of) / 1000.0),
             processes=tuple(told(lambda: self._processes(nvml, of)) or ()),
@@ -109,6 +121,14 @@ class Nvidia:
         held = {each.pid: each.usedGpuMemory for each in (*compute, *graphics)}
         most = nlargest(_MAX_PROCESSES, held.items(), key=lambda each: each[1] or 0)
         return [GpuProcess(pid, process_name(pid), size and int(size)) for pid, size in most]
+
+
+def _memory(nvml: Any, of: Any) -> tuple[Any, bool]:
+    """Return a GPU's memory, None if it is not told, and whether it has none but the host's."""
+    try:
+        return nvml.nvmlDeviceGetMemoryInfo(of), False
+    except Exception as error:
+        return None, getattr(error, "value", None) == getattr(nvml, "NVML_ERROR_NOT_SUPPORTED", object())
 
 
 def process_name(pid: int) -> str:

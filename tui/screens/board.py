@@ -23,7 +23,7 @@ from clairvoyant_cli.state.snapshot import (
 from tui.formatting import CLASS_LETTER, count, duration
 from tui.history import RECENTLY_S
 from tui.keys import KEYS, MOVES
-from tui.layout import DECK, PANELS, PICTURES, PRESETS, SizeHint, has_deck, plan
+from tui.layout import DECK, LEAST_WIDTH, PANELS, PICTURES, PRESETS, SizeHint, has_deck, plan
 from tui.palette import THEMES
 from tui.panels import clients, hardware, header, log, models, plots, sessions, stats, timeline
 from tui.panels.detail import detail
@@ -42,6 +42,7 @@ _NAMED = {  # the actions of keys that can be typed, besides the verbs of `clair
     if key.action and key.name not in COMMANDS and key not in MOVES
 }
 _AT_ONCE = ("pause", "drain", "promote", "hold")
+_NARROW = f"narrow: top needs {LEAST_WIDTH} columns"
 NO_REQUEST = "this key is for requests"
 NO_ROWS = "this panel has no rows: 1 goes to the running requests, 2 to the queue"
 NO_ROW = "no request is chosen: j or k chooses one"
@@ -91,6 +92,7 @@ class BoardScreen(Screen[None]):
         super().__init__(id="_default")
         self.host = host
         self._wish = SizeHint()
+        self._narrow = False
 
     @property
     def table(self) -> Table | None:
@@ -100,6 +102,7 @@ class BoardScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield from (
+            Canvas("narrow", lambda view, width, height: [Line(_NARROW, "warn")]),
             Canvas("header", header.header),
             Table("running", RUNNING, _running_facts),
             Table("queue", QUEUE, _queue_facts),
@@ -159,7 +162,9 @@ class BoardScreen(Screen[None]):
                 canvas.styles.width, canvas.styles.height = box.size
             if isinstance(canvas, Panel):
                 canvas.deck = deck if canvas.panel in deck else ()
-        if self.focused is not None and not self.focused.display:
+        was_narrow, self._narrow = self._narrow, "narrow" in boxes
+        hidden = self.focused is not None and not self.focused.display
+        if not self._narrow and (was_narrow or hidden):
             self._focus("queue" if "queue" in boxes else "running")
         self.call_after_refresh(self.host.draw)
 

@@ -40,6 +40,7 @@ NO_TRAILERS = (
 TCHAR = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 VALUE = rb"[\t\x20-\x7e\x80-\xff]*+"
 _FIELD_LINES = re.compile(rb"(?:" + TCHAR + rb"++:" + VALUE + rb"\r\n)*+")
+BARE_CR = re.compile(rb"\r(?=[^\n])")
 BARE_LINE_END = re.compile(rb"(?<!\r)\n|\r(?=[^\n])")
 
 _LISTED = frozenset(b"connection transfer-encoding te upgrade expect".split())

@@ -1,8 +1,8 @@
 """HTTP/1.1 framing in both directions: what a message is on the wire, and where it ends. No I/O.
 
-Rule 1: what two parsers could read differently is refused, never repaired (RFC 9112, 11.2): bare CR or LF,
-blanks around names, two lengths, any coding but chunked. Requests may not fold lines or give a length beside
-chunks; a response that does is read as clients read it, and ends its connection.
+Rule 1: a request that two parsers could read differently is refused, never repaired (RFC 9112, 11.2): bare CR
+or LF, blanks around names, folded lines, two lengths, any coding but chunked. A response's head that usual
+clients read is read as they do, passed on repaired, and ends its connection.
 Rule 2: a body keeps its framing, Content-Length or chunked, unless the receiver cannot read it.
 Rule 3: everything buffered has a limit: a head, a chunk's line, the trailers.
 Rule 4: an answer that was cut looks cut to every client, whatever its version (RFC 9112, 6.3 and 8).
@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import ClassVar, NamedTuple
 
 from clairvoyant_cli.http.fields import (
+    BARE_CR,
     BARE_LINE_END,
     NO_TRAILERS,
     NOT_CRLF,
@@ -92,6 +93,7 @@ class Reader:
     """
 
     _start: ClassVar[re.Pattern[bytes]]  # what the first bytes of a head must look like
+    _head_ends: ClassVar[tuple[bytes, ...]] = (b"\r\n\r\n",)
     _chunk_line: ClassVar[re.Pattern[bytes]]
 
     def __init__(self, state: _State) -> None:
@@ -137,7 +139,8 @@ class Reader:
         self._held += data
         if not self.pending:
             start = max(0, before - 3)
-            if self._held.find(_SECTIONS[self._state][0], start) < 0:
+            ends = self._head_ends if self._state is _State.HEAD else _SECTIONS[self._state][:1]
+            if all(self._held.find(end, start) < 0 for end in ends):
                 self._check_held(start)
                 return b""
         self.pending = False
@@ -170,7 +173,8 @@ class Reader:
         self._check_length(len(self._held))
         if self._state is _State.HEAD and self._start.match(self._held) is None:
             raise FramingError(400, "this is no HTTP/1.1")
-        if BARE_LINE_END.search(self._held, start) is not None:
+        lenient = self._state is _State.HEAD and len(self._head_ends) > 1
+        if (BARE_CR if lenient else BARE_LINE_END).search(self._held, start) is not None:
             raise FramingError(400, NOT_CRLF)
 
     def _check_length(self, size: int) -> None:
@@ -181,12 +185,15 @@ class Reader:
     # Each step reads from `pos` on and returns where it stopped.
 
     def _read_head(self, data: bytes, pos: int, events: list[Event]) -> int:
-        end = data.find(b"\r\n\r\n", pos)
-        if end < 0:
+        begin, end = -1, len(data)
+        for each in self._head_ends:
+            if (found := data.find(each, pos, end)) >= 0:
+                begin, end = found, found + len(each)
+        if begin < 0:
             return self._hold(data, pos)
-        self._check_length(end - pos)
-        self._take_head(data[pos : end + 2], events)
-        return end + 4
+        self._check_length(begin - pos)
+        self._take_head(data[pos : data.index(b"\n", begin) + 1], events)
+        return end
 
     def _take_head(self, block: bytes, events: list[Event]) -> None:
         raise NotImplementedError
@@ -322,7 +329,8 @@ class ResponseReader(Reader):
     """Reads a server's answers, each to the request that was announced by `expect`."""
 
     _chunk_line = re.compile(_CHUNK_LINE % rb"[ \t]*")  # clients skip blanks after the size
-    _start = re.compile(rb"H(?:T(?:T(?:P(?:/.*)?)?)?)?\Z", re.DOTALL)
+    _start = re.compile(rb"H(?:T(?:T(?:P(?:/.*)?)?)?)?\Z", re.DOTALL | re.IGNORECASE)
+    _head_ends = (b"\n\r\n", b"\n\n")
 
     def __init__(self) -> None:
         super().__init__(_State.DONE)

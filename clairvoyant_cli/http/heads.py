@@ -1,12 +1,16 @@
 """The heads of requests and responses: how they are parsed, and how they pass to the next hop."""
 
 import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from urllib.parse import quote
 
 from clairvoyant_cli.http.fields import (
+    BARE_CR,
     FRAMING_FIELDS,
+    NOT_CRLF,
     TCHAR,
     VALUE,
     Fields,
@@ -21,20 +25,24 @@ IGNORED_UPGRADES = (b"h2c", b"tls/")
 """Upgrade offers that are dropped, as any server may (RFC 9110, 7.8): Java's HTTP client offers h2c with
 every first request, and TLS must not start within a connection."""
 
-_REQUEST_LINE = re.compile(rb"(" + TCHAR + rb"++) ([\x21-\x7e]++) HTTP/([0-9])\.([0-9])\r\n")
+_REQUEST_LINE = re.compile(rb"(" + TCHAR + rb"++) ([\x21-\x7e\x80-\xff]++) HTTP/([0-9])\.([0-9])\r\n")
 _FOLD = re.compile(rb"\r\n[ \t]+")  # RFC 9112, 5.2
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([1-9][0-9][0-9])(?: (" + VALUE + rb"))?\r\n")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]++)([/?].*)?", re.IGNORECASE)
 _AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]++\]|[^/?#@:\[\]]++):[0-9]{1,5}")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
+_BARE_FOLD = re.compile(rb"\n[ \t]+")
+_CONTROLS = re.compile(rb"[^\t\x20-\x7e\x80-\xff]")
+_IGNORED = re.compile(TCHAR + rb"++(?:(?:[ \t]++" + TCHAR + rb"++)++:)?")
+"""Lines that are no fields, but that clients pass over: a name alone, and names with blanks in them."""
 
 
 class RequestHead:
     """The first line and the fields of a request, and what follows from them.
 
-    `target` is as received; `path` lacks scheme, authority and query. `authority` is that of an absolute
-    target, else `Host` (RFC 9112, 3.2.2). `length` counts the body's bytes, None if chunked. `upgrade` holds
-    the offered protocols, b"" for none.
+    `target` is as received, in ASCII; `path` lacks scheme, authority and query. `authority` is that of an
+    absolute target, else `Host` (RFC 9112, 3.2.2). `length` counts the body's bytes, None if chunked.
+    `upgrade` holds the offered protocols, b"" for none.
     """
 
     __slots__ = (
@@ -164,15 +172,48 @@ def read_request_head(block: bytes) -> RequestHead:
     method, target, major, minor = line.groups()
     if major != b"1":
         raise FramingError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+    if not target.isascii():
+        # Most servers read raw UTF-8 as what it means; encoded, all do (RFC 3987, 3.1).
+        target = quote(target, safe=string.punctuation).encode()
     return RequestHead(method, target, Fields.parse(block, line.end()), http10=minor == b"0")
 
 
 def read_response_head(block: bytes) -> ResponseHead:
-    """Parse a response's head, each line with its CRLF; FramingError if it is invalid (RFC 9112, 4).
+    """Parse a response's head; FramingError if it is invalid (RFC 9112, 4).
 
-    What all clients read is read here, too: folded lines, chunks from HTTP/1.0, `chunked` twice or beside a
-    length, which it overrides (RFC 9112, 6.3). The connection takes no other request then.
+    What usual clients read is read here, too, and passed on repaired: folded lines, chunks from HTTP/1.0,
+    `chunked` twice or beside a length, which it overrides (RFC 9112, 6.3), and what `_repaired` does. The
+    connection takes no other request then.
     """
+    try:
+        return _response_head(block)
+    except FramingError:
+        head = _response_head(_repaired(block))
+        head.keep_alive = False
+        return head
+
+
+def _repaired(block: bytes) -> bytes:
+    """Return a head with its lines ended by CRLF, with Content-Lengths that agree as one (RFC 9110, 8.6), and
+    without blanks before colons (RFC 9112, 5.1), control characters (RFC 9110, 5.5), and what is `_IGNORED`.
+    """
+    if BARE_CR.search(block) is not None:
+        raise FramingError(400, NOT_CRLF)
+    line, _, rest = block.replace(b"\r\n", b"\n").partition(b"\n")
+    lines, lengths = [_CONTROLS.sub(b" ", line[:5].upper() + line[5:])], set[bytes]()
+    for text in _BARE_FOLD.sub(b" ", rest).split(b"\n")[:-1]:
+        name, colon, value = text.partition(b":")
+        name = name.rstrip(b" \t")
+        if name.lower() == b"content-length":
+            given = {each.strip(b" \t").removeprefix(b"+") for each in value.split(b",")} - lengths
+            lines += [name + b": " + each for each in given]
+            lengths |= given
+        elif not _IGNORED.fullmatch(name + colon):
+            lines.append(name + colon + _CONTROLS.sub(b" ", value))
+    return b"\r\n".join(lines) + b"\r\n"
+
+
+def _response_head(block: bytes) -> ResponseHead:
     line = _STATUS_LINE.match(block)
     if line is None:
         raise no_head(block, "the first line is no HTTP/1.1 status line")
@@ -181,7 +222,7 @@ def read_response_head(block: bytes) -> ResponseHead:
         raise FramingError(502, "it does not speak HTTP/1.1")
     fields, http10 = Fields.parse(_FOLD.sub(b" ", block[line.end() :])), minor == b"0"
     keep_alive = _persists(fields.members(b"connection"), http10=http10)
-    codings = fields.members(b"transfer-encoding")
+    codings = [each for each in fields.members(b"transfer-encoding") if each != b"identity"]
     if not codings:
         return ResponseHead(
             int(status), reason, fields.items, _length(fields), keep_alive=keep_alive, fields=fields

@@ -7,6 +7,7 @@ h11 is somebody else's parser, as strict as most and laxer than ours here and th
 4. what we write for the next hop, h11 reads as one message with the same body.
 """
 
+import re
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
@@ -204,7 +205,8 @@ def complaint(ours: Reading, theirs: Reading) -> str | None:
     for number, mine in enumerate(ours.messages):
         if number >= len(theirs.messages):
             # We pass over an empty line before a request, h11 does not (RFC 9112, 2.2: a server should).
-            if not mine.whole or theirs.refused in ("no request line received", *LAXER):
+            repaired = isinstance(head := ours.heads[number], ResponseHead) and not head.keep_alive
+            if not mine.whole or repaired or theirs.refused in ("no request line received", *LAXER):
                 return None
             return f"h11 does not see message {number}: {theirs.refused}"
         its = theirs.messages[number]
@@ -225,7 +227,9 @@ def complaint(ours: Reading, theirs: Reading) -> str | None:
 
 
 def _plain(headers: list[Header]) -> list[Header]:
-    # h11 writes the one coding it knows in lower case, and keeps a length that chunks override.
+    # h11 writes the one coding it knows in lower case, and keeps control characters (we write blanks) and a
+    # length that chunks override.
+    headers = [(k, re.sub(rb"[\x01-\x08\x0b-\x1f\x7f]", b" ", v).strip()) for k, v in headers]
     if any(k.lower() == b"transfer-encoding" for k, _ in headers):
         headers = [(k, v) for k, v in headers if k.lower() != b"content-length"]
     return [(k, v.lower() if k.lower() == b"transfer-encoding" else v) for k, v in headers]
@@ -422,7 +426,7 @@ def requests_agree(random: Random, messages: Messages) -> None:
     raw = messages.request()
     ours = our_requests(packets(random, raw))
     assert ours.same_as(our_requests([raw])), raw
-    assert complaint(ours, h11_requests(raw)) is None, raw
+    assert complaint(ours, h11_requests(raw.replace(b" /\xe9 ", b" /%E9 "))) is None, raw
     for head, message in zip(ours.heads, ours.messages, strict=True):
         if not isinstance(head, RequestHead) or not message.whole or head.method == b"CONNECT":
             continue

@@ -116,12 +116,18 @@ def test_what_is_asked_for(target: str, method: str, authority: bytes, origin_fo
         "http:///a",
         "http://me@u/a",
         "/\x7f",
-        "/\xe9",
         "/\t",
     ],
 )
 def test_targets_with_no_single_meaning_are_refused(target: str) -> None:
     assert refused(request(target=target, method="GET")).status == 400
+
+
+def test_a_target_that_is_not_ascii_is_encoded() -> None:
+    raw = "GET /é?q=漢&r=/%41 HTTP/1.1\r\nHost: t\r\n\r\n".encode()
+    head = head_of(raw)
+    assert head.origin_form == b"/%C3%A9?q=%E6%BC%A2&r=/%41"
+    assert head_of(b"GET /\xe9 HTTP/1.1\r\nHost: t\r\n\r\n").path == "/%E9"
 
 
 def test_one_host_and_only_one() -> None:
@@ -256,9 +262,41 @@ def test_an_answer_that_all_clients_read_is_read_and_ends_its_connection(head: s
     assert answer.get(b"x") in (None, b"a folded")
 
 
+@pytest.mark.parametrize("step", [1, 7, 1000])
 @pytest.mark.parametrize(
     "head",
     [
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX: a\r\nContent-Length: 5\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\r\nContent-Length: 5, 5\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\r\nContent-Length: +5\r\n\r\n",
+        "HTTP/1.1 200 OK\nX: a\nContent-Length: 5\n\n",
+        "HTTP/1.1 200 OK\r\nX: a\nContent-Length: 5\n\r\n",
+        "HTTP/1.1 200 OK\r\nX : a\r\nContent-Length \t: 5\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\r\nTransfer-Encoding: identity\r\nContent-Length: 5\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX-Odd\r\nX Odd: 1\r\nX: a\r\nContent-Length: 5\r\n\r\n",
+        "http/1.1 200 O\x01K\r\nX: a\r\nContent-Length: 5\r\n\r\n",
+        "HTTP/1.1 200 OK\nX:\x01a\n folded\nContent-Length: 5\n\n",
+    ],
+)
+def test_an_odd_head_that_usual_clients_read_is_passed_on_repaired(head: str, step: int) -> None:
+    reader, raw = reader_of_answers(), head.encode() + b"river"
+    events = [event for at in range(0, len(raw), step) for event in reader.receive(raw[at : at + step])]
+    answer = events[0]
+    assert isinstance(answer, ResponseHead)
+    assert (body_of(events), events[-1]) == (b"river", End([]))
+    first, *fields = answer.encode().split(b"\r\n")
+    assert first.startswith(b"HTTP/1.1 200 O")
+    assert {field.split(b" ")[0] for field in fields[:-2]} == {b"X:", b"Content-Length:"}
+    assert b"identity" in head.encode() or not reader.reusable
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "HTTP/1.1 200 OK\r\nContent-Length: 5, 6\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\rContent-Length: 5\r\n",
+        "HTTP/1.1 200 OK\r\nno colon\r\nContent-Length: 5\r\n",
+        "HTTP/1.1 200 OK\r\n: 5\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n",

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -141,6 +142,30 @@ async def test_who_brings_a_key_is_let_in_from_anywhere(tmp_path: Path) -> None:
         assert (await client.ask(first_counts)).status == 401
         assert len(seen) == 2
         assert not any(each.value("authorization") or each.value("x-api-key") for each in seen)
+
+
+async def test_basic_authentication_has_the_key_as_its_password(tmp_path: Path) -> None:
+    keys = secret(tmp_path / "keys", f"ann:{ANN}\nben:a:b:schlüssel\n")
+
+    def basic(text: str, scheme: str = "Basic") -> str:
+        return f"Authorization: {scheme} {b64encode(text.encode()).decode()}"
+
+    async with heard(api_key_file=keys) as (seen, client):
+        for right in (basic(f"anybody:{ANN}"), basic(f":{ANN}", "bAsIc "), basic("x:a:b:schlüssel")):
+            assert (await client.ask(chat(right, host="box.example"))).status == 200
+        wrong = (
+            basic(f"ann:{ANN}x"),
+            basic(ANN),
+            basic(f"{ANN}:"),
+            "Authorization: Basic é",
+            basic(f"a:{ANN}", "X"),
+        )
+        for each in wrong:
+            assert (await client.ask(chat(each))).status == 401, each
+        for page in ((EVIL,), ("Sec-Fetch-Site: cross-site",)):  # browsers send it with any page's requests
+            assert (await client.ask(chat(basic(f"ann:{ANN}"), *page))).status == 403
+        assert len(seen) == 3
+        assert not any(each.value("authorization") for each in seen)
 
 
 async def test_the_backends_key_is_lent_to_no_page_and_put_on_no_trace(tmp_path: Path) -> None:

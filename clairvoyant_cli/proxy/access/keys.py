@@ -13,6 +13,7 @@ import hmac
 import logging
 import os
 import secrets
+from base64 import b64decode
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,13 +71,17 @@ class Access:
         head = request.head
         if self.clients.keys:
             key = bearer(head) or head.get(b"x-api-key")
+            if not key and (key := password_of(head.get(b"authorization") or b"")):
+                # Browsers add it to requests of any page, as no page could add a key.
+                host = head.authority.decode("latin-1").lower()
+                if (objection := self.origins.page_objection(head, host, to_models=True)) is not None:
+                    return self._refused(objection)
             client = self.clients.owner_of(key) if key else None
             if client is None and is_preflight(head):
                 return UNKNOWN  # browsers send no key with it
             return NO_KEY if client is None else self.clients.user_of(client, head)
         if (objection := self.origins.objection(head, to_models=True)) is not None:
-            self._log(objection)
-            return Refusal(403, f"clairvoyant: {objection}", kind="origin")
+            return self._refused(objection)
         peer = request.connection.peer
         return THIS_MACHINE if is_loopback(peer) else peer
 
@@ -84,11 +89,12 @@ class Access:
         """Return what tells which program an admitted client is; None if that does not matter."""
         return self.programs if client == THIS_MACHINE and not self.clients.keys else None
 
-    def _log(self, objection: str) -> None:
-        """Log each objection once; any page can cause any number of different ones."""
+    def _refused(self, objection: str) -> Refusal:
+        """Return a refusal. Each is logged once; any page can cause any number of different ones."""
         if objection not in self._logged and len(self._logged) < MOST_LOGGED:
             self._logged.add(objection)
             log.warning(objection)
+        return Refusal(403, f"clairvoyant: {objection}", kind="origin")
 
     def shown_name(self, head: RequestHead, client: str) -> str:
         named = None if self.clients.keys else head.get(CLIENT_HEADER)
@@ -124,6 +130,16 @@ def bearer_of(authorization: bytes) -> bytes:
     """Return the bearer token of an Authorization value, empty for other schemes."""
     scheme, _, token = authorization.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+def password_of(authorization: bytes) -> bytes:
+    """Return the password of Basic authentication (RFC 7617), empty if it has none; any user name will do."""
+    scheme, _, coded = authorization.partition(b" ")
+    with suppress(ValueError):
+        return (
+            b64decode(coded.strip(), validate=True).partition(b":")[2] if scheme.lower() == b"basic" else b""
+        )
+    return b""
 
 
 def read_secret(path: Path, what: str) -> str:

@@ -6,7 +6,7 @@ operator configured. Otherwise DNS rebinding would give a foreign page our origi
 those of `PRIVATE_SUFFIXES` are no exception: any neighbour on the network may answer for them (mDNS, LLMNR).
 Rule 2: a program may reach the models by such a name, as containers do by host.docker.internal. It resolves
 names for itself, so rebinding does not concern it. A browser is not accepted as one, nor is such a name as
-the origin of our own pages.
+the origin of our own pages. Firefox and Safari let a page disguise a GET, which generates nothing.
 Rule 3: a page must be of the listener itself. Those of this machine, of an app with its own pages (Ollama's
 default schemes) and of origins that the operator allowed may use the models, but nothing else.
 """

@@ -49,12 +49,12 @@ def filler_of(shape: Shape, model: str, request_id: str, *, streamed: bool) -> F
     if not streamed:
         return None if shape is Shape.OPAQUE else Filler(JSON, b"\n", b"\n")
     now = datetime.now(UTC)
-    empty = {"role": "assistant", "content": ""}
     chunk: AnswerEvent = {"id": f"chatcmpl-{request_id}", "object": "chat.completion.chunk"}
     chunk |= {"created": int(now.timestamp()), "model": model}
     choice = {"index": 0, "finish_reason": None}
     if shape in OLLAMA_SHAPES:
-        text = {"response": ""} if shape is Shape.OLLAMA_GENERATE else {"message": empty}
+        message = {"role": "assistant", "content": ""}
+        text = {"response": ""} if shape is Shape.OLLAMA_GENERATE else {"message": message}
         date = now.isoformat().replace("+00:00", "Z")
         line = ndjson({"model": model, "created_at": date} | text | {"done": False})
         return Filler(JSON_LINES, line, line)
@@ -67,7 +67,8 @@ def filler_of(shape: Shape, model: str, request_id: str, *, streamed: bool) -> F
     elif shape in (Shape.LLAMACPP_COMPLETION, Shape.INFILL):
         event = sse({"index": 0, "content": "", "tokens": [], "stop": False})
     elif shape is Shape.CHAT:
-        event = sse(chunk | {"choices": [choice | {"delta": empty}]})
+        # Without the role, which the server's first event has: SDKs join the texts of all deltas.
+        event = sse(chunk | {"choices": [choice | {"delta": {"content": ""}}]})
     elif shape is Shape.COMPLETION:
         of_completion = {"id": f"cmpl-{request_id}", "object": "text_completion"}
         event = sse(chunk | of_completion | {"choices": [choice | {"text": "", "logprobs": None}]})
@@ -116,7 +117,12 @@ def error_event(body: bytes, shape: Shape, refusal: Refusal, request_id: str, *,
 
 
 class Joint:
-    """Joins a server's answer to what its client has got. Nothing to do if it answers as announced."""
+    """Joins a server's answer to what its client has got. Nothing to do if it answers as announced.
+
+    `breaks_off`: the answer is an error that only a message without its end can tell.
+    """
+
+    breaks_off = False
 
     def feed(self, data: bytes) -> bytes:
         return data
@@ -271,14 +277,21 @@ class Decoded(Joint):
     def end(self) -> bytes:
         begun = self._begin() if self._first else b""
         rest = b"" if self._decoder is None else self._decoder.flush()
-        return begun + self._joint.feed(rest) + self._joint.end()
+        last = begun + self._joint.feed(rest) + self._joint.end()
+        self.breaks_off = self._joint.breaks_off
+        return last
 
 
 class ErrorInstead(Joint):
-    """Makes one event of an answer that is an error: its status can no longer be told."""
+    """Makes one event of an answer that is an error: its status can no longer be told. Without a stream the
+    message breaks off behind it: SDKs take an error with status 200 for an answer.
+    """
 
-    def __init__(self, status: int, shape: Shape, written: Callable[[bytes, Refusal], bytes]) -> None:
+    def __init__(
+        self, status: int, shape: Shape, written: Callable[[bytes, Refusal], bytes], *, streamed: bool
+    ) -> None:
         self._status = status
+        self.breaks_off = not streamed
         self._shape = shape
         self._written = written
         self._held = bytearray()
@@ -311,6 +324,7 @@ class PageOrAnswer(Joint):
         return self._joint.feed(data)
 
     def end(self) -> bytes:
+        self.breaks_off = self._joint.breaks_off
         return self._joint.end()
 
 
@@ -325,7 +339,7 @@ def joint_of(
     """Return what joins an answer to a filler, whatever its label. `written` makes an error's last event of
     its JSON body.
     """
-    joint: Joint = ErrorInstead(head.status, shape, written)
+    joint: Joint = ErrorInstead(head.status, shape, written, streamed=streamed)
     coding = (head.get(b"content-encoding") or b"identity").lower()
     if 200 <= head.status < 300 and head.status != 204 and coding in (b"identity", *CODINGS):
         answer = ResponseJoined(request_id) if streamed and shape is Shape.RESPONSES else Joint()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import anthropic
+import httpx
 import ollama
 import openai
 import pytest
@@ -111,6 +112,10 @@ async def test_a_stream_begins_with_empty_events_and_goes_on_as_the_server_sends
             assert kinds[0] == "ping"
             assert [each for each in kinds if each != "ping"] == [e.get("type") for e in events(direct.body)]
         else:
+            if path == "/v1/chat/completions":
+                assert events(got)[0]["choices"][0]["delta"] == {"content": ""}, (
+                    "SDKs add up the roles of deltas"
+                )
             assert without_ids(got).endswith(without_ids(direct.body)[1:])
         assert [each.status for each in daemon.snapshot().recent if each.outcome == "completed"] == [200]
         assert engine.counts.arrived == 3, "nothing is sent twice"
@@ -140,9 +145,9 @@ def test_what_fails_later_ends_as_an_error_of_the_protocol(path: str, stream: bo
             occupied(max_wait=0.15, clock=clock) as (daemon, engine, _),
             raw_client(daemon.base_url) as client,
         ):
-            client.send(asks(path, stream=stream))
-            assert (await client.receive(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-            last = events(await chunked_rest(client))[-1]
+            got = await client.ask(asks(path, stream=stream))
+            assert (got.status, got.whole) == (200, stream), "what is not streamed breaks off"
+            last = events(got.body)[-1]
             if path == "/v1/responses" and stream:
                 assert last["type"] == "response.failed"
                 told = last["response"]["error"]
@@ -156,6 +161,37 @@ def test_what_fails_later_ends_as_an_error_of_the_protocol(path: str, stream: bo
             assert engine.counts.arrived == 1
 
     run_virtually(scene())
+
+
+async def test_the_official_clients_raise_what_fails_behind_an_early_head() -> None:
+    """Those that repeat a request whose server failed do so, and raise in the end."""
+    async with occupied(max_wait=0.2) as (daemon, _, _):
+        base = daemon.base_url
+        of_openai = openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="none", max_retries=1)
+        of_anthropic = anthropic.AsyncAnthropic(base_url=base, api_key="none", max_retries=1)
+        of_ollama = ollama.AsyncClient(host=base)
+        asks_of: list[tuple[int, type[Exception], Any]] = [
+            (2, openai.APIConnectionError, of_openai.chat.completions.create(model="m", messages=ASK)),
+            (2, openai.APIConnectionError, of_openai.completions.create(model="m", prompt="short")),
+            (2, openai.APIConnectionError, of_openai.responses.create(model="m", input="a", store=False)),
+            (2, openai.APIConnectionError, of_openai.embeddings.create(model="m", input="short")),
+            (
+                2,
+                anthropic.APIConnectionError,
+                of_anthropic.messages.create(model="m", messages=ASK, max_tokens=9),
+            ),
+            (1, httpx.RemoteProtocolError, of_ollama.chat("m", messages=ASK)),
+            (1, httpx.RemoteProtocolError, of_ollama.generate("m", prompt="short")),
+            (1, httpx.RemoteProtocolError, of_ollama.embed("m", input="short")),
+        ]
+        for tried, raised, asked in asks_of:
+            before = daemon.snapshot().counters.submitted
+            with pytest.raises(raised):
+                await asked
+            assert daemon.snapshot().counters.submitted - before == tried, raised
+        for client in (of_openai, of_anthropic):
+            await client.close()
+        await of_ollama.close()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("stream", [True, False])

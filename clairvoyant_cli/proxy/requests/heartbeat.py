@@ -3,7 +3,8 @@
 Clients close the connection after 60 s (gemini-cli) to 600 s (SDKs in Python) in which nothing comes, and
 sooner after a head without a body. So a client gets nothing at first, while a refusal can still have a
 status. After that it gets the head of its answer and an empty event of its protocol every few seconds, and
-an error is sent as an event.
+an error is sent as an event. An answer that is not streamed breaks off behind its error: the SDKs of OpenAI,
+Anthropic and Ollama raise an exception then, and those in Python that repeat failed requests do so.
 """
 
 import asyncio
@@ -56,6 +57,8 @@ class Heartbeat:
 
     def _begin(self) -> None:
         asked = self._exchange.asked
+        if self._request.connection.head_sent:
+            return  # the answer came in the same turn of the event loop
         if asked.route.shape is Shape.RESPONSES and not has_no_side_effects(self._request, asked.parsed):
             return  # a server that stores the answer does so under its own id
         if asked.route.work is Work.EMBED and BINARY.search(b"".join(self._request.arrived)) is not None:
@@ -108,11 +111,14 @@ class Heartbeat:
         return error_event(body, asked.route.shape, refusal, self._exchange.id, streamed=asked.parsed.stream)
 
     def fail(self, refusal: Refusal) -> None:
-        """End the answer of a client that has got a head with an error."""
+        """End the answer of a client that has got a head with an error, visibly if it is no stream."""
         self.stop()
         self._request.opened = False
         self._request.connection.send_body(self._error(b"", refusal))
-        self._request.connection.send_end([])
+        if self._exchange.asked.parsed.stream:
+            self._request.connection.send_end([])
+        else:
+            self._request.connection.cut()
 
 
 def _announced_s(request: Request) -> float:

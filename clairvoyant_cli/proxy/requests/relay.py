@@ -216,7 +216,10 @@ class Relay(ResponseSink):
         self._send_head()
         if self._joint is not None:
             self._client.send_body(self._joint.end())
-        self._client.send_end(trailers)
+        if self._joint is not None and self._joint.breaks_off:
+            self._client.cut()
+        else:
+            self._client.send_end(trailers)
         self._ended()
 
     def _ended(self) -> None:
@@ -338,15 +341,9 @@ class SplicedRelay(Relay):
         if self._answer_head is not None:
             stream = self._answer_head
             kept = [header for header in stream.headers if header[0].lower() not in OF_THE_STREAM]
-            head = ResponseHead(200, stream.reason, [(b"Content-Type", self.content_type), *kept])
-            if self.request.opened:
-                self._unsent_head = head
-                self._send(last)
-                self._client.send_end([])
-            else:
-                self._client.respond(head, last, *self.extra)
-            self._ended()
-            return
+            length = (b"Content-Length", b"%d" % len(last))
+            headers = [(b"Content-Type", self.content_type), *kept, length]
+            self._unsent_head = ResponseHead(200, stream.reason, headers, len(last))
         if last:
             self._send(last)
         super().end(trailers)

@@ -11,6 +11,7 @@ SLOWEST_TOKENS_PER_S = 0.01  # a model of 100 GB, read from a disk at 1 GB/s for
 # One answer counts as at most this many times faster or slower than those before: the server's own report
 # may be wrong, and the order of the queue depends on it.
 MAX_AT_ONCE = 4.0
+MIN_TOKENS = 8  # of an answer that tells a speed
 
 
 @dataclass(slots=True)
@@ -23,6 +24,7 @@ class Speeds:
     prefill_tokens_per_s: float | None = None
     measured: tuple[float | None, float | None] = (None, None)
     frozen: bool = False
+    tokens_an_event: float = 1.0  # of its streams: more with speculative decoding, or a stream interval
 
     def learn(
         self, tokens: float | None, decode_s: float | None, prefilled: float | None, prefill_s: float | None
@@ -32,11 +34,16 @@ class Speeds:
             return
         decode_measured, prefill_measured = self.measured
         decode = decode_rate(tokens, decode_s)
-        if decode is not None and tokens and tokens >= 8:
+        if decode is not None and tokens and tokens >= MIN_TOKENS:
             self.decode_tokens_per_s = _mean(self.decode_tokens_per_s, decode, decode_measured)
         prefill = _rate(prefilled, prefill_s, FASTEST_PREFILL_TOKENS_PER_S)
         if prefill is not None and prefilled and prefilled >= 32:
             self.prefill_tokens_per_s = _mean(self.prefill_tokens_per_s, prefill, prefill_measured)
+
+    def learn_events(self, tokens: int, events: int) -> None:
+        """Learn from one streamed answer how many tokens an event brings."""
+        if events >= MIN_TOKENS and not self.frozen:
+            self.tokens_an_event = max(1.0, _mean(self.tokens_an_event, tokens / events, None))
 
     def seconds(self, prompt_tokens: float, tokens: float) -> float:
         """Return the service time of a prompt and an answer of that many tokens, in seconds."""

@@ -174,12 +174,14 @@ class Totals:
 
 
 class UsageReader:
-    """Counts an answer's tokens as it passes, one for each event that brings text, and reads its totals when
-    it is over. `thought` counts the tokens of its thinking; `on_answer` is called once, when the answer after
-    it begins. `shown` collects the text of a stream.
+    """Counts an answer's `events` that bring text as it passes, which tell its `tokens` by `tokens_an_event`,
+    and reads its totals when it is over. `thought` counts the events of its thinking; `on_answer` is called
+    once, when the answer after it begins. `shown` collects the text of a stream.
     """
 
-    def __init__(self, head: ResponseHead, shown: AnswerText | None = None) -> None:
+    def __init__(
+        self, head: ResponseHead, shown: AnswerText | None = None, tokens_an_event: float = 1.0
+    ) -> None:
         content_type = (head.get(b"content-type") or b"").lower()
         self.readable = head.get(b"content-encoding") in (None, b"identity")
         self._sse = b"event-stream" in content_type
@@ -188,8 +190,13 @@ class UsageReader:
         self._tail = bytearray()
         self._line = b""
         self.events = self.thought = 0
+        self.tokens_an_event = tokens_an_event
         self.on_answer: Callable[[], None] | None = None
         self._shown = shown if self.is_answer else None
+
+    @property
+    def tokens(self) -> int:
+        return round(self.events * self.tokens_an_event)
 
     @property
     def streaming(self) -> bool:
@@ -237,7 +244,7 @@ class UsageReader:
         events = [event for each in texts if (event := fitting(EVENT, each)) is not None]
         done = not self.streaming or (self._sse and b"[DONE]" in self._tail[-64:])
         closed = done or (bool(events) and _closes(events[-1]))
-        counted = self.events if self.streaming else 0
+        counted = self.tokens if self.streaming else 0
         return _merge(events, closed, counted, calls_tool=CALLS_TOOL.search(self._tail) is not None)
 
     def _last_lines(self) -> Iterator[bytes]:

@@ -3,6 +3,8 @@
 import pytest
 
 from clairvoyant_cli.backends.speeds import MAX_AT_ONCE, Speeds
+from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.protocols.usage import UsageReader
 
 
 def learned(*answers: tuple[float, float], measured: float | None = None) -> Speeds:
@@ -41,3 +43,16 @@ def test_a_server_that_has_become_faster_is_found_out() -> None:
 def test_a_profile_bounds_what_is_learned() -> None:
     speeds = learned(*[(1000, 1.0)] * 40, measured=25.0)
     assert (speeds.decode_tokens_per_s, speeds.prefill_tokens_per_s) == (100.0, 100.0)
+
+
+def test_tokens_are_counted_by_events_as_learned() -> None:
+    """With speculative decoding an event brings several tokens."""
+    speeds = Speeds()
+    for _ in range(10):
+        speeds.learn_events(160, 40)
+    speeds.learn_events(4, 1)
+    watch = UsageReader(
+        ResponseHead(200, b"", [(b"content-type", b"text/event-stream")]), None, speeds.tokens_an_event
+    )
+    watch.feed(b'data: {"choices":[{"delta":{"content":"four of them"}}]}\n\n' * 25)
+    assert 80 < watch.tokens <= 100

@@ -181,15 +181,15 @@ BUSY = b'{"detail":{"error":"text_generation_busy","message":"SimpleEngine seria
 class Loading:
     """Answers like llama.cpp while it loads: 503 to everything, until `ready`."""
 
-    def __init__(self, says: bytes = LOADING) -> None:
-        self.ready, self.says = False, says
+    def __init__(self, says: bytes = LOADING, head: str = "503 Service Unavailable") -> None:
+        self.ready, self.says, self.head = False, says, head
         self.asked = 0
 
     async def script(self, it: Conversation) -> None:
         while True:
             await it.request()
             self.asked += 1
-            it.send(answer(DONE) if self.ready else answer(self.says, status="503 Service Unavailable"))
+            it.send(answer(DONE) if self.ready else answer(self.says, status=self.head))
 
 
 @pytest.fixture
@@ -201,9 +201,16 @@ def trials_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("trials_at_once")
-@pytest.mark.parametrize("says", [LOADING, BUSY])
-async def test_not_yet_is_heard_by_us_alone_and_the_request_is_sent_again(says: bytes) -> None:
-    loading = Loading(says)
+@pytest.mark.parametrize(
+    ("says", "head"),
+    [
+        (LOADING, "503 Service Unavailable"),
+        (BUSY, "503 Service Unavailable"),
+        (b"data: %b\n\ndata: [DONE]\n\n" % BUSY, "200 OK\r\nContent-Type: text/event-stream"),
+    ],
+)
+async def test_not_yet_is_heard_by_us_alone_and_the_request_is_sent_again(says: bytes, head: str) -> None:
+    loading = Loading(says, head)
     async with (
         scripted(loading.script) as upstream,
         serving(upstream.base_url, slots=1) as daemon,

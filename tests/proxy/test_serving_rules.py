@@ -84,6 +84,17 @@ async def test_an_answer_that_broke_off_unnoticed_is_asked_for_twice_more() -> N
     assert exchange.repeats == MAX_REPEATS
 
 
+async def test_an_answer_that_broke_off_is_asked_for_elsewhere_first() -> None:
+    parts = daemon_parts("mac", "rtx", "pi", "off", slots=4)
+    parts.becomes("off", "down")
+    exchange, lost = parts.queued("x"), BrokenOff("the connection ended", repeatable=True)
+    asked = [parts.on(exchange)]
+    while isinstance(parts.after(exchange, lost), WaitAgain):
+        parts.becomes("off", "down", "still")  # the queue is matched with the servers again
+        asked.append(parts.on(exchange))
+    assert sorted(asked) == ["mac", "pi", "rtx"]
+
+
 async def test_a_request_with_which_two_servers_went_down_is_not_sent_again() -> None:
     parts = daemon_parts("mac", "rtx", "pi")
     exchange, lost = parts.queued("x"), BrokenOff("the connection ended", repeatable=True)

@@ -108,7 +108,7 @@ class Attempt:
     @property
     def tokens(self) -> int:
         """Tokens so far, by counting the stream's events."""
-        return self.usage.events if self.usage is not None else self.cut_tokens
+        return self.usage.tokens if self.usage is not None else self.cut_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ _CODING = re.compile(
 NOT_READY_BYTES = 4096  # the longest answer that may only mean "not ready": llama.cpp's has 80 bytes
 NOT_READY = {b"Loading model": LOADING, b"text_generation_busy": "still at an earlier request"}
 """What llama.cpp says while it loads a model, and vllm-mlx while an abandoned answer goes on."""
+STREAM_ERROR = b'"error"'  # in an event of vllm-mlx's stream, which has status 200
 RESPONSE_ID = re.compile(rb'"(?:response_)?id"\s*:\s*"(resp[A-Za-z0-9_-]{1,200})"')
 LONGEST_ID = 256  # bytes of a field with one
 LOCATIONS = (b"location", b"content-location")
@@ -175,15 +176,20 @@ class Relay(ResponseSink):
         """Pass on the head, with the proxy's headers after the backend's."""
         self.pages.learn(self.request.head, head)
         head = kept_here(head, self.server)
-        if self.may_wait and head.status == 503 and (head.length or 0) <= NOT_READY_BYTES:
+        may_be_error = head.status == 503 or b"event-stream" in (head.get(b"content-type") or b"")
+        if self.may_wait and may_be_error and (head.length or 0) <= NOT_READY_BYTES:
             self._held = (head, bytearray())
         else:
             self._begin(head)
 
     def data(self, data: bytes) -> None:
         if self._held is not None:
-            self._held[1].extend(data)
-            if len(self._held[1]) > NOT_READY_BYTES:
+            head, held = self._held
+            held.extend(data)
+            is_stream = head.status != 503 and not (
+                STREAM_ERROR in held and any(map(held.__contains__, NOT_READY))
+            )
+            if is_stream or len(held) > NOT_READY_BYTES:
                 self._pass_on_held()
             return
         if self.broken:

@@ -307,7 +307,7 @@ class Serving:
         parsed, usage, scheduler = exchange.asked.parsed, attempt.usage, self.dispatcher.scheduler
         if parsed.view is None or usage is None or parsed.choices > 1 or exchange.id not in scheduler.running:
             return
-        thought = exchange.tokens - usage.events + usage.thought
+        thought = exchange.tokens - usage.tokens + round(usage.thought * usage.tokens_an_event)
         try:
             after = self.predictor.after_thinking(parsed.view, thought)
         except Exception:  # the answer passes on its way to the client
@@ -331,7 +331,7 @@ class Serving:
 
         def on_head(head: ResponseHead) -> tuple[UsageReader, tuple[Header, ...]]:
             server.began(head.status)
-            attempt.usage = UsageReader(head, exchange.answer)
+            attempt.usage = UsageReader(head, exchange.answer, server.traits.speeds.tokens_an_event)
             # Not with the reader itself: it would keep the answer's tail until a garbage collection.
             attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
             return attempt.usage, self.engines.dropped(exchange, attempt, head, self.stats.journal.clock())

@@ -2,7 +2,8 @@
 
 Rule 1: a request that no server took up returns to its place in the queue.
 Rule 2: so does one whose answer broke off, if the client does not notice: nothing was passed on, or another
-part can follow (RFC 9110, 9.2.2), `MAX_REPEATS` times, but never after two servers went down with it.
+part can follow (RFC 9110, 9.2.2). It is tried once on each other server that is up, and `MAX_REPEATS` times
+in any case, but never after two servers went down with it.
 Rule 3: every request ends with exactly one `Finish` or `Abandon`.
 """
 
@@ -156,11 +157,17 @@ class ServingRules:
 
     def _broken_off(self, exchange: Exchange, event: BrokenOff) -> WaitAgain | Finish:
         gone = sum(attempt.server_gone for attempt in exchange.attempts)
-        again = event.repeatable and exchange.repeats < MAX_REPEATS and gone <= MAX_SERVERS_GONE
+        here, able = self.pool.server_of(exchange), self.pool.able_for(exchange)
+        others = (
+            []
+            if exchange.has_begun
+            else [each for each in self.pool.untried(exchange, able) if each is not here]
+        )
+        again = event.repeatable and (others or exchange.repeats < MAX_REPEATS) and gone <= MAX_SERVERS_GONE
         lost = gone and not self.pool.waits_for(exchange)
         if again and not lost and not self.operation.stopping and not self.pool.has_given_up(exchange):
-            return WaitAgain(AttemptEnd.BROKEN, self.pool.ids(self.pool.able_for(exchange)))
-        refusal = self.refusals.broken_off(self.pool.server_of(exchange), event.why)
+            return WaitAgain(AttemptEnd.BROKEN, self.pool.ids(others or able))
+        refusal = self.refusals.broken_off(here, event.why)
         return Finish(Outcome.UPSTREAM_ERROR, event.status or BAD_GATEWAY, refusal)
 
     def _not_taken(self, exchange: Exchange, event: NotTaken) -> WaitAgain | Finish:

@@ -16,7 +16,7 @@ from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Family, is_known
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.exchange import AttemptEnd, Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Coverage
 from clairvoyant_cli.proxy.servers.server import Server, asked_context, is_under
 from clairvoyant_cli.scheduler.job import Estimates
@@ -117,13 +117,14 @@ class ServerPool:
         return listing or [server for server in speak if server.may_have(model)] or speak
 
     def able_for(self, exchange: Exchange) -> list[Server]:
-        """Return the servers that can serve an exchange. If its answer has begun: the server that began it
-        or, while that is away, those that are proven to continue it.
+        """Return the servers that can serve an exchange: those on which its answer has not broken off, while
+        one of them is up. If its answer has begun: the server that began it or, while that is away, those
+        that are proven to continue it.
         """
         parsed = exchange.asked.parsed
         found = self.able(exchange.asked.route.speakers, parsed.model, parsed.follows)
         if not exchange.has_begun:
-            return found
+            return self.untried(exchange, found) or found
         origin = self.get((exchange.attempt or exchange.parts[-1]).server_id)
         if origin is None:
             return []
@@ -131,6 +132,13 @@ class ServerPool:
             return [origin]
         there = [server for server in found if not server.away]
         return [each for each in there if each.continues_as(origin, exchange.job.model)] or [origin]
+
+    def untried(self, exchange: Exchange, among: Iterable[Server]) -> list[Server]:
+        """Return the servers that are up, and on which an exchange has not broken off."""
+        tried = {each.server_id for each in exchange.attempts if each.end is AttemptEnd.BROKEN}
+        return [
+            each for each in among if each.id not in tried and each.status.state not in ("down", "loading")
+        ]
 
     def ids(self, servers: list[Server]) -> frozenset[str]:
         """Return the ids of servers as the scheduler takes them: empty if they are all."""
@@ -268,6 +276,10 @@ class ServiceTimes:
         counts = totals.cached_tokens is not None or not cached
         prefilled = totals.prefilled_tokens if counts else None
         server.traits.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
+        usage = None if exchange.attempt is None else exchange.attempt.usage
+        # A tool's call may come in one event, however long it is.
+        if usage is not None and totals.tokens and not (totals.calls_tool or exchange.parts):
+            server.traits.speeds.learn_events(totals.tokens, usage.events)
 
     def settle(self, exchange: Exchange, end: RequestEnd) -> None:
         """Have the scheduler's account of the KV cache follow what the server reports of an answer."""

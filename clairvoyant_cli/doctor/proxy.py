@@ -64,6 +64,9 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
         if backend.state not in ("up", "unknown"):
             text = f"{backend.name} at {backend.url} is {backend.state} {backend.detail}".rstrip()
             yield broken("daemon", text, f"{CURL} -i {backend.url}")
+        if backend.standing == "silent":
+            text = f"{backend.name} has not answered a request in far longer than expected: it may hang"
+            yield warning("daemon", text, "restart the server; clairvoyant status shows its requests")
         stop_s = backend.prompt_stop_s or 0.0
         tokens = stop_s * (backend.prefill_tokens_per_s or 0.0)
         if backend.kind == "llamacpp" and stop_s > SLOW_STOP_S and tokens > SLOW_STOP_TOKENS:

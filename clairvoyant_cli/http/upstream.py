@@ -237,6 +237,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.close()
 
     @property
+    def paused(self) -> bool:
+        """Whether it is not read, as its client does not take what comes."""
+        return not self._reading
+
+    @property
     def open(self) -> bool:
         """Whether another request can be sent on it."""
         return self._transport is not None and not self._transport.is_closing()

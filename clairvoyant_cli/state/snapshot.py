@@ -92,7 +92,9 @@ class RunningRequest:
 
     id: str
     backend: str
-    state: str  # connecting, prefill, decoding, or releasing (it was left or cut, the slot is not free yet)
+    # connecting, prefill, decoding, silent (its server has sent nothing for far longer than expected), or
+    # releasing (it was left or cut, the slot is not free yet)
+    state: str
     endpoint: str
     model: str
     client: str
@@ -245,8 +247,8 @@ class EngineState:
 @dataclass(frozen=True, slots=True)
 class BackendState:
     """A server. `standing` says why it gets less than its slots would take, "" if it does not: draining,
-    leaving (removed once it is idle), resting (it failed several times in a row), warming (it has just come
-    back).
+    leaving (removed once it is idle), resting (it failed several times in a row), silent (a request there is
+    overdue, or was when it ended), warming (it has just come back).
     """
 
     name: str

@@ -39,6 +39,7 @@ _STATE: dict[str, Sign] = {
     "connecting": ("◌", "soft"),
     "prefill": ("◔", "soft"),
     "decoding": ("▶", "accent"),
+    "silent": ("!", "alert"),
     "releasing": ("×", "warn"),
 }
 _BY: dict[str, Sign] = {"tau": ("τ", "alert"), "promoted": ("▲", "accent")}
@@ -272,8 +273,8 @@ def _state_mark(row: RunningRequest, view: ViewState, width: int) -> Line:
 
 
 def _progress(row: RunningRequest, view: ViewState, width: int) -> Line:
-    if row.state in ("connecting", "prefill", "releasing"):
-        return Line(row.state, "faint")
+    if row.state in ("connecting", "prefill", "silent", "releasing"):
+        return Line(row.state, "alert" if row.state == "silent" else "faint")
     return bar(progress(row), width, class_tone(row.predicted.length_class))
 
 

@@ -400,6 +400,8 @@ class SnapshotBuilder:
         if exchange.phase is Phase.PREFILL and not exchange.asked.parsed.stream:
             tokens_shown, estimated = self._unseen_tokens(exchange, attempt, now), True
             state = Phase.DECODING.value if tokens_shown else state
+        if attempt.overdue_s is not None and not releasing:
+            state = "silent"
         return RunningRequest(
             **self.stats.common(exchange),
             backend=self.pool.name_of(attempt.server_id),

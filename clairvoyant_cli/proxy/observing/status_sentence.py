@@ -23,8 +23,8 @@ OFTEN, OFTEN_S = 3, 60.0
 
 def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
     """Return the first that holds: stopped or paused, no server, an urgent request late, overload, service
-    level missed, a server or the predictor impaired, each request fails, as many arrive as are served,
-    some are past tau or were just promoted, sessions that take turns, busy, all well.
+    level missed, a server silent or away, the predictor impaired, each request fails, as many arrive as are
+    served, some are past tau or were just promoted, sessions that take turns, busy, all well.
     """
     return next(
         chain(
@@ -94,6 +94,17 @@ def _overdue(state: Snapshot) -> Iterator[StatusLine]:
 
 
 def _impaired(state: Snapshot) -> Iterator[StatusLine]:
+    silent = max(
+        (row for row in state.running if row.state == "silent"), key=lambda r: r.elapsed_s, default=None
+    )
+    hung = next((server for server in state.backends if server.standing == "silent"), None)
+    if silent is not None:
+        text = (
+            f"{silent.backend} may hang: no answer after {span(silent.elapsed_s)}, far longer than expected"
+        )
+        yield StatusLine("warn", text)
+    elif hung is not None:
+        yield StatusLine("warn", f"{hung.name} may hang: its last request got no answer")
     away = [server for server in state.backends if not server.is_there]
     if away:
         others = f" (and {len(away) - 1} more)" if len(away) > 1 else ""

@@ -1,11 +1,12 @@
 """The record of a scheduled request: what was asked, the attempts to answer it, and how it ended."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
 
-from clairvoyant_cli.http.upstream import UpstreamConnection
+from clairvoyant_cli.http.upstream import UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.splice import Splice
@@ -100,6 +101,9 @@ class Attempt:
     server_gone: bool = False  # its server went down with it
     read_s: float | None = None  # how long its prompt was read until it was cut
     follows_cut_s: float | None = None  # when such a cut freed its slot
+    heard_s: float | None = None  # when it was sent or the last of its answer came; None until all was sent
+    overdue_s: float | None = None  # since when it is overdue
+    give_up: Callable[[UpstreamError], None] | None = None  # to try another server; None if that is not safe
 
     @property
     def server_id(self) -> str:
@@ -259,7 +263,7 @@ class Exchange:
         attempt = self.attempt
         if attempt is not None:
             attempt.end, attempt.ended_s = why, now
-            attempt.connection = attempt.usage = None
+            attempt.connection = attempt.usage = attempt.give_up = None
             if self.splice is not None and self.has_begun:  # what came after the place of the cut is dropped
                 attempt.cut_tokens = self.splice.tokens - sum(each.cut_tokens for each in self.attempts)
             else:
@@ -276,7 +280,7 @@ class Exchange:
         self.asked.prompt = self.asked.body = None
         self.task = self.splice = self.answer = None
         if self.attempt is not None:
-            self.attempt.usage = self.attempt.connection = None
+            self.attempt.usage = self.attempt.connection = self.attempt.give_up = None
 
     # -- derived values ----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from clairvoyant_cli.protocols.request_parsing import has_no_side_effects
 from clairvoyant_cli.protocols.routes import Shape, Work
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.servers.silence import HEARTBEATS_END_S
 
 EVERY_S = 10.0
 SUSPENDED_EVERY_S = 4.0
@@ -90,7 +91,11 @@ class Heartbeat:
         self._timer = asyncio.get_running_loop().call_later(self._every_s, self._send, event)
 
     def _send(self, event: bytes) -> None:
-        self._request.connection.send_body(event)
+        attempt = self._exchange.attempt
+        overdue_s = None if attempt is None else attempt.overdue_s
+        now = self._refusals.stats.journal.clock()
+        if overdue_s is None or now - overdue_s < HEARTBEATS_END_S:
+            self._request.connection.send_body(event)
         self._repeat(event)
 
     def stop(self) -> None:

@@ -146,6 +146,7 @@ class Relay(ResponseSink):
     extra: tuple[Header, ...]
     on_head: Callable[[ResponseHead], tuple[UsageReader, tuple[Header, ...]]] | None = None  # more of `extra`
     on_first_byte: Callable[[], None] | None = None
+    on_piece: Callable[[], None] | None = None  # each that is no comment
     may_wait: bool = False
     holds_head: bool = False
     heartbeat: Heartbeat | None = None
@@ -197,7 +198,7 @@ class Relay(ResponseSink):
         if self.on_id is not None:
             self._find_id(data)
         self._send(data)
-        self._note_first_byte(data)
+        self._note_piece(data)
         if self._usage is not None:
             self._usage.feed(data)
 
@@ -245,16 +246,27 @@ class Relay(ResponseSink):
         self._client.fed_by(None)
         self.finished.set_exception(CutError())
 
+    def give_up(self, error: UpstreamError) -> None:
+        """Have `finished` fail as if the server had broken off, unless its head was passed on."""
+        if not (self.request.answered or self.finished.done()):
+            self.upstream.abort()
+            self._client.fed_by(None)
+            self.failed(error)
+
     def failed(self, error: UpstreamError) -> None:
         self.broken = True
         if not self.finished.done():
             self.finished.set_exception(error)
 
-    def _note_first_byte(self, data: bytes) -> None:
-        """Tell that the answer begins, which a comment does not do."""
-        if self.on_first_byte is not None and not is_comment(data):
+    def _note_piece(self, data: bytes) -> None:
+        """Tell that the answer begins or goes on, which a comment does not do."""
+        if is_comment(data):
+            return
+        if self.on_first_byte is not None:
             self.on_first_byte()
             self.on_first_byte = None
+        if self.on_piece is not None:
+            self.on_piece()
 
     def _begin(self, head: ResponseHead) -> None:
         self._read_head(head)
@@ -331,7 +343,7 @@ class SplicedRelay(Relay):
             return
         if out:
             self._send(out)
-        self._note_first_byte(data)
+        self._note_piece(data)
         if self.splice.is_cut and not self.finished.done():
             self._cut()
 

@@ -164,6 +164,10 @@ class Serving:
                 forward_continuation(
                     request, upstream, relay, server, msgspec.json.encode(onward.body), onward.path, drop=drop
                 )
+            if request.complete:
+                attempt.heard_s = self.stats.journal.clock()
+                if request.is_kept and has_no_side_effects(request, exchange.asked.parsed):
+                    attempt.give_up = relay.give_up
             again = not exchange.has_begun and self._is_resendable(exchange, request, server)
             self.preemption.sent(exchange, relay.cut if again else None)
             exchange.phase = Phase.PREFILL
@@ -343,6 +347,9 @@ class Serving:
                 self.preemption.goes_on(exchange, attempt)
             exchange.phase = Phase.DECODING
 
+        def on_piece() -> None:
+            server.traits.silences.heard(attempt, self.stats.journal.clock())
+
         kind: Callable[..., Relay] = Relay
         if exchange.splice is not None:
             content_type = server.adapter.json_type(exchange.splice.asked.shape) or b""
@@ -355,6 +362,7 @@ class Serving:
             self.refusals.about(exchange),
             on_head=on_head,
             on_first_byte=on_first_byte,
+            on_piece=on_piece,
             may_wait=may_wait,
             holds_head=request.complete,
             heartbeat=heartbeat,

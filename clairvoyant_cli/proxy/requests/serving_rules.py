@@ -157,17 +157,12 @@ class ServingRules:
 
     def _broken_off(self, exchange: Exchange, event: BrokenOff) -> WaitAgain | Finish:
         gone = sum(attempt.server_gone for attempt in exchange.attempts)
-        here, able = self.pool.server_of(exchange), self.pool.able_for(exchange)
-        others = (
-            []
-            if exchange.has_begun
-            else [each for each in self.pool.untried(exchange, able) if each is not here]
-        )
+        others = self.pool.elsewhere(exchange)
         again = event.repeatable and (others or exchange.repeats < MAX_REPEATS) and gone <= MAX_SERVERS_GONE
         lost = gone and not self.pool.waits_for(exchange)
         if again and not lost and not self.operation.stopping and not self.pool.has_given_up(exchange):
-            return WaitAgain(AttemptEnd.BROKEN, self.pool.ids(others or able))
-        refusal = self.refusals.broken_off(here, event.why)
+            return WaitAgain(AttemptEnd.BROKEN, self.pool.ids(others or self.pool.able_for(exchange)))
+        refusal = self.refusals.broken_off(self.pool.server_of(exchange), event.why)
         return Finish(Outcome.UPSTREAM_ERROR, event.status or BAD_GATEWAY, refusal)
 
     def _not_taken(self, exchange: Exchange, event: NotTaken) -> WaitAgain | Finish:

@@ -18,13 +18,15 @@ from clairvoyant_cli.backends.discovery import recognise
 from clairvoyant_cli.backends.prober import TIMED_OUT, Ask, asking_once, engine_load
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.http.upstream import UpstreamError
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
-from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Outcome, Phase, RequestEnd
 from clairvoyant_cli.proxy.servers.find_servers import find_server
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import LoadedModels, Server
+from clairvoyant_cli.proxy.servers.silence import overdue
 from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.job import Job
 
@@ -105,6 +107,7 @@ class ServerLifecycle:
         """Update a server's status, and return when the next look is due."""
         await self._look_at(server)
         server.announce()
+        self._look_for_overdue(server)
         if server.status.state == "loading":
             self.try_one(server)
         now = self.journal.clock()
@@ -112,8 +115,39 @@ class ServerLifecycle:
         if server.status.state == "up":
             server.up_s = now
             works = server.stamps is not None and self.dispatcher.attempts_on(server.id)
-            pause_s = ENGINE_EVERY_S if works else UP_EVERY_S
+            pause_s = ENGINE_EVERY_S if works or server.health.hung else UP_EVERY_S
         await server.look_is_due(pause_s)
+
+    def _look_for_overdue(self, server: Server) -> None:
+        """Note which requests of a server are overdue, and have those tried elsewhere that can be."""
+        now, known, swaps = (
+            self.journal.clock(),
+            server.traits.silences,
+            self.dispatcher.scheduler.residency.swaps,
+        )
+        on = [each for each in self._on(server) if each.phase is not Phase.RELEASING]
+        running = [(each, each.attempt) for each in on if each.attempt is not None]
+        loads = None if server.loaded is None else any(swaps(server.id, each.id, "") for each in on)
+        queues = server.stamps is not None
+        late = overdue(running, known, server.traits.speeds, now, loads=loads, queues=queues)
+        for exchange, attempt in running:
+            if exchange.id not in late:
+                attempt.overdue_s = None
+                continue
+            if attempt.overdue_s is None:
+                attempt.overdue_s = now
+                silent_s = now - (attempt.heard_s or now)
+                news = f"{server.name} has sent nothing for {silent_s:.0f} s, far longer than expected"
+                self.journal.event(logging.WARNING, f"{news}: {exchange.id} is overdue")
+                if known.heard_s <= (attempt.heard_s or 0.0):  # it answers nobody
+                    server.health.hangs(now)
+                    self.share_out()
+            if attempt.give_up is not None and self.pool.elsewhere(exchange):
+                attempt.give_up(UpstreamError("no answer came in time"))
+        if server.health.hung and known.heard_s > server.health.hung_s:
+            self.journal.event(logging.INFO, f"{server.name} answers again")
+            server.health.forget()
+            self.share_out()
 
     async def _look_at(self, server: Server) -> None:
         status = server.status
@@ -205,6 +239,7 @@ class ServerLifecycle:
             last_resort = bool(server.health.withdrawn)
             if others_can:
                 last_resort = last_resort or server.health.rests
+            if others_can or server.health.hung:
                 slots = min(slots, server.health.slots)
             self.dispatcher.scheduler.set_slots(
                 server.id, slots, last_resort=last_resort, weight=server.config.weight, at_once=server.at_once

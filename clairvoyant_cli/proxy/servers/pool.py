@@ -124,7 +124,7 @@ class ServerPool:
         parsed = exchange.asked.parsed
         found = self.able(exchange.asked.route.speakers, parsed.model, parsed.follows)
         if not exchange.has_begun:
-            return self.untried(exchange, found) or found
+            return (self.untried(exchange, found) if exchange.repeats else []) or found
         origin = self.get((exchange.attempt or exchange.parts[-1]).server_id)
         if origin is None:
             return []
@@ -134,11 +134,20 @@ class ServerPool:
         return [each for each in there if each.continues_as(origin, exchange.job.model)] or [origin]
 
     def untried(self, exchange: Exchange, among: Iterable[Server]) -> list[Server]:
-        """Return the servers that are up, and on which an exchange has not broken off."""
+        """Return the servers that are up and not silent, and on which an exchange has not broken off."""
         tried = {each.server_id for each in exchange.attempts if each.end is AttemptEnd.BROKEN}
-        return [
-            each for each in among if each.id not in tried and each.status.state not in ("down", "loading")
+        fit = [
+            each for each in among if each.status.state not in ("down", "loading") and not each.health.hung
         ]
+        return [each for each in fit if each.id not in tried]
+
+    def elsewhere(self, exchange: Exchange) -> list[Server]:
+        """Return the servers that can serve an exchange in place of the one that it is on; none that it was
+        on before.
+        """
+        here = self.server_of(exchange)
+        others = [] if exchange.has_begun else self.untried(exchange, self.able_for(exchange))
+        return [each for each in others if each is not here]
 
     def ids(self, servers: list[Server]) -> frozenset[str]:
         """Return the ids of servers as the scheduler takes them: empty if they are all."""
@@ -267,6 +276,7 @@ class ServiceTimes:
             return
         server, job = self.pool.server_of(exchange), exchange.job
         totals, cached = _believed(exchange, server), job.expected.tokens
+        server.traits.silences.answered()
         if exchange.attempt is not None and job.cost_s and end.outcome is Outcome.COMPLETED:
             here = server.service_s(max(job.prompt_tokens - cached, 0.0), job.tokens) / job.cost_s
             regime = exchange.asked.prediction.length_class.value

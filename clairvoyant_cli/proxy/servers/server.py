@@ -24,6 +24,7 @@ from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_part
 from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase
+from clairvoyant_cli.proxy.servers.silence import Silences
 from clairvoyant_cli.scheduler.queue import Scheduler
 from profiles.records import Continuation, Profile
 
@@ -32,11 +33,13 @@ from profiles.records import Continuation, Profile
 # A server that fails at once is free at once and would attract every request.
 # Rule 1: one that comes back starts with one slot and doubles them each time an answer begins.
 # Rule 2: one that failed `TROUBLE_AFTER` times in a row rests, longer each time, and is then tried with one.
-# Both hold only while other servers can do its work (`ServerLifecycle`).
+# Rule 3: so does one at which a request is overdue, at once. Until an answer comes it gets one at a time.
+# But for that, all hold only while other servers can do its work (`ServerLifecycle`).
 
 TROUBLE_AFTER = 3  # failures in a row; one may be the request's own fault, two those of a client that retries
 FIRST_REST_S = 1.0
 MAX_REST_S = 60.0
+MAX_HUNG_REST_S = 900.0  # each trial costs a request the time until it is overdue
 
 
 @dataclass(slots=True)
@@ -44,6 +47,8 @@ class Health:
     """How far one server is trusted."""
 
     changed: Callable[[], None] = lambda: None  # called when it is trusted again
+    hung: int = 0  # how often in a row a request was overdue; it gets one at a time until an answer comes
+    hung_s: float = 0.0  # when that was last noticed
     give_up: Callable[[], None] = lambda: None  # called once when an outage exceeds `grace_s`
     # A server that restarts is back in seconds: requests that wait for it keep their places until then, as in
     # HAProxy's queues.
@@ -73,6 +78,8 @@ class Health:
         if away and self.given_up_in_s is None:
             self._outage = asyncio.get_running_loop().call_later(self.grace_s, self._expire)
         elif not away and self.given_up_in_s is not None:
+            if self.hung:
+                self.forget()
             if self._outage is not None:
                 self._outage.cancel()
             self._outage, self.given_up, self.slots = None, False, 1
@@ -93,16 +100,26 @@ class Health:
         self.failures += 1
         if self.failures < TROUBLE_AFTER:
             return False
-        self.slots = 1
-        rest_s = min(FIRST_REST_S * 2.0 ** (self.failures - TROUBLE_AFTER), MAX_REST_S)
-        self._rest = asyncio.get_running_loop().call_later(rest_s, self._rested)
+        self._rest_for(min(FIRST_REST_S * 2.0 ** (self.failures - TROUBLE_AFTER), MAX_REST_S))
         return True
+
+    def hangs(self, now: float) -> None:
+        """A request is overdue, which does not count twice while the server rests for it."""
+        if not (self.hung and self.rests):
+            self.hung, self.hung_s = self.hung + 1, now
+            self._rest_for(min(MAX_REST_S * 2.0 ** (self.hung - 1), MAX_HUNG_REST_S))
+
+    def _rest_for(self, rest_s: float) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+        self.slots = 1
+        self._rest = asyncio.get_running_loop().call_later(rest_s, self._rested)
 
     def forget(self) -> None:
         """Trust it as if it had never failed."""
         if self._rest is not None:
             self._rest.cancel()
-        self._rest, self.failures, self.slots = None, 0, MAX_SLOTS
+        self._rest, self.failures, self.hung, self.slots = None, 0, 0, MAX_SLOTS
 
     def _rested(self) -> None:
         self._rest = None
@@ -295,6 +312,7 @@ class ServerTraits:
     """What is known of one server besides what it says of itself."""
 
     speeds: Speeds = field(default_factory=Speeds)
+    silences: Silences = field(default_factory=Silences)
     profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
     settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model, as it last reported them
     prompts: PromptCuts = field(default_factory=PromptCuts)  # what cuts of prompts cost
@@ -418,7 +436,7 @@ class Server:
     @property
     def standing(self) -> str:
         """Why it gets fewer requests than it has slots, in one word; "" if it does not."""
-        rests = "resting" if self.health.rests else ""
+        rests = "silent" if self.health.hung else "resting" if self.health.rests else ""
         return self.health.withdrawn or rests or ("warming" if self.health.slots < self.room else "")
 
     @property

@@ -1,0 +1,98 @@
+"""Tells which running requests are overdue: their server has sent nothing for far longer than it ever needed.
+
+A false alarm may cost somebody an answer, so all bounds are generous. What may take long without a sign:
+reading prompts, also those of requests beside it; an answer that is not streamed, or held back because of its
+tools; loading a model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from clairvoyant_cli.backends.speeds import Speeds
+from clairvoyant_cli.protocols.routes import Work
+from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
+
+LEAST_S = 30.0
+MARGIN = 4.0  # times the upper expectation
+BEFORE = 2.0  # times the longest silence before that ended with an answer
+FORGETTING = 0.98  # of that silence, at each answer
+ALONE = 10.0  # times the bound, where the server answers others: it may have fewer slots than it is said to
+COLD_S = 600.0  # a model may have to be loaded: Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT)
+WARM_S = (
+    240.0  # an answer of the model this long ago says that it is loaded: Ollama unloads after five minutes
+)
+MAX_MODELS = 64
+LONG_TOKENS = 500.0  # that any answer may have, whatever was predicted
+# Speeds of a server that has not been measured: a large model on a CPU.
+SLOW_PREFILL_TOKENS_PER_S = 20.0
+SLOW_DECODE_TOKENS_PER_S = 10.0
+HEARTBEATS_END_S = 300.0
+"""From then on an overdue request gets no empty events, so that its client's own time-out counts."""
+
+
+@dataclass(slots=True)
+class Silences:
+    """What is known of how long one server is silent."""
+
+    heard_s: float = 0.0  # when it last sent a piece of an answer
+    longest_s: float = 0.0
+    _warm: dict[str, float] = field(default_factory=dict)  # a model -> when it last sent a piece
+
+    def heard(self, attempt: Attempt, now: float) -> None:
+        """A piece of an answer has come, other than a comment."""
+        model = attempt.dispatch.job.model
+        if attempt.heard_s is not None and not self.is_cold(attempt):
+            self.longest_s = max(self.longest_s, now - attempt.heard_s)
+        if model not in self._warm and len(self._warm) >= MAX_MODELS:
+            del self._warm[next(iter(self._warm))]
+        self._warm[model] = attempt.heard_s = self.heard_s = now
+
+    def answered(self) -> None:
+        self.longest_s *= FORGETTING
+
+    def is_cold(self, attempt: Attempt) -> bool:
+        return attempt.granted_s - self._warm.get(attempt.dispatch.job.model, float("-inf")) > WARM_S
+
+
+def overdue(
+    running: Sequence[tuple[Exchange, Attempt]],
+    known: Silences,
+    speeds: Speeds,
+    now: float,
+    *,
+    loads: bool | None,
+    queues: bool,
+) -> set[str]:
+    """Return the ids of a server's running requests that are overdue. `loads` says whether it may be loading
+    a model for one of them, None if it does not list its models; `queues`, whether requests wait inside it.
+    """
+    cold = any(known.is_cold(attempt) for _, attempt in running) if loads is None else loads
+    reading_s = sum(_reading_s(*each, speeds) for each in running)
+    least_s = max(COLD_S if cold else LEAST_S, BEFORE * known.longest_s)
+    late = set[str]()
+    for exchange, attempt in running:
+        if attempt.heard_s is None or (attempt.connection is not None and attempt.connection.paused):
+            continue  # its client is slow: it still sends the request, or does not read the answer
+        bound_s = max(least_s, MARGIN * (reading_s + _unseen_s(exchange, speeds)))
+        own_s = now - attempt.heard_s
+        if min(own_s, now - known.heard_s) > bound_s or (own_s > ALONE * bound_s and not queues):
+            late.add(exchange.id)
+    return late
+
+
+def _reading_s(exchange: Exchange, attempt: Attempt, speeds: Speeds) -> float:
+    if attempt.first_byte_s is not None:
+        return 0.0
+    return exchange.job.prompt_tokens / (speeds.prefill_tokens_per_s or SLOW_PREFILL_TOKENS_PER_S)
+
+
+def _unseen_s(exchange: Exchange, speeds: Speeds) -> float:
+    """Return how long an answer may take of which nothing is seen until its end."""
+    job, asked, view = exchange.job, exchange.asked, exchange.asked.parsed.view
+    if asked.route.work is not Work.GENERATE or view is None or view.images:
+        return max(COLD_S, job.cost_high_s)
+    if asked.parsed.stream and not view.tools:
+        return 0.0
+    if (speed := speeds.decode_tokens_per_s) is None:
+        return job.tokens_q90 / SLOW_DECODE_TOKENS_PER_S
+    return max(job.tokens_q90, LONG_TOKENS) / speed

@@ -1,0 +1,104 @@
+"""A request is overdue once its server has been silent for far longer than it ever needed, and no sooner."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from clairvoyant_cli.backends.speeds import Speeds
+from clairvoyant_cli.http.upstream import UpstreamError
+from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.requests import heartbeat
+from clairvoyant_cli.proxy.servers.silence import COLD_S, HEARTBEATS_END_S, LEAST_S, Silences, overdue
+from tests.fakes.daemon_parts import DaemonParts, daemon_parts
+
+MEASURED = Speeds(decode_tokens_per_s=20.0, prefill_tokens_per_s=500.0)
+
+
+def streaming(parts: DaemonParts, prompt: str = "0.1 hi") -> Exchange:
+    """Return a request that its server has just got, which answered another a moment ago."""
+    exchange = parts.queued(prompt)
+    assert exchange.attempt is not None
+    exchange.asked.parsed.stream = True
+    parts.pool.server_of(exchange).traits.silences.heard(exchange.attempt, parts.now[0])
+    return exchange
+
+
+def bound_s(exchange: Exchange, speeds: Speeds = MEASURED, known: Silences | None = None, **how: Any) -> int:
+    """Return after how many seconds of silence a request is overdue."""
+    attempt = exchange.attempt
+    assert attempt is not None
+    assert attempt.heard_s is not None
+    if known is None:
+        known = Silences()
+        known.heard(attempt, attempt.heard_s)
+    how = {"loads": False, "queues": False} | how
+    seconds = range(1, 20_000)
+    return next(
+        s for s in seconds if overdue([(exchange, attempt)], known, speeds, attempt.heard_s + s, **how)
+    )
+
+
+async def test_the_bound_follows_what_may_take_long() -> None:
+    parts = daemon_parts()
+    exchange = streaming(parts)
+    assert bound_s(exchange) == LEAST_S + 1
+    assert bound_s(exchange, loads=True) == COLD_S + 1
+    assert bound_s(exchange, known=Silences(), loads=None) == COLD_S + 1, "its model has not answered lately"
+    assert bound_s(exchange, known=Silences(longest_s=60.0)) == 121
+    exchange.job.prompt_tokens = 50_000.0
+    assert bound_s(exchange) > 4 * 100
+    assert bound_s(exchange, Speeds()) > 4 * 2000, "a CPU may read it"
+    exchange.job.prompt_tokens = 4.0
+    exchange.asked.parsed.stream = False
+    assert bound_s(exchange) > 4 * 25, "any answer may be long"
+    exchange.asked.parsed.view = None
+    assert bound_s(exchange) > COLD_S
+
+
+async def test_a_client_that_does_not_read_is_no_silence_of_the_server() -> None:
+    exchange = streaming(daemon_parts())
+    assert exchange.attempt is not None
+    exchange.attempt.connection = cast(Any, SimpleNamespace(paused=True))
+    with pytest.raises(StopIteration):
+        bound_s(exchange)
+
+
+async def test_an_overdue_request_is_tried_elsewhere_and_its_server_rests_until_it_answers() -> None:
+    parts = daemon_parts("mac", "rtx", slots=2)
+    exchange, given_up = streaming(parts), list[UpstreamError]()
+    mac, attempt = parts.pool.named(parts.on(exchange)), exchange.attempt
+    assert attempt is not None
+    attempt.give_up = given_up.append
+    parts.now[0] += LEAST_S - 1.0
+    parts.lifecycle._look_for_overdue(mac)
+    assert (given_up, mac.standing, parts.snapshot().verdict.level) == ([], "", "good")
+    parts.now[0] += 2.0
+    parts.lifecycle._look_for_overdue(mac)
+    assert (len(given_up), mac.standing) == (1, "silent")
+    state = parts.snapshot()
+    assert state.running[0].state == "silent"
+    assert state.verdict.text == f"{mac.name} may hang: no answer after 31 s, far longer than expected"
+    assert {parts.on(parts.queued("0.1 b")), parts.on(parts.queued("0.1 c"))} == {"mac", "rtx"} - {mac.name}
+    parts.now[0] += 1.0
+    mac.traits.silences.heard(attempt, parts.now[0])
+    parts.lifecycle._look_for_overdue(mac)
+    assert (mac.standing, attempt.overdue_s) == ("", None)
+
+
+async def test_alone_it_is_not_given_up_and_gets_no_empty_events_in_the_end() -> None:
+    parts, sent = daemon_parts(slots=4), list[bytes]()
+    exchange = streaming(parts)
+    attempt = exchange.attempt
+    assert attempt is not None
+    attempt.give_up = lambda error: pytest.fail(str(error))
+    request = SimpleNamespace(complete=True, connection=SimpleNamespace(send_body=sent.append))
+    beats = heartbeat.Heartbeat(exchange, cast(Any, request), parts.refusals, None)
+    parts.now[0] += LEAST_S + 1.0
+    parts.lifecycle._look_for_overdue(parts.pool.first)
+    assert parts.on(parts.queued("0.1 b")) == "", "it gets one request at a time"
+    beats._send(b"empty")
+    parts.now[0] += HEARTBEATS_END_S
+    beats._send(b"empty")
+    beats.stop()
+    assert sent == [b"empty"]

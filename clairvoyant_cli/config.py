@@ -210,6 +210,13 @@ class ServeConfig:
     max_wait: float | None = setting(
         None, "SECONDS", "Reject a request after this long in the queue. Unset: no limit.", ABOVE_0_S
     )
+    max_answer_s: float | None = setting(
+        None,
+        "SECONDS",
+        "End an answer that takes longer. Unset: no limit.",
+        ABOVE_0_S,
+        expert=True,
+    )
     keep_alive: str = setting(
         "auto",
         "auto|off|SECONDS",

@@ -35,12 +35,15 @@ never.
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error answer of the proxy's own. `busy` ones mean a full queue; `kind` names it in metrics."""
+    """An error answer of the proxy's own. `busy` ones mean a full queue, `final` ones would come again; `kind`
+    names it in metrics.
+    """
 
     status: int
     message: str
     retry_after_s: float | None = None
     busy: bool = False
+    final: bool = False
     kind: str = "other"
 
     @property
@@ -53,6 +56,8 @@ def response(refusal: Refusal, content_type: bytes, body: bytes) -> tuple[Respon
     headers: list[Header] = []
     if refusal.retry_after_s is not None:
         headers.append((b"Retry-After", b"%d" % max(1, round(refusal.retry_after_s))))
+    if refusal.final:
+        headers.append((b"X-Should-Retry", b"false"))  # which OpenAI's and Anthropic's SDKs follow
     headers.append((b"Content-Type", content_type + b"; charset=utf-8"))
     return ResponseHead(refusal.status, reason_of(refusal.status), headers), body
 

@@ -212,6 +212,7 @@ class Daemon:
             engines=engines,
             stats=stats,
             silent_s=config.silent_s,
+            max_answer_s=config.max_answer_s,
             predictor=predictor,
         )
         self.passthrough = Passthrough(pool, access, refusals)

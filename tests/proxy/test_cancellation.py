@@ -13,6 +13,7 @@ import pytest
 from clairvoyant_cli.backends.adapter import Adapter
 from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.http.listener import ClientConnection
+from clairvoyant_cli.proxy.access.clients import ClientRules, Clients
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests.relay import Relay
 from clairvoyant_cli.proxy.requests.serving import SHARED
@@ -424,3 +425,23 @@ async def test_a_daemon_told_to_end_does_not_wait_for_slots() -> None:
         daemon.drain()
         async with asyncio.timeout(2):
             await daemon.run_until_stopped()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("by_client", [True, False])
+async def test_an_answer_that_takes_too_long_is_ended(stream: bool, by_client: bool) -> None:
+    backend = Replay(Engine(answer_tokens=tabled({"endless": 100_000})))
+    async with (
+        replaying(backend, max_answer_s=60.0 if by_client else 0.3) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        if by_client:
+            daemon.access.clients = Clients(defaults=ClientRules(max_answer_s=0.3))
+        asked = {"model": "replay", "messages": [{"role": "user", "content": "endless"}], "stream": stream}
+        got = await client.ask(post("/v1/chat/completions", json.dumps(asked).encode()))
+        if stream:
+            assert (got.status, got.whole) == (200, False)
+        else:
+            assert (got.status, got.value("x-should-retry")) == (504, b"false")
+        state = await until(daemon, lambda s: not s.running)
+        assert [(each.outcome, each.status) for each in state.recent] == [("timeout", got.status)]

@@ -156,6 +156,12 @@ class ClientRules:
         "requests are background requests. false: none because of how it sends.",
         (lambda value: isinstance(value, int) and 0 <= value <= 100, "be true, false, or 0 to 100"),
     )
+    max_answer_s: float | None = setting(
+        None,
+        "SECONDS",
+        "End an answer that takes longer. 0: none. Unset: as for all clients.",
+        (lambda value: _is_number(value) and 0 <= value < 1 << 31, "be seconds, 0: none"),
+    )
     engine_priority: bool = setting(
         False,
         None,

@@ -140,6 +140,7 @@ class Exchange:
     uncut_because: str = ""  # why it must not
     only_as_asked: bool = False  # from now on only the client's own request may be sent for it
     stopped_by_operator: bool = False
+    overran: bool = False  # its answer took longer than `max_answer_s`
     is_truncated: bool = False  # the server cut its prompt
     kept_age_s: float = 0.0  # of the request that this one is again; `--max-wait` does not count it
     remark: str = ""  # what is wrong with it, for people

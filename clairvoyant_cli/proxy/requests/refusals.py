@@ -146,6 +146,9 @@ IN_A_LOOP = Refusal(
 )
 DRAINING = Refusal(503, "clairvoyant is draining; try again in a moment", 5, kind="draining")
 SHUTTING_DOWN = Refusal(503, "clairvoyant is shutting down; try again in a moment", 5, kind="shutting_down")
+OVERRAN = Refusal(
+    504, "clairvoyant: the answer took longer than max_answer_s allows", final=True, kind="max_answer_s"
+)
 STOPPED = Refusal(499, "request canceled by the operator", kind="canceled")
 AWAY_RETRY_S = 5.0
 UNREACHABLE_RETRY_S = 2.0

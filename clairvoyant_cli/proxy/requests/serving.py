@@ -91,6 +91,7 @@ class Serving:
     engines: EngineQueues
     stats: RequestStats
     silent_s: float | None
+    max_answer_s: float | None
     predictor: Predictor
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
@@ -141,6 +142,7 @@ class Serving:
             return ClientLeft()
         server = self.pool[attempt.server_id]
         relay: Relay | None = None
+        limit = self._limited(exchange)
         try:
             onward = await self.preemption.request_for(exchange, attempt, request, server)
             upstream = attempt.connection = await server.upstream.connect()
@@ -188,6 +190,17 @@ class Serving:
             return self._answered(exchange, attempt, relay.status)
         finally:
             self.preemption.over(exchange)
+            if limit is not None:
+                limit.cancel()
+
+    def _limited(self, exchange: Exchange) -> asyncio.TimerHandle | None:
+        """Have an answer ended once it has taken as long as it may."""
+        own_s = self.access.clients.rules_of(exchange.job.client).max_answer_s
+        most_s = self.max_answer_s if own_s is None else own_s
+        if not most_s:
+            return None
+        left_s = most_s - exchange.service_s(self.stats.journal.clock())
+        return asyncio.get_running_loop().call_later(max(left_s, 0.0), _overrun, exchange)
 
     def _is_resendable(self, exchange: Exchange, request: Request, server: Server) -> bool:
         """Whether a request that was sent may be cut, and sent again, before any of its answer has come."""
@@ -379,6 +392,12 @@ class Serving:
         # Others may have been served since: one model may be missing for good.
         since_s = exchange.not_ready_since_s
         return since_s is None or self.stats.journal.clock() - since_s < server.health.grace_s
+
+
+def _overrun(exchange: Exchange) -> None:
+    if exchange.task is not None:
+        exchange.overran = True
+        exchange.task.cancel()
 
 
 def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, release: Release) -> None:

@@ -20,7 +20,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Outcome,
 )
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.requests.refusals import SHUTTING_DOWN, STOPPED, Refusals
+from clairvoyant_cli.proxy.requests.refusals import OVERRAN, SHUTTING_DOWN, STOPPED, Refusals
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 
 CLIENT_CLOSED = 499  # nginx's and Ollama's status for a client that left before its answer
@@ -69,7 +69,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class ClientLeft:
-    """The client has left, or the operator stopped the answer.
+    """The client has left, the operator stopped the answer, or it took too long.
 
     `at_work`: a server still works on it; `heard_all`: the client had the whole answer except for the end of
     the message. `status` is 0 if no answer had begun.
@@ -137,6 +137,8 @@ class ServingRules:
             return end(Outcome.REJECTED, event.status or SHUTTING_DOWN.status)
         if exchange.stopped_by_operator:
             return end(Outcome.OPERATOR_CANCELLED, event.status or CLIENT_CLOSED, STOPPED)
+        if exchange.overran:
+            return end(Outcome.TIMEOUT, event.status or OVERRAN.status, OVERRAN)
         return end(Outcome.CLIENT_CANCELLED, event.status or CLIENT_CLOSED)
 
     def _not_granted(self, exchange: Exchange, why: Exception) -> Finish:

@@ -26,6 +26,7 @@ OPENING = ("response.created", "response.queued", "response.in_progress")
 OPENED = (OPENING[0], OPENING[-1])  # what a waiting client gets of them, numbered 0 and 1
 EVENT_DATA = re.compile(rb"^data: ?([^\r\n]*)", re.MULTILINE)
 DONE = b"data: [DONE]\n\n"
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 CODINGS = (b"gzip", b"x-gzip", b"deflate")
 GZIP, ZLIB = b"\x1f\x8b", 8  # how their data begin: with these bytes, or with this in four bits
 TELLING_BYTES = 8  # from so many, compressed data do not look like text
@@ -63,7 +64,7 @@ def filler_of(shape: Shape, model: str, request_id: str, *, streamed: bool) -> F
         created, going_on = (_response_event(kind, said, i) for i, kind in enumerate(OPENED))
         return Filler(EVENT_STREAM, created + going_on, going_on)
     if shape is Shape.MESSAGES:  # pings may come before `message_start`, which has the prompt's tokens
-        event = b'event: ping\ndata: {"type": "ping"}\n\n'
+        event = PING
     elif shape in (Shape.LLAMACPP_COMPLETION, Shape.INFILL):
         event = sse({"index": 0, "content": "", "tokens": [], "stop": False})
     elif shape is Shape.CHAT:
@@ -100,6 +101,35 @@ def _response_id(request_id: str) -> str:
 def _response_event(kind: str, response: AnswerEvent, number: int) -> bytes:
     event = {"type": kind, "sequence_number": number, "response": response}
     return b"event: %b\n%b" % (kind.encode(), sse(event))
+
+
+def blank_after(shape: Shape, passed: bytes) -> bytes:
+    """Return an event like the last of what has passed of a stream, without text; b"" if the stream is not
+    between two events of its answer, or if nothing may come there.
+    """
+    line = passed.rstrip().rpartition(b"\n")[2]
+    if shape not in OLLAMA_SHAPES and not (passed.endswith((b"\n\n", b"\r\n\r\n")) and line[:5] == b"data:"):
+        return b""
+    last = fitting(PLAIN_OBJECT, line.removeprefix(b"data:")) if passed.endswith(b"\n") else None
+    if last is None or last.get("done") or last.get("error") or last.get("type") in ("message_stop", "error"):
+        return b""
+    if shape is Shape.MESSAGES:
+        return PING
+    if shape in OLLAMA_SHAPES:
+        text = {"message": {"role": "assistant", "content": ""}} if "message" in last else {"response": ""}
+        return ndjson({name: last.get(name) for name in ("model", "created_at")} | text | {"done": False})
+    choice = next(iter(last.get("choices") or ()), None)
+    if (
+        shape not in (Shape.CHAT, Shape.COMPLETION)
+        or not isinstance(choice, dict)
+        or choice.get("finish_reason")
+    ):
+        return b""
+    # An empty text would make one of a content that is null beside a tool's call.
+    nothing: AnswerEvent = {"delta": {}} if shape is Shape.CHAT else {"text": "", "logprobs": None}
+    empty = {"index": choice.get("index", 0)} | nothing | {"finish_reason": None}
+    named = ("id", "object", "created", "model", "system_fingerprint")
+    return sse({name: last[name] for name in named if name in last} | {"choices": [empty]})
 
 
 def error_event(body: bytes, shape: Shape, refusal: Refusal, request_id: str, *, streamed: bool) -> bytes:

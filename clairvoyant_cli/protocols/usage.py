@@ -233,6 +233,11 @@ class UsageReader:
             self.on_answer()
             self.on_answer = None
 
+    @property
+    def passed(self) -> bytes:
+        """The end of what has passed of a stream."""
+        return bytes(self._tail[-TAIL_BYTES:])
+
     def holds(self, words: bytes) -> bool:
         return words in self._tail
 

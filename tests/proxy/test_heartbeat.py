@@ -14,7 +14,8 @@ import openai
 import pytest
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.protocols.routes import Work
+from clairvoyant_cli.protocols.heartbeat import blank_after
+from clairvoyant_cli.protocols.routes import Shape, Work
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests import heartbeat
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
@@ -290,3 +291,53 @@ async def test_an_answer_that_is_cut_twice_gets_nothing_once_it_has_stopped() ->
     timers.call_later(3 * heartbeat.SUSPENDED_EVERY_S, later.set_result, None)
     await later
     assert sent == []
+
+
+CHUNK = b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"a"}}]}\n\n'
+LINE = b'{"model":"m","created_at":"now","message":{"role":"assistant","content":"a"},"done":false}\n'
+
+
+@pytest.mark.parametrize(
+    ("shape", "passed", "empty"),
+    [
+        (
+            Shape.CHAT,
+            CHUNK,
+            {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": None}]},
+        ),
+        (Shape.CHAT, CHUNK[:-1], None),
+        (Shape.CHAT, CHUNK + b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n', None),
+        (Shape.CHAT, CHUNK + b"data: [DONE]\n\n", None),
+        (Shape.COMPLETION, b'data: {"choices":[7]}\n\n', None),
+        (Shape.MESSAGES, b'event: x\ndata: {"type":"content_block_delta"}\n\n', {"type": "ping"}),
+        (Shape.MESSAGES, b'event: x\ndata: {"type":"message_stop"}\n\n', None),
+        (Shape.OLLAMA_CHAT, LINE, json.loads(LINE) | {"message": {"role": "assistant", "content": ""}}),
+        (Shape.OLLAMA_CHAT, LINE + LINE[:20], None),
+        (Shape.OLLAMA_CHAT, LINE + b'{"done":true}\n', None),
+        (Shape.RESPONSES, b'data: {"type":"response.output_text.delta"}\n\n', None),
+    ],
+)
+def test_an_event_that_fills_a_silence_is_like_the_last_without_text(
+    shape: Shape, passed: bytes, empty: dict[str, Any] | None
+) -> None:
+    blank = blank_after(shape, passed)
+    assert (events(blank)[0] if blank else None) == empty
+
+
+async def test_a_silence_in_the_middle_of_an_answer_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "FILL_EVERY_S", 0.02)
+    filled = asyncio.Event()
+
+    async def pauses(conversation: Any) -> None:
+        await conversation.request()
+        conversation.send(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + CHUNK
+        )
+        await filled.wait()
+        conversation.send(CHUNK + b"data: [DONE]\n\n")
+
+    async with between(pauses, keep_alive="9") as (_, client):
+        client.send(asks("/v1/chat/completions", stream=True))
+        await client.receive(b'"delta":{},"finish_reason":null}]}\n\n')
+        filled.set()
+        assert (await client.receive(b"0\r\n\r\n")).count(CHUNK) == 1

@@ -97,8 +97,8 @@ async def test_alone_it_is_not_given_up_and_gets_no_empty_events_in_the_end() ->
     parts.now[0] += LEAST_S + 1.0
     parts.lifecycle._look_for_overdue(parts.pool.first)
     assert parts.on(parts.queued("0.1 b")) == "", "it gets one request at a time"
-    beats._send(b"empty")
+    beats._send(lambda: b"empty", 9.0)
     parts.now[0] += HEARTBEATS_END_S
-    beats._send(b"empty")
+    beats._send(lambda: b"empty", 9.0)
     beats.stop()
     assert sent == [b"empty"]

@@ -9,6 +9,7 @@ Anthropic and Ollama raise an exception then, and those in Python that repeat fa
 
 import asyncio
 import re
+from collections.abc import Callable
 
 from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.request import Request
@@ -21,6 +22,7 @@ from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.servers.silence import HEARTBEATS_END_S
 
 EVERY_S = 10.0
+FILL_EVERY_S = 10.0  # a silence in the middle of an answer is filled after one to two of these
 SUSPENDED_EVERY_S = 4.0
 """Interval of the events; after a cut it is shorter, as some clients allow 5 s between two pieces."""
 
@@ -39,7 +41,7 @@ class Heartbeat:
     that it has got a head and nothing of its answer.
     """
 
-    __slots__ = ("_every_s", "_exchange", "_refusals", "_request", "_timer")
+    __slots__ = ("_every_s", "_exchange", "_fills", "_refusals", "_request", "_timer")
 
     def __init__(
         self, exchange: Exchange, request: Request, refusals: Refusals, silent_s: float | None
@@ -51,6 +53,7 @@ class Heartbeat:
         self._timer: asyncio.TimerHandle | None = None
         asked = exchange.asked
         readable = request.complete and asked.parsed.view is not None and asked.route.work is not Work.OPAQUE
+        self._fills = silent_s is not None and readable and asked.parsed.stream
         if silent_s is not None and readable and not asked.parsed.stream_unclear:
             timeout_s = _announced_s(request)
             self._every_s = min(EVERY_S, SHARE * timeout_s)
@@ -74,7 +77,7 @@ class Heartbeat:
         head = ResponseHead(200, reason_of(200), [(b"Content-Type", filler.content_type), *lent])
         self._request.connection.send_head(head, *self._refusals.about(self._exchange))
         self._request.connection.send_body(filler.first)
-        self._repeat(filler.again)
+        self._repeat(lambda: filler.again, self._every_s)
 
     @property
     def may_open(self) -> bool:
@@ -85,18 +88,23 @@ class Heartbeat:
         """Send an event again and again to the client of a streamed answer that was cut."""
         self.stop()  # it may have been cut again before any more of its answer came
         self._every_s = min(self._every_s, SUSPENDED_EVERY_S)
-        self._repeat(event)
+        self._repeat(lambda: event, self._every_s)
 
-    def _repeat(self, event: bytes) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._send, event)
+    def fill(self, blank: Callable[[], bytes]) -> None:
+        """Send what `blank` returns again and again to the client of a stream that has begun."""
+        if self._fills:
+            self._repeat(blank, FILL_EVERY_S)
 
-    def _send(self, event: bytes) -> None:
+    def _repeat(self, event: Callable[[], bytes], every_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(every_s, self._send, event, every_s)
+
+    def _send(self, event: Callable[[], bytes], every_s: float) -> None:
         attempt = self._exchange.attempt
         overdue_s = None if attempt is None else attempt.overdue_s
         now = self._refusals.stats.journal.clock()
         if overdue_s is None or now - overdue_s < HEARTBEATS_END_S:
-            self._request.connection.send_body(event)
-        self._repeat(event)
+            self._request.connection.send_body(event())
+        self._repeat(event, every_s)
 
     def stop(self) -> None:
         if self._timer is not None:

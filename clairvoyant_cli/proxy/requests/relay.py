@@ -14,7 +14,8 @@ from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, ResponseSink, UpstreamConnection, UpstreamError
 from clairvoyant_cli.preempt.cut import UnfitError
-from clairvoyant_cli.protocols.heartbeat import Joint
+from clairvoyant_cli.protocols.heartbeat import Joint, blank_after
+from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import PartError, Splice
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
 from clairvoyant_cli.proxy.access.page_fields import PageFields, is_preflight
@@ -147,6 +148,7 @@ class Relay(ResponseSink):
     on_head: Callable[[ResponseHead], tuple[UsageReader, tuple[Header, ...]]] | None = None  # more of `extra`
     on_first_byte: Callable[[], None] | None = None
     on_piece: Callable[[], None] | None = None  # each that is no comment
+    shape: Shape = Shape.OPAQUE
     may_wait: bool = False
     holds_head: bool = False
     heartbeat: Heartbeat | None = None
@@ -160,6 +162,7 @@ class Relay(ResponseSink):
     _unsent_head: ResponseHead | None = None
     _joint: Joint | None = None
     _tail: bytes = b""
+    _silent: bool = False
 
     def __post_init__(self) -> None:
         self._client = self.request.connection
@@ -260,6 +263,7 @@ class Relay(ResponseSink):
 
     def _note_piece(self, data: bytes) -> None:
         """Tell that the answer begins or goes on, which a comment does not do."""
+        self._silent = False
         if is_comment(data):
             return
         if self.on_first_byte is not None:
@@ -294,6 +298,8 @@ class Relay(ResponseSink):
         if self.heartbeat is not None:
             self.heartbeat.stop()
             self._joint = None if head is None else self.heartbeat.join(head)
+            if head is not None and (head.length is None or self.request.opened):
+                self.heartbeat.fill(self._blank)
             self.heartbeat = None
         if head is None:
             return
@@ -304,6 +310,13 @@ class Relay(ResponseSink):
         self._client.send_head(head, *self.extra)
         if head.status == 101:
             self._client.tunnel(self.upstream.write)
+
+    def _blank(self) -> bytes:
+        """Return an empty event if nothing has come since the last call; b"" within an event."""
+        usage, silent, self._silent = self._usage, self._silent, True
+        if not silent or self.finished.done() or usage is None or self.upstream.paused:
+            return b""
+        return blank_after(self.shape, usage.passed) if usage.streaming and usage.readable else b""
 
     def _pass_on_held(self) -> None:
         held, self._held = self._held, None
@@ -380,6 +393,9 @@ class SplicedRelay(Relay):
             self._client.fed_by(self.upstream)
         else:
             self._pass_on(head)
+
+    def _blank(self) -> bytes:
+        return super()._blank() if not self._spliced or self.splice.passes_untouched else b""
 
     def _unfit(self, why: str) -> None:
         self._spliced = False

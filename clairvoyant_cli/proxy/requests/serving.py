@@ -376,6 +376,7 @@ class Serving:
             on_head=on_head,
             on_first_byte=on_first_byte,
             on_piece=on_piece,
+            shape=exchange.asked.route.shape,
             may_wait=may_wait,
             holds_head=request.complete,
             heartbeat=heartbeat,

@@ -70,9 +70,10 @@ class Status:
     model_slots: int = 0  # of them for one model; 0 if any model may have all
     most_models: int = 0  # that it has loaded at once; 0 if unknown
     models: tuple[LoadedModel, ...] = ()
-    offered: frozenset[str] | None = None  # its models as `Adapter.known_as` spells them; None if unknown
+    offered: dict[str, OfferedModel] | None = (
+        None  # by the names that `Adapter.known_as` gives; None if unknown
+    )
     aliases: dict[str, str] = field(default_factory=dict)  # other names of its models
-    remote_models: frozenset[str] = frozenset()  # those that run elsewhere
     swaps: int = 0  # models that it loaded beside, or in place of, others
     shares_cache: bool = False  # its slots share one KV cache
     cache_tokens: float = inf  # that the cache behind its slots has room for, as it was started
@@ -157,8 +158,8 @@ class Adapter:
 
     async def list_models(self, ask: Ask, status: Status) -> None:
         if (offered := await self.offered_models(ask)) is not None:
-            status.offered = frozenset(self.known_as(model.name) for model in offered if model.name)
-            status.remote_models = frozenset(model.name for model in offered if model.remote)
+            status.offered = {self.known_as(model.name): model for model in offered if model.name}
+            status.aliases = {alias: model.name for model in offered for alias in model.aliases}
 
     async def inspect(
         self, ask: Ask, status: Status, health: ProbeAnswer, local_port: int | None, *, was_up: bool
@@ -201,10 +202,6 @@ class Adapter:
     def family_of(self, path: str) -> Family:
         """Return whose error shape an unscheduled path uses."""
         return Family.ANTHROPIC if path.startswith("/v1/messages") else Family.OPENAI
-
-    def runs_elsewhere(self, model: str) -> bool:
-        """Whether a model's name says that it does not run on the server's own hardware."""
-        return False
 
     def known_as(self, model: str) -> str:
         """Return the one name of a model that may be written in several ways."""

@@ -30,6 +30,7 @@ class Dynamo(Adapter):
         lower_first=False,
         headers=(b"x-dynamo-request-priority", b"x-dynamo-request-strict-priority"),
         has_levels=True,
+        orders=(b"x-dynamo-request-",),
         from_arrival=True,
     )
     SETS_LENGTH = True

@@ -173,9 +173,10 @@ class LlamaCpp(Adapter):
         return port is not None and caches_prompts(words_of(("llama",), port))
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
-        """Return its model, which is loaded if it answers at all."""
+        """Return its model, which is loaded if it answers at all, and what its properties say of it."""
         offered = await super().offered_models(ask)
-        return None if offered is None else tuple(replace(model, loaded=True) for model in offered)
+        props = probes.props_of((await ask("/props")).body) or probes.NO_PROPS
+        return None if offered is None else tuple(replace(m, loaded=True, media=props.media) for m in offered)
 
 
 class LlamaCppRouter(LlamaCpp):
@@ -196,7 +197,7 @@ class LlamaCppRouter(LlamaCpp):
             return
         router = probes.props_of(listing.body) or probes.NO_PROPS
         offered = await self.offered_models(ask)
-        _, status.aliases = probes.router_models((await ask(self.models_path)).body)
+        status.aliases = {alias: model.name for model in offered or () for alias in model.aliases}
         status.version = router.build or status.version
         status.detail = "" if router.routes and offered is not None else NOT_UNDERSTOOD
         if not was_up and local_port is not None:
@@ -251,9 +252,7 @@ class LlamaCppRouter(LlamaCpp):
         return f"{path}?autoload=false", body | {"model": asked.body.get("model")}
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
-        body = (await ask(self.models_path)).body
-        offered, (loaded, _) = probes.openai_models(body), probes.router_models(body)
-        return None if offered is None else tuple(replace(m, loaded=m.name in loaded) for m in offered)
+        return probes.openai_models((await ask(self.models_path)).body)
 
     def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
         """Load it by a question that waits until it is loaded, which `/models/load` does not do."""

@@ -22,6 +22,7 @@ class LlmD(Adapter):
         EngineMetrics("llm_d_epp_request_running", "llm_d_epp_flow_control_queue_size", port=9090),
         headers=(b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms"),
         from_arrival=True,
+        orders=(b"x-llm-d-", b"x-slo-", b"x-gateway-"),
         client_header=b"x-llm-d-inference-fairness-id",
         dropped_header=b"x-llm-d-request-dropped-reason",
     )

@@ -63,7 +63,7 @@ class Ollama(Adapter):
     async def inspect(
         self, ask: Ask, status: Status, health: ProbeAnswer, local_port: int | None, *, was_up: bool
     ) -> None:
-        """Update the loaded models and, when it has just come up, the remote ones."""
+        """Update its models: those loaded, and all that it has."""
         listing = await ask("/api/ps")
         models = probes.loaded_models(listing.body)
         before = {model.name for model in status.models}
@@ -80,9 +80,7 @@ class Ollama(Adapter):
         status.detail = "" if understood else NOT_UNDERSTOOD
         if before:
             status.swaps += sum(model.name not in before for model in status.models)
-        if not was_up:
-            listed = probes.ollama_models((await ask(self.models_path)).body) or ()
-            status.remote_models = frozenset(model.name for model in listed if model.remote)
+        await self.list_models(ask, status)  # which run elsewhere
 
     def local_slots(self, port: int) -> int | None:
         """Read it from the environment of the server's process, or the command line of its runner."""
@@ -149,9 +147,6 @@ class Ollama(Adapter):
     def known_as(self, model: str) -> str:
         return full_name(model)
 
-    def runs_elsewhere(self, model: str) -> bool:
-        return model.endswith((":cloud", "-cloud"))
-
     def chat_body(
         self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False
     ) -> Body:
@@ -172,7 +167,10 @@ class Ollama(Adapter):
         if offered is None:
             return None
         loaded = {model.name for model in probes.loaded_models((await ask("/api/ps")).body) or ()}
-        return tuple(replace(model, loaded=model.name in loaded) for model in offered)
+        return tuple(
+            replace(m, loaded=m.name in loaded, aliases=(m.digest, m.digest[:12]) if m.digest else ())
+            for m in offered
+        )
 
     def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
         return "/api/generate", {"model": model} | ({} if loaded else {"keep_alive": 0})

@@ -1,14 +1,21 @@
 """Priorities for engines that order their own queues, how they are put into requests, and who heeds them.
 
-Rule: the field comes first in a body, so nothing is held back, and every other byte stays. The object must
+Rule 1: the field comes first in a body, so nothing is held back, and every other byte stays. The object must
 not have that field already: readers take the last of two.
+Rule 2: `Barred` says what of a client's request does not reach such an engine, on every way to it: headers
+and trailers that decide its order are left out, and a body that sets its priority is refused.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
 from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import BodySink, Piece
+from clairvoyant_cli.http.upstream import UpstreamError
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.outer_members import OuterMembers
 from clairvoyant_cli.protocols.probes import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
@@ -35,6 +42,7 @@ class Priority:
     lower_first: bool = True
     # Headers that decide the order. The first carries the number, which is otherwise a field of the body.
     headers: tuple[bytes, ...] = ()
+    orders: tuple[bytes, ...] = ()  # beginnings of the names of all headers that decide the order
     has_levels: bool = False  # the second header carries the level, higher first
     from_arrival: bool = False  # the number counts from a request's arrival there, and must not be negative
     classes: tuple[bytes, ...] = ()  # for requests due by now and for later ones, instead of the number
@@ -93,12 +101,11 @@ OUTDATED = (b"content-length", b"content-md5", b"digest", b"content-digest")
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What is put into a body, and behind how many of its bytes; `headers` replace those in `drop`."""
+    """What is put into a body, and behind how many of its bytes, or into a head."""
 
     text: bytes = b""
     at: int = 0
     headers: tuple[Header, ...] = ()
-    drop: tuple[bytes, ...] = ()
 
 
 class Stamping:
@@ -121,3 +128,71 @@ class Stamping:
 
     def body_end(self, trailers: list[Header]) -> None:
         self._sink.body_end(trailers)
+
+
+SET_HERE = Refusal(
+    400, f"clairvoyant: `{FIELD}` is set by this proxy; leave it out, and send X-Clairvoyant-Priority instead",
+    kind="priority",
+)
+UNREADABLE = Refusal(
+    400,
+    f"clairvoyant: it cannot be seen whether this body sets `{FIELD}`; send it as a JSON object in UTF-8, "
+    "without a coding",
+    kind="priority",
+)
+
+
+class BarredError(UpstreamError):
+    """A body was not passed on to its end, as a member of it is barred."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """What of a client's request does not pass to a server: headers of these `names`, and those that begin
+    with one of `orders`. If `field`, a body that sets `FIELD` is refused.
+    """
+
+    names: tuple[bytes, ...]
+    orders: tuple[bytes, ...] = ()
+    field: bool = False
+
+    def in_head(self, head: RequestHead) -> tuple[bytes, ...]:
+        """Return the names of all headers to leave out, in lower case."""
+        return (*self.names, *(key for key in head.fields.keys if key.startswith(self.orders or b"\n")))
+
+    def objection(self, members: OuterMembers) -> Refusal | None:
+        """Return why a body is refused, of which this much is known."""
+        sets = members.sets(FIELD) if self.field else False
+        return UNREADABLE if sets is None else SET_HERE if sets else None
+
+
+class Filtering:
+    """Passes a body on until a member of it is barred; then `refuse` is called instead. `members` may have
+    seen the beginning already, None if the body needs no look. Barred trailers are left out.
+    """
+
+    def __init__(
+        self, sink: BodySink, barred: Barred, members: OuterMembers | None, refuse: Callable[[Refusal], None]
+    ) -> None:
+        self._sink: BodySink | None = sink
+        self._barred, self._members, self._refuse = barred, members, refuse
+        self._seen = 0 if members is None else members.size
+
+    def body(self, data: Piece) -> None:
+        unseen, self._seen = data[self._seen :], max(0, self._seen - len(data))
+        if self._members is not None and self._sink is not None:
+            self._members.feed(unseen)
+            if (objection := self._barred.objection(self._members)) is not None:
+                self._sink = None
+                self._refuse(objection)
+        if self._sink is not None:
+            self._sink.body(data)
+
+    def body_end(self, trailers: list[Header]) -> None:
+        if self._sink is not None:
+            orders = self._barred.orders or b"\n"
+            self._sink.body_end([each for each in trailers if not each[0].lower().startswith(orders)])

@@ -27,6 +27,7 @@ class Smg(Adapter):
         headers=(b"x-smg-priority",),
         from_arrival=True,
         classes=(b"default", b"bulk"),
+        orders=(b"x-smg-priority",),
         session_header=b"x-smg-routing-key",
         dropped_header=b"x-smg-error-code",
     )

@@ -45,6 +45,11 @@ MAX_BYTES = 1 << 50
 MAX_CONTEXT = 1 << 31
 MAX_TASK = 1 << 53
 
+CONTEXTS = ("max_model_len", "loaded_context_length", "max_context_length", "context_length")
+"""What vLLM and SGLang, LM Studio, and others call a model's context in a list."""
+
+MEDIA = {"vision": "image", "image": "image", "audio": "audio", "video": "video"}
+
 Told = TypeVar("Told")
 
 BusySlots = frozenset[tuple[int, int | None]]
@@ -105,6 +110,7 @@ class ServerProps:
     build: str = ""
     slots: int | None = None
     model: LoadedModel | None = None
+    media: frozenset[str] | None = None
     sleeps: bool = False
     model_path: str = ""
     routes: bool = False
@@ -125,7 +131,9 @@ class SglangQueue:
 
 @dataclass(frozen=True, slots=True)
 class OfferedModel:
-    """A model that a server lists; "" for what is unknown. `remote` ones run elsewhere."""
+    """A model that a server lists; "" and None for what is unknown. `remote` ones run elsewhere. `media` is
+    what prompts may have besides text; `context` counts tokens.
+    """
 
     name: str
     digest: str = ""
@@ -134,6 +142,9 @@ class OfferedModel:
     owner: str = ""
     loaded: bool = False
     remote: bool = False
+    aliases: tuple[str, ...] = ()
+    context: int | None = None
+    media: frozenset[str] | None = None
 
 
 def read_object(body: bytes | None) -> Object | None:
@@ -238,18 +249,6 @@ def openai_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
     return None if listed is None else tuple(map(_offered, _each(listed, MAX_LISTED_MODELS)))
 
 
-def router_models(body: bytes | None) -> tuple[frozenset[str], dict[str, str]]:
-    """Return the models in `/v1/models` that llama.cpp's router has loaded, and the aliases of its models."""
-    loaded, aliases = set[str](), dict[str, str]()
-    for each in _each(entries(_members(body)["data"]) or [], MAX_LISTED_MODELS):
-        name = model_name(each)
-        if text(object_in(each["status"])["value"]) == "loaded":
-            loaded.add(name)
-        given = (short_name(alias) for alias in (entries(each["aliases"]) or [])[:MAX_MODELS])
-        aliases |= {alias: name for alias in given if alias}
-    return frozenset(loaded), aliases
-
-
 def lmstudio_loaded(body: bytes | None) -> tuple[tuple[LoadedModel, int | None], ...]:
     """Return the language models that LM Studio has loaded (`/api/v1/models`, 0.4), and how many answers each
     gives at once, None if it does not tell.
@@ -269,6 +268,7 @@ def lmstudio_loaded(body: bytes | None) -> tuple[tuple[LoadedModel, int | None],
 def _offered(model: Object) -> OfferedModel:
     # Ollama describes a model in `details`, llama.cpp in `meta`.
     told = object_in(model["details"] if is_object(model["details"]) else model["meta"])
+    contexts = *(model[name] for name in CONTEXTS), told["n_ctx"]
     size, parameters = whole_number(told["size"], MAX_BYTES), whole_number(told["n_params"], MAX_BYTES)
     return OfferedModel(
         name=model_name(model),
@@ -276,8 +276,30 @@ def _offered(model: Object) -> OfferedModel:
         quantisation=short_name(told["quantization_level"]) or short_name(told["ftype"]),
         parameters=short_name(told["parameter_size"]) or (f"{parameters / 1e9:.3g}B" if parameters else ""),
         owner=short_name(model["owned_by"]),
-        remote=is_given(model["remote_host"]),
+        loaded=text(object_in(model["status"])["value"]) == "loaded",  # by llama.cpp's router
+        remote=is_given(model["remote_host"]) or is_given(model["remote_model"]),
+        aliases=tuple(filter(None, map(short_name, (entries(model["aliases"]) or [])[:MAX_MODELS]))),
+        context=next(filter(None, (whole_number(each, MAX_CONTEXT) for each in contexts)), None),
+        media=media_of(model),
     )
+
+
+def media_of(model: Object) -> frozenset[str] | None:
+    """Return what a model takes besides text, by how LM Studio (`type`), Ollama (`capabilities`) and
+    llama.cpp (`modalities`, or `input_modalities` of an `architecture`) tell; None if it is not told.
+    """
+    told = model["capabilities"], object_in(model["architecture"])["input_modalities"]
+    listed = next((each for each in told if is_list(each)), None)
+    flags = next((each for each in (model["capabilities"], model["modalities"]) if is_object(each)), None)
+    if listed is not None:
+        names = {text(each) for each in (entries(listed) or [])[:MAX_MODELS]}
+        return None if "multimodal" in names else frozenset(MEDIA[name] for name in names & MEDIA.keys())
+    if flags is not None:
+        return frozenset(
+            MEDIA[name] for name, value in object_in(flags).items() if name in MEDIA and is_given(value)
+        )
+    kind = text(model["type"])
+    return frozenset(("image",) if kind == "vlm" else ()) if kind in ("llm", "vlm") else None
 
 
 def model_name(model: Object) -> str:
@@ -318,6 +340,7 @@ def props_of(body: bytes | None) -> ServerProps | None:
         build=short_name(told["build_info"]),
         slots=whole_number(told["total_slots"], MAX_SLOTS) or None,
         model=LoadedModel(name=name, context=context) if name else None,
+        media=media_of(told) if is_object(told["modalities"]) else None,
         sleeps=is_given(told["is_sleeping"]),
         model_path=text(told["model_path"]),
         routes=text(told["role"]) == "router",

@@ -8,13 +8,11 @@ Rule 3: what is kept of a request is bounded, except for its text, which is drop
 """
 
 import re
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import msgspec
-from msgspec import Raw
 
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece, Request
@@ -23,14 +21,13 @@ from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     OBJECT,
-    Object,
     entries,
-    fitting,
     is_given,
     scalar,
     text,
     whole_number,
 )
+from clairvoyant_cli.protocols.outer_members import MAX_PIECES, OuterMembers, read_members, slices
 from clairvoyant_cli.protocols.prompt_views import VIEWS
 from clairvoyant_cli.protocols.request_bodies import (
     BODY,
@@ -44,8 +41,6 @@ from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Route, Shape, Work
 from predictor.record import PromptView, Task
 
 SMALL_BYTES = 256 * 1024  # a body up to this is decoded at once, which takes 3 ms at most
-SLICE_BYTES = 64 * 1024  # how much of a longer one is looked at at a time: at most 1 ms
-MAX_PIECES = 1024  # a body in more pieces counts as long; this many are joined at a time
 RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
 """Options whose change makes Ollama reload the model (server/sched.go, needsReload)."""
 
@@ -54,15 +49,8 @@ MAX_CHOICES = 1024  # answers to one request that are believed; OpenAI allows 12
 DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_debug_render_only"})
 """Fields that decide whether a request waits."""
 
-# A body that is not decoded is searched for its model, and for whether it streams.
-MOST_BYTES = 1024 * 1024
-BOM = b"\xef\xbb\xbf"  # nlohmann's parser (llama.cpp) and Python's skip it
-GZIP = 16 + zlib.MAX_WBITS
-END_BYTES = 2048  # of a long body that are looked at, at either end
 _OPENING = re.compile(rb'[ \t\r\n]*\{(?=[ \t\r\n]*")')
 OPENING_BYTES = 256  # of a body, within which its first field must begin
-_NAMED = re.compile(rb'[{,]\s*"(model|stream)"\s*:\s*("(?:[^"\\]|\\.)*+"|true|false)', re.DOTALL)
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 MOST_TOOLS = 1024  # of which each is looked at
 OF_CLIENTS = ("", "function", "custom", "local_shell", "apply_patch")
 """Types of tools that clients run. All others, such as `mcp`, are run by the server, maybe with effects."""
@@ -77,9 +65,6 @@ class ServerTraits(Protocol):
     """What a server makes of a request in its own way."""
 
     OBEYS_COMPLETION_CAP: ClassVar[bool]  # whether `max_completion_tokens` bounds a chat's answer
-
-    def runs_elsewhere(self, model: str) -> bool:
-        """Whether a model does not run on this server's hardware, and so takes no slot of it."""
 
 
 @dataclass(slots=True)
@@ -97,12 +82,19 @@ class ParsedRequest:
     bypass: str = ""  # why it does not wait in the queue, "" if it does
     opening: int = 0  # bytes before the body's first field, 0 if unknown
     ranks_itself: bool | None = None  # it sets the engine's priority field; None if unknown
+    # Of a body that was not decoded, as far as it had come.
+    members: OuterMembers | None = field(default=None, compare=False)
     follows: str = ""  # the stored response that it goes on from
     amount_kind: str = ""  # what `amount` counts, where the time of an answer is learned from that alone
     amount: float = 0.0
     only_answers: bool = False  # what a server does for it has no other effects than its answer
     conversation: Conversation = NO_CONVERSATION
     stabilised: str = ""  # what was done so that its prompt begins as the one before
+
+    @property
+    def modalities(self) -> frozenset[str]:
+        """What its prompt has besides text: image, audio, video, file."""
+        return frozenset(("image",) if self.view is not None and self.view.images else ())
 
 
 async def parse_request(
@@ -123,10 +115,16 @@ async def parse_request(
     await READING.next()
     with READING:
         if body is None:
-            parsed = _too_long(pieces, route, client, whole=whole)
+            parsed = _unknown(route, client)
             parsed.prompt_tokens = size / 4
         else:
             parsed = parse_body(body, route, traits, client)
+    if parsed.ranks_itself is None:
+        parsed.members = OuterMembers()
+        await read_members(pieces, parsed.members)
+        if body is None:
+            parsed.model = parsed.members.model
+            parsed.stream = parsed.members.found.get("stream", str(parsed.stream)).casefold() == "true"
     parsed.opening = opening_of(pieces)
     if parsed.view is not None and route.work is Work.GENERATE:
         parsed.conversation = await read_conversation(pieces, parsed.model)
@@ -162,18 +160,9 @@ def _amount(pieces: Sequence[Piece], path: str) -> tuple[str, float]:
     return f"{path} pixels", images * int(pixels[1]) * int(pixels[2])
 
 
-def _too_long(pieces: Sequence[Piece], route: Route, client: str, *, whole: bool) -> ParsedRequest:
-    parsed = _unknown(route, client)
-    members = _outer_members(pieces, whole=whole)
-    parsed.model = short_name(members["model"])
-    if scalar(members["stream"]) is not None:
-        parsed.stream = is_given(members["stream"])
-    return parsed
-
-
 async def _read_slices(pieces: Sequence[Piece]) -> LongBody:
     long = LongBody()
-    for part in _slices(pieces):
+    for part in slices(pieces):
         await READING.next()
         with READING:
             long.feed(bytes(part))
@@ -182,32 +171,13 @@ async def _read_slices(pieces: Sequence[Piece]) -> LongBody:
     return long
 
 
-def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    small: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        if size + len(piece) <= SLICE_BYTES and len(small) < MAX_PIECES:
-            small.append(piece)
-            size += len(piece)
-            continue
-        if small:
-            yield b"".join(small)
-        at = 0
-        while len(piece) - at > SLICE_BYTES:
-            yield piece[at : at + SLICE_BYTES]
-            at += SLICE_BYTES
-        small = [piece[at:]]
-        size = len(piece) - at
-    yield b"".join(small)
-
-
 def _read(raw: Piece, route: Route, traits: ServerTraits, client: str) -> ParsedRequest:
     view_of, body = VIEWS[route.shape], BODY.decode(raw)
     model = short_name(body.model)
     if route.shape is Shape.CHAT and not traits.OBEYS_COMPLETION_CAP:
         body.max_completion_tokens = ABSENT
     view = replace(view_of(body), model=model, client=client)
-    bypass = _bypass(body, route.shape, view, traits, model)
+    bypass = _bypass(body, route.shape, view)
     if bypass and not _is_plain(raw):
         return _unknown(route, client)
     choices = (whole_number(given, 2**63) for given in (body.n, body.best_of, body.n_cmpl))
@@ -244,14 +214,14 @@ def _only_answers(body: RequestBody, shape: Shape) -> bool:
     return len(tools) <= MOST_TOOLS and all(text(nested(tool).type) in OF_CLIENTS for tool in tools)
 
 
-def _bypass(body: RequestBody, shape: Shape, view: PromptView, traits: ServerTraits, model: str) -> str:
+def _bypass(body: RequestBody, shape: Shape, view: PromptView) -> str:
     if shape in OLLAMA_SHAPES:
         wanted = body.messages if shape is Shape.OLLAMA_CHAT else body.prompt
         if not is_given(wanted) and not view.images:
             return "unload" if scalar(body.keep_alive) in (0, "0") else "load"
         if is_given(body.debug_render_only):
             return "render"
-    return "cloud" if traits.runs_elsewhere(model) else ""
+    return ""
 
 
 def _is_plain(raw: Piece) -> bool:
@@ -284,46 +254,3 @@ def opening_of(pieces: Sequence[Piece]) -> int:
             break
     found = _OPENING.match(beginning)
     return 0 if found is None else found.end()
-
-
-def named_model(pieces: Sequence[Piece], coding: bytes | None = None) -> str:
-    """Return the model that a body names, "" if none: also behind a gzip coding (cpp-httplib), behind a byte
-    order mark, or as `Model`, since Go, and so Ollama, ignores the case of names.
-    """
-    body = b"".join(pieces)[:MOST_BYTES]
-    if coding is not None and coding.lower() in (b"gzip", b"x-gzip"):
-        try:
-            body = zlib.decompressobj(GZIP).decompress(body, MOST_BYTES)
-        except zlib.error:
-            return ""
-    members = {
-        name.casefold(): value for name, value in (fitting(OBJECT, body.removeprefix(BOM)) or {}).items()
-    }
-    # `/api/copy` names its model as the source; older clients of Ollama say `name`.
-    named = (members[name] for name in ("model", "source", "name") if name in members)
-    return next((short_name(value) for value in named if text(value)), "")
-
-
-def _outer_members(pieces: Sequence[Piece], *, whole: bool) -> Object:
-    """Return `model` and `stream` of an object that is too long to decode, if they are near its beginning or,
-    where it is `whole`, its end: OpenAI's clients send `messages` first.
-    """
-    beginning, end = _end_of(pieces), _end_of(pieces, last=True) if whole else b""
-    members = Object()
-    for part, is_end in (beginning, False), (end, True):
-        for found in _NAMED.finditer(part):
-            beside = _STRING.sub(b"", part[found.end() :] if is_end else part[: found.end()])
-            # Only the object itself is open there.
-            opened = beside.count(b"{") - beside.count(b"}")
-            if opened == (-1 if is_end else 1) and beside.count(b"[") == beside.count(b"]"):
-                members[found[1].decode()] = Raw(found[2])
-    return members
-
-
-def _end_of(pieces: Sequence[Piece], *, last: bool = False) -> bytes:
-    end = b""
-    for piece in reversed(pieces) if last else pieces:
-        if len(end) >= END_BYTES:
-            break
-        end = bytes(piece[-END_BYTES:]) + end if last else end + bytes(piece[:END_BYTES])
-    return end[-END_BYTES:] if last else end[:END_BYTES]

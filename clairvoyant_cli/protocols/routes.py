@@ -73,7 +73,7 @@ def _table() -> dict[str, Route]:
         "responses": Route(Family.OPENAI, Work.GENERATE, Shape.RESPONSES),
         "embeddings": Route(Family.OPENAI, Work.EMBED, Shape.EMBEDDING),
     }
-    sound, images = ("transcriptions", "translations", "speech"), ("generations", "edits")
+    sound, images = ("transcriptions", "translations", "speech"), ("generations", "edits", "variations")
     opaque = (*(f"audio/{name}" for name in sound), *(f"images/{name}" for name in images))
     openai |= {name: Route(Family.OPENAI, Work.OPAQUE, Shape.OPAQUE) for name in opaque}
     routes = {f"/v1/{name}": route for name, route in openai.items()}
@@ -100,8 +100,6 @@ ROUTES = _table()
 
 OF_LLAMACPP = ("/props", "/slots", "/apply-template", "/lora-adapters")
 TOKENIZING = ("/tokenize", "/detokenize")
-OLLAMA_CHANGES = (f"/api/{name}" for name in ("show", "delete", "copy", "push", "pull", "create"))
-NAME_A_MODEL = frozenset((*OLLAMA_CHANGES, *TOKENIZING))  # in their body; they need no slot
 OF_LMSTUDIO = ("/api/v0/", "/api/v1/")
 
 

@@ -272,7 +272,7 @@ class Daemon:
             await self.serving.serve(admitted, request)
         elif isinstance(admitted, PassOn):
             self.stats.passed_through += 1
-            await self.passthrough.pass_on(request, admitted.route, admitted.model)
+            await self.passthrough.pass_on(request, admitted.route, admitted.client, admitted.model)
         else:
             self.refusals.send(request, admitted.route, admitted.refusal)
 

@@ -18,15 +18,10 @@ from clairvoyant_cli.http import limits
 from clairvoyant_cli.protocols import lenient_json as loose
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION
 from clairvoyant_cli.protocols.lenient_json import fitting
+from clairvoyant_cli.protocols.outer_members import MAX_PIECES, SLICE_BYTES
 from clairvoyant_cli.protocols.prompt_views import FIRST_MESSAGES, LAST_MESSAGES
 from clairvoyant_cli.protocols.request_bodies import MAX_BODY_BYTES, MAX_NAME_CHARS, LongBody
-from clairvoyant_cli.protocols.request_parsing import (
-    MAX_PIECES,
-    SLICE_BYTES,
-    ParsedRequest,
-    parse_body,
-    parse_request,
-)
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_body, parse_request
 from clairvoyant_cli.protocols.routes import ROUTES
 from predictor.record import PromptView
 from tests.fakes.raw_http import post
@@ -173,7 +168,6 @@ async def test_of_longer_texts_the_model_and_the_size_are_known(
     "ending",
     [
         rb'}],\"model\":\"no\",\"stream\":true}"}]}',  # a text
-        b'"}],"model":"no"',
         b'"}],"model":["no"]}',
         b'"}],"n":{"model":"no","stream":true}}',
     ],

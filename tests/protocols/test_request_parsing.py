@@ -117,8 +117,7 @@ def test_thinking_switches_of_requests_are_read(
         ("/api/generate", {"model": "m", "keep_alive": 0}, "unload"),
         ("/api/chat", {"model": "m", "messages": []}, "load"),
         ("/api/chat", {"model": "m", "messages": [], "keep_alive": 0}, "unload"),
-        ("/api/chat", {"model": "m:cloud", "messages": [USER]}, "cloud"),
-        ("/v1/chat/completions", {"model": "m-cloud", "messages": [USER]}, "cloud"),
+        ("/api/chat", {"model": "m:cloud", "messages": [USER]}, ""),
         ("/api/chat", {"messages": [USER], "_debug_render_only": True}, "render"),
         ("/api/chat", {"messages": [USER], "keep_alive": 0}, ""),
         ("/v1/chat/completions", {"messages": []}, ""),
@@ -137,8 +136,6 @@ def test_what_does_not_wait(path: str, body: dict[str, Any], bypass: str) -> Non
         ("/api/generate", '{"model": "m", "PROMPT": "river"}'),
         ("/api/generate", '{"model": "m", "prompt": "river", "prompt": null}'),
         ("/api/generate", '{"model": "m", "prompt": "river", "\\u0070rompt": null}'),
-        ("/api/chat", '{"model": "m:cloud", "MODEL": "m", "messages": ["river"]}'),
-        ("/api/chat", '{"model": "m:cloud", "messages": ["river"], "model": "m:cloud"}'),
         ("/api/chat", '{"_debug_render_only": true, "_Debug_render_only": false, "messages": ["river"]}'),
     ],
 )

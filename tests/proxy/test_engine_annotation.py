@@ -124,16 +124,45 @@ async def test_who_sets_the_priority_itself_is_refused_unless_it_may(tmp_path: P
         assert [each.body for each in engine.asked] == [own]
 
 
-LONG = b'{"messages":[],"pad":"%b","priority":-5}' % (b"word " * 10**6)
-
-
-@pytest.mark.parametrize("body", [b'{"messages":[],"top_p":NaN,"priority":-5}', b"", b"{}", b"[]", LONG])
+@pytest.mark.parametrize("body", [chat("x").decode().encode("utf-16"), b"", b"{}", b"[]"])
 async def test_what_cannot_be_stamped_is_refused(body: bytes) -> None:
     async with before_an_engine() as (daemon, engine), raw_client(daemon.base_url) as client:
         refused = await client.ask(post(CHAT, body))
         assert refused.status == 400
         assert "JSON object" in json.loads(refused.body)["error"]["message"]
         assert not engine.asked
+
+
+LONG = b'{"messages":[],"pad":"%b","priority":-5}' % (b"word " * 10**6)
+FORM = b"--x\r\nContent-Disposition: form-data; name=priority\r\n\r\n-5\r\n--x--\r\n"
+
+
+@pytest.mark.parametrize("limit_mib", [1, 64])
+@pytest.mark.parametrize(
+    ("method", "path", "body", "kind"),
+    [
+        (b"POST", CHAT, LONG, "application/json"),
+        (b"POST", CHAT, rb'{"messages":[],"top_p":NaN,"x":"\ud83d","pri\u006frity":-5}', "application/json"),
+        (b"POST", "/v1/score", chat("x", priority=-5), "application/json"),
+        (b"POST", "/generate", LONG, "application/json"),
+        (b"PUT", CHAT, chat("x", priority=-5), "application/json"),
+        (b"POST", "/v1/audio/transcriptions", FORM, "multipart/form-data; boundary=x"),
+        (b"POST", "/pooling", chat("x").decode().encode("utf-16"), "application/json"),
+    ],
+)
+async def test_no_route_takes_a_clients_priority_to_an_engine(
+    method: bytes, path: str, body: bytes, kind: str, limit_mib: int
+) -> None:
+    async with (
+        before_an_engine(body_limit_mib=limit_mib) as (daemon, engine),
+        raw_client(daemon.base_url) as client,
+    ):
+        engine.answers.set()
+        request = post(path, body).replace(b"POST", method, 1)
+        refused = await client.ask(request.replace(b"application/json", kind.encode(), 1))
+        assert refused.status == 400
+        assert "`priority`" in json.loads(refused.body)["error"]["message"]
+        assert not any(each.whole for each in engine.asked), "of a long body, a beginning may have come"
 
 
 async def test_a_body_too_long_to_be_read_is_stamped_unread() -> None:
@@ -153,9 +182,9 @@ async def test_what_has_no_such_field_and_what_is_no_generation_goes_as_it_is() 
         engine.answers.set()
         message = chat("0.1 hello", max_tokens=5)
         assert (await client.ask(post("/v1/messages", message))).status == 200
-        assert (await client.ask(post("/tokenize", chat("x", priority=1)))).status == 200
+        assert (await client.ask(post("/tokenize", chat("priority")))).status == 200
         assert (await client.ask(get("/load"))).status == 200
-        assert [each.body for each in engine.asked if each.body] == [message, chat("x", priority=1)]
+        assert [each.body for each in engine.asked if each.body] == [message, chat("priority")]
         assert b"/load" in [each.target for each in engine.asked]
 
 
@@ -237,7 +266,7 @@ async def test_a_router_gets_the_order_in_a_header_and_the_body_as_it_is(kind: s
         asks = [("0.9 an essay", 0), ("0.0 a word", 0), ("0.9 an essay", 100), ("0.0 a word", 5)]
         for come, (prompt, level) in enumerate(asks, 1):
             client = await clients.enter_async_context(raw_client(daemon.base_url))
-            body = chat(prompt, priority="of whatever kind")
+            body = chat(prompt)
             client.send(post(CHAT, body, f"{header}: 9", f"X-Clairvoyant-Priority: {level}", f"{STRICT}: 4"))
             message = await engine.has_come(come)
             assert message.body == body
@@ -248,6 +277,32 @@ async def test_a_router_gets_the_order_in_a_header_and_the_body_as_it_is(kind: s
         assert word < essay <= later <= last
         assert kind == "smg" or essay < later < last
         engine.answers.set()
+
+
+OFFER = "Connection: Upgrade", "Upgrade: websocket"
+
+
+@ROUTERS
+@pytest.mark.parametrize("more", [(), OFFER, ("Transfer-Encoding: chunked", "Trailer: x")])
+async def test_no_header_orders_a_router_on_any_way_to_it(
+    kind: str, header: str, more: tuple[str, ...]
+) -> None:
+    async with (
+        before_an_engine(kind=kind, annotate="auto") as (daemon, engine),
+        raw_client(daemon.base_url) as client,
+    ):
+        engine.answers.set()
+        own = (f"{header}: 9", f"{header.title()}: 9", "X-Smg-Target-Worker: 1", *more)
+        if "Transfer-Encoding: chunked" in more:
+            head = "\r\n".join(["PUT /v1/x HTTP/1.1", "Host: x", *own]).encode()
+            client.send(head + b"\r\n\r\n2\r\n{}\r\n0\r\n%b: 9\r\nx-other: 1\r\n\r\n" % header.encode())
+        else:
+            client.send(get("/v1/realtime", *own))
+        message = await engine.has_come(1)
+        assert not message.values(header)
+        assert message.value("x-smg-target-worker") == b"1"
+        if "Transfer-Encoding: chunked" in more:
+            assert [name.lower() for name, _ in message.trailers] == [b"x-other"]
 
 
 @ROUTERS

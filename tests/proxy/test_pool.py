@@ -5,6 +5,7 @@ import pytest
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.protocols.can_continue import Continuable
+from clairvoyant_cli.protocols.probes import OfferedModel
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.proxy.queue.exchange import AttemptEnd, OutageError
@@ -67,7 +68,7 @@ async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
 def offers(parts: DaemonParts, **models: set[str]) -> None:
     for name, offered in models.items():
         backend = parts.pool.named(name)
-        backend.status.offered = frozenset(map(backend.adapter.known_as, offered))
+        backend.status.offered = {backend.adapter.known_as(name): OfferedModel(name) for name in offered}
         parts.lifecycle.changed(parts.pool.named(name))
 
 

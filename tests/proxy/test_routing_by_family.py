@@ -15,7 +15,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.protocols.request_parsing import named_model
+from clairvoyant_cli.http.fields import Fields
+from clairvoyant_cli.http.heads import RequestHead
+from clairvoyant_cli.protocols.outer_members import named_model
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from tests.fakes.raw_http import Message, get, post, raw_client
@@ -25,7 +27,12 @@ METHODS = ["GET", "POST", "PUT", "DELETE", "HEAD"]
 OWN: dict[str, dict[str, object]] = {
     "ollama": {
         "/api/version": {"version": "0.20.0"},
-        "/api/tags": {"models": [{"name": "o:latest", "model": "o:latest"}]},
+        "/api/tags": {
+            "models": [
+                {"name": "o:latest", "model": "o:latest", "digest": "0123456789abcdef"},
+                {"name": "far:cloud", "model": "far:cloud", "remote_host": "https://ollama.com:443"},
+            ]
+        },
         "/api/ps": {"models": []},
     },
     "vllm": {
@@ -216,12 +223,48 @@ async def test_a_body_that_is_not_read_goes_where_its_model_is(body: bytes, head
         assert by(await ask(daemon, post("/v1/chat/completions", body, *headers))) == "ollama"
 
 
-def test_a_model_is_found_in_bounded_bodies() -> None:
-    assert named_model([b'{"mo', b'del":"a"}']) == "a"
-    assert named_model([b'{"name":"a"}']) == "a"
-    assert named_model([b"\x1f\x8b"], b"gzip") == ""
-    assert named_model([gzip.compress(b'{"x":"' + b" " * 2**21 + b'","model":"a"}')], b"gzip") == ""
-    assert named_model([b"[]"]) == named_model([]) == ""
+@pytest.mark.parametrize(
+    ("body", "server", "queued"),
+    [
+        (b'{"model":"far:cloud","messages":[{"role":"user","content":"x"}]}', "ollama", 0),
+        (b'{"model":"far:cloud","Model":"o","messages":[{"role":"user","content":"x"}]}', "ollama", 1),
+        (b'{"model":"near-cloud","messages":[{"role":"user","content":"x"}]}', "llamacpp", 1),
+        (b'{"model":"0123456789ab","messages":[{"role":"user","content":"x"}]}', "ollama", 1),
+    ],
+)
+async def test_only_what_its_server_says_to_run_elsewhere_passes_the_queue(
+    body: bytes, server: str, queued: int
+) -> None:
+    async with both("llamacpp", "ollama") as (daemon, _):
+        assert by(await ask(daemon, post("/v1/chat/completions", body))) == server
+        assert daemon.stats.submitted == queued
+
+
+FORM = (
+    b'--x\r\nContent-Disposition: form-data; name="file"; filename="model"\r\n\r\n%b\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\na\r\n--x--\r\n' % bytes(9000)
+)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "fields", "model"),
+    [
+        ([b'{"mo', b'del":"a"}'], {}, "a"),
+        ([b'{"name":"a"}'], {}, "a"),
+        ([rb'{"input":"half \ud83d an emoji","model":"a"}'], {}, "a"),
+        ([b'{"messages":[{"model":"b"}],"x":"' + b"y" * 9000, b'","model" : "\\u0061"}'], {}, "a"),
+        ([b"\x1f\x8b"], {b"Content-Encoding": b"gzip"}, ""),
+        ([gzip.compress(b'{"x":"' + b" " * 2**21 + b'","model":"a"}')], {b"Content-Encoding": b"gzip"}, ""),
+        ([b"[]"], {}, ""),
+        ([], {}, ""),
+        ([FORM[:9100], FORM[9100:]], {b"Content-Type": b"multipart/form-data; boundary=x"}, "a"),
+    ],
+)
+async def test_a_model_is_found_in_bounded_bodies(
+    pieces: list[bytes], fields: dict[bytes, bytes], model: str
+) -> None:
+    head = RequestHead(b"POST", b"/", Fields([(b"Host", b"x"), *fields.items()]))
+    assert await named_model(pieces, head) == model
 
 
 @pytest.mark.parametrize("stream", [False, True])

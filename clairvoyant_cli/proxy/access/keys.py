@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clairvoyant_cli.addresses import THIS_MACHINE, is_loopback
+from clairvoyant_cli.backends.priority import Barred, Priority
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.files import opened, read_all, text_of
 from clairvoyant_cli.http.heads import RequestHead
@@ -65,6 +66,14 @@ class Access:
         """Headers for this proxy, which are not forwarded to the backend."""
         own = (PRIORITY_HEADER, URGENCY_HEADER, CLIENT_HEADER, BACKEND_HEADER, CHORE_HEADER)
         return (*own, b"authorization", b"x-api-key") if self.clients.keys else own
+
+    def barred(self, client: str, priority: Priority | None) -> Barred:
+        """Return what of a client's request does not pass to a server, which orders its queue by `priority`
+        if there is one.
+        """
+        if priority is None or self.clients.rules_of(client).engine_priority:
+            return Barred(self.consumed_headers)
+        return Barred(self.consumed_headers, priority.orders, field=True)
 
     def admit(self, request: Request) -> str | Refusal:
         """Return the client of a request, the owner of its key or its address, or its refusal."""

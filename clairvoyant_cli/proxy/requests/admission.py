@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from clairvoyant_cli.backends.priority import OUTDATED
+from clairvoyant_cli.backends.priority import FIELD, OUTDATED
 from clairvoyant_cli.backends.prober import MARK_HEADER
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
@@ -22,8 +22,9 @@ from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
 from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
 from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.outer_members import members_of, named_model, read_members
 from clairvoyant_cli.protocols.printable import decoded
-from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, named_model, parse_request
+from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, parse_request
 from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.stable_prefix import StablePrefix
 from clairvoyant_cli.protocols.usage import AnswerText
@@ -314,6 +315,7 @@ class PassOn:
     """The request needs no slot and goes straight to a server. `model` is the one it names, if known."""
 
     route: Route
+    client: str
     model: str = ""
 
 
@@ -389,12 +391,34 @@ class Admission:
             )
             if self.stable_prefix is not None and parsed.view is not None and not parsed.bypass:
                 parsed = await self._stabilised(request, verdict, parsed, self.stable_prefix)
-            objection = self.annotation.objection(parsed, verdict.route, verdict.client, whole=whole)
+            await self._look_through(request, verdict.route, parsed, whole=whole)
+            able = self.pool.able(verdict.route.speakers, parsed)
+            objection = self.annotation.objection(parsed, verdict.route, verdict.client, able, whole=whole)
             if objection is not None:
                 return self._rejected(verdict.route, objection)
             await READING.next()
         with READING:
             return self.enqueue(request, verdict, parsed)
+
+    async def _look_through(
+        self, request: Request, route: Route, parsed: ParsedRequest, *, whole: bool
+    ) -> None:
+        """Find out what else decides where a request may go: what decoding its body did not show."""
+        if len(self.pool) > 1 and not parsed.model:
+            parsed.model = await named_model(request.arrived, request.head)
+        if any(server.runs_elsewhere(parsed.model) for server in self.pool):
+            able = self.pool.able(route.speakers, parsed)
+            # A body that names two models may mean the other one, to Go the last.
+            named = await named_model(request.arrived, request.head)
+            if named == parsed.model and all(server.runs_elsewhere(named) for server in able):
+                parsed.bypass = "cloud"
+        if parsed.ranks_itself is not None or not self.pool.stamped:
+            return
+        if parsed.members is None and (found := members_of(request.head)) is not None:
+            parsed.members = found
+            await read_members(request.arrived, found)
+        if whole:
+            parsed.ranks_itself = parsed.members is not None and parsed.members.sets(FIELD)
 
     async def _stabilised(
         self, request: Request, asks: ReadBody, parsed: ParsedRequest, stable_prefix: StablePrefix
@@ -430,7 +454,7 @@ class Admission:
         if self.operation.stopping:
             return Refused(route, SHUTTING_DOWN)
         if not route.scheduled:
-            return PassOn(route)
+            return PassOn(route, client)
         return ReadBody(route, client, self.access.shown_name(head, client))
 
     @contextmanager
@@ -450,12 +474,10 @@ class Admission:
 
     def enqueue(self, request: Request, asks: ReadBody, parsed: ParsedRequest) -> Exchange | PassOn | Refused:
         """Predict a request's length and submit it to the queue, or refuse it."""
-        if parsed.bypass or parsed.model in self.pool.remote_models:
+        if parsed.bypass:
             request.scheduled = False
-            return PassOn(asks.route, parsed.model)
-        if not parsed.model and len(self.pool) > 1:
-            parsed.model = named_model(request.arrived, request.head.get(b"content-encoding"))
-        servers = self.pool.able(asks.route.speakers, parsed.model, parsed.follows)
+            return PassOn(asks.route, asks.client, parsed.model)
+        servers = self.pool.able(asks.route.speakers, parsed)
         exchange = self.factory.exchange(request, asks, parsed, servers)
         objection = self._objection(asks.client, parsed, servers)
         refusal = objection or self._too_late(exchange) or self._submit(exchange)

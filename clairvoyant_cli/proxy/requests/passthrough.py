@@ -8,21 +8,23 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Raw
 
+from clairvoyant_cli.backends.priority import BarredError
 from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.own_requests import OwnAnswer
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.lenient_json import OBJECT, entries, fitting, object_in
+from clairvoyant_cli.protocols.outer_members import members_of, named_model
 from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.protocols.probes import model_name
-from clairvoyant_cli.protocols.request_parsing import named_model
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import (
-    NAME_A_MODEL,
     Family,
     Route,
     plainly_spelled,
@@ -38,7 +40,7 @@ from clairvoyant_cli.proxy.servers.server import Server
 log = logging.getLogger("clairvoyant")
 
 LIST_TIMEOUT_S = 5.0  # a server that takes longer is left out of a list
-NAMING_BYTES = 64 * 1024  # of a body that names a model
+NAMING_BYTES = 4 * 1024 * 1024  # of a body that names a model, maybe behind long messages
 
 ONE_MODEL = "/v1/models/"  # what follows is the name of the model that is asked about
 ONE_RESPONSE = "/responses/"  # what follows is the id of a stored response
@@ -67,20 +69,20 @@ class Passthrough:
     refusals: Refusals
     _left_out: set[tuple[str, str]] = field(default_factory=set)  # lists whose loss has been logged
 
-    async def pass_on(self, request: Request, route: Route, model: str = "") -> None:
+    async def pass_on(self, request: Request, route: Route, client: str, model: str = "") -> None:
         """Have a request answered by the server that it is for; `model` is the one it names, if known."""
         pool, head = self.pool, request.head
         path = plainly_spelled(unescaped(head.path))
         named = head.get(BACKEND_HEADER)
         is_list = head.method == b"GET" and not head.has_body and path in LISTS
         of_all = is_list and named is None and len(pool) > 1
-        if of_all and await self._listed(request, path):
+        if of_all and await self._listed(request, client, path):
             return
         server = await self._worker(request, path, model)
         if isinstance(server, Refusal) or server.leads_back:
             self.refusals.send(request, route, server if isinstance(server, Refusal) else IN_A_LOOP)
             return
-        await self._forward(request, route, server)
+        await self._forward(request, route, client, server)
         if head.method not in READING:
             server.look_now()  # it may have another model by now
 
@@ -99,24 +101,25 @@ class Passthrough:
         if holder is not None:
             return holder
         model = model or await self._model_in(request, path)
-        return _one_that_is_there(pool.able(speakers_of(path), model))
+        return _one_that_is_there(pool.able(speakers_of(path), ParsedRequest(model=model)))
 
     async def _model_in(self, request: Request, path: str) -> str:
-        """Return the model that a request is about, which its path or its body names."""
+        """Return the model that a request is about, which its path, its query or its body names."""
         head = request.head
-        if head.method in READING and path.startswith(ONE_MODEL):
+        if path.startswith(ONE_MODEL):
             return unescaped(head.path)[len(ONE_MODEL) :]
-        if path not in NAME_A_MODEL or not head.has_body:
-            return ""
-        pieces = await request.read(NAMING_BYTES)
-        return named_model(pieces or (), head.get(b"content-encoding"))
+        asked = dict(parse_qsl(head.query.decode("latin-1"))).get("model", "")
+        if asked or not head.has_body or members_of(head) is None:
+            return asked
+        await request.read(NAMING_BYTES)
+        return await named_model(request.arrived, head)
 
-    async def _listed(self, request: Request, path: str) -> bool:
+    async def _listed(self, request: Request, client: str, path: str) -> bool:
         """Answer with the lists of all servers that give one; False if none does."""
         speak = [server for server in self.pool if LISTS[path] in server.adapter.SPEAKS]
         up = [server for server in speak or self.pool if server.status.state != "down"]
         asked = [server for server in up if server.health.withdrawn != "leaving"]
-        answers = await asyncio.gather(*(self._collected(request, server) for server in asked))
+        answers = await asyncio.gather(*(self._collected(request, client, server) for server in asked))
         lists = []
         for server, answer in zip(asked, answers, strict=True):
             if answer is not None and answer[0].status != 200:
@@ -136,34 +139,39 @@ class Passthrough:
         request.connection.respond(ResponseHead(200, head.reason, kept), body, extra)
         return True
 
-    async def _collected(self, request: Request, server: Server) -> tuple[ResponseHead, bytes] | None:
+    async def _collected(
+        self, request: Request, client: str, server: Server
+    ) -> tuple[ResponseHead, bytes] | None:
         """Return a server's answer to a request without a body; None if it gave none that can be read."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 upstream = await server.upstream.connect()
                 answer = OwnAnswer(upstream)
-                drop = (*self.access.consumed_headers, b"accept-encoding")
-                forward(request, upstream, answer, server, drop=drop)
+                barred = self.access.barred(client, server.stamps)
+                barred = replace(barred, names=(*barred.names, b"accept-encoding"))
+                forward(request, upstream, answer, server, barred=barred)
                 head, text = await answer.whole(LIST_BYTES)
         except (TimeoutError, UpstreamError):
             return None
         return None if text is None else (head, text)
 
-    async def _forward(self, request: Request, route: Route, server: Server) -> None:
+    async def _forward(self, request: Request, route: Route, client: str, server: Server) -> None:
         try:
             try:
-                await self._relay(request, server)
+                await self._relay(request, client, server)
             except StaleError:
                 if request.head.method not in READING or request.head.has_body:
                     raise  # the backend may have seen it (RFC 9110, 9.2.2)
-                await self._relay(request, server, fresh=True)
+                await self._relay(request, client, server, fresh=True)
+        except BarredError as error:
+            self.refusals.send(request, route, error.refusal)
         except UpstreamError as error:
             server.look_now()
             refusals = self.refusals
             say = refusals.unreachable if isinstance(error, UnreachableError) else refusals.broken_off
             refusals.send(request, route, say(server, str(error)))
 
-    async def _relay(self, request: Request, server: Server, *, fresh: bool = False) -> None:
+    async def _relay(self, request: Request, client: str, server: Server, *, fresh: bool = False) -> None:
         upstream: UpstreamConnection | None = None
         relay: Relay | None = None
         try:
@@ -171,7 +179,8 @@ class Passthrough:
             offers = request.head.upgrade and plainly_spelled(unescaped(request.head.path)) in RESPONSES
             kind = WebSocketRelay if offers else Relay
             relay = kind(request, upstream, server, self.refusals.pages, self.refusals.by(server))
-            forward(request, upstream, relay, server, drop=self.access.consumed_headers)
+            barred, members = self.access.barred(client, server.stamps), members_of(request.head)
+            forward(request, upstream, relay, server, barred=barred, members=members)
             await relay.finished
         except asyncio.CancelledError:
             if relay is not None and relay.whole:

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from clairvoyant_cli.backends.adapter import LOADING
-from clairvoyant_cli.backends.priority import OUTDATED, Stamp, Stamping
+from clairvoyant_cli.backends.priority import OUTDATED, Barred, BarredError, Filtering, Stamp, Stamping
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
-from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.request import BodySink, Request
 from clairvoyant_cli.http.upstream import NotReadyError, ResponseSink, UpstreamConnection, UpstreamError
 from clairvoyant_cli.preempt.cut import UnfitError
+from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.heartbeat import Joint, blank_after
+from clairvoyant_cli.protocols.outer_members import OuterMembers
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import PartError, Splice
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
@@ -68,21 +70,22 @@ def forward(
     relay: ResponseSink,
     server: Server,
     *,
-    drop: tuple[bytes, ...],
+    barred: Barred,
+    members: OuterMembers | None = None,
     keep: bool = False,
     stamp: Stamp | None = None,
     uncompressed: bool = False,
 ) -> None:
-    """Begin to send a request, without the headers in `drop`; `keep` a complete body for a repeat. Ask for
-    an `uncompressed` answer where a head without a coding may be sent before it.
+    """Begin to send a request, without what is `barred`: its body is looked through by `members`, None if
+    that is not needed. `keep` a complete body for a repeat. Ask for an `uncompressed` answer where a head
+    without a coding may be sent before it.
     """
     head = request.head
-    extra: list[Header] = []
+    drop, extra = barred.in_head(head), list[Header]()
     if uncompressed and _CODING.search(head.get(b"accept-encoding") or b""):
         drop = (*drop, b"accept-encoding")
         extra.append((b"Accept-Encoding", b"identity"))
     if stamp is not None:
-        drop = (*drop, *stamp.drop)
         extra += stamp.headers
     if stamp is not None and stamp.text:
         drop = (*drop, *OUTDATED)
@@ -100,7 +103,15 @@ def forward(
     wire = head.encode(server.upstream.host_header, *extra, drop=drop, target=target)
     upstream.begin(head, wire, relay)
     if head.has_body:
-        request.flow_to(upstream if stamp is None else Stamping(upstream, stamp), keep=keep)
+        sink: BodySink = upstream if stamp is None else Stamping(upstream, stamp)
+        if barred.field:
+
+            def refuse(refusal: Refusal) -> None:
+                upstream.abort()
+                relay.failed(BarredError(refusal))
+
+            sink = Filtering(sink, barred, members, refuse)
+        request.flow_to(sink, keep=keep)
     upstream.uncork()
 
 
@@ -112,12 +123,12 @@ def forward_continuation(
     body: bytes,
     path: str | None = None,
     *,
-    drop: tuple[bytes, ...],
+    barred: Barred,
 ) -> None:
     """Send a server another request in the name of one: another body, to another path maybe."""
     asked, host_header = request.head, server.upstream.host_header
     target = server.target_of(asked.origin_form if path is None else path.encode())
-    passing = asked.fields.passing(*REPLACED, *drop)
+    passing = asked.fields.passing(*REPLACED, *barred.in_head(asked))
     extra = [(b"Accept-Encoding", b"identity"), (b"Content-Length", b"%d" % len(body))]
     if server.key is not None:
         passing = [header for header in passing if header[0].lower() != b"authorization"]

@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 
+from clairvoyant_cli.backends.priority import BarredError
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
@@ -48,6 +49,7 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     Finish,
     NotGranted,
     NotTaken,
+    Objected,
     ServingEvent,
     ServingRules,
     WaitAgain,
@@ -148,7 +150,7 @@ class Serving:
             upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True
             relay = self._relay(exchange, attempt, upstream, request, heartbeat)
-            drop = self.access.consumed_headers
+            barred = self.access.barred(exchange.job.client, server.stamps)
             if onward is None:
                 stamp = self.annotation.stamp(exchange, attempt, server, request.head)
                 keep = relay.may_wait or (request.complete and exchange.asked.route.work is not Work.OPAQUE)
@@ -157,14 +159,23 @@ class Serving:
                     upstream,
                     relay,
                     server,
-                    drop=drop,
+                    barred=barred,
+                    members=None
+                    if exchange.asked.parsed.ranks_itself is False
+                    else exchange.asked.parsed.members,
                     keep=keep,
                     stamp=stamp,
                     uncompressed=heartbeat.may_open or self._stores(exchange),
                 )
             else:
                 forward_continuation(
-                    request, upstream, relay, server, msgspec.json.encode(onward.body), onward.path, drop=drop
+                    request,
+                    upstream,
+                    relay,
+                    server,
+                    msgspec.json.encode(onward.body),
+                    onward.path,
+                    barred=barred,
                 )
             if request.complete:
                 attempt.heard_s = self.stats.journal.clock()
@@ -176,6 +187,8 @@ class Serving:
             await relay.finished
         except CutError:
             return await self._cut(exchange, attempt, relay)
+        except BarredError as error:
+            return Objected(error.refusal)
         except UnreachableError as error:
             server.lost(str(error))
             return NotTaken(AttemptEnd.UNREACHABLE, str(error))

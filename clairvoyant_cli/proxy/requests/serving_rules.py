@@ -46,6 +46,13 @@ class NotTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class Objected:
+    """A part of its body, which came while it was sent, may not reach its server."""
+
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
 class CutOff:
     """Its answer was cut for another to have its slot, which is free by now."""
 
@@ -80,7 +87,7 @@ class ClientLeft:
     status: int = 0
 
 
-ServingEvent = NotGranted | NotTaken | CutOff | BrokenOff | Answered | ClientLeft
+ServingEvent = NotGranted | NotTaken | Objected | CutOff | BrokenOff | Answered | ClientLeft
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,8 @@ class ServingRules:
                 return self._not_granted(exchange, why)
             case NotTaken():
                 return self._not_taken(exchange, event)
+            case Objected(refusal):
+                return Finish(Outcome.REJECTED, refusal.status, refusal)
             case CutOff():
                 return WaitAgain(AttemptEnd.CUT)
             case BrokenOff():

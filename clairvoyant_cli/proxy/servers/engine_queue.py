@@ -4,17 +4,16 @@ checks whether the engine heeds priorities.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf, log
 from urllib.parse import quote
 
-from clairvoyant_cli.backends.priority import FIELD, Priority, Stamp
+from clairvoyant_cli.backends.priority import FIELD, SET_HERE, UNREADABLE, Priority, Stamp
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S, Refusal
 from clairvoyant_cli.protocols.printable import decoded, printable
-from clairvoyant_cli.protocols.request_bodies import MAX_BODY_BYTES
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.clients import PRIORITIES
@@ -152,18 +151,6 @@ counted in usual answers, so that they hold when a server's speed becomes known.
 
 MIN_COST_S = 1e-3
 
-SET_HERE = Refusal(
-    400,
-    f"clairvoyant: `{FIELD}` is set by this proxy; leave it out, and send X-Clairvoyant-Priority instead",
-    kind="priority",
-)
-UNREADABLE = Refusal(
-    400,
-    f"clairvoyant: no `{FIELD}` can be put into this body; send it as a JSON object, in UTF-8 and of "
-    f"{MAX_BODY_BYTES >> 20} MiB at most without its pictures",
-    kind="priority",
-)
-
 
 @dataclass(slots=True)
 class Annotation:
@@ -179,15 +166,19 @@ class Annotation:
     _log_middle: float = 0.0
     _stamped: int = USUAL_FOR
 
-    def objection(self, parsed: ParsedRequest, route: Route, client: str, *, whole: bool) -> Refusal | None:
-        """Return why a request cannot be stamped, or None; one that is not `whole` is stamped as it is."""
-        stamps = (each.stamps for each in self.pool)
-        stamped = any(each is not None and not each.headers and route.shape in each.shapes for each in stamps)
-        if not stamped or self.access.clients.rules_of(client).engine_priority:
+    def objection(
+        self, parsed: ParsedRequest, route: Route, client: str, able: Sequence[Server], *, whole: bool
+    ) -> Refusal | None:
+        """Return why a request may not go to one of these servers, or cannot be stamped there; None if it
+        may. One that is not `whole` is stamped as it is, and looked through while it is sent.
+        """
+        stamps = [each.stamps for each in able if each.stamps is not None]
+        if not stamps or self.access.clients.rules_of(client).engine_priority:
             return None
         if parsed.ranks_itself:
             return SET_HERE
-        unseen = parsed.ranks_itself is None or not parsed.opening
+        in_body = any(not each.headers and route.shape in each.shapes for each in stamps)
+        unseen = parsed.ranks_itself is None or (in_body and not parsed.opening)
         return UNREADABLE if whole and unseen else None
 
     def tell(self) -> None:
@@ -204,11 +195,12 @@ class Annotation:
         if priority is None:
             return None
         if priority.headers:
-            may = self.access.clients.rules_of(dispatch.job.client).engine_priority
-            if may and any(head.get(name) is not None for name in priority.headers):
+            own = self.access.clients.rules_of(dispatch.job.client).engine_priority
+            if own and any(head.get(name) is not None for name in priority.headers):
                 return None
             attempt.priority = self._number(attempt, server, priority)
-            return _in_headers(priority, attempt.priority, dispatch.job, head)
+            headers = _in_headers(priority, attempt.priority, dispatch.job, head)
+            return Stamp(headers=tuple(each for each in headers if not own or head.get(each[0]) is None))
         if exchange.asked.route.shape not in priority.shapes or not parsed.opening or parsed.ranks_itself:
             return None
         attempt.priority = self._number(attempt, server, priority)
@@ -245,16 +237,14 @@ class Annotation:
         return inf if operation.tau_s is None else operation.tau_s
 
 
-def _in_headers(priority: Priority, number: int, job: Job, head: RequestHead) -> Stamp:
+def _in_headers(priority: Priority, number: int, job: Job, head: RequestHead) -> list[Header]:
     """Return the stamp of a request to a router. A session that the client has named there is kept."""
     headers = priority.in_headers(number)
-    drop = priority.headers
     if priority.client_header:
-        drop = (*drop, priority.client_header)
         headers.append((priority.client_header, quote(job.client, safe="@/:").encode()))
     if priority.session_header and job.claimed and head.get(priority.session_header) is None:
         headers.append((priority.session_header, job.claimed.encode()))
-    return Stamp(headers=tuple(headers), drop=drop)
+    return headers
 
 
 def _news(server: Server) -> str:

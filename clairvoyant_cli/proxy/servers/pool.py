@@ -100,21 +100,25 @@ class ServerPool:
         """Return a server that speaks a dialect; the first if none does."""
         return next((server for server in self if family in server.adapter.SPEAKS), self.first)
 
-    def able(self, speakers: frozenset[Family], model: str, follows: str = "") -> list[Server]:
-        """Return the servers that can serve a route of these families for a model; only the one that stores
-        the response which it `follows`.
+    def able(self, speakers: frozenset[Family], parsed: ParsedRequest) -> list[Server]:
+        """Return the servers that can serve a request on a route of these families; only the one that stores
+        the response which it follows.
 
         Those that list the model; if none does, those that may have it without listing it; else all that
-        speak the dialect, or all servers: then the server's own refusal is the answer.
+        speak the dialect, or all servers. Of these, those that take its media and have room for its prompt,
+        as far as is known; if none has, all: then the server's own refusal is the answer.
         """
-        holder = self.holder_of(follows)
+        if len(self) == 1:
+            return list(self)
+        holder = self.holder_of(parsed.follows)
         if holder is not None:
             return [holder]
-        speak = [server for server in self if speakers & server.adapter.SPEAKS] or list(self)
-        if not model or len(self) == 1:
-            return speak
-        listing = [server for server in speak if server.lists(model)]
-        return listing or [server for server in speak if server.may_have(model)] or speak
+        found = [server for server in self if speakers & server.adapter.SPEAKS] or list(self)
+        if parsed.model:
+            listing = [server for server in found if server.lists(parsed.model)]
+            found = listing or [server for server in found if server.may_have(parsed.model)] or found
+        found = [server for server in found if server.takes_media(parsed)] or found
+        return [server for server in found if server.has_room(parsed)] or found
 
     def able_for(self, exchange: Exchange) -> list[Server]:
         """Return the servers that can serve an exchange: those on which its answer has not broken off, while
@@ -122,7 +126,7 @@ class ServerPool:
         that are proven to continue it.
         """
         parsed = exchange.asked.parsed
-        found = self.able(exchange.asked.route.speakers, parsed.model, parsed.follows)
+        found = self.able(exchange.asked.route.speakers, parsed)
         if not exchange.has_begun:
             return (self.untried(exchange, found) if exchange.repeats else []) or found
         origin = self.get((exchange.attempt or exchange.parts[-1]).server_id)
@@ -190,11 +194,6 @@ class ServerPool:
     @property
     def loading(self) -> bool:
         return any(server.status.state == "loading" for server in self)
-
-    @property
-    def remote_models(self) -> frozenset[str]:
-        """Models that run elsewhere: their requests need no slot."""
-        return frozenset().union(*(server.status.remote_models for server in self))
 
 
 def given_up(servers: Iterable[Server]) -> bool:

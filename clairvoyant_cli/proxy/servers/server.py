@@ -21,7 +21,7 @@ from clairvoyant_cli.config import MAX_SLOTS, BackendConfig
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
-from clairvoyant_cli.protocols.probes import LoadedModel
+from clairvoyant_cli.protocols.probes import LoadedModel, OfferedModel
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase
 from clairvoyant_cli.proxy.servers.silence import Silences
@@ -529,6 +529,37 @@ class Server:
 
     def lists(self, model: str) -> bool:
         return self.status.offered is not None and self.known_as(model) in self.status.offered
+
+    def runs_elsewhere(self, model: str) -> bool:
+        """Whether it says that a model does not run on its own hardware: requests for it need no slot."""
+        found = self._offered(model)
+        return found is not None and found.remote
+
+    def takes_media(self, parsed: ParsedRequest) -> bool:
+        """Whether the model takes what a prompt has besides text, as far as is known."""
+        found = self._offered(parsed.model)
+        return found is None or found.media is None or parsed.modalities <= found.media
+
+    def has_room(self, parsed: ParsedRequest) -> bool:
+        """Whether the context has room for a prompt of about its length, as far as is known."""
+        context = None if self.loaded is None else self.loaded.context_of(parsed)
+        if context is None:
+            loaded = (
+                each.context
+                for each in self.status.models
+                if self._key_of(each.name) == self._key_of(parsed.model)
+            )
+            found = self._offered(parsed.model)
+            context = next(loaded, None) or (None if found is None else found.context)
+        return context is None or parsed.prompt_tokens <= context
+
+    def _offered(self, model: str) -> OfferedModel | None:
+        """Return what it says of a model; where it has only one, of that, whatever it is called."""
+        offered = self.status.offered or {}
+        found = offered.get(self.known_as(model))
+        if found is None and self.adapter.ANSWERS_ANY_MODEL and len(offered) == 1:
+            return next(iter(offered.values()))
+        return found
 
     def may_have(self, model: str) -> bool:
         """Whether it may answer for a model that it does not list."""

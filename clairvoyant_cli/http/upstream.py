@@ -57,6 +57,10 @@ class NotReadyError(UpstreamError):
     """The backend answered that it cannot serve yet: it has seen the request and done nothing with it."""
 
 
+class RefusedError(UpstreamError):
+    """The backend refused a request that another might answer, and has done nothing with it."""
+
+
 class ResponseSink:
     """Receives an answer: 1xx answers, the head, pieces of the body. `end` or `failed` is called once, last.
 

@@ -46,6 +46,7 @@ class AttemptEnd(StrEnum):
     NOT_READY = "not_ready"
     CUT = "cut"
     BROKEN = "broken"
+    REFUSED = "refused"  # in a way that another server might not
 
 
 class OperatorCancelledError(Exception):
@@ -196,6 +197,11 @@ class Exchange:
     def repeats(self) -> int:
         """How many of its attempts broke off and were made again."""
         return sum(each.end is AttemptEnd.BROKEN for each in self.attempts)
+
+    @property
+    def refused_by(self) -> frozenset[str]:
+        """The servers that refused it as others might not."""
+        return frozenset(each.server_id for each in self.attempts if each.end is AttemptEnd.REFUSED)
 
     @property
     def has_begun(self) -> bool:

@@ -17,7 +17,13 @@ from clairvoyant_cli.backends.priority import BarredError
 from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.own_requests import OwnAnswer
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.http.upstream import (
+    RefusedError,
+    StaleError,
+    UnreachableError,
+    UpstreamConnection,
+    UpstreamError,
+)
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.lenient_json import OBJECT, entries, fitting, object_in
 from clairvoyant_cli.protocols.outer_members import members_of, named_model
@@ -43,6 +49,7 @@ LIST_TIMEOUT_S = 5.0  # a server that takes longer is left out of a list
 NAMING_BYTES = 4 * 1024 * 1024  # of a body that names a model, maybe behind long messages
 
 ONE_MODEL = "/v1/models/"  # what follows is the name of the model that is asked about
+BLOBS = "/api/blobs/"  # what follows is a digest
 ONE_RESPONSE = "/responses/"  # what follows is the id of a stored response
 READING = (b"GET", b"HEAD", b"OPTIONS")
 
@@ -78,30 +85,36 @@ class Passthrough:
         of_all = is_list and named is None and len(pool) > 1
         if of_all and await self._listed(request, client, path):
             return
-        server = await self._worker(request, path, model)
-        if isinstance(server, Refusal) or server.leads_back:
-            self.refusals.send(request, route, server if isinstance(server, Refusal) else IN_A_LOOP)
+        able = await self._able(request, path, model)
+        server = able if isinstance(able, Refusal) else _one_that_is_there(able)
+        if isinstance(able, Refusal) or isinstance(server, Refusal) or server.leads_back:
+            self.refusals.send(request, route, able if isinstance(able, Refusal) else IN_A_LOOP)
             return
-        await self._forward(request, route, client, server)
+        others = [each for each in able if each is not server and not each.away and not each.leads_back]
+        if path.startswith(BLOBS) or not (request.is_kept or not head.has_body):
+            others = []  # a blob belongs where its model is created; what is not all here cannot be repeated
+        while await self._is_refused(request, route, client, server, others):
+            server = others.pop(0)
         if head.method not in READING:
             server.look_now()  # it may have another model by now
 
-    async def _worker(self, request: Request, path: str, model: str) -> Server | Refusal:
+    async def _able(self, request: Request, path: str, model: str) -> list[Server] | Refusal:
+        """Return the servers that a request may be for, or why there is none."""
         pool, head = self.pool, request.head
         named = head.get(BACKEND_HEADER)
         if named is not None:
             name = printable(decoded(named))
             found = next((server for server in pool if server.name == name), None)
             message = f"clairvoyant: no server is called {name}; see: clairvoyant status"
-            return found or Refusal(400, message, kind="unknown_server")
+            return [found] if found is not None else Refusal(400, message, kind="unknown_server")
         if len(pool) == 1:
-            return pool.first
+            return [pool.first]
         before, _, response = path.partition(ONE_RESPONSE)
         holder = pool.holder_of(response.partition("/")[0]) if before in ("", "/v1") else None
         if holder is not None:
-            return holder
+            return [holder]
         model = model or await self._model_in(request, path)
-        return _one_that_is_there(pool.able(speakers_of(path), ParsedRequest(model=model)))
+        return pool.able(speakers_of(path), ParsedRequest(model=model))
 
     async def _model_in(self, request: Request, path: str) -> str:
         """Return the model that a request is about, which its path, its query or its body names."""
@@ -155,14 +168,19 @@ class Passthrough:
             return None
         return None if text is None else (head, text)
 
-    async def _forward(self, request: Request, route: Route, client: str, server: Server) -> None:
+    async def _is_refused(
+        self, request: Request, route: Route, client: str, server: Server, others: list[Server]
+    ) -> bool:
+        """Have a server answer; True if it refused what one of the `others` might answer."""
         try:
             try:
-                await self._relay(request, client, server)
+                await self._relay(request, client, server, others)
             except StaleError:
                 if request.head.method not in READING or request.head.has_body:
                     raise  # the backend may have seen it (RFC 9110, 9.2.2)
-                await self._relay(request, client, server, fresh=True)
+                await self._relay(request, client, server, others, fresh=True)
+        except RefusedError:
+            return True
         except BarredError as error:
             self.refusals.send(request, route, error.refusal)
         except UpstreamError as error:
@@ -170,17 +188,27 @@ class Passthrough:
             refusals = self.refusals
             say = refusals.unreachable if isinstance(error, UnreachableError) else refusals.broken_off
             refusals.send(request, route, say(server, str(error)))
+        return False
 
-    async def _relay(self, request: Request, client: str, server: Server, *, fresh: bool = False) -> None:
+    async def _relay(
+        self, request: Request, client: str, server: Server, others: list[Server], *, fresh: bool = False
+    ) -> None:
         upstream: UpstreamConnection | None = None
         relay: Relay | None = None
         try:
             upstream = await server.upstream.connect(fresh=fresh)
             offers = request.head.upgrade and plainly_spelled(unescaped(request.head.path)) in RESPONSES
             kind = WebSocketRelay if offers else Relay
-            relay = kind(request, upstream, server, self.refusals.pages, self.refusals.by(server))
+            relay = kind(
+                request,
+                upstream,
+                server,
+                self.refusals.pages,
+                self.refusals.by(server),
+                elsewhere=others.__len__ if others else None,
+            )
             barred, members = self.access.barred(client, server.stamps), members_of(request.head)
-            forward(request, upstream, relay, server, barred=barred, members=members)
+            forward(request, upstream, relay, server, barred=barred, members=members, keep=bool(others))
             await relay.finished
         except asyncio.CancelledError:
             if relay is not None and relay.whole:

@@ -12,7 +12,13 @@ from clairvoyant_cli.backends.priority import OUTDATED, Barred, BarredError, Fil
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.request import BodySink, Request
-from clairvoyant_cli.http.upstream import NotReadyError, ResponseSink, UpstreamConnection, UpstreamError
+from clairvoyant_cli.http.upstream import (
+    NotReadyError,
+    RefusedError,
+    ResponseSink,
+    UpstreamConnection,
+    UpstreamError,
+)
 from clairvoyant_cli.preempt.cut import UnfitError
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.heartbeat import Joint, blank_after
@@ -34,6 +40,16 @@ NOT_READY_BYTES = 4096  # the longest answer that may only mean "not ready": lla
 NOT_READY = {b"Loading model": LOADING, b"text_generation_busy": "still at an earlier request"}
 """What llama.cpp says while it loads a model, and vllm-mlx while an abandoned answer goes on."""
 STREAM_ERROR = b'"error"'  # in an event of vllm-mlx's stream, which has status 200
+REFUSALS = (400, 404, 413, 415, 422, 500, 501)
+REFUSAL_BYTES = 16 * 1024  # the longest that is looked at
+_MEDIA = rb"image|vision|audio|video|multimodal|mmproj|modalit"
+_NO_MEDIA = re.compile(_MEDIA, re.IGNORECASE)  # llama.cpp's error has status 500
+_OF_THIS_SERVER = re.compile(
+    _MEDIA + rb"|context|too long|too large|maximum.{0,20}tokens|does not (?:support|exist)|not supported|"
+    rb"not found|previous_response",
+    re.IGNORECASE,
+)
+"""What servers say of what another may have: a longer context, media, another model or function."""
 RESPONSE_ID = re.compile(rb'"(?:response_)?id"\s*:\s*"(resp[A-Za-z0-9_-]{1,200})"')
 LONGEST_ID = 256  # bytes of a field with one
 LOCATIONS = (b"location", b"content-location")
@@ -43,6 +59,14 @@ OF_THE_STREAM = frozenset(
     b"x-accel-buffering".split()
 )
 """Headers of a stream that an answer in one piece has otherwise, or not at all."""
+
+
+def _may_be_refusal(status: int, begun: bytes | bytearray) -> bool:
+    """Whether the beginning of an answer may be all that a server says, so that it is asked for again."""
+    if status in REFUSALS:
+        return len(begun) <= REFUSAL_BYTES
+    is_busy = status == 503 or (STREAM_ERROR in begun and any(map(begun.__contains__, NOT_READY)))
+    return is_busy and len(begun) <= NOT_READY_BYTES
 
 
 class CutError(Exception):
@@ -58,6 +82,14 @@ def kept_here(head: ResponseHead, server: Server) -> ResponseHead:
         for name, value in head.headers
     ]
     return replace(head, headers=headers, fields=None)
+
+
+def is_of_this_server(status: int, body: bytearray) -> bool:
+    """Whether a refusal is one that another server might not give: this one lacks the model, the route or
+    the stored response, its context is too short, or it does not take images, say.
+    """
+    said = _NO_MEDIA if status == 500 else _OF_THIS_SERVER
+    return status in (404, 415, 501) or said.search(body) is not None
 
 
 def _future() -> "asyncio.Future[None]":
@@ -149,6 +181,8 @@ class Relay(ResponseSink):
     moment. With `may_wait`, a "loading" answer is kept from the client and `finished` fails with
     `NotReadyError`. With `holds_head` the head is sent with the first of the body: until then the request can
     be repeated. `heartbeat` keeps the client waiting until then. `extra` are headers of the proxy's own.
+    If `elsewhere` says that another server can be asked, a refusal that this one alone may give is kept from
+    the client, and `finished` fails with `RefusedError`.
     """
 
     request: Request
@@ -161,6 +195,7 @@ class Relay(ResponseSink):
     on_piece: Callable[[], None] | None = None  # each that is no comment
     shape: Shape = Shape.OPAQUE
     may_wait: bool = False
+    elsewhere: Callable[[], object] | None = None
     holds_head: bool = False
     heartbeat: Heartbeat | None = None
     on_id: Callable[[str], None] | None = None
@@ -191,8 +226,10 @@ class Relay(ResponseSink):
         """Pass on the head, with the proxy's headers after the backend's."""
         self.pages.learn(self.request.head, head)
         head = kept_here(head, self.server)
-        may_be_error = head.status == 503 or b"event-stream" in (head.get(b"content-type") or b"")
-        if self.may_wait and may_be_error and (head.length or 0) <= NOT_READY_BYTES:
+        refused = head.status in REFUSALS and self.elsewhere is not None and self.elsewhere()
+        is_stream = b"event-stream" in (head.get(b"content-type") or b"")
+        may_be_error = head.status == 503 or (head.status == 200 and is_stream)
+        if refused or (self.may_wait and may_be_error and (head.length or 0) <= NOT_READY_BYTES):
             self._held = (head, bytearray())
         else:
             self._begin(head)
@@ -201,10 +238,7 @@ class Relay(ResponseSink):
         if self._held is not None:
             head, held = self._held
             held.extend(data)
-            is_stream = head.status != 503 and not (
-                STREAM_ERROR in held and any(map(held.__contains__, NOT_READY))
-            )
-            if is_stream or len(held) > NOT_READY_BYTES:
+            if not _may_be_refusal(head.status, held):
                 self._pass_on_held()
             return
         if self.broken:
@@ -227,6 +261,10 @@ class Relay(ResponseSink):
 
     def end(self, trailers: list[Header]) -> None:
         if self._held is not None:
+            head, held = self._held
+            if head.status in REFUSALS and is_of_this_server(head.status, held):
+                self.failed(RefusedError(f"HTTP {head.status}"))
+                return
             for said, why in NOT_READY.items():
                 if said in self._held[1]:
                     self.failed(NotReadyError(why))

@@ -16,7 +16,13 @@ from clairvoyant_cli.backends.priority import BarredError
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.http.upstream import (
+    NotReadyError,
+    RefusedError,
+    UnreachableError,
+    UpstreamConnection,
+    UpstreamError,
+)
 from clairvoyant_cli.preempt.cut import Preemption, UnfitError
 from clairvoyant_cli.protocols.probes import BusySlots
 from clairvoyant_cli.protocols.request_parsing import has_no_side_effects
@@ -50,6 +56,7 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     NotGranted,
     NotTaken,
     Objected,
+    RefusedHere,
     ServingEvent,
     ServingRules,
     WaitAgain,
@@ -153,7 +160,8 @@ class Serving:
             barred = self.access.barred(exchange.job.client, server.stamps)
             if onward is None:
                 stamp = self.annotation.stamp(exchange, attempt, server, request.head)
-                keep = relay.may_wait or (request.complete and exchange.asked.route.work is not Work.OPAQUE)
+                keep = relay.may_wait or relay.elsewhere is not None
+                keep = keep or (request.complete and exchange.asked.route.work is not Work.OPAQUE)
                 forward(
                     request,
                     upstream,
@@ -187,6 +195,8 @@ class Serving:
             await relay.finished
         except CutError:
             return await self._cut(exchange, attempt, relay)
+        except RefusedError as error:
+            return RefusedHere(str(error))
         except BarredError as error:
             return Objected(error.refusal)
         except UnreachableError as error:
@@ -391,10 +401,16 @@ class Serving:
             on_piece=on_piece,
             shape=exchange.asked.route.shape,
             may_wait=may_wait,
+            elsewhere=partial(self._is_elsewhere, exchange) if request.complete and not resumes else None,
             holds_head=request.complete,
             heartbeat=heartbeat,
             on_id=partial(self.pool.holds, server=server) if self._stores(exchange) else None,
         )
+
+    def _is_elsewhere(self, exchange: Exchange) -> bool:
+        """Whether another server may answer what the one that it is at refuses."""
+        here = self.pool.server_of(exchange)
+        return bool(self.pool.others_than(here, exchange))
 
     def _stores(self, exchange: Exchange) -> bool:
         """Whether a later request may name this one's answer, which only its server has."""

@@ -4,7 +4,9 @@ Rule 1: a request that no server took up returns to its place in the queue.
 Rule 2: so does one whose answer broke off, if the client does not notice: nothing was passed on, or another
 part can follow (RFC 9110, 9.2.2). It is tried once on each other server that is up, and `MAX_REPEATS` times
 in any case, but never after two servers went down with it.
-Rule 3: every request ends with exactly one `Finish` or `Abandon`.
+Rule 3: one that a server refused for a reason of its own is tried once on each other server that may answer
+it; the client gets the refusal of the last.
+Rule 4: every request ends with exactly one `Finish` or `Abandon`.
 """
 
 from dataclasses import dataclass
@@ -53,6 +55,13 @@ class Objected:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedHere:
+    """Its server refused it as others might not (`why`); nothing was passed on, and another can be asked."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class CutOff:
     """Its answer was cut for another to have its slot, which is free by now."""
 
@@ -87,7 +96,7 @@ class ClientLeft:
     status: int = 0
 
 
-ServingEvent = NotGranted | NotTaken | Objected | CutOff | BrokenOff | Answered | ClientLeft
+ServingEvent = NotGranted | NotTaken | Objected | RefusedHere | CutOff | BrokenOff | Answered | ClientLeft
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,9 @@ class ServingRules:
                 return self._not_taken(exchange, event)
             case Objected(refusal):
                 return Finish(Outcome.REJECTED, refusal.status, refusal)
+            case RefusedHere():
+                others = self.pool.others_than(self.pool.server_of(exchange), exchange)
+                return WaitAgain(AttemptEnd.REFUSED, self.pool.ids(others))
             case CutOff():
                 return WaitAgain(AttemptEnd.CUT)
             case BrokenOff():

@@ -8,7 +8,7 @@ and another is proven to continue it exactly.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -100,25 +100,38 @@ class ServerPool:
         """Return a server that speaks a dialect; the first if none does."""
         return next((server for server in self if family in server.adapter.SPEAKS), self.first)
 
-    def able(self, speakers: frozenset[Family], parsed: ParsedRequest) -> list[Server]:
+    def able(
+        self, speakers: frozenset[Family], parsed: ParsedRequest, refused_by: Collection[str] = ()
+    ) -> list[Server]:
         """Return the servers that can serve a request on a route of these families; only the one that stores
-        the response which it follows.
+        the response which it follows. Those it was `refused_by` only if there are no others.
 
-        Those that list the model; if none does, those that may have it without listing it; else all that
-        speak the dialect, or all servers. Of these, those that take its media and have room for its prompt,
-        as far as is known; if none has, all: then the server's own refusal is the answer.
+        Of those that have the model, those that take its media and have room for its prompt, as far as is
+        known; if none has, all: then the server's own refusal is the answer.
         """
-        if len(self) == 1:
-            return list(self)
         holder = self.holder_of(parsed.follows)
-        if holder is not None:
-            return [holder]
-        found = [server for server in self if speakers & server.adapter.SPEAKS] or list(self)
-        if parsed.model:
-            listing = [server for server in found if server.lists(parsed.model)]
-            found = listing or [server for server in found if server.may_have(parsed.model)] or found
+        if len(self) == 1 or holder is not None:
+            return [holder or self.first]
+        found = self._having(speakers, parsed.model)
+        found = [server for server in found if server.id not in refused_by] or found
         found = [server for server in found if server.takes_media(parsed)] or found
         return [server for server in found if server.has_room(parsed)] or found
+
+    def _having(self, speakers: frozenset[Family], model: str) -> list[Server]:
+        """Return the servers that list a model; if none does, those that may have it without listing it; else
+        all that speak the dialect, or all.
+        """
+        speak = [server for server in self if speakers & server.adapter.SPEAKS] or list(self)
+        if not model:
+            return speak
+        listing = [server for server in speak if server.lists(model)]
+        return listing or [server for server in speak if server.may_have(model)] or speak
+
+    def others_than(self, server: Server, exchange: Exchange) -> list[Server]:
+        """Return the servers that may answer what one refuses: they are up, and have not refused it."""
+        asked, refused_by = exchange.asked, exchange.refused_by | {server.id}
+        found = self.able(asked.route.speakers, asked.parsed, refused_by)
+        return [each for each in found if each.id not in refused_by and not each.away]
 
     def able_for(self, exchange: Exchange) -> list[Server]:
         """Return the servers that can serve an exchange: those on which its answer has not broken off, while
@@ -126,7 +139,7 @@ class ServerPool:
         that are proven to continue it.
         """
         parsed = exchange.asked.parsed
-        found = self.able(exchange.asked.route.speakers, parsed)
+        found = self.able(exchange.asked.route.speakers, parsed, exchange.refused_by)
         if not exchange.has_begun:
             return (self.untried(exchange, found) if exchange.repeats else []) or found
         origin = self.get((exchange.attempt or exchange.parts[-1]).server_id)

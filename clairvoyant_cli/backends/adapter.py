@@ -144,6 +144,11 @@ class Adapter:
         answer = await ask(self.models_path)
         return Found(self, url, prefix) if answer.status else None
 
+    async def is_still(self, ask: Ask) -> bool:
+        """Whether what answers is still this server, asked as cheaply as can be."""
+        found = await self.identify(ask, "", "")
+        return found is not None and found.adapter is self
+
     async def refresh(self, ask: Ask, status: Status, local_port: int | None = None) -> None:
         """Bring a server's status up to date; `local_port` is None if it runs on another machine."""
         answer = await ask(self.health_path)

@@ -189,6 +189,9 @@ class LlamaCppRouter(LlamaCpp):
     SWAPS_MODELS = True
     RUNS_ON_S = 600.0  # it does not tell a model's server that a client has left before the answer
 
+    async def is_still(self, ask: Ask) -> bool:
+        return (probes.props_of((await ask("/props")).body) or probes.NO_PROPS).routes
+
     async def inspect(
         self, ask: Ask, status: Status, health: ProbeAnswer, local_port: int | None, *, was_up: bool
     ) -> None:

@@ -32,15 +32,21 @@ class MlxLm(Adapter):
     health_path = "/health"  # it searches the cache of models for each list of them
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        """Know it by its models, which nobody owns, and by how it answers at an unknown path."""
+        """Know it by its models, which nobody owns, and by how it answers at an unknown path: as JSON that is
+        none. Starlette, say, answers in plain text.
+        """
         listed = await ask(self.models_path)
         models = probes.openai_models(listed.body)
         # It answers with nothing where no model was ever downloaded, as with `--model DIRECTORY` alone.
         nothing = (listed.status, listed.text) == (200, b"")
         if not nothing and (models is None or any(model.owner for model in models)):
             return None
+        return Found(self, url, prefix) if await self.is_still(ask) else None
+
+    async def is_still(self, ask: Ask) -> bool:
         unknown = await ask("/props")
-        return Found(self, url, prefix) if (unknown.status, unknown.text) == (404, b"Not Found") else None
+        is_json = unknown.headers.get(b"content-type", b"").startswith(b"application/json")
+        return is_json and (unknown.status, unknown.text) == (404, b"Not Found")
 
     def local_slots(self, port: int) -> int | None:
         """Read it from the command line of its process."""
@@ -62,8 +68,11 @@ class VllmMlx(MlxLm):
     USUAL_SLOTS = None
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
+        return Found(self, url, prefix) if await self.is_still(ask) else None
+
+    async def is_still(self, ask: Ask) -> bool:
         models = probes.openai_models((await ask(self.models_path)).body)
-        return Found(self, url, prefix) if models and models[0].owner == self.name else None
+        return models is not None and [each.owner for each in models[:1]] == [self.name]
 
     def local_slots(self, port: int) -> int | None:
         batches = "--continuous-batching" in words_of(PROCESS_NAMES, port)

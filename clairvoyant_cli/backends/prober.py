@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -101,7 +102,7 @@ class Prober:
             return ProbeAnswer(0, why=TIMED_OUT)
         except UpstreamError as error:
             return ProbeAnswer(0, why=str(error))
-        return ProbeAnswer(head.status, text, headers=frozenset(name.lower() for name, _ in head.headers))
+        return ProbeAnswer(head.status, text, headers={name.lower(): value for name, value in head.headers})
 
 
 async def engine_load(
@@ -110,6 +111,9 @@ async def engine_load(
     """Return what an engine has in its own queue. Another address than its own does not get its API key."""
     if metrics.port is not None:
         metrics_url = metrics_url or f"http://{joined(host, metrics.port)}"
+    path = METRICS_PATH
     if metrics_url is not None:
-        ask = prober.asking(metrics_url.removesuffix(METRICS_PATH), with_key=False)
-    return engine_state((await ask(METRICS_PATH)).body, metrics)
+        parts = urlsplit(metrics_url)
+        ask = prober.asking(f"{parts.scheme}://{parts.netloc}", with_key=False)
+        path = urlunsplit(("", "", parts.path.rstrip("/") or METRICS_PATH, parts.query, ""))
+    return engine_state((await ask(path)).body, metrics)

@@ -5,8 +5,9 @@ server must not take the requests that wait for it down with it.
 """
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
 from typing import NamedTuple, TypeVar
@@ -73,7 +74,7 @@ class ProbeAnswer:
     status: int
     text: bytes | None = None
     why: str = ""
-    headers: frozenset[bytes] = frozenset()  # names, in lower case
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)  # by names in lower case
 
     @property
     def body(self) -> bytes | None:

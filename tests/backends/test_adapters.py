@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from itertools import permutations
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +15,14 @@ from clairvoyant_cli.addresses import BACKEND_NAMES
 from clairvoyant_cli.backends.adapter import Adapter, Found, Status
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER, adapter_of
 from clairvoyant_cli.backends.discovery import identify, recognise
+from clairvoyant_cli.backends.llamacpp import ROUTER
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.routes import Family, Route, Shape, Work
 from tests.fakes.scripted_upstream import answer, answering
+from tests.fakes.serving import serving, until
 
 SERVERS = [*ADAPTERS, OTHER]
 NAMED = pytest.mark.parametrize("adapter", SERVERS, ids=lambda adapter: adapter.name)
@@ -69,7 +72,8 @@ def pages_of(pages: Pages) -> AbstractAsyncContextManager[str]:
 
     def said(path: str) -> list[bytes]:
         status, body = pages.get(path, ("404 Not Found", {}))
-        return [answer(body.encode() if isinstance(body, str) else json.dumps(body).encode(), status=status)]
+        text = body if isinstance(body, str) else json.dumps(body)
+        return [answer(text.encode(), "Content-Type: application/json", status=status)]
 
     return answering(said)
 
@@ -82,6 +86,16 @@ async def test_a_server_is_known_by_what_it_answers(
     async with pages_of(pages) as url:
         assert await identify(prober, url) == Found(adapter_of(name), url, "", version, slots)
     await prober.close()
+
+
+async def test_what_answers_in_plain_text_that_it_has_no_such_path_is_not_mlx() -> None:
+    def said(path: str) -> list[bytes]:
+        listed = json.dumps({"data": [{"id": "m", "object": "model"}]}).encode()
+        plain = answer(b"Not Found", "Content-Type: text/plain; charset=utf-8", status="404 Not Found")
+        return [answer(listed) if path == "/v1/models" else plain]
+
+    async with Prober() as prober, answering(said) as url:
+        assert await identify(prober, url) == Found(OTHER, url)
 
 
 @pytest.mark.parametrize(
@@ -330,3 +344,28 @@ async def test_a_server_that_does_not_tell_its_tokens_says_nothing_of_them() -> 
     asked = Continuable(Shape.CHAT, {"messages": []}, streamed=True)
     assert await adapter_of("llamacpp").reads_as_written(ask, asked, ["x"]) is None
     assert await adapter_of("ollama").reads_as_written(ask, asked, ["x"]) is None
+
+
+EMPTY = NO_MODELS["/v1/models"]
+KINDS: dict[str, Pages] = {
+    "ollama": {"/api/version": VERSION, "/api/tags": ("200 OK", {"models": []}), "/v1/models": EMPTY},
+    "llamacpp": {"/props": ("200 OK", {"total_slots": 2}), "/health": ("200 OK", {}), "/v1/models": EMPTY},
+    "router": {"/props": ("200 OK", {"role": "router"}), "/health": ("200 OK", {}), "/v1/models": EMPTY},
+    "lmstudio": {"/api/v0/models": EMPTY, "/v1/models": EMPTY},
+    "vllm": VLLMS | {"/version": VERSION},
+    "other": LOCALAIS,
+}
+
+
+@pytest.mark.parametrize(("before", "after"), [*permutations(KINDS, 2)])
+async def test_a_server_in_another_ones_place_is_seen_at_the_next_look(before: str, after: str) -> None:
+    pages = dict(KINDS[before])
+    async with pages_of(pages) as url, serving(url) as daemon:
+        server = daemon.pool.first
+        await until(daemon, lambda _: server.confirmed)
+        pages.clear()
+        pages.update(KINDS[after])
+        server.look_now()
+        kind = ROUTER if after == "router" else adapter_of(after)
+        await until(daemon, lambda state: server.adapter is kind and state.backends[0].kind == kind.name)
+        assert server.status.state == "up"

@@ -58,6 +58,32 @@ class Kept:
         return False
 
 
+async def test_where_a_response_is_stored_is_known_after_a_restart() -> None:
+    states: dict[str, bytes] = {}
+
+    class Stored(Kept):
+        def load(self, name: str) -> bytes | None:
+            return states.get(name)
+
+        def save(self, name: str, state: bytes) -> None:
+            states[name] = state
+
+    for _ in range(2):
+        parts = daemon_parts("a", "b")
+        parts.remember(Stored())
+        server = parts.pool.named("b")
+        assert parts.pool.holder_of("resp_1") is (server if states else None)
+        parts.pool.holds("resp_1", server)
+        assert parts.state_saver is not None
+        parts.state_saver.save()
+        for task in parts.tasks:
+            task.cancel()
+    assert b"resp_1" not in b"".join(states.values())
+    assert parts.state_saver is not None
+    parts.state_saver.forget()
+    assert not parts.pool.stored
+
+
 async def test_what_is_stored_of_a_server_that_joins_is_read_on_a_thread() -> None:
     parts, threads = daemon_parts("a", "b"), set[threading.Thread]()
 

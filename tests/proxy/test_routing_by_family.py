@@ -73,6 +73,8 @@ class Kind:
             return JSONResponse(
                 {"object": "response", "id": self.stored[-1], "status": "completed", "output": []}
             )
+        if path.startswith("/v1/responses/resp_") and self.kind not in path:
+            return JSONResponse({"error": {"message": "not found"}}, 404)
         told = OWN[self.kind].get(path)
         known = told is not None or not path.startswith(("/api/", "/version", "/props", "/v1/models"))
         return JSONResponse(told or {"by": self.kind}, 200 if known or request.method != "GET" else 404)
@@ -325,6 +327,14 @@ async def test_a_stored_response_is_asked_for_where_it_is_stored(stream: bool) -
                 for method in ("GET", "DELETE"):
                     assert by(await ask(daemon, get(f"{under}/{stored}", method=method))) == holder
                 assert by(await ask(daemon, post(f"{under}/{stored}/cancel", b""))) == holder
+
+
+async def test_a_stored_response_whose_server_is_unknown_is_asked_for_at_each() -> None:
+    async with both("vllm", "llamacpp") as (daemon, kinds):
+        await ask(daemon, post("/v1/responses", b'{"model":"l","input":"x"}'))
+        (stored,) = kinds["llamacpp"].stored
+        daemon.pool.stored.clear()  # as after more responses than are remembered
+        assert by(await ask(daemon, get(f"/v1/responses/{stored}"))) == "llamacpp"
 
 
 async def test_a_response_whose_server_is_away_is_not_asked_for_elsewhere() -> None:

@@ -7,6 +7,7 @@ Rule 2: measured or learned values never overrule what the operator set (`--tau`
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
@@ -37,6 +38,7 @@ log = logging.getLogger("clairvoyant")
 
 SAVE_EVERY_S = 20.0
 FOLLOW_EVERY_S = 2.0
+STORED = "stored responses"  # the name of the state that tells which server stores which
 
 
 class Persistence(Protocol):
@@ -101,6 +103,7 @@ class StateSaver:
     _forgot_s: float = -inf
     _saved_ago_s: float = 0.0
     _unlearned: bytes = b""
+    _stored: bytes = b"{}"
 
     @property
     def _pool(self) -> ServerPool:
@@ -118,6 +121,10 @@ class StateSaver:
         today = midnight_before(self.gain.clock())
         for at, kind, waited_s, saved_s, tokens in self.persistence.compared_since(today):
             self.gain.enter(LengthClass(kind), Waits(at, waited_s, saved_s), tokens)
+        with suppress(msgspec.DecodeError):
+            self._pool.stored |= msgspec.json.decode(
+                self.persistence.load(STORED) or b"{}", type=dict[str, str]
+            )
         self._unlearned = self.predictor.export_state()
         try:
             if (state := self.persistence.load(f"predictor {self.predictor.name}")) is not None:
@@ -183,6 +190,9 @@ class StateSaver:
     def save(self) -> None:
         self._saved_ago_s = 0.0
         self.stats.compare()
+        if (stored := msgspec.json.encode(self._pool.stored)) != self._stored:
+            self._stored = stored
+            self.persistence.save(STORED, stored)
         if self.freeze:
             return
         for memory in self._memories.values():
@@ -200,6 +210,7 @@ class StateSaver:
         """Drop the learned state: it was erased from the database and must not be written again."""
         self._forgot_s = self.stats.journal.clock()
         self.learn_queue.clear()
+        self._pool.stored.clear()
         self.predictor.import_state(self._unlearned)
         self.operation.review_predictor()
         for memory in self._memories.values():

@@ -31,6 +31,7 @@ PREDICTING = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 0.02)
 MAX_MODELS = 10  # with time series of their own
 MODEL_CHARS = 64
 MAX_SETS, MAX_HISTOGRAM_SETS = 80, 10  # of labels that are kept apart; each has 19 series in a histogram
+MAX_REASONS = 12  # why engines refused requests, which they may tell in any number of words
 
 OPEN = {"model", "code", "reason", "gen_ai_request_model", "error_type"}
 """Labels whose values clients and servers choose. Beyond these numbers they are counted as "other"."""
@@ -202,7 +203,7 @@ class Metrics:
             name, why = self._pool.name_of(exchange.attempt.server_id), exchange.attempt.dropped
             self._answered[name, outcome] += 1
             if why:
-                self._dropped[bounded(self._dropped, DROPPED_LABELS, (name, why))] += 1
+                self._dropped[bounded(self._dropped, DROPPED_LABELS, (name, why), MAX_REASONS)] += 1
         observe("prediction_seconds", asked.predicted_in_s)
         if exchange.was_queued:
             observe("request_queue_time_seconds", waited_s, prediction.length_class.value)

@@ -152,13 +152,14 @@ class ServerLifecycle:
     async def _look_at(self, server: Server) -> None:
         status = server.status
         was_up, server.probe_came_back = status.state == "up", False
-        if server.may_be_another:
+        ask = asking_once(server.ask)
+        if await server.is_another(ask):
             found = await recognise(server.prober, server.upstream.url, server.prefix)
-            # What is not recognised may well be what it was, as where `--backend` names its kind.
-            if found is not None and (server.guessed or found.adapter not in (server.adapter, OTHER)):
+            # One that never answered as its kind does may be it all the same, as at its usual port.
+            known = (server.adapter,) if server.confirmed else (server.adapter, OTHER)
+            if found is not None and (server.guessed or found.adapter not in known):
                 server.is_now(found)
                 log.info("found %s", found)
-        ask = asking_once(server.ask)
         await server.adapter.refresh(ask, status, server.local_port)
         metrics = None if server.stamps is None else server.stamps.metrics
         if metrics is not None and status.state == "up":

@@ -10,6 +10,7 @@ and another is proven to continue it exactly.
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from math import inf
 
 from clairvoyant_cli.backends.ollama import full_name
@@ -23,7 +24,7 @@ from clairvoyant_cli.scheduler.job import Estimates
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import Prediction
 
-MOST_STORED = 20_000  # ids of some 50 characters
+MOST_STORED = 10_000  # responses whose server is remembered, also over a restart
 NEARLY_FULL = 0.9
 
 
@@ -33,7 +34,8 @@ class ServerPool:
     def __init__(self, queue: Scheduler) -> None:
         self.queue = queue
         self.servers: dict[str, Server] = {}  # by id; `ServerLifecycle` adds and removes them
-        self._stored: dict[str, str] = {}  # id of a response -> the server that stores it
+        # Hash of a response's id -> the address of the server that stores it, the newest last.
+        self.stored: dict[str, str] = {}
 
     def __getitem__(self, server_id: str) -> Server:
         return self.servers[server_id]
@@ -71,12 +73,12 @@ class ServerPool:
 
     def holds(self, response: str, server: Server) -> None:
         """Remember which server has answered with a response: only that one may have it stored."""
-        self._stored[response] = server.id
-        if len(self._stored) > MOST_STORED:
-            del self._stored[next(iter(self._stored))]
+        self.stored[_hashed(response)] = server.id
+        if len(self.stored) > MOST_STORED:
+            del self.stored[next(iter(self.stored))]
 
     def holder_of(self, response: str) -> Server | None:
-        return self.servers.get(self._stored.get(response, ""))
+        return self.servers.get(self.stored.get(_hashed(response), ""))
 
     # -- one request -----------------------------------------------------------------------------------
 
@@ -207,6 +209,10 @@ class ServerPool:
     @property
     def loading(self) -> bool:
         return any(server.status.state == "loading" for server in self)
+
+
+def _hashed(response: str) -> str:
+    return sha256(response.encode(errors="replace")).hexdigest()[:16]
 
 
 def given_up(servers: Iterable[Server]) -> bool:

@@ -4,24 +4,25 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from clairvoyant_cli.addresses import is_loopback, same_host
 from clairvoyant_cli.backends.adapter import Adapter, Found, Status
+from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
 from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.ollama import full_name
-from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, UNKNOWN, Priority
-from clairvoyant_cli.backends.prober import Ask, Prober
+from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, Priority
+from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S, Ask, Prober
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.config import MAX_SLOTS, BackendConfig
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
-from clairvoyant_cli.protocols.probes import LoadedModel, OfferedModel
+from clairvoyant_cli.protocols.probes import LoadedModel, OfferedModel, ProbeAnswer, openai_models
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase
 from clairvoyant_cli.proxy.servers.silence import Silences
@@ -246,6 +247,9 @@ def _may_load(live: Iterable[Exchange]) -> bool:
     return any(each.phase in (Phase.CONNECTING, Phase.PREFILL) for each in live)
 
 
+NO_ANSWER = ProbeAnswer(0)
+UNCLEAR = (0, 401, 403, 408, 429)  # statuses that do not tell what has answered, as those from 500 on
+
 MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to tell whether one is asked again
 LOOK_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last known ones are used
 CHANGED = "the server is not the one that was measured"
@@ -337,6 +341,7 @@ class Server:
     key: bytes | None = None  # its own API key
     annotate: str = "off"  # its requests carry a priority: on, off, or auto (if it is known to order by it)
     guessed: bool = False  # nothing has answered yet: the adapter is only the likeliest
+    confirmed: bool = False  # it has answered as this kind does, so that other answers are another's
     leads_back: bool = False  # its address leads back to this proxy
 
     status: Status = field(default_factory=Status)  # what it says of itself
@@ -379,19 +384,46 @@ class Server:
     def ask(self) -> Ask:
         return self.prober.asking(self.upstream.url, self.prefix)
 
-    @property
-    def may_be_another(self) -> bool:
-        """Whether its kind is only guessed, or was recognised before it went away: another engine may come
-        back at its address, which might refuse what this one gets in its requests.
-        """
-        was_recognised = self.config.kind is None and not self.adapter.KNOWN_BY_PORT
-        return self.guessed or (was_recognised and self.status.seen and self.status.state == "down")
+    async def is_another(self, ask: Ask) -> bool:
+        """Whether another may be at its address: it is only guessed, was away, or answers as another."""
+        if self.guessed or self.config.kind is not None:
+            return self.guessed
+        if self.status.seen and self.status.state == "down":
+            return True
+        told: dict[str, ProbeAnswer] = {}
+
+        async def noting(
+            path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
+        ) -> ProbeAnswer:
+            told[path] = await ask(path, timeout_s, body)
+            return told[path]
+
+        async def noted(path: str, *_: object, **__: object) -> ProbeAnswer:
+            return told.get(path, NO_ANSWER)
+
+        if self.adapter is OTHER:  # which anything is: another if its models have another owner, say
+            listed = await noting(OTHER.models_path)
+            models = openai_models(listed.body) or ()
+            sign = listed.headers.get(b"server", b""), models[0].owner if models else ""
+            is_still = listed.status != 200 or not self.is_news("sign", sign) or not self.confirmed
+        else:
+            is_still = await self.adapter.is_still(noting)
+        if any(answer.status in UNCLEAR or answer.status >= 500 for answer in told.values()):
+            return False
+        # Routers pass most questions on, so they are looked for among the answers of a worker, too.
+        nearer = ADAPTERS[: ADAPTERS.index(self.adapter)] if self.adapter in ADAPTERS else ()
+        is_still = is_still and not [each for each in nearer if await each.is_still(noted)]
+        self.confirmed = self.confirmed or is_still
+        return self.confirmed and not is_still
 
     def is_now(self, found: Found) -> None:
-        """Take it for what answers at its address."""
+        """Take it for what answers at its address, of which nothing else is known yet."""
         slots = found.slots or (self.status.slots if self.guessed else 1)
-        self.adapter, self.guessed = found.adapter, False
-        self.status.version, self.status.slots, self.status.heeding = found.version, slots, UNKNOWN
+        self.adapter, self.guessed, self.confirmed = found.adapter, False, False
+        self._logged.pop("", None)
+        fresh = Status(seen=self.status.seen, version=found.version, slots=slots)
+        for each in fields(Status):
+            setattr(self.status, each.name, getattr(fresh, each.name))
 
     def target_of(self, target: bytes) -> bytes:
         """Return the target of a client's request at this server: under its prefix."""

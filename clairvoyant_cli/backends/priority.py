@@ -131,7 +131,8 @@ class Stamping:
 
 
 SET_HERE = Refusal(
-    400, f"clairvoyant: `{FIELD}` is set by this proxy; leave it out, and send X-Clairvoyant-Priority instead",
+    400,
+    f"clairvoyant: `{FIELD}` is set by this proxy; leave it out, and send X-Clairvoyant-Priority instead",
     kind="priority",
 )
 UNREADABLE = Refusal(

@@ -1,42 +1,48 @@
 """`clairvoyant batch`: runs a file of requests in OpenAI's batch format in idle time."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import json
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from time import time
+from typing import Any, BinaryIO, Literal
 
 import click
 import httpx
-import msgspec
 from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from clairvoyant_cli.backends.chat_probe import client_for
+from clairvoyant_cli.backends.chat_probe import client_for, error_text
+from clairvoyant_cli.commands.batch_files import ROUTES, Line, encoded, read_batch, results_of
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.env import key_option
 from clairvoyant_cli.commands.options import FILE, url_option
-from clairvoyant_cli.errors import ClairvoyantError, InputError
-from clairvoyant_cli.files import LARGE_BYTES, opened
+from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.chores import CHORE_HEADER
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.state.client import ControlClient, admin_token, daemon_url
-from clairvoyant_cli.system import cancel_when_ended, lock_now
+from clairvoyant_cli.system import cancel_when_ended
 
-URLS = ("/v1/chat/completions", "/v1/embeddings")
-RETRIED = (408, 429, 502, 503, 504)  # rejected, or no server is up
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
+HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity", CHORE_HEADER.decode(): "batch"}
+NOT_ACCEPTED = (429, 503)  # the queue is full, or no server is up
+BROKEN_OFF = (408, 502, 504)
+MAX_TRIES = 3  # of a request whose answer breaks off: it may be the cause
+FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_ASKED_S = 5.0, 60.0, 600.0
 USUAL_AT_ONCE = 2  # where the daemon does not tell its slots
 
 
-class Line(msgspec.Struct):
-    """A line of a batch file; fields that it may have besides are ignored."""
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came of a request; an "error" would not change if it were repeated."""
 
-    custom_id: str
-    method: str
-    url: str
-    body: dict[str, Any]
+    kind: Literal["result", "error", "broken off", "not accepted"]
+    why: str = ""  # it is no result
+    response: httpx.Response | None = None
+    body: Any = None  # None if it is not JSON
+    asked_s: float = 0.0  # the pause that the server asks for
 
 
 @click.command()
@@ -53,73 +59,28 @@ class Line(msgspec.Struct):
 def command(file: Path, at_once: int | None, url: str | None, key: str) -> None:
     """Run a batch file in idle time: requests to /v1/chat/completions and /v1/embeddings.
 
-    FILE is in OpenAI's batch format. Results are added to NAME.results.jsonl beside it, errors to
-    NAME.errors.jsonl. After a stop, the same command goes on: what has a result is not asked again.
-    Other requests go first.
+    FILE is in OpenAI's batch format. Results are added to NAME.results.jsonl beside it, where NAME is
+    that of the file without .jsonl; errors are written to NAME.errors.jsonl. To continue after a stop,
+    or to retry errors, run the same command again: it sends requests that have no result, and those
+    that have changed. Other requests go first.
     """
     lines = read_batch(file)
-    with results_of(file) as (results, done, errors):
-        batch = Batch(deque(line for line in lines if line.custom_id not in done), results, errors)
+    with results_of(file, lines) as (done, results, errors):
+        batch = Batch(deque(line for line in lines if line.custom_id not in done), file.name, results, errors)
         columns = MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[left]}")
         with PlainConsole(stderr=True).progress(*columns) as show:
-            batch.show = lambda why="": show(file.name, len(lines) - len(batch.left), len(lines), why)
+            batch.show = lambda why="": show(file.name, len(lines) - batch.left, len(lines), why)
             try:
                 if batch.waiting:
                     asyncio.run(batch.run(daemon_url(url), key, at_once))
             except (KeyboardInterrupt, asyncio.CancelledError):
-                left = plural(len(batch.left), "request")
-                raise ClairvoyantError(f"stopped, {left} left; run it again to go on") from None
+                told = f"stopped, {plural(batch.left, 'request')} left; run the same command again to go on"
+                raise ClairvoyantError(told) from None
         told = f"{plural(len(lines), 'request')}: {len(lines) - batch.failed} results in {results.name}"
     if batch.failed:
-        raise ClairvoyantError(f"{told}, {plural(batch.failed, 'error')} in {errors.name}")
+        told = f"{told}, {plural(batch.failed, 'error')} in {errors.name}"
+        raise ClairvoyantError(f"{told}; run the same command again to retry")
     click.echo(told, err=True)
-
-
-def read_batch(path: Path) -> list[Line]:
-    """Return the requests of a batch file; InputError names the line that is none."""
-    lines, seen = list[Line](), dict[str, int]()
-    with opened(path, "the batch file", LARGE_BYTES) as file:
-        for number, text in enumerate(file, 1):
-            where = f"{path}, line {number}"
-            if not text.strip():
-                continue
-            try:
-                line = msgspec.json.decode(text, type=Line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise InputError(f"{where} is no request of a batch: {error}") from None
-            if line.method != "POST" or line.url not in URLS:
-                raise InputError(f"{where} asks for {line.method} {line.url}; give POST {' or '.join(URLS)}")
-            if line.body.get("stream"):
-                raise InputError(f"{where} asks for a stream, which a batch cannot keep; remove it")
-            if (twin := seen.setdefault(line.custom_id, number)) != number:
-                raise InputError(f"{where} has the same custom_id as line {twin}; give each its own")
-            lines.append(line)
-    return lines
-
-
-@contextmanager
-def results_of(path: Path) -> Iterator[tuple[BinaryIO, set[str], BinaryIO]]:
-    """Open the files of results and errors beside a batch file, for this process alone; yield both and the
-    ids that have a result. A last line that a crash has cut off is removed, and so are all errors.
-    """
-    kept, wrong = path.with_suffix(".results.jsonl"), path.with_suffix(".errors.jsonl")
-    try:
-        with kept.open("a+b") as results, wrong.open("a+b") as errors:
-            if not lock_now(results.fileno()):
-                raise InputError(f"another command runs {path}; wait for its end")
-            results.seek(0)
-            done, whole = set[str](), 0
-            for text in results:
-                if text.endswith(b"\n"):
-                    whole += len(text)
-                    done.add(str(msgspec.json.decode(text, type=dict[str, Any]).get("custom_id")))
-            results.truncate(whole)
-            errors.truncate(0)
-            yield results, done, errors
-    except msgspec.DecodeError:
-        raise InputError(f"{kept} is not of a batch; move it away") from None
-    except OSError as error:
-        raise InputError(f"cannot write {error.filename or kept}: {error.strerror or error}") from None
 
 
 @dataclass(slots=True)
@@ -127,62 +88,138 @@ class Batch:
     """Requests that are left, and where their results and errors go."""
 
     waiting: deque[Line]
+    name: str  # of the batch file
     results: BinaryIO
     errors: BinaryIO
     failed: int = 0
     show: Callable[..., None] = print
-    left: set[str] = field(init=False)
+    left: int = field(init=False)
+    suspects: deque[Line] = field(default_factory=deque)  # their answers broke off
+    tries: Counter[str] = field(default_factory=Counter)  # that broke off, by custom_id
+    gate: asyncio.Lock = field(default_factory=asyncio.Lock)
+    resume_at: float = 0.0  # after a failure, until there is an answer: when one request may be sent
+    pause_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.left = {line.custom_id for line in self.waiting}
+        self.left = len(self.waiting)
 
     async def run(self, url: str, key: str, at_once: int | None) -> None:
         cancel_when_ended()
         count = at_once or await _slots(url) + 1
         self.show()
         try:
-            async with client_for(url, key) as client, asyncio.TaskGroup() as group:
-                for _ in range(min(count, len(self.waiting))):
-                    group.create_task(self._work(client))
+            async with client_for(url, key) as client:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(count, len(self.waiting))):
+                        group.create_task(self._work(client, self.waiting))
+                await self._work(client, self.suspects)  # alone, so that none is blamed for another
         except ExceptionGroup as failed:  # such as a full disk
             raise failed.exceptions[0] from None
 
-    async def _work(self, client: httpx.AsyncClient) -> None:
-        while self.waiting:
-            line = self.waiting.popleft()
-            response = await self._answer(client, line)
-            try:
-                body = msgspec.json.decode(response.content)
-            except msgspec.DecodeError:
-                body = {"error": {"message": response.text[:1000]}}
-            good = response.is_success and "error" not in body
-            self._keep(line, response, body, self.results if good else self.errors)
-            self.failed += not good
-            self.show()
+    async def _work(self, client: httpx.AsyncClient, lines: deque[Line]) -> None:
+        while lines:
+            line = lines.popleft()
+            reply = await self._reply(client, line)
+            self.tries[line.custom_id] += reply.kind == "broken off"
+            if reply.kind == "not accepted":
+                lines.append(line)
+            elif reply.kind == "broken off" and self.tries[line.custom_id] < MAX_TRIES:
+                self.suspects.append(line)
+            else:
+                self._keep(line, reply)
+                continue
+            self._pause(reply)
 
-    async def _answer(self, client: httpx.AsyncClient, line: Line) -> httpx.Response:
-        """Ask until there is an answer that repeating would not change."""
-        pause_s = FIRST_PAUSE_S
-        while True:
-            try:
-                response = await client.post(line.url, json=line.body, headers={CHORE_HEADER: b"batch"})
-                if response.status_code not in RETRIED:
-                    return response
-                why = f"waiting: HTTP {response.status_code}"
-                after = response.headers.get("retry-after", "")
-            except httpx.TransportError as error:
-                why, after = f"waiting: {error or type(error).__name__}", ""
-            self.show(why)
-            await asyncio.sleep(min(float(after), LONGEST_PAUSE_S) if after.isdecimal() else pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    async def _reply(self, client: httpx.AsyncClient, line: Line) -> Reply:
+        if self.resume_at:  # one request is sent in place of all, once a server is up
+            async with self.gate:
+                while True:
+                    await asyncio.sleep(self.resume_at - _now())
+                    if await _is_up(str(client.base_url)):
+                        break
+                    self.resume_at = _now() + FIRST_PAUSE_S
+                if self.resume_at:
+                    return await ask(client, line)
+        return await ask(client, line)
 
-    def _keep(self, line: Line, response: httpx.Response, body: object, file: BinaryIO) -> None:
-        number = response.headers.get("x-clairvoyant-request-id", "")
-        answer = {"status_code": response.status_code, "request_id": number, "body": body}
-        kept = {"id": f"batch_req_{number}", "custom_id": line.custom_id, "response": answer, "error": None}
-        file.write(msgspec.json.encode(kept) + b"\n")
+    def _pause(self, reply: Reply) -> None:
+        now = _now()
+        if now >= self.resume_at:  # else it was sent before the last pause began
+            self.pause_s = min(max(2 * self.pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+        self.resume_at = max(self.resume_at, now + max(self.pause_s, reply.asked_s))
+        self.show(f"waiting: {reply.why}")
+
+    def _keep(self, line: Line, reply: Reply) -> None:
+        number, answer, error = "", None, None
+        if (response := reply.response) is not None:
+            number = response.headers.get("x-clairvoyant-request-id", "")
+            body = {"error": {"message": response.text[:1000]}} if reply.body is None else reply.body
+            answer = {"status_code": response.status_code, "request_id": number, "body": body}
+        if reply.kind == "broken off":
+            error = {"code": "broken_off", "message": f"given up after {MAX_TRIES} tries: {reply.why}"}
+        record = {
+            "id": f"batch_req_{number}",
+            "custom_id": line.custom_id,
+            "response": answer,
+            "error": error,
+        }
+        own = {"batch_file": self.name, "request_sha256": line.digest}  # not of OpenAI's format
+        file = self.results if reply.kind == "result" else self.errors
+        file.write(encoded(record | own) + b"\n")
         file.flush()
-        self.left.discard(line.custom_id)
+        self.left -= 1
+        self.failed += reply.kind != "result"
+        if _now() >= self.resume_at:
+            self.resume_at = self.pause_s = 0.0
+        self.show()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def ask(client: httpx.AsyncClient, line: Line) -> Reply:
+    """Send a request once."""
+    try:
+        response = await client.post(line.url, content=encoded(line.body), headers=HEADERS)
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        return Reply("not accepted", f"no connection to the daemon: {error}")
+    except httpx.RequestError as error:
+        return Reply("broken off", str(error) or type(error).__name__)
+    status, body = response.status_code, None
+    with suppress(ValueError, RecursionError):
+        found = json.loads(response.content)
+        encoded([[found]])  # as deep as it will be in the file of results
+        body = found
+    fields = body if isinstance(body, dict) else {}
+    failed = error_text(fields)[:500] if fields.get("error") else ""
+    why = f"HTTP {status}, {failed or 'not an answer of this API'}"
+    pause_s = asked_s(response.headers.get("retry-after", ""))
+    if status in NOT_ACCEPTED:
+        return Reply("not accepted", why, response, body, pause_s)
+    items = fields.get(ROUTES[line.url])
+    if response.is_success and not failed and items and isinstance(items, list):
+        return Reply("result", "", response, body)
+    # The status of an error may be 200, sent while the request waited.
+    is_broken = response.is_success or status in BROKEN_OFF
+    return Reply("broken off" if is_broken else "error", why, response, body, pause_s)
+
+
+def asked_s(told: str) -> float:
+    """Return the seconds that a Retry-After header asks for, 0 if it is neither a number nor a date."""
+    try:
+        at_s = float(told[:9]) if told.isdecimal() else parsedate_to_datetime(told).timestamp() - time()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
+    return min(at_s, LONGEST_ASKED_S)
+
+
+async def _is_up(url: str) -> bool:
+    try:
+        async with ControlClient(url, admin_token(None)) as control:
+            return await control.is_up()
+    except ClairvoyantError:
+        return False
 
 
 async def _slots(url: str) -> int:

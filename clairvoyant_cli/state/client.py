@@ -46,6 +46,13 @@ class RunningDaemon:
     token: str | None = None
 
 
+class _Health(msgspec.Struct):
+    """What a daemon tells everybody of itself: its mode, and the state of each server."""
+
+    status: str
+    backends: dict[str, str] = {}
+
+
 class ControlClient:
     """Reads a daemon's state and asks it to act. Use as an async context manager."""
 
@@ -74,7 +81,15 @@ class ControlClient:
 
     async def mode(self) -> str:
         """Return "serving", "paused" or "draining"; any client may ask."""
-        return str(self._read(await self._ask("/health"), dict[str, Any]).get("status"))
+        return (await self._health()).status
+
+    async def is_up(self) -> bool:
+        """Return whether requests are accepted and a server is up; any client may ask."""
+        health = await self._health()
+        return health.status != "draining" and not {"down", "loading"}.issuperset(health.backends.values())
+
+    async def _health(self) -> "_Health":
+        return self._read(await self._ask("/health"), _Health)
 
     async def stream(self) -> AsyncIterator[Snapshot]:
         """Yield the state now and whenever it changes, until the daemon goes."""

@@ -4,13 +4,18 @@ import asyncio
 import json
 import signal
 import sys
+from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from clairvoyant_cli.commands.batch import Batch, asked_s
+from clairvoyant_cli.commands.batch_files import encoded, read_batch, results_of
+from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.composition import Daemon
 from tests.fakes.raw_http import Message
@@ -18,6 +23,7 @@ from tests.fakes.scripted_upstream import Conversation, answer
 from tests.fakes.serving import between, until
 
 CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
+GOOD = b'{"choices": [{"n": 1}]}'
 
 
 def line(name: str, url: str = CHAT, **more: Any) -> str:
@@ -68,7 +74,9 @@ async def test_a_batch_keeps_results_and_errors_and_asks_nothing_twice(tmp_path:
             seen.append(asked_for(message))
             is_bad = bad and seen[-1] == "bad"
             it.send(
-                answer(b'{"error": {"message": "no"}}', status="400 No") if is_bad else answer(b'{"n": 1}')
+                answer(b'{"error": {"message": "no"}}', status="400 No")
+                if is_bad
+                else answer(b'{"data": [1]}' if seen[-1] == "e" else GOOD)
             )
 
     async with between(script) as (daemon, _):
@@ -82,13 +90,13 @@ async def test_a_batch_keeps_results_and_errors_and_asks_nothing_twice(tmp_path:
         first, _ = run.kept("results")
         assert (first["custom_id"], first["error"]) == ("a", None)
         assert first["response"]["status_code"] == 200
-        assert first["response"]["body"] == {"n": 1}
+        assert first["response"]["body"] == json.loads(GOOD)
         assert first["id"] == "batch_req_" + first["response"]["request_id"] != "batch_req_"
         assert [each["response"]["status_code"] for each in run.kept("errors")] == [400]
 
         bad = False
         with run.path.with_suffix(".results.jsonl").open("a") as file:
-            file.write('{"custom_id": "torn')
+            file.write('{"id":"batch_req_torn')
         assert (await run.end())[0] == 0
         assert sorted(seen) == ["a", "bad", "bad", "e"]
         assert {each["custom_id"] for each in run.kept("results")} == {"a", "bad", "e"}
@@ -102,7 +110,7 @@ async def test_a_batch_waits_behind_others_and_goes_on_after_a_stop(tmp_path: Pa
         while True:
             await it.request()
             await release.wait()
-            it.send(answer(b"{}"))
+            it.send(answer(GOOD))
 
     async with between(script, slots=1) as (daemon, _):
         run = Run(tmp_path / "night.jsonl", daemon)
@@ -113,32 +121,195 @@ async def test_a_batch_waits_behind_others_and_goes_on_after_a_stop(tmp_path: Pa
         assert (waits.background_levels, state.running[0].endpoint) == (10, CHAT)
         process.send_signal(signal.SIGINT)
         _, said = await process.communicate()
-        assert (process.returncode, b"stopped, 3 requests left; run it again" in said) == (1, True)
+        assert (process.returncode, b"stopped, 3 requests left; run the same command again" in said) == (
+            1,
+            True,
+        )
         release.set()
         assert (await run.end())[0] == 0
         assert len(run.kept("results")) == 3
 
 
-async def test_a_rejected_request_is_repeated(tmp_path: Path) -> None:
-    answers = iter(["503 Busy", "429 Later", "200 OK"])
+async def _run(daemon: Daemon, path: Path, at_once: int) -> Batch:
+    """Run a batch file in this process."""
+    lines = read_batch(path)
+    with results_of(path, lines) as (done, results, errors):
+        waiting = deque(each for each in lines if each.custom_id not in done)
+        batch = Batch(waiting, path.name, results, errors, show=lambda why="": None)
+        await batch.run(daemon.base_url, "", at_once)
+    return batch
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clairvoyant_cli.commands.batch.FIRST_PAUSE_S", 0.01)
+
+
+@pytest.mark.usefixtures("short_pauses")
+async def test_a_line_that_breaks_its_server_is_given_up_and_no_other(tmp_path: Path) -> None:
+    seen: Counter[str] = Counter()
+    together = asyncio.Barrier(2)
 
     async def script(it: Conversation) -> None:
         while True:
+            name = asked_for(await it.request())
+            seen[name] += 1
+            if name == "poison" or seen.total() <= 2:  # the server goes away with what it has
+                if seen.total() <= 2:
+                    await together.wait()
+                return it.reset()
+            it.send(answer(GOOD))
+
+    async with between(script, slots=2, faults_expected=True) as (daemon, _):
+        run = Run(tmp_path / "night.jsonl", daemon)
+        run.path.write_text(line("poison") + line("a") + line("b"))
+        batch = await _run(daemon, run.path, 2)
+    assert (batch.failed, batch.left, batch.tries["poison"]) == (1, 0, 3)
+    assert {each["custom_id"] for each in run.kept("results")} == {"a", "b"}
+    [error] = run.kept("errors")
+    assert error["error"]["message"].startswith("given up after 3 tries: HTTP 502")
+
+
+@pytest.mark.usefixtures("short_pauses")
+async def test_one_request_asks_for_all_after_a_refusal(tmp_path: Path) -> None:
+    asked = 0
+
+    async def script(it: Conversation) -> None:
+        nonlocal asked
+        while True:
             await it.request()
-            it.send(answer(b"{}", "Retry-After: 0", status=next(answers)))
+            asked += 1
+            refused = asked <= 6
+            it.send(answer(b"{}", "Retry-After: 0", status="503 Busy") if refused else answer(GOOD))
+
+    async with between(script, slots=4) as (daemon, _):
+        run = Run(tmp_path / "night.jsonl", daemon)
+        run.path.write_text("".join(map(line, "abcd")))
+        await _run(daemon, run.path, 4)
+    assert asked == 6 + 4  # four together, twice one in place of all, and the four
+    assert len(run.kept("results")) == 4
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ("0", 0),
+        ("7", 7),
+        ("1000000000000", 600),
+        ("Wed, 21 Oct 2099 07:28:00 GMT", 600),
+        ("-1", 0),
+        ("soon", 0),
+    ],
+)
+def test_a_pause_that_a_server_asks_for_is_bounded(told: str, seconds: float) -> None:
+    assert asked_s(told) == seconds
+
+
+@pytest.mark.usefixtures("short_pauses")
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"7",
+        b"null",
+        b"[1]",
+        b"",
+        b"{",
+        b"\xff",
+        b'{"choices": []}',
+        b'{"error": {"message": "away"}}',
+        GOOD[:-1] + b', "x": ' + b"[" * 2000 + b"]" * 2000 + b"}",
+        GOOD[:-1] + b', "x": ' + b"9" * 5000 + b"}",
+    ],
+)
+async def test_what_is_no_answer_is_an_error_after_some_tries(odd: bytes, tmp_path: Path) -> None:
+    async def script(it: Conversation) -> None:
+        while True:
+            await it.request()
+            it.send(answer(odd))
 
     async with between(script) as (daemon, _):
         run = Run(tmp_path / "night.jsonl", daemon)
         run.path.write_text(line("a"))
-        assert (await run.end())[0] == 0
-    assert next(answers, None) is None
+        batch = await _run(daemon, run.path, 1)
+    assert (batch.failed, batch.tries["a"], len(run.kept("errors"))) == (1, 3, 1)
+
+
+@pytest.mark.parametrize("more", [b', "error": null', b', "x": NaN', b', "x": "half \\ud83d"'])
+async def test_an_unusual_answer_is_a_result(more: bytes, tmp_path: Path) -> None:
+    async def script(it: Conversation) -> None:
+        while True:
+            await it.request()
+            it.send(answer(GOOD[:-1] + more + b"}"))
+
+    async with between(script) as (daemon, _):
+        run = Run(tmp_path / "night.jsonl", daemon)
+        run.path.write_text(line("a"))
+        await _run(daemon, run.path, 1)
+        assert len(run.kept("results")) == 1
+        assert not (await _run(daemon, run.path, 1)).tries
+
+
+async def test_a_request_that_changed_is_sent_again_and_no_other(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def script(it: Conversation) -> None:
+        while True:
+            seen.append(asked_for(await it.request()))
+            it.send(answer(GOOD))
+
+    async with between(script) as (daemon, _):
+        run = Run(tmp_path / "night.jsonl", daemon)
+        run.path.write_text(line("a") + line("b"))
+        await _run(daemon, run.path, 1)
+        run.path.write_text(line("a") + line("b").replace('"content": "b"', '"content": "new"'))
+        await _run(daemon, run.path, 1)
+    assert seen == ["a", "b", "new"]
+    assert sorted(each["custom_id"] for each in run.kept("results")) == ["a", "b"]
+    assert len(run.kept("results.old")) == 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_and_half_an_emoji_are_read(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "night.jsonl"
+    path.write_text(line("a").replace("\n", "\r\n") + line("\ud83d"), encoding, newline="")
+    assert [each.custom_id for each in read_batch(path)] == ["a", "\ud83d"]
+    assert b'"content":"\\ud83d"' in encoded(read_batch(path)[1].body)
+
+
+@pytest.mark.parametrize("which", ["results", "errors"])
+@pytest.mark.parametrize(
+    "text", ["notes", '{"id":"batch_req_1","custom_id":"a","response":{},"error":null}\n']
+)
+def test_a_file_of_another_program_is_left_alone(which: str, text: str, tmp_path: Path) -> None:
+    path, theirs = tmp_path / "night.jsonl", tmp_path / f"night.{which}.jsonl"
+    theirs.write_text(text)
+    with pytest.raises(InputError, match=f"{theirs} was not written by"), results_of(path, ()):
+        pass
+    assert theirs.read_text() == text
+
+
+def test_files_with_nearly_the_same_name_share_no_results(tmp_path: Path) -> None:
+    names = "night.jsonl", "night.json", "night"
+    for name in names:
+        (path := tmp_path / name).write_text(line("a"))
+        wrong = pytest.raises(InputError, match=f"belongs to {tmp_path / names[0]}; rename {path}")
+        with (
+            nullcontext() if "." in name else wrong,
+            results_of(path, read_batch(path)) as (done, results, _),
+        ):
+            assert not done
+            record = {"custom_id": "a", "batch_file": name, "request_sha256": read_batch(path)[0].digest}
+            results.write(encoded(record) + b"\n")
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "line 1 is no request of a batch: Input data was truncated"),
-        ('\n{"custom_id": "a"}', "line 2 is no request of a batch: Object missing required field `method`"),
+        ("{", "line 1 is not a request of a batch: Expecting property name"),
+        (
+            '\n{"custom_id": "a"}',
+            "line 2 is not a request of a batch: Object missing required field `method`",
+        ),
         (line("a", "/v1/files"), "asks for POST /v1/files; give POST /v1/chat/completions or /v1/embeddings"),
         (line("a", stream=True), "line 1 asks for a stream, which a batch cannot keep; remove it"),
         (line("a") + line("a"), "line 2 has the same custom_id as line 1; give each its own"),

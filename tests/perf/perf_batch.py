@@ -24,7 +24,8 @@ from clairvoyant_lab.replay import DEFAULT_MODEL, Engine, Replay, Speed
 from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.chat_probe import client_for
-from clairvoyant_cli.commands.batch import Batch, Line
+from clairvoyant_cli.commands.batch import Batch
+from clairvoyant_cli.commands.batch_files import Line
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
 from predictor import load
@@ -83,7 +84,7 @@ async def measured(
             lines = deque(
                 Line(f"r{n}", "POST", CHAT, asks(f"document {n}", 400, 150)) for n in range(requests)
             )
-            batch = Batch(lines, BytesIO(), BytesIO(), show=_silent)
+            batch = Batch(lines, "perf", BytesIO(), BytesIO(), show=_silent)
             await (_plainly(client, lines) if plain else batch.run(daemon.base_url, "", 2))
             asking.cancel()
         with suppress(asyncio.CancelledError):

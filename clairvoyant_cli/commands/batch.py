@@ -59,10 +59,9 @@ class Reply:
 def command(file: Path, at_once: int | None, url: str | None, key: str) -> None:
     """Run a batch file in idle time: requests to /v1/chat/completions and /v1/embeddings.
 
-    FILE is in OpenAI's batch format. Results are added to NAME.results.jsonl beside it, where NAME is
-    that of the file without .jsonl; errors are written to NAME.errors.jsonl. To continue after a stop,
-    or to retry errors, run the same command again: it sends requests that have no result, and those
-    that have changed. Other requests go first.
+    FILE is in OpenAI's batch format. Results are added to NAME.results.jsonl beside it, errors to
+    NAME.errors.jsonl. After a stop or errors, the same command goes on: what has a result is not asked
+    again, unless it has changed. Other requests go first.
     """
     lines = read_batch(file)
     with results_of(file, lines) as (done, results, errors):

@@ -69,7 +69,8 @@ def command_of(text: str) -> tuple[dict[str, str], list[str]]:
 
 def _is_command(text: str) -> bool:
     with suppress(ValueError):
-        return bool(command_of(text)[1])
+        words = command_of(text)[1]
+        return bool(words) and not {"&&", "||", ";", "|"}.intersection(words)
     return False
 
 
@@ -166,7 +167,7 @@ class ServeConfig:
         "COMMAND",
         "Start the LLM server with this command, restart it if it dies, and stop it with the proxy. "
         "NAME=VALUE before the command sets a variable, and PWD the working directory.",
-        (_is_command, "be a command, with all quotes closed"),
+        (_is_command, "be a command, with all quotes closed; no shell reads &&, ; or |"),
     )
     listen: str = setting(
         f"127.0.0.1:{DEFAULT_PORT}",
@@ -502,7 +503,7 @@ def load_serve_config(
     """Merge all sources. `flags` holds only the flags that were given; a named `file` must exist."""
     path = file or default_config_file()
     found = _from_file(path) if file is not None or os.path.lexists(path) else {}
-    return ServeConfig(**{**found, **_from_env(env), **flags})
+    return ServeConfig(**{**found, **settings_from_env(env), **flags})
 
 
 def default_config_file() -> Path:
@@ -553,14 +554,14 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 def _from_file(path: Path) -> dict[str, Any]:
     data = _parsed(path)
-    settings = _table(ServeConfig, data, "serve", path)
+    settings = with_absolute_paths(ServeConfig, _table(ServeConfig, data, "serve", path), path.parent)
     rules = PrefixRules(**_table(PrefixRules, data, "stable_prefix", path))
     tables = data.get("backends", [])
     _check(
         isinstance(tables, list) and all(isinstance(table, dict) for table in tables),
         f"{path}: backends must be tables, as in [[backends]]",
     )
-    backends = tuple(_backends(tables, f"{path}: [[backends]]"))
+    backends = tuple(_backends(tables, f"{path}: [[backends]]", path.parent))
     return settings | {"backends": backends, "prefix_rules": rules}
 
 
@@ -570,12 +571,22 @@ def _table(record: type, data: Mapping[str, Any], name: str, path: Path) -> dict
     return read_table(record, table, str(path), f" in [{name}]")
 
 
-def _backends(tables: Iterable[Mapping[str, Any]], source: str) -> Iterator[BackendConfig]:
-    """Parse the tables; errors name them by number."""
+def with_absolute_paths(record: type, given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return settings with their relative paths made absolute, from a folder."""
+    known, found = settings_of(record), dict(given)
+    for name, value in given.items():
+        path = folder.absolute() / str(value)
+        if known[name].metavar == "FILE" or (known[name].metavar == "DIR" and path.is_dir()):
+            found[name] = str(path)
+    return found
+
+
+def _backends(tables: Iterable[Mapping[str, Any]], source: str, folder: Path) -> Iterator[BackendConfig]:
+    """Parse the tables of a file in a folder; errors name them by number."""
     first: dict[tuple[str, str], int] = {}
     for number, table in enumerate(tables, 1):
         where = f"{source} table {number}"
-        given = read_table(BackendConfig, table, where)
+        given = with_absolute_paths(BackendConfig, read_table(BackendConfig, table, where), folder)
         for key in ("name", "url"):
             _check(key in given, f"{where} has no {key}; give it one")
             twin = first.setdefault((key, given[key]), number)
@@ -586,7 +597,8 @@ def _backends(tables: Iterable[Mapping[str, Any]], source: str) -> Iterator[Back
             raise InputError(f"{where}: {error}") from None
 
 
-def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
+def settings_from_env(env: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of `serve` that variables give; ClairvoyantError if one is invalid."""
     known = settings_of(ServeConfig)
     settings: dict[str, Any] = {}
     for name, text in env.items():

@@ -6,20 +6,28 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 import psutil
 
 from clairvoyant_cli.addresses import local_url
 from clairvoyant_cli.commands.plain_output import say
-from clairvoyant_cli.config import ServeConfig, load_serve_config
+from clairvoyant_cli.config import (
+    ServeConfig,
+    command_of,
+    load_serve_config,
+    settings_from_env,
+    with_absolute_paths,
+)
 from clairvoyant_cli.errors import ClairvoyantError, InputError
+from clairvoyant_cli.proxy.servers.own_server import program_of
 from clairvoyant_cli.service.units import STOP_S, Action, Unit, launchd_agent, scheduled_task, systemd_unit
 from clairvoyant_cli.state.client import RunningDaemon, running_daemons, state_dir
-from clairvoyant_cli.system import account, ask_to_end, service_manager
+from clairvoyant_cli.system import account, ask_to_end, command_line, service_manager
 
 LOG_LINES = 100
 COMES_UP_S = 30.0  # a slow disk reads onnxruntime for seconds
@@ -45,8 +53,11 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
     Put flags of `clairvoyant serve` after a double dash: service install -- --backend ollama
     """
     _refuse_in_takeover()
-    unit = unit_of(serve_flags)
-    config = check_serve_flags(serve_flags, keeps_log=unit.log_file is not None)
+    flags = standalone_flags(serve_flags, os.environ)
+    config = check_serve_flags(flags, keeps_log=unit_of(()).log_file is not None)
+    if config.start:
+        program_of(config.start)
+    unit = unit_of(flags, os.environ.get("PATH", "") if config.start else "")
     current, url = written_text(unit), local_url(*config.addresses()[0])
     daemon = daemon_at(url) if current is None and not dry_run else None
     if daemon is not None:  # the service could not take the address
@@ -190,14 +201,17 @@ def _refuse_in_takeover() -> None:
         raise ClairvoyantError(f"{why}; first run: clairvoyant takeover --undo")
 
 
-def unit_of(flags: Sequence[str]) -> Unit:
-    """Return the service of this platform with flags for `serve`; ClairvoyantError if there is none."""
+def unit_of(flags: Sequence[str], search_path: str = "") -> Unit:
+    """Return the service of this platform with flags for `serve`, and a PATH if its own is too short;
+    ClairvoyantError if there is none. Task Scheduler gives a task the PATH of its account.
+    """
     program, home = own_program(), Path.home()
     match service_manager():
         case "systemd":
-            return systemd_unit(program, flags, Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config"))
+            config_home = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+            return systemd_unit(program, flags, config_home, search_path)
         case "launchd":
-            return launchd_agent(program, flags, home, account())
+            return launchd_agent(program, flags, home, account(), search_path)
         case "schtasks":
             name = f"clairvoyant-{os.environ.get('USERNAME') or account()}"
             return scheduled_task((_windowless(), program), flags, home, state_dir(), account(), name)
@@ -232,7 +246,38 @@ def _installed() -> Unit:
 
 
 def check_serve_flags(flags: Sequence[str], *, keeps_log: bool) -> ServeConfig:
-    """Return the settings that flags for `serve` give; ClairvoyantError if they are invalid."""
+    """Return the settings that flags give to a service; ClairvoyantError if they are invalid."""
+    given = _parsed(flags)
+    file = given.pop("config_file", None)
+    if "log_file" in given and keeps_log:
+        raise InputError("the service has its own log file; remove --log-file")
+    return load_serve_config(given, file=file, env={})  # it has none of the variables of this shell
+
+
+def standalone_flags(flags: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return flags that mean the same in another folder and without variables of an environment.
+
+    ClairvoyantError if flags or variables are invalid, or there is no flag for a variable.
+    """
+    database = {"db": environment["CLAIRVOYANT_DB"]} if environment.get("CLAIRVOYANT_DB") else {}
+    given = database | settings_from_env(environment) | _parsed(flags)
+    file = given.pop("config_file", None)
+    words = [] if file is None else ["--config", str(file.absolute())]
+    if "start" in given:
+        variables, command = command_of(ServeConfig(start=given["start"]).start or "")
+        variables["PWD"] = str(Path(variables.get("PWD", "")).absolute())
+        given["start"] = command_line([*map("=".join, variables.items()), *command])
+    for name, value in with_absolute_paths(ServeConfig, given, Path()).items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is False:
+            raise InputError(f"{flag} has no opposite; set {name} = false in the configuration file")
+        number = f"{value:.15g}" if isinstance(value, float) else str(value)
+        words += [flag] if value is True else [flag, number]
+    return tuple(words)
+
+
+def _parsed(flags: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that flags for `serve` name; ClairvoyantError if they are invalid."""
     from clairvoyant_cli.commands.serve import command as serve  # slow to load
 
     try:
@@ -241,10 +286,7 @@ def check_serve_flags(flags: Sequence[str], *, keeps_log: bool) -> ServeConfig:
         raise InputError(f"invalid flags for clairvoyant serve: {error.message}") from None
     except click.exceptions.Exit:
         raise InputError("with these flags clairvoyant serve would exit at once") from None
-    file = given.pop("config_file")
-    if given["log_file"] is not None and keeps_log:
-        raise InputError("the service has its own log file; remove --log-file")
-    return load_serve_config({name: value for name, value in given.items() if value is not None}, file=file)
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def show_actions(actions: Sequence[Action]) -> None:

@@ -21,6 +21,7 @@ from clairvoyant_cli.commands.service import (
     put,
     run_actions,
     show_actions,
+    standalone_flags,
     take_away,
     unit_of,
     written_text,
@@ -125,7 +126,7 @@ def _plan(server: RunningServer, serve_flags: Sequence[str]) -> Takeover:
         raise InputError("--backend and --start follow from the takeover; leave them out")
     service = service_manager_runs()
     before = written_text(unit_of(())) if service else None
-    flags = [*_flags_of_daemon(kind, is_service=before is not None), *serve_flags]
+    flags = [*_flags_of_daemon(kind, is_service=before is not None), *standalone_flags(serve_flags, {})]
     given = check_serve_flags(flags, keeps_log=True)
     if all(port != server.port for _, port in given.addresses()):
         named = any(word.startswith("--listen") for word in flags)

@@ -47,15 +47,18 @@ class Unit:
     advice: str = ""
 
 
-def systemd_unit(program: Sequence[str], flags: Sequence[str], config_home: Path) -> Unit:
-    """Return the systemd user unit; journald keeps its log."""
+def systemd_unit(
+    program: Sequence[str], flags: Sequence[str], config_home: Path, search_path: str = ""
+) -> Unit:
+    """Return the systemd user unit, with a PATH of its own if one is given; journald keeps its log."""
     unit = f"{NAME}.service"
+    environment = f'Environment="PATH={_systemd_escaped(search_path)}"\n' if search_path else ""
     text = f"""[Unit]
 Description=Clairvoyant, a proxy that sends the shortest predicted LLM answer first
 After=network.target
 
 [Service]
-ExecStart={" ".join(map(_systemd_word, (*program, "serve", *flags)))}
+{environment}ExecStart={" ".join(map(_systemd_word, (*program, "serve", *flags)))}
 ExecReload=kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=2
@@ -83,7 +86,9 @@ WantedBy=default.target
     )
 
 
-def launchd_agent(program: Sequence[str], flags: Sequence[str], home: Path, uid: str) -> Unit:
+def launchd_agent(
+    program: Sequence[str], flags: Sequence[str], home: Path, uid: str, search_path: str = ""
+) -> Unit:
     """Return the launchd agent; `serve` writes the log, because launchd does not rotate logs."""
     path = home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
     logs = home / "Library" / "Logs" / NAME
@@ -97,6 +102,7 @@ def launchd_agent(program: Sequence[str], flags: Sequence[str], home: Path, uid:
             "KeepAlive": {"SuccessfulExit": False},
             "ExitTimeOut": STOP_S,
             "ProcessType": "Interactive",
+            "EnvironmentVariables": {"PATH": search_path} if search_path else {},
             # For output before the log is open, and crashes.
             "StandardErrorPath": str(logs / "launchd.log"),
         },
@@ -204,5 +210,9 @@ def scheduled_task(
 
 def _systemd_word(word: str) -> str:
     # systemd expands % and $ in command lines, and splits at unquoted spaces.
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    escaped = _systemd_escaped(word).replace("$", "$$")
     return f'"{escaped}"' if not word or any(c in word for c in " \t\"'\\;") else escaped
+
+
+def _systemd_escaped(word: str) -> str:
+    return word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")

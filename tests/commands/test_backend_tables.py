@@ -37,7 +37,7 @@ def test_each_table_is_a_backend(tmp_path: Path) -> None:
     assert config.policy == "boost"
     assert config.servers() == config.backends
     assert config.backends == (
-        BackendConfig("gpu", "http://gpu:11434", "ollama", 4, "gpu.key", 2.0),
+        BackendConfig("gpu", "http://gpu:11434", "ollama", 4, str(tmp_path / "gpu.key"), 2.0),
         BackendConfig("laptop", "llamacpp"),
     )
 

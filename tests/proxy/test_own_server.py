@@ -36,9 +36,18 @@ def starting(port: int) -> str:
 
 def test_variables_stand_before_the_command() -> None:
     assert command_of("A=1 B='two words' run --x=3") == ({"A": "1", "B": "two words"}, ["run", "--x=3"])
-    for wrong in ("", "A=1", "run 'it"):
+    for wrong in ("", "A=1", "run 'it", "cd models && serve"):
         with pytest.raises(ClairvoyantError, match="start must be a command"):
             ServeConfig(start=wrong)
+
+
+def test_a_program_is_found_from_its_folder_and_its_path(tmp_path: Path) -> None:
+    (server := tmp_path / "server").touch(0o755)
+    assert own_server.program_of(f"PWD={tmp_path} ./server a") == (str(server), ["a"], {"PWD": str(tmp_path)})
+    assert own_server.program_of(f"PATH={tmp_path} server")[0] == str(server)
+    for wrong, why in (("PWD=none server", "in none: no such folder"), (str(tmp_path), "not found")):
+        with pytest.raises(ClairvoyantError, match=why):
+            own_server.program_of(wrong)
 
 
 def children(word: str) -> list[psutil.Process]:

@@ -1,5 +1,7 @@
 """`clairvoyant service` with a fake home and service manager."""
 
+import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -74,6 +76,45 @@ def test_install_checks_the_flags_of_serve(
     done = run("install", "--yes", "--", *flags)
     assert isinstance(done.exception, ClairvoyantError)
     assert not unit_file(tmp_path).exists()
+
+
+def test_a_service_means_what_was_typed_here(
+    system: FakeCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "a folder").mkdir()
+    monkeypatch.chdir(folder)
+    Path("key").write_text("secret")
+    Path("config.toml").write_text('[[backends]]\nname = "x"\nurl = "http://10.0.0.1:1"\nkey_file = "key"\n')
+    for name, value in {"SERVE_LISTEN": "127.0.0.1:7719", "DB": "mine.db", "SERVE_NO_SELF_TEST": "1"}.items():
+        monkeypatch.setenv(f"CLAIRVOYANT_{name}", value)
+    command = "X=1 sh -c 'exec x'"
+    done = run("install", "--dry-run", "--", "--config", "config.toml", "--tau", "60", "--start", command)
+    (line,) = [each for each in done.output.splitlines() if each.startswith("ExecStart=")]
+    words = shlex.split(line)[2:]
+    assert words[:2] == ["--config", str(folder / "config.toml")]
+    assert words[2:7] == ["--db", str(folder / "mine.db"), "--listen", "127.0.0.1:7719", "--no-self-test"]
+    assert words[7:] == ["--tau", "60", "--start", f"X=1 'PWD={folder}' sh -c 'exec x'"]
+    assert f'Environment="PATH={os.environ["PATH"]}"\n' in done.output
+    monkeypatch.chdir(tmp_path)
+    config = service.check_serve_flags(words, keeps_log=False)
+    assert (config.listen, config.no_self_test) == ("127.0.0.1:7719", True)
+    assert config.backends[0].key_file == str(folder / "key")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("FREEZE", "0", "--freeze has no opposite; set freeze = false in the configuration file"),
+        ("START", "PWD=/none server", "no such folder"),
+        ("START", "run 'it", "start must be a command"),
+    ],
+)
+def test_install_refuses_variables_that_it_cannot_keep(
+    system: FakeCommands, name: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"CLAIRVOYANT_SERVE_{name}", value)
+    assert why in str(run("install", "--yes").exception)
+    assert not system.calls
 
 
 def test_install_refuses_beside_a_daemon_at_its_address(

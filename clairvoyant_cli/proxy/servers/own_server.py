@@ -39,18 +39,29 @@ async def own_server(config: ServeConfig) -> AsyncIterator["OwnServer | None"]:
     if config.start is None:
         yield None
         return
-    variables, words = command_of(config.start)
-    program = shutil.which(words[0])
-    if program is None:
-        raise ClairvoyantError(f"cannot start {words[0]}: not found; give its path", ExitCode.USAGE)
+    program, arguments, variables = program_of(config.start)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CLAIRVOYANT_")}
     output = None if config.log_file is None else Path(f"{config.log_file}.server")
-    server = OwnServer(program, words[1:], kept | variables, variables.get("PWD"), output)
+    server = OwnServer(program, arguments, kept | variables, variables.get("PWD"), output)
     server.start()
     try:
         yield server
     finally:
         await server.stop()
+
+
+def program_of(start: str) -> tuple[str, list[str], dict[str, str]]:
+    """Return a command's program, arguments and variables; ClairvoyantError if there is no such program."""
+    variables, (named, *arguments) = command_of(start)
+    folder = variables.get("PWD", "")
+    if folder and not Path(folder).is_dir():
+        raise ClairvoyantError(f"cannot start {named} in {folder}: no such folder", ExitCode.USAGE)
+    is_path = Path(named).name != named
+    place = str(Path(folder, named).absolute()) if is_path else named
+    program = shutil.which(place, path=variables.get("PATH"))
+    if program is None:
+        raise ClairvoyantError(f"cannot start {named}: not found; give its path", ExitCode.USAGE)
+    return program, arguments, variables
 
 
 @dataclass

@@ -11,7 +11,7 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead, reason_of
 from clairvoyant_cli.http.request import Piece, Request
 
-BODY_BYTES = 64 * 1024  # the largest body taken
+BODY_BYTES = 64 * 1024  # the largest body taken, unless a path has another limit
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
 TEXT = b"text/plain; charset=utf-8"
@@ -66,8 +66,16 @@ class Routes:
     is a GET.
     """
 
-    def __init__(self, guard: Guard, gets: Mapping[str, Handler], posts: Mapping[str, Handler]) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        gets: Mapping[str, Handler],
+        posts: Mapping[str, Handler],
+        body_bytes: Mapping[str, int] | None = None,
+    ) -> None:
+        """`body_bytes` has the paths whose largest body is another than `BODY_BYTES`."""
         self._guard = guard
+        self._body_bytes = body_bytes or {}
         self._handlers = {b"GET": gets, b"HEAD": gets, b"POST": posts}
 
     async def __call__(self, request: Request) -> None:
@@ -75,7 +83,7 @@ class Routes:
         if (refused := self._guard(request.head)) is not None:
             await send(request, refused)
             return
-        pieces = await request.read(BODY_BYTES)
+        pieces = await request.read(self._body_bytes.get(request.head.path, BODY_BYTES))
         await send(request, _bare(413) if pieces is None else await self._ask(request.head, pieces))
 
     async def _ask(self, head: RequestHead, pieces: Sequence[Piece]) -> Answer:

@@ -159,6 +159,7 @@ class Daemon:
             service_level=level,
         )
         self.recorder = StateRecorder(self.snapshots)
+        body_limit_bytes = config.body_limit_mib * 1024 * 1024
         self.batches = Batches(say)
         actions = Actions(operation, stats, ServerActions(self.lifecycle), self.batches, self.reload)
         self.control = ControlApi(
@@ -168,6 +169,7 @@ class Daemon:
             self.metrics,
             self.recorder.history,
             lambda path, body: self.admission.predicted(path, body),  # it is made below
+            body_limit_bytes,
         )
 
         # The way of a request.
@@ -194,7 +196,7 @@ class Daemon:
                 record_prompts=config.record_prompts,
             ),
             annotation=self.annotation,
-            body_limit_bytes=config.body_limit_mib * 1024 * 1024,
+            body_limit_bytes=body_limit_bytes,
             service_level=level,
             check=self.truncations.refusal if config.refuse_truncated else None,
             admitted=self.admitted,

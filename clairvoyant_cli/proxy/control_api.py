@@ -210,7 +210,9 @@ class ControlApi:
         metrics: Metrics,
         history: StateHistory,
         predicted: Callable[[str, bytes], Awaitable[dict[str, Any] | None]],
+        body_limit_bytes: int,
     ) -> None:
+        """`body_limit_bytes` is the longest body of a request that may be predicted."""
         self._access, self._actions, self.changes = access, actions, Changes()
         self._snapshots, self._history, self._predicted = snapshots, history, predicted
         self.shared = {
@@ -225,9 +227,8 @@ class ControlApi:
         told = {f"{PREFIX}/{name}": _answer_of(name, each) for name, each in self.shared.items()}
         told |= {f"{PREFIX}/health": self._health, f"{PREFIX}/events": self._events}
         told |= {f"{PREFIX}/past": self._past_page}
-        self._routes = Routes(
-            self._guard, told, {f"{PREFIX}/predict": self._predict, f"{PREFIX}/actions/": self._act}
-        )
+        asked = {f"{PREFIX}/predict": self._predict, f"{PREFIX}/actions/": self._act}
+        self._routes = Routes(self._guard, told, asked, {f"{PREFIX}/predict": body_limit_bytes})
 
     def stop(self) -> None:
         if not self._stopped.is_set():

@@ -398,6 +398,7 @@ async def test_a_request_is_predicted_without_being_admitted(daemon: Daemon) -> 
 
         long, short = (await predicted("0.9 endless")).json(), (await predicted("0.1 short")).json()
         nothing = await predicted("0.1 short", "/api/tags")
+        assert (await predicted("0.1 long prompt " + 100_000 * "x")).json()["p_long"] == 0.1
     queued = {job.id: job for job in daemon.dispatcher.scheduler.waiting()}
     assert (long["p_long"], short["p_long"]) == (0.9, 0.1)
     assert long["due_in_s"] >= short["due_in_s"]

@@ -8,6 +8,7 @@ Rule 4: every sqlite3 error becomes a ProfilesError (`explained`).
 """
 
 import os
+import re
 import sqlite3
 import stat
 import tempfile
@@ -166,6 +167,13 @@ def set_aside(path: Path, examined: os.stat_result) -> Path | None:
     except OSError as error:
         raise ProfilesError(explanation(path, error)) from error
     return aside
+
+
+def set_aside_files(path: Path) -> list[Path]:
+    """Return the damaged databases that were set aside in the place of one, and their logs."""
+    path = path.resolve()
+    name = re.compile(rf"{re.escape(path.name)}\.damaged-\d+(-wal|-shm)?")
+    return sorted(each for each in path.parent.iterdir() if name.fullmatch(each.name))
 
 
 @contextmanager

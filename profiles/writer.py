@@ -9,6 +9,7 @@ Rule 5: a record that cannot be written does not affect others.
 """
 
 import logging
+import os
 import secrets
 import sqlite3
 import threading
@@ -21,7 +22,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from profiles.database import DamagedError, explained, explanation, open_database, set_aside
+from profiles.database import DamagedError, ProfilesError, explained, explanation, open_database, set_aside
 from profiles.records import Comparison, Finished
 from profiles.schema import COLUMNS
 from profiles.states import client_hash, forgetting, kept_salt, salt, save_state
@@ -128,6 +129,7 @@ class Writer:
 
     def _begin(self) -> None:
         self._connection = connection = open_database(self.path)
+        self._file = self.path.stat()
         try:
             with explained(self.path):
                 check_schema(connection)
@@ -138,6 +140,15 @@ class Writer:
         except BaseException:
             connection.close()
             raise
+
+    def _follow(self) -> None:
+        """Open the database again if its file was deleted or replaced."""
+        with suppress(OSError):
+            if os.path.samestat(self.path.stat(), self._file):
+                return
+        self._connection.close()
+        self._open()
+        log.warning("%s was deleted or replaced: opened again", self.path)
 
     def put(self, finished: Finished) -> None:
         """Queue a finished request; returns at once."""
@@ -179,7 +190,7 @@ class Writer:
                 continue
             try:
                 self._write()
-            except (sqlite3.Error, UnicodeDecodeError) as error:
+            except (sqlite3.Error, UnicodeDecodeError, ProfilesError) as error:
                 self._failed(error)
             except Exception:
                 log.exception("history: internal error; please report it")
@@ -207,6 +218,7 @@ class Writer:
             self._states[item.name] = item
 
     def _write(self) -> None:
+        self._follow()
         connection = self._connection
         self._looking = False
         self.profiles = fingerprint(connection)
@@ -269,7 +281,7 @@ class Writer:
 
     def _failed(self, error: Exception) -> None:
         if not self._failing:
-            why = explanation(self.path, error)
+            why = error if isinstance(error, ProfilesError) else explanation(self.path, error)
             log.error("history waits in memory, at most %d requests: %s", WAITING_ROWS, why)
         self._failing = True
 

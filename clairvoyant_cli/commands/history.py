@@ -24,6 +24,7 @@ from clairvoyant_cli.errors import InputError, printable
 from clairvoyant_cli.protocols.printable import plural
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
+from profiles.database import set_aside_files
 from profiles.history import (
     ALWAYS,
     FOREVER,
@@ -148,6 +149,9 @@ def _forget(path: Path, span: Span, given: Mapping[str, Any]) -> None:
     ends = (date(at) for at in (erased.first_at, erased.last_at))
     finished = f", finished {' to '.join(dict.fromkeys(ends))}" if erased.requests else ""
     say(f"{plural(erased.requests, 'request')} erased{finished}", err=True)
+    if left := set_aside_files(path):
+        names = ", ".join(map(str, left))
+        say(f"not erased: requests in damaged databases, which --all removes: {names}", err=True)
 
 
 def _rows(connection: Connection, span: Span, limit: int | None) -> Iterator[Finished]:
@@ -214,7 +218,8 @@ def _show(console: PlainConsole, connection: Connection, span: Span, limit: int)
     # Read everything before printing, so that an error is the only output.
     counted, rows = totals(connection, span), newest(connection, span, limit)
     if not counted and not rows:
-        console.print("no requests yet; clairvoyant serve records them")
+        none = "no requests yet; clairvoyant serve records them"
+        console.print(none if span == Span() else "no such requests")
         return
     console.print_table(
         ("model", "outcome", "class", "requests", "tokens", "mean wait", "mean total"),

@@ -12,8 +12,10 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 import predictor
+from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.learning.tau_learning import Learned, state_name
 from profiles.database import reading
 from profiles.history import Erased, Span, forget
@@ -51,6 +53,21 @@ def test_queued_records_are_forgotten(tmp_path: Path) -> None:
     writer.close()
     assert requests(path) == ["after"]
     assert states(path) == {"learned afresh": b"after"}
+
+
+def test_damaged_databases_that_were_set_aside_go_with_all_requests(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    record(Writer(path), (FINISHED,))
+    asides = [tmp_path / f"c.db.damaged-{end}" for end in ("1", "1-wal", "12")]
+    other = tmp_path / "c.db.damaged-by-me"
+    for each in (*asides, other):
+        each.write_bytes(b"a text")
+    words = ["history", "--db", str(path), "--forget", "--yes"]
+    done = CliRunner().invoke(cli, [*words, "--client", "ada"])
+    assert f"not erased: requests in damaged databases, which --all removes: {asides[0]}" in done.stderr
+    assert all(each.exists() for each in asides)
+    assert "damaged" not in CliRunner().invoke(cli, [*words, "--all"]).output
+    assert sorted(tmp_path.glob("c.db.damaged-*")) == [other]
 
 
 def test_a_span_goes_by_recorded_times(tmp_path: Path) -> None:

@@ -134,6 +134,22 @@ def test_records_wait_in_memory_while_the_disk_is_full(
     assert "again" in caplog.text
 
 
+@pytest.mark.posix  # Windows deletes no file that is open
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_database_that_was_deleted_or_replaced_is_opened_again(replaced: bool, tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    writer = Writer(path)
+    writer.put(FINISHED)
+    until(1, path)
+    for each in tmp_path.glob("c.db*"):
+        each.unlink()
+    if replaced:
+        record(Writer(path), (replace(FINISHED, request="other"),))
+    writer.put(replace(FINISHED, request="after"))
+    writer.close()
+    assert {row.request for row in recorded(path)} == {"after"} | ({"other"} if replaced else set())
+
+
 def test_put_does_not_wait_for_a_locked_database(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     writer = Writer(path)

@@ -96,6 +96,7 @@ def test_removing_several_is_all_or_nothing(db: Path) -> None:
 
 def test_history_prints_totals_and_drift(db: Path) -> None:
     printed = run("history", "--db", db).stdout
+    assert run("history", "--db", db, "--client", "nobody").stdout == "no such requests\n"
     assert "completed" in printed
     assert "in profile gemma@ollama" in printed
     assert "ranking accuracy 0." in printed

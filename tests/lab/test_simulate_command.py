@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import click
 import pytest
 from clairvoyant_lab.commands.simulate import command
 from click.testing import CliRunner, Result
@@ -29,6 +30,12 @@ def test_json_is_data_and_nothing_else() -> None:
     ]
     assert cell["paper"] == -70.0
     assert -100.0 < cell["ours"] < -30.0
+
+
+def test_a_scenario_takes_no_options_of_a_workload() -> None:
+    for words in (("--preempt", "0.1"), ("--policy", "srpt"), ("--short", "3.5,0.8")):
+        with pytest.raises(click.UsageError, match=f"{words[0]} does not go with --scenario"):
+            command.main(["--scenario", "clairvoyant-table8", *words], standalone_mode=False)
 
 
 def test_a_generated_workload_with_several_backends_and_preemption() -> None:

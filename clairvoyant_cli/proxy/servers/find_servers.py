@@ -55,7 +55,7 @@ async def find_server(
         for each in all_found:
             log.info("found %s", each)
         if not all_found:
-            log.warning("nothing answers at %s yet; waiting for %s", found.url, found.adapter.title)
+            log.warning("nothing answers at %s yet; waiting for a server there", found.url)
         elif len(all_found) > 1:
             log.info("using %s at %s; choose another with --backend", found.adapter.name, found.url)
         upstream = Upstream(found.url, connect_timeout_s=config.connect_timeout)

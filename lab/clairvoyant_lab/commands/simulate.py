@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from clairvoyant_cli.commands.options import json_option, option_with_default
 from clairvoyant_cli.config import MAX_SLOTS
@@ -128,6 +129,11 @@ def command(scenario: str | None, seeds: int | None, requests: int | None, as_js
     from clairvoyant_lab.simulator.comparison import Options
     from clairvoyant_lab.simulator.scenarios import run_scenario
 
+    given = click.get_current_context()
+    for name in mix if scenario is not None else ():
+        if given.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            flag = next(each.opts[0] for each in given.command.params if each.name == name)
+            raise click.UsageError(f"{flag} does not go with --scenario, which has its own", given)
     simulated = 0
     with PlainConsole(stderr=True, quiet=not sys.stderr.isatty()).progress() as show:
 

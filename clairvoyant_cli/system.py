@@ -178,16 +178,22 @@ def heed_console(event: int, ask: Callable[[float], object], last_s: float = CLO
 # -- processes and shells ---------------------------------------------------------------------------
 
 
-def is_alive(pid: int) -> bool:
-    """Return whether a process of this account is running."""
-    if sys.platform == "win32":  # signal 0 would be Ctrl-C
-        import psutil
+def process_start(pid: int) -> float:
+    """Return when a process started, 0 if none is running: its number may be used again for another.
 
-        return bool(psutil.pid_exists(pid))
-    with suppress(OSError):
-        os.kill(pid, 0)
-        return True
-    return False
+    On Linux it is in ticks since the boot, as seconds since the epoch change when the clock is set.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            state, *numbers = Path(f"/proc/{pid}/stat").read_text("latin-1").rpartition(")")[2].split()
+            return 0.0 if state == "Z" else float(numbers[18])  # proc_pid_stat(5): the 22nd field
+        return 0.0
+    import psutil
+
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return 0.0 if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
+    return 0.0
 
 
 def ask_to_end(pid: int) -> None:

@@ -1,5 +1,6 @@
 """Platform differences: imports, access lists, processes, fixes of the doctor."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.doctor import installation
-from clairvoyant_cli.system import command_line, is_alive, run, split_command
+from clairvoyant_cli.system import command_line, process_start, run, split_command
 from clairvoyant_cli.windows import strangers
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,11 +69,10 @@ def test_a_failing_import_keeps_its_error() -> None:
         run(main())
 
 
-def test_is_alive() -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    assert is_alive(ended.pid)
-    ended.wait()
-    assert not is_alive(ended.pid)
+def test_a_process_is_known_by_its_start() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        assert 0.0 < process_start(os.getpid()) < process_start(other.pid)
+    assert process_start(other.pid) == 0.0
 
 
 ANN = "S-1-5-21-1-2-3-1001"

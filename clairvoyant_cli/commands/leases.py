@@ -7,19 +7,18 @@ A `run` writes its lease before it asks for a daemon, and a daemon looks at all 
 begins to drain, so one of them sees the other.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from clairvoyant_cli.state.client import state_dir
-from clairvoyant_cli.system import remove
+from clairvoyant_cli.system import process_start, remove
 
-TOLERANCE_S = 2.0  # of a process's begin, which moves when the clock is set
 Processes = list[tuple[int, float]]
-"""Number and begin, in seconds since the epoch: numbers are used again."""
+"""Number and `process_start` of each."""
 
 
 def _folder() -> Path:
@@ -30,17 +29,16 @@ def _folder() -> Path:
 def leased() -> Iterator[Callable[[int], None]]:
     """Hold a lease until the block ends; the function that it yields adds a process."""
     held: Processes = []
-    path = _folder() / str(psutil.Process().pid)
+    path = _folder() / str(os.getpid())
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def add(pid: int) -> None:
-        with suppress(psutil.NoSuchProcess):  # it has ended
-            held.append((pid, psutil.Process(pid).create_time()))
+        held.append((pid, process_start(pid)))
         fresh = path.with_suffix(".new")
         fresh.write_bytes(msgspec.json.encode(held))
         fresh.replace(path)
 
-    add(psutil.Process().pid)
+    add(os.getpid())
     try:
         yield add
     finally:
@@ -54,7 +52,7 @@ def in_force() -> bool:
         for path in _folder().iterdir():
             if path.suffix:
                 continue  # a lease that is being written, beside the one that it replaces
-            if any(_lives(*each) for each in _read(path)):
+            if any(started and process_start(pid) == started for pid, started in _read(path)):
                 found = True
             else:
                 remove(path)
@@ -66,11 +64,3 @@ def _read(path: Path) -> Processes:
         return msgspec.json.decode(path.read_bytes(), type=Processes)
     except (OSError, msgspec.DecodeError):
         return []
-
-
-def _lives(pid: int, begun_s: float) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        ended = process.status() == psutil.STATUS_ZOMBIE
-        return not ended and abs(process.create_time() - begun_s) < TOLERANCE_S
-    return False

@@ -25,7 +25,7 @@ from clairvoyant_cli.proxy.servers.own_server import own_server
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.tasks import Tasks, repeat
 from clairvoyant_cli.state.client import RunningDaemon, state_dir
-from clairvoyant_cli.system import create_for_owner, remove
+from clairvoyant_cli.system import create_for_owner, process_start, remove
 from predictor.record import Predictor, UrgencyPredictor
 
 log = logging.getLogger("clairvoyant")
@@ -132,7 +132,8 @@ def _run_file(base_url: str, port: int, access: Access) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         remove(path)
         with os.fdopen(create_for_owner(path), "wb") as file:
-            file.write(msgspec.json.encode(RunningDaemon(base_url, os.getpid(), token)))
+            pid = os.getpid()
+            file.write(msgspec.json.encode(RunningDaemon(base_url, pid, token, process_start(pid))))
     except OSError as error:  # a read-only home must not stop the service
         if token is not None and access.clients.keys:
             news = "cannot write %s (%s), so this daemon cannot be controlled; give --admin-token-file"

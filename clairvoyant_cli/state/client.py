@@ -19,7 +19,7 @@ from clairvoyant_cli.http.own_requests import arriving, collect
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
-from clairvoyant_cli.system import is_alive
+from clairvoyant_cli.system import process_start
 
 PREFIX = "/_clairvoyant"
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -38,12 +38,13 @@ Read = TypeVar("Read")
 @dataclass(frozen=True, slots=True)
 class RunningDaemon:
     """What a daemon writes for other commands, into a file that only its account can read. `token` is the
-    admin token made for this run; None if the operator gave one.
+    admin token made for this run; None if the operator gave one. `started` is its `process_start`.
     """
 
     url: str
     pid: int
     token: str | None = None
+    started: float = 0.0  # 0 in the file of an earlier version
 
 
 class _Health(msgspec.Struct):
@@ -216,10 +217,11 @@ def running_daemons() -> list[RunningDaemon]:
     with suppress(OSError):
         paths = sorted(state_dir().glob("daemon-*.json"), key=lambda path: path.stat().st_mtime)
         for path in reversed(paths):
-            # A killed daemon leaves its file behind.
+            # A killed daemon leaves its file behind, and another program may get its number.
             with suppress(OSError, ValueError, OverflowError, RecursionError):
                 daemon = msgspec.json.decode(path.read_bytes(), type=RunningDaemon)
-                if is_alive(daemon.pid):
+                started = process_start(daemon.pid)
+                if started and daemon.started in (0.0, started):
                     found.append(daemon)
     return found
 

@@ -20,6 +20,7 @@ from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.client import DEFAULT_URL, ControlClient, daemon_url, state_dir
 from clairvoyant_cli.state.source import DaemonSource
+from clairvoyant_cli.system import process_start
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import serving
 
@@ -104,6 +105,7 @@ async def test_the_word_is_for_its_owner_alone_and_goes_with_the_daemon(tmp_path
     async with keyed(tmp_path) as daemon:
         path, word = word_of(daemon)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert word.pop("started") == process_start(os.getpid())
         assert word == {"url": daemon.base_url, "pid": os.getpid(), "token": daemon.access.run_token}
     assert not path.exists()
 
@@ -185,8 +187,10 @@ def test_what_a_dead_daemon_left_counts_for_nothing() -> None:
     left("http://127.0.0.1:8080", pid=ended.pid, **MADE)
     left("http://127.0.0.1:8081", pid=10**30, **MADE)
     left("http://127.0.0.1:8082", **MADE)
+    left("http://127.0.0.1:8083", pid=os.getpid(), started=1.0, **MADE)  # its number is another's by now
     (state_dir() / "daemon-torn.json").write_bytes(b'{"url": "\xff')
-    assert asked("http://127.0.0.1:8080") == ("http://127.0.0.1:8080", None)
+    for port in (8080, 8083):
+        assert asked(f"http://127.0.0.1:{port}") == (f"http://127.0.0.1:{port}", None)
     assert daemon_url(None) == DEFAULT_URL
     left("http://127.0.0.1:8085", pid=os.getpid())
     assert daemon_url(None) == "http://127.0.0.1:8085", "as daemons of before left it"

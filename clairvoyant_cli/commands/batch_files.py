@@ -79,6 +79,9 @@ def results_of(path: Path, lines: Sequence[Line]) -> Iterator[tuple[set[str], Bi
         path.with_name(f"{name}.{each}.jsonl") for each in ("results", "results.old", "errors")
     )
     asked, done, whole, outdated = {line.custom_id: line.digest for line in lines}, set[str](), 0, False
+    for each in (kept, wrong):
+        if each.exists() and not each.is_file():
+            raise InputError(f"{each} is not a regular file; move it away")
     try:
         with wrong.open("a+b") as errors:
             errors.seek(LOCKED_BYTE)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections import Counter, deque
@@ -286,6 +287,14 @@ def test_a_file_of_another_program_is_left_alone(which: str, text: str, tmp_path
     with pytest.raises(InputError, match=f"{theirs} was not written by"), results_of(path, ()):
         pass
     assert theirs.read_text() == text
+
+
+@pytest.mark.posix
+@pytest.mark.parametrize("which", ["results", "errors"])
+def test_a_pipe_is_not_waited_for(which: str, tmp_path: Path) -> None:
+    os.mkfifo(theirs := tmp_path / f"night.{which}.jsonl")
+    with pytest.raises(InputError, match=f"{theirs} is not a reg"), results_of(tmp_path / "night.jsonl", ()):
+        pass
 
 
 def test_files_with_nearly_the_same_name_share_no_results(tmp_path: Path) -> None:

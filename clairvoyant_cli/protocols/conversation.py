@@ -1,25 +1,28 @@
 """Reads which conversation a request continues: the chain of its prompt, and the session that it claims.
 
 The chain follows the order in which servers read a prompt: tools, system prompt, messages. Each of these
-counts as it was sent, so tool calls, tool results, thinking and images do, too. Only lengths and hashes are
-kept, and hashes are keyed for each run.
+counts as it was sent, so tool calls, tool results and thinking do, too. Media count by number and size, and
+are in the hashes: another picture is another prompt. Only lengths and hashes are kept, and hashes are keyed
+for each run.
 """
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import takewhile
+from typing import NamedTuple
 
 from msgspec import Raw
 
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
-from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.lenient_json import entries, fitting, is_given, text
-from clairvoyant_cli.protocols.request_bodies import BODY, MAX_BODY_BYTES, RequestBody, nested
-from clairvoyant_cli.scheduler.chain import NO_CHAIN, NO_PARTS, Chain, Parts
+from clairvoyant_cli.protocols.media import Medium, Payloads
+from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, medium_of, nested, text_in
+from clairvoyant_cli.scheduler.chain import MEDIUM_CHARACTERS, NO_CHAIN, NO_PARTS, Chain, Parts
 
 PIECE_BYTES = 1024
 FINE_BYTES = 256  # a piece in the first FINE_UNTIL bytes of a prompt
@@ -31,6 +34,16 @@ SYSTEM_ROLE = re.compile(rb'.{0,99}?"role"\s*:\s*"(?:system|developer)"', re.DOT
 
 CACHE_MARK = re.compile(rb'"cache_control"\s*:\s*\{[^{}]*\}\s*,\s*|,\s*"cache_control"\s*:\s*\{[^{}]*\}')
 """Anthropic's marks of what to cache. Claude Code moves them from turn to turn; no prompt contains them."""
+
+MAY_HOLD_MEDIA = re.compile(
+    rb'"(?:(?:input_|output_)?(?:image|audio|video|file|document)|computer_screenshot|multimodal_data)'
+)
+"""What a message or prompt contains that has media; many others contain it as well."""
+
+COMMA_AFTER, COMMA_BEFORE = re.compile(rb"\s*,\s*"), re.compile(rb"\s*,\s*\Z")
+LEVELS = (
+    6  # of lists and objects, one in another, in which media are: a picture in the result of a tool has 4
+)
 
 USES_TOOLS = (
     b'"tool_calls"',
@@ -69,6 +82,7 @@ class Conversation:
     """What a request says about its conversation."""
 
     chain: Chain = NO_CHAIN
+    media: Mapping[Medium, int] = field(default_factory=dict)  # how many it has of each
     claimed: str = ""  # the session id that it claims, hashed
     parent: str = ""  # that of the session's parent
     agentic: bool = False  # it offers tools or has used them
@@ -78,14 +92,10 @@ class Conversation:
 NO_CONVERSATION = Conversation()
 
 
-async def read_conversation(pieces: Sequence[Piece], model: str) -> Conversation:
-    """Read a whole body, in pieces as it came. Anything that is not understood counts as absent."""
-    # A longer one is more than any context.
-    if sum(map(len, pieces)) > MAX_BODY_BYTES:
-        return NO_CONVERSATION
+async def read_conversation(body: bytes, model: str, payloads: Payloads) -> Conversation:
+    """Read a body whose `payloads` were replaced. Anything that is not understood counts as absent."""
     await READING.next()
     with READING:
-        body = b"".join(pieces)
         held = fitting(BODY, body)
         if held is None:
             return NO_CONVERSATION
@@ -93,11 +103,11 @@ async def read_conversation(pieces: Sequence[Piece], model: str) -> Conversation
         agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))
         thinks = any(map(body.__contains__, THINKS))
     chain = _Chaining(model)
-    for cuts in _slices(parts):
+    for cuts in _slices(parts, payloads):
         await READING.next()
         with READING:
             chain.add(cuts)
-    return Conversation(chain.chain(tools, systems), _claimed(held), "", agentic, thinks)
+    return Conversation(chain.chain(tools, systems), chain.media, _claimed(held), "", agentic, thinks)
 
 
 def claims_of(head: RequestHead, conversation: Conversation) -> tuple[str, str]:
@@ -114,6 +124,15 @@ def hashed(claim: bytes) -> str:
     return blake2b(claim, digest_size=8, key=_KEY).hexdigest() if claim else ""
 
 
+class _Cut(NamedTuple):
+    """A slice of a part of a prompt, which may end the part: text, or a medium."""
+
+    data: bytes
+    ends: bool = False
+    left_out: int = 0  # how much longer the text was
+    medium: Medium | None = None
+
+
 class _Chaining:
     def __init__(self, model: str) -> None:
         self._model = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=_KEY)
@@ -124,17 +143,22 @@ class _Chaining:
         self._hashes: list[int] = []
         self._characters: list[int] = []
         self._length = 0
+        self.media = Counter[Medium]()
 
-    def add(self, cuts: Sequence[tuple[bytes, bool]]) -> None:
-        for cut, ends in cuts:
+    def add(self, cuts: Sequence[_Cut]) -> None:
+        for data, ends, left_out, medium in cuts:
             at = 0
-            while at < len(cut):
-                piece = cut[at : at + (FINE_BYTES if self._length < FINE_UNTIL else PIECE_BYTES)]
+            while at < len(data):
+                fine = FINE_BYTES if self._length < FINE_UNTIL else PIECE_BYTES
+                piece = data[at:] if medium else data[at : at + fine]
                 at += len(piece)
                 self._part.update(piece)
-                self._length += len(piece)
+                self._length += MEDIUM_CHARACTERS if medium else len(piece)
+                self._length += left_out if at == len(data) else 0
                 self._hashes.append(hash((self._before, self._part.digest())))
                 self._characters.append(self._length)
+            if medium:
+                self.media[medium] += 1
             if ends:
                 self._parts.append(int.from_bytes(self._part.digest()))
                 self._before = hash((self._before, self._parts[-1]))
@@ -144,7 +168,8 @@ class _Chaining:
     def chain(self, tools: int, systems: int) -> Chain:
         few = len(self._parts) <= MAX_PARTS
         parts = Parts(tuple(self._parts), tuple(self._ends), tools, systems) if few else NO_PARTS
-        return Chain(tuple(self._hashes), tuple(self._characters), parts)
+        media = sum(self.media.values())
+        return Chain(tuple(self._hashes), tuple(self._characters), parts, media)
 
 
 def _parts(held: RequestBody) -> tuple[list[Raw], int, int]:
@@ -153,33 +178,90 @@ def _parts(held: RequestBody) -> tuple[list[Raw], int, int]:
     system = _each(held.system, held.instructions, held.system_prompt)
     messages = _each(held.messages, held.input)
     systems = len(system) + len(list(takewhile(SYSTEM_ROLE.match, messages)))
-    rest = (held.input_extra, held.input_prefix, held.input_suffix, held.images, held.prompt, held.suffix)
-    return tools + system + messages + [part for part in rest if is_given(part)], len(tools), systems
+    # Beside a prompt, media are in lists of their own, which a message has as well.
+    media = [Raw(b'{"images":%b}' % each) for each in (held.images, held.image_data) if is_given(each)]
+    rest = [each for each in (held.input_extra, held.input_prefix, held.input_suffix) if is_given(each)]
+    rest += [*media, *(each for each in (held.prompt, held.suffix) if is_given(each))]
+    return tools + system + messages + rest, len(tools), systems
 
 
 def _each(*fields: Raw) -> list[Raw]:
     parts: list[Raw] = []
-    for field in fields:
-        listed = entries(field)
-        parts += [field] if listed is None and is_given(field) else listed or []
+    for given in fields:
+        listed = entries(given)
+        parts += [given] if listed is None and is_given(given) else listed or []
     return parts
 
 
-def _slices(parts: Sequence[Raw]) -> Iterator[list[tuple[bytes, bool]]]:
-    """Yield the parts without marks, about `SLICE_BYTES` at a time: cuts, and whether each ends a part."""
-    taken: list[tuple[bytes, bool]] = []
+def _slices(parts: Sequence[Raw], payloads: Payloads) -> Iterator[list[_Cut]]:
+    """Yield the parts without marks, about `SLICE_BYTES` at a time."""
+    taken: list[_Cut] = []
     size = 0
     for part in parts:
-        data = bytes(part)
-        if b'"cache_control"' in data:
-            data = CACHE_MARK.sub(b"", data)
-        for at in range(0, len(data), SLICE_BYTES):
-            taken.append((data[at : at + SLICE_BYTES], at + SLICE_BYTES >= len(data)))
-            size += max(len(taken[-1][0]), PIECE_BYTES)
+        for cut in _cuts(part, payloads):
+            taken.append(cut)
+            size += max(len(cut.data), PIECE_BYTES)
             if size >= SLICE_BYTES:
                 yield taken
                 taken, size = [], 0
     yield taken
+
+
+def _cuts(part: Raw, payloads: Payloads) -> Iterator[_Cut]:
+    """Yield a part of a prompt: its text, which begins and ends where it does, and its media in between."""
+    whole = bytes(part)
+    media = list(_media(part)) if MAY_HOLD_MEDIA.search(whole) else []
+    at = 0
+    for begin, end, kind in _places(whole, media):
+        yield from _texts(whole[at:begin], payloads)
+        size = payloads.length_of(whole[begin:end])
+        data = _unmarked(whole[begin:end]).strip(b", \t\r\n")
+        yield _Cut(data, medium=Medium(kind, size.bit_length() // 2))
+        at = end
+    yield from _texts(whole[at:], payloads)
+    yield _Cut(b"", ends=True)
+
+
+def _texts(text: bytes, payloads: Payloads) -> Iterator[_Cut]:
+    left_out = payloads.length_of(text) - len(text)
+    text = _unmarked(text)
+    for at in range(0, len(text), SLICE_BYTES):
+        yield _Cut(text[at : at + SLICE_BYTES], left_out=0 if at else left_out)
+
+
+def _unmarked(data: bytes) -> bytes:
+    return CACHE_MARK.sub(b"", data) if b'"cache_control"' in data else data
+
+
+def _media(holder: Raw, levels: int = LEVELS) -> Iterator[tuple[Raw, str]]:
+    """Yield the media in a message, in one of its parts, or in a list of parts, and their kinds."""
+    if not levels:
+        return
+    for each in entries(holder) or ():
+        yield from _media(each, levels - 1)
+    part = nested(holder)
+    if kind := medium_of(part):
+        yield holder, kind
+        return
+    for listed in (part.images, part.multimodal_data):
+        yield from ((each, "image") for each in entries(listed) or ())
+    for inside in (part.content, part.output, text_in(part.source)):
+        yield from _media(inside, levels - 1)
+
+
+def _places(whole: bytes, media: Sequence[tuple[Raw, str]]) -> list[tuple[int, int, str]]:
+    """Return where media are in a part of a prompt, in order, each with the comma that separates it."""
+    places: list[tuple[int, int, str]] = []
+    found: dict[bytes, int] = {}
+    for medium, kind in media:
+        data = bytes(medium)
+        begin = whole.find(data, found.get(data, 0))
+        found[data] = end = begin + len(data)
+        comma = COMMA_AFTER.match(whole, end) or COMMA_BEFORE.search(whole, max(0, begin - 8), begin)
+        places.append(
+            (min(begin, comma.start()), max(end, comma.end()), kind) if comma else (begin, end, kind)
+        )
+    return sorted(places)
 
 
 def _claimed(held: RequestBody) -> str:

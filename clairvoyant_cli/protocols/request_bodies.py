@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
+    count,
     entries,
     fields,
     fitting,
@@ -20,6 +21,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     is_text,
     text,
 )
+from clairvoyant_cli.protocols.media import Payloads, kind_of
 from clairvoyant_cli.protocols.printable import printable
 
 
@@ -42,6 +44,7 @@ class RequestBody(msgspec.Struct, gc=False):
     prompt: Raw = ABSENT
     suffix: Raw = ABSENT
     images: Raw = ABSENT
+    image_data: Raw = ABSENT  # llama.cpp's, as it was
     raw: Raw = ABSENT
     input: Raw = ABSENT
     instructions: Raw = ABSENT
@@ -95,11 +98,20 @@ class Nested(msgspec.Struct, gc=False):
     input: Raw = ABSENT  # of an Anthropic tool_use
     action: Raw = ABSENT  # of a Responses local_shell_call
     output: Raw = ABSENT  # of a Responses function_call_output
+    source: Raw = ABSENT  # of an Anthropic image or document
+    data: Raw = ABSENT  # of a source
+    # Parts of vLLM may have one of these instead of a type.
+    image: Raw = ABSENT
+    image_url: Raw = ABSENT
+    audio_url: Raw = ABSENT
+    video_url: Raw = ABSENT
+    input_audio: Raw = ABSENT
     format: Raw = ABSENT
     effort: Raw = ABSENT
     enable_thinking: Raw = ABSENT
     thinking: Raw = ABSENT  # the name that DeepSeek's and Granite's templates use
-    prompt_string: Raw = ABSENT  # of llama.cpp's prompt with pictures
+    prompt_string: Raw = ABSENT  # of llama.cpp's prompt with media
+    multimodal_data: Raw = ABSENT
     user_id: Raw = ABSENT
     session_id: Raw = ABSENT
     num_predict: Raw = ABSENT
@@ -118,6 +130,7 @@ class PlainPart(msgspec.Struct, gc=False):
     type: str = ""
     content: "str | list[PlainPart] | None" = None
     input: Raw = ABSENT
+    source: Raw = ABSENT
 
 
 class PlainMessage(msgspec.Struct, gc=False):
@@ -137,6 +150,21 @@ _NO_FIELDS = Nested()
 def nested(raw: Raw) -> Nested:
     """Return the fields of an object; all are absent if it is something else."""
     return fields(_NESTED, raw) or _NO_FIELDS
+
+
+MEDIA = ("image", "image_url", "audio_url", "video_url", "input_audio")
+
+
+def medium_of(part: Nested) -> str:
+    """Return the kind of medium that a part is; "" for text, and for a document of text."""
+    kind = text(part.type) or next((name for name in MEDIA if is_given(getattr(part, name))), "")
+    return "" if is_given(text_in(part.source)) else kind_of(kind.removeprefix("input_"))
+
+
+def text_in(source: Raw) -> Raw:
+    """Return the text, or the parts, of the source of a document of Anthropic's; nothing if it is a file."""
+    held = nested(source)
+    return {"text": held.data, "content": held.content}.get(text(held.type), ABSENT)
 
 
 KEPT_RUNNING = b"x-conversation-id"
@@ -187,7 +215,7 @@ class Allowance:
 
 
 class Text(NamedTuple):
-    """Text, how many characters longer it was (what is missing was between its ends), and its pictures."""
+    """Text, how many characters longer it was (what is missing was between its ends), and its media."""
 
     text: str = ""
     cut: int = 0
@@ -242,7 +270,8 @@ def prompt_text(prompt: Raw, allowance: Allowance, most: int = MAX_ENTRIES) -> T
     if is_text(prompt):
         return text_of(prompt)
     if is_object(prompt):
-        return text_of(nested(prompt).prompt_string)
+        held = nested(prompt)
+        return text_of(held.prompt_string)._replace(images=count(held.multimodal_data))
     if not is_list(prompt):
         return Text(TOKEN_ID) if is_given(prompt) else NOTHING
     if _NO_PLAIN_LIST.search(prompt, 1) is None:
@@ -280,16 +309,20 @@ def _passed_over(entries: Sequence[object], shown: Sequence[object]) -> float:
 def _part_text(entry: PlainPart | Raw, allowance: Allowance, most: int) -> Text | None:
     held: Raw | Content | None
     if isinstance(entry, PlainPart):
-        said, kind, given, held = entry.text, entry.type, entry.input, entry.content
+        said, given, held, source = entry.text, entry.input, entry.content, entry.source
+        kind = kind_of(entry.type)
     elif is_text(entry):
         return text_of(entry)
     else:
         part = nested(entry)
         said = text(part.text) if is_text(part.text) else None
-        kind, given, held = text(part.type), part.input, part.content
+        given, held, source = part.input, part.content, part.source
+        kind = medium_of(part)
     if said is not None:
         return shortened(said)
-    if "image" in kind:
+    if source is not ABSENT and is_given(text_in(source)):
+        return content_text(text_in(source), allowance, most)
+    if kind:
         return Text(images=1)
     if given is not ABSENT:
         return Text("", len(given))  # Anthropic's tool_use
@@ -297,7 +330,7 @@ def _part_text(entry: PlainPart | Raw, allowance: Allowance, most: int) -> Text 
     return None if held is None or held is ABSENT else content_text(held, allowance, most)
 
 
-# Reads a long body slice by slice: leaves pictures out, and gives up what would take long to decode.
+# Reads a long body slice by slice: leaves payloads out, and gives up what would take long to decode.
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """The longest body that is decoded, pictures aside: more than nearly any context. Takes 5 ms."""
@@ -307,11 +340,6 @@ MAX_STEPS = 100_000
 
 NUMBERS_A_STEP = 3  # numbers in a list cost less than that; prompts come as a hundred thousand token ids
 
-PICTURE = re.compile(rb"([A-Za-z0-9+/]{16})[A-Za-z0-9+/\\]{1024,}(?<!\\)")
-"""Base64; some clients escape its slashes. What is left out follows 16 characters, so it is in no escape."""
-
-EVERY_BYTES = 4096  # where a picture is looked for: what is left of one is no longer
-
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 400
 """Longer than any that a float holds. To decode one takes time that grows with the square of its length."""
@@ -320,13 +348,13 @@ _QUOTE, _ESCAPE = b'"', b"\\"
 
 
 class LongBody:
-    """A body without its pictures, as far as it was fed. `is_readable` until it is too long or has too many
-    parts; `left_out` counts the bytes of the pictures.
+    """A body without its payloads, as far as it was fed. `is_readable` until it is too long or has too many
+    parts.
     """
 
     def __init__(self) -> None:
         self.is_readable = True
-        self.left_out = 0
+        self.payloads = Payloads()
         self._kept: list[bytes] = []
         self._size = 0
         self._steps = 0
@@ -335,8 +363,9 @@ class LongBody:
 
     def feed(self, piece: bytes) -> None:
         """Take the next piece. One of 64 KiB takes at most 1 ms."""
-        text = without_pictures(piece)
-        self.left_out += len(piece) - len(text)
+        self._take(self.payloads.feed(piece))
+
+    def _take(self, text: bytes) -> None:
         self._kept.append(text)
         self._size += len(text)
         # Without escapes, every quote delimits a string.
@@ -354,16 +383,7 @@ class LongBody:
         self._kept.clear()
 
     def text(self) -> bytes | None:
+        """Return what is left of a body that was fed whole; None if it is not readable."""
+        if self.is_readable:
+            self._take(self.payloads.end())
         return b"".join(self._kept) if self.is_readable else None
-
-
-def without_pictures(piece: bytes) -> bytes:
-    kept: list[bytes] = []
-    start = at = 0
-    while at < len(piece):
-        if (found := PICTURE.match(piece, at)) is not None:
-            kept.append(piece[start : found.end(1)])
-            start = at = found.end()
-        at += EVERY_BYTES
-    kept.append(piece[start:])
-    return b"".join(kept)

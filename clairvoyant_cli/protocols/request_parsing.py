@@ -27,6 +27,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     text,
     whole_number,
 )
+from clairvoyant_cli.protocols.media import Payloads
 from clairvoyant_cli.protocols.outer_members import MAX_PIECES, OuterMembers, read_members, slices
 from clairvoyant_cli.protocols.prompt_views import VIEWS
 from clairvoyant_cli.protocols.request_bodies import (
@@ -94,7 +95,7 @@ class ParsedRequest:
     @property
     def modalities(self) -> frozenset[str]:
         """What its prompt has besides text: image, audio, video, file."""
-        return frozenset(("image",) if self.view is not None and self.view.images else ())
+        return frozenset(medium.kind for medium in self.conversation.media)
 
 
 async def parse_request(
@@ -105,13 +106,14 @@ async def parse_request(
         parsed = _unknown(route, client)
         parsed.amount_kind, parsed.amount = _amount(pieces, route.name) if whole else ("", 0.0)
         return parsed
-    body: Piece | None = None
-    size = sum(map(len, pieces))
+    body: bytes | None = None
+    payloads, size = Payloads(), sum(map(len, pieces))
     if whole and len(pieces) <= MAX_PIECES and size <= SMALL_BYTES:
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        body = payloads.feed(b"".join(pieces)) + payloads.end()
     elif whole:
         long = await _read_slices(pieces)
-        body, size = long.text(), size - long.left_out
+        body, payloads = long.text(), long.payloads
+        size -= payloads.left_out
     await READING.next()
     with READING:
         if body is None:
@@ -126,8 +128,8 @@ async def parse_request(
             parsed.model = parsed.members.model
             parsed.stream = parsed.members.found.get("stream", str(parsed.stream)).casefold() == "true"
     parsed.opening = opening_of(pieces)
-    if parsed.view is not None and route.work is Work.GENERATE:
-        parsed.conversation = await read_conversation(pieces, parsed.model)
+    if body is not None and parsed.view is not None and route.work is Work.GENERATE:
+        parsed.conversation = await read_conversation(body, parsed.model, payloads)
     return parsed
 
 

@@ -16,6 +16,9 @@ the new prompt. After a summary there are fewer, and a request for a title share
 BROKEN_SHARE = 0.25
 """A prefix is broken if at least this share of the prompt before comes again after the change."""
 
+MEDIUM_CHARACTERS = 4000
+"""What a picture or another medium counts as, beside text: about a thousand tokens."""
+
 KINDS = ("tools", "system text", "messages")
 
 
@@ -46,13 +49,15 @@ class Chain:
     """A prompt in pieces, in the order in which a server reads them: tools, system prompt, messages.
 
     `hashes[i]` identifies the model and the prompt up to the end of piece i, so two prompts share exactly the
-    pieces for which their hashes are equal. `characters[i]` is the length of the prompt up to there. A piece
-    never spans two parts: the next turn of a conversation begins with all pieces of the turn before.
+    pieces for which their hashes are equal. `characters[i]` is the length of the prompt up to there, with
+    `MEDIUM_CHARACTERS` for each of its `media`. A piece never spans two parts: the next turn of a
+    conversation begins with all pieces of the turn before.
     """
 
     hashes: tuple[int, ...] = ()
     characters: tuple[int, ...] = ()
     parts: Parts = NO_PARTS
+    media: int = 0
 
     def __bool__(self) -> bool:
         """Whether anything is known of the prompt."""
@@ -62,6 +67,11 @@ class Chain:
     def length(self) -> int:
         """The characters of the whole prompt."""
         return self.characters[-1] if self.characters else 0
+
+    @property
+    def text_length(self) -> int:
+        """The characters of its text alone."""
+        return self.length - MEDIUM_CHARACTERS * self.media
 
 
 NO_CHAIN = Chain()

@@ -21,7 +21,7 @@ from clairvoyant_cli.protocols.conversation import (
     hashed,
     read_conversation,
 )
-from clairvoyant_cli.protocols.request_bodies import MAX_BODY_BYTES
+from clairvoyant_cli.protocols.media import Payloads
 from clairvoyant_cli.scheduler.chain import Chain
 
 TOOLS = [{"type": "function", "function": {"name": "look"}}]
@@ -32,8 +32,8 @@ RESULT = {"role": "tool", "tool_call_id": "1", "content": "here"}
 
 def read(body: Any, model: str = "m") -> Conversation:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    pieces = [raw[at : at + 1000] for at in range(0, len(raw), 1000)]
-    return asyncio.run(read_conversation(pieces, model))
+    payloads = Payloads()
+    return asyncio.run(read_conversation(payloads.feed(raw) + payloads.end(), model, payloads))
 
 
 def chat(*messages: Any, **more: Any) -> Chain:
@@ -79,7 +79,6 @@ def test_any_number_of_messages_is_read() -> None:
     assert len(after.hashes) < 2100
     assert begins(after, before)
     assert after.length > 800_000
-    assert not read(b'{"prompt": "%s"}' % (b"x" * MAX_BODY_BYTES)).chain
 
 
 @pytest.mark.parametrize(
@@ -126,10 +125,10 @@ def test_the_parts_of_a_prompt(body: Any, tools: int, systems: int, parts: int) 
 def test_a_part_is_hashed_in_slices_of_bounded_size() -> None:
     long = json.dumps({"role": "user", "content": "x" * 2 * SLICE_BYTES}).encode()
     short = [Raw(b"1")] * 1000
-    slices = list(_slices([Raw(long), *short]))
-    assert max(sum(len(cut) for cut, _ in each) for each in slices) <= 2 * SLICE_BYTES
+    slices = list(_slices([Raw(long), *short], Payloads()))
+    assert max(sum(len(cut.data) for cut in each) for each in slices) <= 2 * SLICE_BYTES
     assert max(map(len, slices)) <= 1 + SLICE_BYTES // PIECE_BYTES
-    assert b"".join(cut for each in slices for cut, _ in each) == long + b"1" * 1000
+    assert b"".join(cut.data for each in slices for cut in each) == long + b"1" * 1000
     chain = read({"messages": [json.loads(long), ASKED]}).chain
     fine, rest = FINE_UNTIL // FINE_BYTES, len(long) - FINE_UNTIL
     assert len(chain.hashes) == fine + -(-rest // PIECE_BYTES) + 1

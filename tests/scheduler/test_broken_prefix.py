@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.protocols.conversation import hashed, read_conversation
+from clairvoyant_cli.protocols.media import Payloads
 from clairvoyant_cli.scheduler import sessions as sessions_module
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 from clairvoyant_cli.scheduler.job import Job
@@ -22,7 +23,7 @@ TOOLS = [{"type": "function", "function": {"name": f"tool{n}", "description": "x
 
 
 def chain_of(body: Body) -> Chain:
-    return asyncio.run(read_conversation([json.dumps(body).encode()], body.get("model", "m"))).chain
+    return asyncio.run(read_conversation(json.dumps(body).encode(), body.get("model", "m"), Payloads())).chain
 
 
 def turns(number: int, name: str = "a", size: int = 600) -> Messages:

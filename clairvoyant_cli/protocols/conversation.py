@@ -41,9 +41,7 @@ MAY_HOLD_MEDIA = re.compile(
 """What a message or prompt contains that has media; many others contain it as well."""
 
 COMMA_AFTER, COMMA_BEFORE = re.compile(rb"\s*,\s*"), re.compile(rb"\s*,\s*\Z")
-LEVELS = (
-    6  # of lists and objects, one in another, in which media are: a picture in the result of a tool has 4
-)
+LEVELS = 8  # of lists and objects that media may be in: a document in the result of a tool has 7
 
 USES_TOOLS = (
     b'"tool_calls"',
@@ -257,10 +255,9 @@ def _places(whole: bytes, media: Sequence[tuple[Raw, str]]) -> list[tuple[int, i
         data = bytes(medium)
         begin = whole.find(data, found.get(data, 0))
         found[data] = end = begin + len(data)
-        comma = COMMA_AFTER.match(whole, end) or COMMA_BEFORE.search(whole, max(0, begin - 8), begin)
-        places.append(
-            (min(begin, comma.start()), max(end, comma.end()), kind) if comma else (begin, end, kind)
-        )
+        if comma := COMMA_AFTER.match(whole, end) or COMMA_BEFORE.search(whole, max(0, begin - 8), begin):
+            begin, end = min(begin, comma.start()), max(end, comma.end())
+        places.append((begin, end, kind))
     return sorted(places)
 
 

@@ -73,6 +73,7 @@ class ParsedRequest:
     """What is known of a request."""
 
     model: str = ""
+    client: str = ""
     stream: bool = False
     stream_unclear: bool = False  # "true", 1: vLLM takes it for true, llama.cpp for false
     view: PromptView | None = None  # None if the body could not be parsed
@@ -104,6 +105,7 @@ async def parse_request(
     """Parse a request's body, in pieces as it came; one that is not `whole` was too long to hold."""
     if route.shape is Shape.OPAQUE:
         parsed = _unknown(route, client)
+        parsed.client = client
         parsed.amount_kind, parsed.amount = _amount(pieces, route.name) if whole else ("", 0.0)
         return parsed
     body: bytes | None = None
@@ -127,7 +129,7 @@ async def parse_request(
         if body is None:
             parsed.model = parsed.members.model
             parsed.stream = parsed.members.found.get("stream", str(parsed.stream)).casefold() == "true"
-    parsed.opening = opening_of(pieces)
+    parsed.client, parsed.opening = client, opening_of(pieces)
     if body is not None and parsed.view is not None and route.work is Work.GENERATE:
         parsed.conversation = await read_conversation(body, parsed.model, payloads)
     return parsed

@@ -12,7 +12,8 @@ FILE = re.compile(
     rb"\r\n\r\n(?:(?P<wav>RIFF....WAVE)|(?P<flac>fLaC)|(?P<ogg>OggS)|(?P<mp3>ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]))",
     re.DOTALL,
 )
-LEAST_BYTES_PER_S = 50.0  # Opus of silence; a header that promises more is not believed
+# A header that promises more or less than these is not believed.
+LEAST_BYTES_PER_S, MOST_BYTES_PER_S = 50.0, 192_000 * 8 * 4.0  # Opus of silence, eight channels of 32 bits
 MP3_KBIT_S = (
     (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 0),  # MPEG 2 and 2.5
     (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0),  # MPEG 1
@@ -36,7 +37,8 @@ def length_of(pieces: Sequence[Piece]) -> tuple[str, float]:
         seconds = _seconds(coding, sound, size - found.start() - 4, end)
     except (struct.error, ValueError, ZeroDivisionError, IndexError):  # no header that anybody can read
         seconds = 0.0
-    return ("seconds", seconds) if 0.0 < seconds <= size / LEAST_BYTES_PER_S else (coding, float(size))
+    believed = size / MOST_BYTES_PER_S <= seconds <= size / LEAST_BYTES_PER_S
+    return ("seconds", seconds) if believed else (coding, float(size))
 
 
 def _seconds(coding: str, sound: bytes, size: int, end: bytes) -> float:

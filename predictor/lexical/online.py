@@ -226,9 +226,11 @@ class ModelEdges:
         return self._known.get(model) or Edges()
 
     def to_teach(self, model: int) -> Edges:
-        """Return a model's edges, to be kept; beyond `MAX_MODELS` the oldest is dropped."""
+        """Return a model's edges, to be kept; beyond `MAX_MODELS` the one with the fewest answers is
+        dropped: clients choose the names.
+        """
         if model not in self._known and len(self._known) >= MAX_MODELS:
-            del self._known[next(iter(self._known))]
+            del self._known[min(self._known, key=lambda each: self._known[each].answers)]
         return self._known.setdefault(model, Edges())
 
     def export_state(self) -> dict[str, tuple[float, ...]]:

@@ -12,7 +12,7 @@ import predictor
 from predictor.errors import ModelError
 from predictor.judged import WINDOW, Judged
 from predictor.lexical.heads import MAX_HEADS
-from predictor.lexical.online import Correction, Features
+from predictor.lexical.online import MAX_MODELS, Correction, Features, ModelEdges
 from predictor.record import Prediction, Predictor, PromptView, Quality, Step
 
 TOPICS = [f"topic{number}" for number in range(40)]
@@ -301,3 +301,13 @@ def test_many_answers_leave_the_regression_sound() -> None:
     assert spread.min() > 0
     assert spread.max() < 1
     assert correction._dense == pytest.approx(weights, abs=0.1)
+
+
+def test_invented_models_leave_what_was_learned_of_real_ones() -> None:
+    edges = ModelEdges()
+    for _ in range(3):
+        edges.to_teach(1).learn(2.0, exceeded=True)
+    for model in range(10, 10 + 2 * MAX_MODELS):
+        edges.to_teach(model).learn(2.0, exceeded=True)
+    assert edges.of(1).answers == 3
+    assert len(edges.export_state()) == MAX_MODELS

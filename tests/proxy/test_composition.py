@@ -16,6 +16,7 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.requests.admission import ReadBody
 from clairvoyant_cli.proxy.requests.refusals import Truncations
 from clairvoyant_cli.proxy.requests.serving_rules import ClientLeft
+from clairvoyant_cli.proxy.servers.client_means import ClientMeans
 from clairvoyant_cli.proxy.servers.server import TROUBLE_AFTER
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.server_cache import USUAL_WEIGHT
@@ -111,7 +112,7 @@ async def test_a_prompt_that_was_cut_is_known_to_all_who_record_its_request(
     parts = daemon_parts()
     answered(parts, queued(parts))
     assert parts.stats.recent[-1].remark == "prompt cut"
-    assert parts.times.tokens_per_character == {}, "learned from a prompt of which the server read a part"
+    assert parts.times.tokens_per_character == ClientMeans(), "learned from a part of a prompt"
 
 
 async def test_what_an_answer_leaves_in_the_cache_is_known_by_its_servers_numbers() -> None:

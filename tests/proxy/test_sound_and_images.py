@@ -72,12 +72,26 @@ async def test_the_length_of_a_recording_is_read_from_its_header(sound: bytes, p
     assert parsed.amount == pytest.approx(10.0, rel=0.01)
 
 
+FAST_WAV = wav(1.0)[:28] + b"\xff" * 4 + wav(1.0)[32:]  # 4 GB a second
+ONE_SAMPLE = b"fLaC\0\0\0\x22" + bytes(10) + struct.pack(">Q", 655_350 << 44 | 1) + bytes(60_000)
 PICTURE = b"ID3\4\0\0\0\4\0\0" + bytes(80_000)
 
 
 @pytest.mark.parametrize(
     "sound",
-    [PICTURE, b"RIFF....WAVE", b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xfb\xf0\x0c", FLAC[:60], b""],
+    [
+        PICTURE,
+        FAST_WAV,
+        ONE_SAMPLE,
+        b"RIFF....WAVE",
+        b"fLaC",
+        b"OggS",
+        b"ID3",
+        b"\xff\xfb",
+        b"\xff\xfb\xf0\x0c",
+        FLAC[:60],
+        b"",
+    ],
 )
 async def test_of_a_recording_without_a_whole_header_the_bytes_count(sound: bytes) -> None:
     body = form(sound)

@@ -47,7 +47,8 @@ class TruncatingOllama:
 
     def answer(self, asked: dict[str, Any], path: str) -> dict[str, Any]:
         context = asked.get("options", {}).get("num_ctx", CONTEXT)
-        sizes = [len(each["content"].split()) for each in asked["messages"]]
+        contents = (each["content"] for each in asked["messages"])
+        sizes = [len(each.split()) if isinstance(each, str) else 300 for each in contents]
         while sum(sizes) > context and len(sizes) > 1:
             sizes.pop(0)
         read = sum(sizes) if sum(sizes) < context else context - (context - 4) // 2
@@ -159,3 +160,17 @@ async def test_lines_move_unless_the_context_of_the_requested_model_is_nearly_fu
                 post("/api/chat", json.dumps({"model": "m", "messages": asked}).encode())
             )
             assert answer.value("x-clairvoyant-stable-prefix") == moved
+
+
+async def test_a_conversation_that_begins_with_a_picture_alone_goes_on() -> None:
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 3000}"}}
+    messages: list[Any] = [{"role": "user", "content": [picture]}]
+    async with ollama() as (daemon, client, _):
+        for _ in range(2):
+            body = json.dumps({"model": "m", "messages": messages}).encode()
+            assert (await client.ask(post("/v1/chat/completions", body))).status == 200
+            messages += [
+                {"role": "assistant", "content": "a cat"},
+                {"role": "user", "content": "what colour?"},
+            ]
+        assert daemon.snapshot().counters.completed == 2

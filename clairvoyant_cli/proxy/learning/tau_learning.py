@@ -119,14 +119,14 @@ class Learner:
 
     def learn_speed(self, model: str, tokens: int, decode_tokens_per_s: float) -> None:
         known = self._known(model)
-        if known is not None and tokens >= MIN_TOKENS:
+        if tokens >= MIN_TOKENS:
             before = known.decode_tokens_per_s
             known.decode_tokens_per_s = _towards(before, near(decode_tokens_per_s, before))
 
     def learn_short(self, model: str, wait_s: float, sojourn_s: float) -> None:
         """Learn from the wait and sojourn time of a Short answer under first-come-first-served."""
         known = self._known(model)
-        if known is not None and wait_s >= QUEUED_S:
+        if wait_s >= QUEUED_S:
             known.mu_short_s = _towards(known.mu_short_s or self._anchor_s(model), sojourn_s)
             known.queued += 1
 
@@ -181,11 +181,13 @@ class Learner:
             news = f"ranking accuracy is {accuracy:.2f}, {profile.ranking_accuracy:.2f} in {profile.name}"
             yield f"{news}; train on this traffic, or calibrate again"
 
-    def _known(self, model: str) -> LearnedModel | None:
-        """Return what was learned of a model, None beyond MAX_MODELS, as clients choose the names."""
+    def _known(self, model: str) -> LearnedModel:
+        """Return what was learned of a model. Of too many, as clients choose the names, the one with the
+        fewest answers is forgotten.
+        """
         name, models = self._full_name(model), self.learned.models
         if name not in models and len(models) >= MAX_MODELS:
-            return None
+            del models[min(models, key=lambda each: models[each].queued)]
         if self._learned_of(model) is None:
             models[name] = LearnedModel(since=self._measured_at(name))
         return models[name]

@@ -214,7 +214,7 @@ class Metrics:
             return
         observe("e2e_request_latency_seconds", sojourn_s, model)
         observe("request_sojourn_seconds", sojourn_s, prediction.length_class.value)
-        observe("request_prompt_tokens", asked.parsed.prompt_tokens)
+        observe("request_prompt_tokens", exchange.job.prompt_tokens)
         observe("predicted_generation_tokens", prediction.expected_tokens)
         tokens = exchange.totals.tokens
         if tokens:

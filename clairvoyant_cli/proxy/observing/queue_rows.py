@@ -173,7 +173,7 @@ class WaitingRows:
             promoted=job.promoted,
             priority=job.priority if job.promoted else int(job.rank),
             streaming=parsed.stream,
-            prompt_tokens=parsed.prompt_tokens,
+            prompt_tokens=job.prompt_tokens,
             moves=moves(tuple(job.moves), self.stats),
             prompt=_shown(exchange.asked.prompt, standing.rank),
             tokens=exchange.tokens,

@@ -53,8 +53,8 @@ class Truncations:
 
     times: ServiceTimes
     say: Callable[[int, str], None]
-    _read: OrderedDict[int, tuple[float, int]] = field(default_factory=OrderedDict)
-    """End of a prompt that was read whole -> its characters and tokens."""
+    _read: OrderedDict[int, tuple[float, int, int]] = field(default_factory=OrderedDict)
+    """End of a prompt that was read whole -> its characters, the length of its chain, and its tokens."""
 
     def length(self, parsed: ParsedRequest) -> Length:
         """Return what is known of a prompt's length. The tokens of a beginning that was read before count,
@@ -67,10 +67,10 @@ class Truncations:
         about = max(self.times.prompt_tokens(parsed), least)
         for piece in () if parsed.conversation.thinks else chain.hashes:
             if piece in self._read:
-                of_characters, tokens = self._read[piece]
+                of_characters, length, tokens = self._read[piece]
                 more = max(characters - of_characters, 0.0)
                 least = max(least, tokens + more / CHARACTERS_A_TOKEN)
-                about = tokens * max(characters / of_characters, 1.0)
+                about = tokens * max(chain.length / length, 1.0)
         return Length(least, about, max(about, chain.length / BYTES_A_TOKEN))
 
     def refusal(self, parsed: ParsedRequest, able: Sequence[Server]) -> Refusal | None:
@@ -117,7 +117,8 @@ class Truncations:
             news = f"{server.name} read {read:,} tokens of {exchange.id}: {exchange.remark}"
             self.say(logging.WARNING, f"{news}; set {larger_context(length.about)}")
         elif parsed.conversation.chain and read >= 4.0 * parsed.prompt_tokens / CHARACTERS_A_TOKEN:
-            self._read[parsed.conversation.chain.hashes[-1]] = 4.0 * parsed.prompt_tokens, read
+            chain = parsed.conversation.chain
+            self._read[chain.hashes[-1]] = 4.0 * parsed.prompt_tokens, chain.length, read
             if len(self._read) > MAX_PROMPTS:
                 self._read.popitem(last=False)
 

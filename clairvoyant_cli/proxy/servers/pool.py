@@ -14,12 +14,15 @@ from hashlib import sha256
 from math import inf
 
 from clairvoyant_cli.backends.ollama import full_name
+from clairvoyant_cli.protocols.media import Medium
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Family, is_known
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import AttemptEnd, Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Coverage
+from clairvoyant_cli.proxy.servers.client_means import ClientMeans
 from clairvoyant_cli.proxy.servers.server import Server, asked_context, is_under
+from clairvoyant_cli.scheduler.chain import MEDIUM_CHARACTERS
 from clairvoyant_cli.scheduler.job import Estimates
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import Prediction
@@ -223,32 +226,39 @@ def given_up(servers: Iterable[Server]) -> bool:
 
 # Estimates service times from predicted lengths, and learns the servers' speeds from their answers.
 
+MEDIUM_TOKENS = MEDIUM_CHARACTERS / 4.0  # of a picture or another medium, before anything is learned
 # A shorter prompt tells more of the chat template than of how many tokens a character makes.
 TELLING_CHARACTERS = 400
 READ_SHARE = 0.25  # of the time that a whole prompt takes, in which it was certainly not read
 TELLING_S = 0.5  # where a prompt is read sooner, the time of an answer does not tell what was cached
-RATIO_WEIGHT = 0.3
-MAX_MODELS = 256
 
 
 @dataclass(slots=True)
 class ServiceTimes:
-    """Service times on the servers of a pool. `coverage` corrects the upper quantiles;
-    `tokens_per_character` is learned for each model.
-    """
+    """Service times on the servers of a pool. `coverage` corrects the upper quantiles."""
 
     pool: ServerPool
     say: Callable[[int, str], None]
     coverage: Coverage = field(default_factory=Coverage)
-    tokens_per_character: dict[str, float] = field(default_factory=dict)
-    # Of requests for sound and images, by what is counted (`ParsedRequest.amount_kind`).
-    seconds_per_amount: dict[str, float] = field(default_factory=dict)
+    tokens_per_character: ClientMeans = field(default_factory=ClientMeans)  # of text, by model
+    tokens_per_medium: ClientMeans = field(default_factory=ClientMeans)  # by model, kind, and size
+    # Of requests for sound and images, by what is counted (`ParsedRequest.amount_kind`), and model.
+    seconds_per_amount: ClientMeans = field(default_factory=ClientMeans)
 
     def prompt_tokens(self, parsed: ParsedRequest) -> float:
-        """Return the expected number of tokens of a prompt."""
-        ratio = self.tokens_per_character.get(parsed.model)
+        """Return the expected number of tokens of a prompt, of its text and its media."""
+        media = parsed.conversation.media
+        return self._text_tokens(parsed) + sum(n * self._medium_tokens(parsed, m) for m, n in media.items())
+
+    def _text_tokens(self, parsed: ParsedRequest) -> float:
+        ratio = self.tokens_per_character.get(parsed.model, parsed.client)
         chain = parsed.conversation.chain
-        return parsed.prompt_tokens if ratio is None or not chain else ratio * chain.length
+        return parsed.prompt_tokens if ratio is None or not chain else ratio * chain.text_length
+
+    def _medium_tokens(self, parsed: ParsedRequest, medium: Medium) -> float:
+        keys = ((parsed.model, medium), (parsed.model, medium.kind))  # of its size, or of any
+        known = (self.tokens_per_medium.get(key, parsed.client) for key in keys)
+        return next((tokens for tokens in known if tokens is not None), MEDIUM_TOKENS)
 
     def has_room(self, parsed: ParsedRequest) -> bool:
         """Whether a prompt may grow by some tokens, as its model's context is not nearly full."""
@@ -272,7 +282,8 @@ class ServiceTimes:
         tokens = prediction.expected_tokens * parsed.choices
         tokens_q90 = prediction.q90_tokens * parsed.choices
         prompt_tokens = self.prompt_tokens(parsed)
-        if (seconds := self.seconds_per_amount.get(parsed.amount_kind)) is not None:
+        seconds = self.seconds_per_amount.get((parsed.amount_kind, parsed.model), parsed.client)
+        if seconds is not None:
             tokens = tokens_q90 = seconds * parsed.amount / self.fastest_s(0.0, 1.0)
         cost_s, high_s = (self.fastest_s(prompt_tokens, each) for each in (tokens, tokens_q90))
         return Estimates(
@@ -287,22 +298,22 @@ class ServiceTimes:
         """Learn from an answer that ended; incomplete ones tell nothing about speed."""
         parsed = exchange.asked.parsed
         if parsed.amount and end.outcome is Outcome.COMPLETED and exchange.attempt is not None:
-            seconds, kind = exchange.service_s(end.at_s) / parsed.amount, parsed.amount_kind
-            before = self.seconds_per_amount.get(kind, seconds)
-            self.seconds_per_amount[kind] = before + RATIO_WEIGHT * (seconds - before)
+            key, seconds = (parsed.amount_kind, parsed.model), exchange.service_s(end.at_s) / parsed.amount
+            self.seconds_per_amount.learn(key, parsed.client, seconds)
         if not exchange.totals.complete:
             return
         server, job = self.pool.server_of(exchange), exchange.job
         totals, cached = _believed(exchange, server), job.expected.tokens
         server.traits.silences.answered()
-        if exchange.attempt is not None and job.cost_s and end.outcome is Outcome.COMPLETED:
+        has_media = bool(parsed.conversation.media)  # which tell nothing about text
+        if exchange.attempt is not None and job.cost_s and end.outcome is Outcome.COMPLETED and not has_media:
             here = server.service_s(max(job.prompt_tokens - cached, 0.0), job.tokens) / job.cost_s
             regime = exchange.asked.prediction.length_class.value
             self.coverage.learn(regime, job.cost_high_s * here, exchange.service_s(end.at_s))
         decode_s = totals.decode_s or _streamed_s(exchange, end)
         # Without a number of cached tokens, Ollama counts all as read.
         counts = totals.cached_tokens is not None or not cached
-        prefilled = totals.prefilled_tokens if counts else None
+        prefilled = totals.prefilled_tokens if counts and not has_media else None
         server.traits.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
         usage = None if exchange.attempt is None else exchange.attempt.usage
         # A tool's call may come in one event, however long it is.
@@ -319,13 +330,8 @@ class ServiceTimes:
         prompt_tokens = totals.prompt_tokens
         if prompt_tokens is None:
             prompt_tokens = round(exchange.job.prompt_tokens)
-        elif chain.length >= TELLING_CHARACTERS and not exchange.is_truncated:
-            learned, model = self.tokens_per_character, exchange.job.model
-            ratio = prompt_tokens / chain.length
-            if model in learned:
-                learned[model] += RATIO_WEIGHT * (ratio - learned[model])
-            elif len(learned) < MAX_MODELS:
-                learned[model] = ratio
+        elif not exchange.is_truncated:
+            self._learn_prompt(exchange.asked.parsed, prompt_tokens)
         news = self.pool.queue.answered(
             exchange.id,
             prompt_tokens,
@@ -336,6 +342,22 @@ class ServiceTimes:
         )
         if news:
             self.say(logging.WARNING, news)
+
+    def _learn_prompt(self, parsed: ParsedRequest, prompt_tokens: int) -> None:
+        """Learn how many tokens a character takes or, of a prompt with media, how many these take: all that
+        its text does not, in proportion to what was expected of each.
+        """
+        client, model, media = parsed.client, parsed.model, parsed.conversation.media
+        length = parsed.conversation.chain.text_length
+        if media:
+            expected = {medium: max(self._medium_tokens(parsed, medium), 1.0) for medium in media}
+            of_media = max(prompt_tokens - self._text_tokens(parsed), 0.0)
+            times = of_media / sum(count * expected[medium] for medium, count in media.items())
+            for medium, tokens in expected.items():
+                for key in ((model, medium), (model, medium.kind)):
+                    self.tokens_per_medium.learn(key, client, times * tokens)
+        elif length >= TELLING_CHARACTERS:
+            self.tokens_per_character.learn(model, client, prompt_tokens / length)
 
 
 def _believed(exchange: Exchange, server: Server) -> Totals:

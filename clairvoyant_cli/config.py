@@ -315,7 +315,11 @@ class ServeConfig:
         expert=True,
     )
     body_budget_mib: int = setting(
-        256, "MIB", "Memory for the bodies of all queued requests.", AT_LEAST_1, expert=True
+        256,
+        "MIB",
+        "Memory for the bodies of all queued requests. A body up to half of it is held until it is complete.",
+        AT_LEAST_1,
+        expert=True,
     )
     connect_timeout: float = setting(
         5.0,

@@ -24,8 +24,9 @@ TICK_S = 0.5
 TICKED = 500  # connections checked per turn of the loop, in a millisecond or less
 MIN_BYTES_PER_S = 500.0
 
-HOLDER_TIMEOUT_S = 10.0
-"""How long a client that holds a slot may stall with its body: all others wait for it, too."""
+HOLDER_TIMEOUT_S, HOLDER_BYTES_PER_S = 10.0, 100_000.0
+"""How long a client that holds a slot may stall with its body, and how fast it must send on average: all
+others wait for it, too. Only of a body that is too large to be held is a slot given before it is there."""
 
 DRAINING_TIMEOUT_S = 5.0  # how long a client may hold up the daemon's shutdown
 IDLE_CLIENT_S = 120.0  # how long a connection may rest between two requests (nginx: keepalive_timeout 75 s)
@@ -47,7 +48,13 @@ class Patience:
         self._what = None
 
     def lasts(
-        self, what: str | None, moved: int, timeout_s: float, elapsed_s: float, due: float = float("inf")
+        self,
+        what: str | None,
+        moved: int,
+        timeout_s: float,
+        elapsed_s: float,
+        due: float = float("inf"),
+        bytes_per_s: float = MIN_BYTES_PER_S,
     ) -> bool:
         """Record what is waited for (None: nothing) and the bytes moved in all; return False once `timeout_s`
         is used up. A client that moves all bytes `due` at the last call has the full timeout again.
@@ -56,7 +63,7 @@ class Patience:
         if what is None or what != self._what or progress >= self._due:
             self.left_s = timeout_s
         else:
-            self.left_s = min(timeout_s, self.left_s - elapsed_s + progress / MIN_BYTES_PER_S)
+            self.left_s = min(timeout_s, self.left_s - elapsed_s + progress / bytes_per_s)
         self._what, self._moved, self._due = what, moved, due
         return self.left_s > 0
 

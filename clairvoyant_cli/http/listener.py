@@ -14,8 +14,10 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import End, Event, Malformed, RequestReader, ResponseWriter
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead, reason_of
 from clairvoyant_cli.http.limits import (
+    HOLDER_BYTES_PER_S,
     HOLDER_TIMEOUT_S,
     IDLE_CLIENT_S,
+    MIN_BYTES_PER_S,
     READING,
     ConnectionTable,
     Ends,
@@ -334,10 +336,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _has_patience(self, what: str, elapsed_s: float, due: int) -> bool:
         moved = self._taken if what == "reader" else self._received
-        timeout_s = self.table.client_timeout_s
+        timeout_s, bytes_per_s = self.table.client_timeout_s, MIN_BYTES_PER_S
         if self._request is not None and self._request.holds_slot:
             timeout_s = min(timeout_s, HOLDER_TIMEOUT_S)
-        return self._patience.lasts(what, moved, timeout_s, elapsed_s, due or float("inf"))
+            bytes_per_s = HOLDER_BYTES_PER_S if what == "body" else bytes_per_s
+        return self._patience.lasts(what, moved, timeout_s, elapsed_s, due or float("inf"), bytes_per_s)
 
     def _has_rested(self) -> bool:
         """Whether the client has had its time to ask for more, or to end its side."""

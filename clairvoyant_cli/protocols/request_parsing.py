@@ -100,13 +100,21 @@ class ParsedRequest:
 
 
 async def parse_request(
-    pieces: Sequence[Piece], route: Route, traits: ServerTraits, client: str = "", *, whole: bool = True
+    pieces: Sequence[Piece],
+    route: Route,
+    traits: ServerTraits,
+    client: str = "",
+    *,
+    whole: bool = True,
+    ends: bool = True,
 ) -> ParsedRequest:
-    """Parse a request's body, in pieces as it came; one that is not `whole` was too long to hold."""
+    """Parse a request's body, in pieces as it came. Of one that is not `whole`, only the model and whether it
+    streams are looked for; `ends`: the pieces are all of it.
+    """
     if route.shape is Shape.OPAQUE:
         parsed = _unknown(route, client)
         parsed.client = client
-        parsed.amount_kind, parsed.amount = _amount(pieces, route.name) if whole else ("", 0.0)
+        parsed.amount_kind, parsed.amount = _amount(pieces, route.name) if ends else ("", 0.0)
         return parsed
     body: bytes | None = None
     payloads, size = Payloads(), sum(map(len, pieces))
@@ -120,7 +128,7 @@ async def parse_request(
     with READING:
         if body is None:
             parsed = _unknown(route, client)
-            parsed.prompt_tokens = size / 4
+            parsed.prompt_tokens = size / 4 if whole else 0.0  # how much of it is text is not known
         else:
             parsed = parse_body(body, route, traits, client)
     if parsed.ranks_itself is None:

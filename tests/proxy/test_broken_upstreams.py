@@ -118,7 +118,10 @@ async def test_an_answer_in_the_middle_of_an_upload_arrives(path: str) -> None:
         it.send(answer(b"too large", status="413 Content Too Large"))
         await it.writer.drain()
 
-    async with between(script, raw=True, read_ahead_bytes=65536, body_limit_mib=1) as (_, client):
+    async with between(script, raw=True, read_ahead_bytes=65536, body_limit_mib=1, body_budget_mib=1) as (
+        _,
+        client,
+    ):
         client.send(f"POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {size}\r\n\r\n".encode())
         client.send(bytes(size))
         got = await client.response(b"POST")

@@ -12,6 +12,7 @@ import pytest
 
 from clairvoyant_cli.http import limits as patience_module
 from clairvoyant_cli.http import listener as listener_module
+from clairvoyant_cli.http.limits import HOLDER_BYTES_PER_S, Patience
 from clairvoyant_cli.proxy.composition import Daemon
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted, silent
@@ -119,7 +120,7 @@ async def test_an_answer_nobody_reads_is_given_up(raw: bytes) -> None:
 async def test_a_stalled_body_does_not_keep_the_slot_from_others() -> None:
     """It was too long to be held, so the slot was granted before all of it had come."""
     async with (
-        before(client_timeout=60.0, body_limit_mib=1) as daemon,
+        before(client_timeout=60.0, body_limit_mib=1, body_budget_mib=1) as daemon,
         raw_client(daemon.base_url) as stalling,
         raw_client(daemon.base_url) as waiting,
     ):
@@ -128,6 +129,29 @@ async def test_a_stalled_body_does_not_keep_the_slot_from_others() -> None:
         waiting.send(CHAT)
         assert (await waiting.response(b"POST")).status == 200
         assert (await stalling.response(b"POST")).status == 408
+
+
+async def test_a_slot_is_given_when_the_body_is_there() -> None:
+    async with (
+        before(client_timeout=60.0, body_limit_mib=1) as daemon,
+        raw_client(daemon.base_url) as slow,
+        raw_client(daemon.base_url) as quick,
+    ):
+        request = post("/api/chat", BIG)
+        slow.send(request[:-1])
+        await until(daemon, lambda _: daemon.connections.body_bytes > 2**21)
+        assert (await quick.ask(CHAT)).status == 200
+        assert not daemon.snapshot().running
+        slow.send(request[-1:])
+        assert (await slow.response(b"POST")).status == 200
+
+
+@pytest.mark.parametrize(("bytes_per_s", "lasts"), [(50_000, False), (200_000, True)])
+def test_who_holds_a_slot_has_to_send_fast(bytes_per_s: int, lasts: bool) -> None:
+    patience = Patience()
+    moved = range(0, 30 * bytes_per_s, bytes_per_s)
+    kept = [patience.lasts("body", each, 10.0, 1.0, bytes_per_s=HOLDER_BYTES_PER_S) for each in moved]
+    assert all(kept) is lasts
 
 
 # -- shutting down -------------------------------------------------------------------------------

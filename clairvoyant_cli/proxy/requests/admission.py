@@ -372,7 +372,9 @@ class Admission:
         request.schedule()
         if (programs := self.access.programs_of(verdict.client)) is not None:
             programs.look(request.connection)  # while the body comes
-        pieces = await request.read(self.body_limit_bytes)
+        # It gets a slot once its body is here; one that is too large for that streams to the server.
+        table = request.connection.table
+        pieces = await request.read(max(self.body_limit_bytes, table.body_budget_bytes // 2))
         if programs is not None and (program := await programs.of(request.connection)) is not None:
             client = self.access.clients.client_of(program)
             shown_name = self.access.shown_name(request.head, client)
@@ -381,13 +383,10 @@ class Admission:
             if refused is not None:
                 return refused
             adapter = self.pool.speaker(verdict.route.family).adapter
-            whole = pieces is not None
+            arrived = request.arrived if pieces is None else pieces
+            whole = pieces is not None and sum(map(len, pieces)) <= self.body_limit_bytes
             parsed = await parse_request(
-                request.arrived if pieces is None else pieces,
-                verdict.route,
-                adapter,
-                verdict.client,
-                whole=whole,
+                arrived, verdict.route, adapter, verdict.client, whole=whole, ends=pieces is not None
             )
             if self.stable_prefix is not None and parsed.view is not None and not parsed.bypass:
                 parsed = await self._stabilised(request, verdict, parsed, self.stable_prefix)

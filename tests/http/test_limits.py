@@ -1,10 +1,13 @@
 """How long clients are waited for, how many there may be, and what their bodies may take."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import MagicMock
 
+from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.limits import ConnectionTable, Patience
-from clairvoyant_cli.http.request import BLOCK_BYTES, SHORT_BYTES, WaitingBody
+from clairvoyant_cli.http.request import BLOCK_BYTES, SHORT_BYTES, TURN_BYTES, Piece, Request, WaitingBody
 
 
 def seconds_held(pace_bytes_per_s: float, timeout_s: float = 30.0, what: str | None = "body") -> int:
@@ -113,7 +116,7 @@ def test_nobody_makes_room_whose_request_is_served() -> None:
     assert refused not in table.every
 
 
-def test_a_body_is_what_was_sent_however_it_came() -> None:
+async def test_a_body_is_what_was_sent_however_it_came() -> None:
     whole = bytes(range(256)) * 12_000
     for step in (1000, 65_536, 3 * BLOCK_BYTES):
         body = WaitingBody()
@@ -129,3 +132,31 @@ def test_a_short_body_costs_nothing_of_the_budget() -> None:
     body = WaitingBody()
     body.append(bytes(SHORT_BYTES))
     assert body.charged == 0
+
+
+class Sink:
+    """Takes a body, and counts the turns of the loop."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+        self.ended = asyncio.Event()
+
+    def body(self, data: Piece) -> None:
+        self.taken.append(bytes(data))
+
+    def body_end(self, trailers: list[Header]) -> None:
+        self.ended.set()
+
+
+async def test_a_long_body_leaves_turns_of_the_loop_to_others() -> None:
+    client: Any = MagicMock(table=ConnectionTable())
+    request, sink, whole = Request(MagicMock(), client), Sink(), bytes(range(256)) * 20_000
+    request.feed(whole)
+    request.feed_end([])
+    request.flow_to(sink)
+    assert sum(map(len, sink.taken)) < len(whole) // 4
+    request.pause()
+    request.resume()
+    await sink.ended.wait()
+    assert b"".join(sink.taken) == whole
+    assert max(map(len, sink.taken)) <= TURN_BYTES

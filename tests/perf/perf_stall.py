@@ -81,6 +81,9 @@ BODIES: dict[str, Made] = {
     "num_ctx": of(OLLAMA, b'{"options":{"num_ctx":"', b"9", b'"},"messages":[{}]}'),
     "a picture": of(OLLAMA, b'{"messages":[{"images":["', b"QUJD", b'"]}]}'),
     "pictures": of(OLLAMA, b'{"messages":[{"images":[', b'"",', b'""]}]}'),
+    "payloads of 1 KB": of(OLLAMA, b'{"messages":[{"images":[', b'"' + b"QUJD" * 300 + b'",', b'""]}]}'),
+    "payloads that are none": of(CHAT, USER + b"[", b'{"x":"' + b"A" * 1500 + b'"},', b"{}]}]}"),
+    "pictures in parts": of(CHAT, USER + b"[", b'{"type":"image_url","image_url":"x"},', b"{}]}]}"),
     "tools": of(CHAT, b'{"messages":[{}],"tools":[', b"{},", b"{}]}"),
 }
 ANSWERS: dict[str, Made] = {

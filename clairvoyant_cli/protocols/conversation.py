@@ -19,9 +19,9 @@ from msgspec import Raw
 
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
-from clairvoyant_cli.protocols.lenient_json import entries, fitting, is_given, text
+from clairvoyant_cli.protocols.lenient_json import entries, fitting, is_given, object_in, text
 from clairvoyant_cli.protocols.media import Medium, Payloads
-from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, medium_of, nested, text_in
+from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, medium_of, nested
 from clairvoyant_cli.scheduler.chain import MEDIUM_CHARACTERS, NO_CHAIN, NO_PARTS, Chain, Parts
 
 PIECE_BYTES = 1024
@@ -40,6 +40,10 @@ MAY_HOLD_MEDIA = re.compile(
 )
 """What a message or prompt contains that has media; many others contain it as well."""
 
+HOLD_MEDIA = {"content": False, "output": False, "source": False, "images": True, "multimodal_data": True}
+"""Fields that may have media in them, and whether all of their entries are."""
+
+ENTRY, NAME = re.compile(rb"\s*[\[,]\s*"), re.compile(rb'\s*[{,]\s*"(?:[^"\\]|\\.)*"\s*:\s*', re.DOTALL)
 COMMA_AFTER, COMMA_BEFORE = re.compile(rb"\s*,\s*"), re.compile(rb"\s*,\s*\Z")
 LEVELS = 8  # of lists and objects that media may be in: a document in the result of a tool has 7
 
@@ -100,11 +104,13 @@ async def read_conversation(body: bytes, model: str, payloads: Payloads) -> Conv
         parts, tools, systems = _parts(held)
         agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))
         thinks = any(map(body.__contains__, THINKS))
-    chain = _Chaining(model)
-    for cuts in _slices(parts, payloads):
+    chain, slices = _Chaining(model), _slices(parts, payloads)
+    cuts: list[_Cut] | None = []
+    while cuts is not None:
         await READING.next()
         with READING:
             chain.add(cuts)
+            cuts = next(slices, None)
     return Conversation(chain.chain(tools, systems), chain.media, _claimed(held), "", agentic, thinks)
 
 
@@ -208,57 +214,63 @@ def _slices(parts: Sequence[Raw], payloads: Payloads) -> Iterator[list[_Cut]]:
 def _cuts(part: Raw, payloads: Payloads) -> Iterator[_Cut]:
     """Yield a part of a prompt: its text, which begins and ends where it does, and its media in between."""
     whole = bytes(part)
-    media = list(_media(part)) if MAY_HOLD_MEDIA.search(whole) else []
     at = 0
-    for begin, end, kind in _places(whole, media):
+    for begin, end, kind in _media(whole, part, 0) if MAY_HOLD_MEDIA.search(whole) else ():
+        if not kind:
+            yield _Cut(b"")
+            continue
+        if comma := COMMA_AFTER.match(whole, end) or COMMA_BEFORE.search(whole, max(at, begin - 8), begin):
+            begin, end = min(begin, comma.start()), max(end, comma.end())
         yield from _texts(whole[at:begin], payloads)
-        size = payloads.length_of(whole[begin:end])
         data = _unmarked(whole[begin:end]).strip(b", \t\r\n")
-        yield _Cut(data, medium=Medium(kind, size.bit_length() // 2))
+        yield _Cut(data, medium=Medium(kind, payloads.length_of(data).bit_length() // 2))
         at = end
     yield from _texts(whole[at:], payloads)
     yield _Cut(b"", ends=True)
 
 
 def _texts(text: bytes, payloads: Payloads) -> Iterator[_Cut]:
-    left_out = payloads.length_of(text) - len(text)
     text = _unmarked(text)
     for at in range(0, len(text), SLICE_BYTES):
-        yield _Cut(text[at : at + SLICE_BYTES], left_out=0 if at else left_out)
+        cut = text[at : at + SLICE_BYTES]
+        yield _Cut(cut, left_out=payloads.length_of(cut) - len(cut))
 
 
 def _unmarked(data: bytes) -> bytes:
     return CACHE_MARK.sub(b"", data) if b'"cache_control"' in data else data
 
 
-def _media(holder: Raw, levels: int = LEVELS) -> Iterator[tuple[Raw, str]]:
-    """Yield the media in a message, in one of its parts, or in a list of parts, and their kinds."""
+def _media(whole: bytes, holder: Raw, begin: int, levels: int = LEVELS) -> Iterator[tuple[int, int, str]]:
+    """Yield where the media of a message are, of one of its parts, or of a list of parts, which begins at
+    `begin`, and their kinds; without a kind, what is none. Media whose place is not certain, because a name
+    is repeated, are none.
+    """
     if not levels:
         return
-    for each in entries(holder) or ():
-        yield from _media(each, levels - 1)
-    part = nested(holder)
+    for at, each in _entries(whole, holder, begin):
+        yield at, at, ""
+        yield from _media(whole, each, at, levels - 1)
+    part = object_in(holder)
     if kind := medium_of(part):
-        yield holder, kind
+        yield begin, begin + len(holder), kind
         return
-    for listed in (part.images, part.multimodal_data):
-        yield from ((each, "image") for each in entries(listed) or ())
-    for inside in (part.content, part.output, text_in(part.source)):
-        yield from _media(inside, levels - 1)
+    for name, value in part.items() if part.keys() & HOLD_MEDIA.keys() else ():
+        found = NAME.match(whole, begin)
+        begin = len(whole) if found is None else found.end()
+        if name in HOLD_MEDIA and whole.startswith(bytes(value), begin):
+            if HOLD_MEDIA[name]:
+                yield from ((at, at + len(each), "image") for at, each in _entries(whole, value, begin))
+            else:
+                yield from _media(whole, value, begin, levels - 1)
+        begin += len(value)
 
 
-def _places(whole: bytes, media: Sequence[tuple[Raw, str]]) -> list[tuple[int, int, str]]:
-    """Return where media are in a part of a prompt, in order, each with the comma that separates it."""
-    places: list[tuple[int, int, str]] = []
-    found: dict[bytes, int] = {}
-    for medium, kind in media:
-        data = bytes(medium)
-        begin = whole.find(data, found.get(data, 0))
-        found[data] = end = begin + len(data)
-        if comma := COMMA_AFTER.match(whole, end) or COMMA_BEFORE.search(whole, max(0, begin - 8), begin):
-            begin, end = min(begin, comma.start()), max(end, comma.end())
-        places.append((begin, end, kind))
-    return sorted(places)
+def _entries(whole: bytes, listed: Raw, begin: int) -> Iterator[tuple[int, Raw]]:
+    for each in entries(listed) or ():
+        found = ENTRY.match(whole, begin)
+        begin = len(whole) if found is None else found.end()
+        yield begin, each
+        begin += len(each)
 
 
 def _claimed(held: RequestBody) -> str:

@@ -18,6 +18,7 @@ _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/\\"
 
 _LONG = re.compile(rb'(?:;base64,|[\[,:]\s*")([A-Za-z0-9+/\\]{%d,})' % LEAST_BYTES)
 _UNENDED = re.compile(rb'(?:;base64,|[\[,:]\s*")[A-Za-z0-9+/\\]{0,%d}\Z' % LEAST_BYTES)
+_PROBE = re.compile(rb"[A-Za-z0-9+/\\]{32}")  # looked for at intervals, which takes a tenth of the time
 _FIELD = re.compile(
     rb'(?:;base64,|(?:"(?:data|file_data|image|image_url|url|audio|video|result)"\s*:|[\[,])\s*")\Z'
 )
@@ -27,8 +28,8 @@ _KIND = re.compile(
     r"(?:input_|output_)?(?P<kind>image|audio|video|file|document)(?:_url|_file|_embeds|_pil)?"
     r"|computer_screenshot|image_generation_call"
 )
-_STAND_IN = re.compile(rb"[0-9a-f]{32}")
-_KEY = os.urandom(16)
+_KEY, _MARK = os.urandom(16), os.urandom(8).hex().encode()
+_STAND_IN = re.compile(_MARK + rb"[0-9a-f]{32}")
 
 
 class Medium(NamedTuple):
@@ -64,7 +65,8 @@ class Payloads:
         at = 0
         if self._hash is not None:
             at = self._take(self._hash, piece, 0, len(piece) - len(piece.lstrip(_BASE64)), kept)
-        for found in _LONG.finditer(piece, at):
+        is_long = any(_PROBE.match(piece, each) for each in range(at, len(piece), LEAST_BYTES // 2))
+        for found in _LONG.finditer(piece, at) if is_long else ():
             begin, end = found.span(1)
             if _FIELD.search(piece, max(0, begin - FIELD_BYTES), begin) is not None:
                 kept.append(piece[at:begin])
@@ -85,7 +87,7 @@ class Payloads:
 
     def length_of(self, text: bytes) -> int:
         """Return how long a text was in the body, with what was left out of it."""
-        return len(text) + sum(self._sizes.get(found, 0) for found in _STAND_IN.findall(text) if self._sizes)
+        return len(text) + sum(self._sizes.get(found, 0) for found in _STAND_IN.findall(text))
 
     def _take(self, known: blake2b, piece: bytes, begin: int, end: int, kept: list[bytes]) -> int:
         """Add to a payload; return where it ends. Backslashes at its end may be escapes of what follows."""
@@ -99,7 +101,7 @@ class Payloads:
         return begin + len(run)
 
     def _stand_in(self, known: blake2b) -> bytes:
-        stand_in = known.hexdigest().encode()
+        stand_in = _MARK + known.hexdigest().encode()
         self._sizes[stand_in] = self._size - len(stand_in)
         self.left_out += self._size - len(stand_in)
         self._hash = None

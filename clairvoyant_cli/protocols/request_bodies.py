@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
+    Object,
     count,
     entries,
     fields,
@@ -19,6 +20,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     is_list,
     is_object,
     is_text,
+    object_in,
     text,
 )
 from clairvoyant_cli.protocols.media import Payloads, kind_of
@@ -100,12 +102,6 @@ class Nested(msgspec.Struct, gc=False):
     output: Raw = ABSENT  # of a Responses function_call_output
     source: Raw = ABSENT  # of an Anthropic image or document
     data: Raw = ABSENT  # of a source
-    # Parts of vLLM may have one of these instead of a type.
-    image: Raw = ABSENT
-    image_url: Raw = ABSENT
-    audio_url: Raw = ABSENT
-    video_url: Raw = ABSENT
-    input_audio: Raw = ABSENT
     format: Raw = ABSENT
     effort: Raw = ABSENT
     enable_thinking: Raw = ABSENT
@@ -153,12 +149,13 @@ def nested(raw: Raw) -> Nested:
 
 
 MEDIA = ("image", "image_url", "audio_url", "video_url", "input_audio")
+"""Fields that a part has instead of a type, for vLLM."""
 
 
-def medium_of(part: Nested) -> str:
+def medium_of(part: Object) -> str:
     """Return the kind of medium that a part is; "" for text, and for a document of text."""
-    kind = text(part.type) or next((name for name in MEDIA if is_given(getattr(part, name))), "")
-    return "" if is_given(text_in(part.source)) else kind_of(kind.removeprefix("input_"))
+    kind = kind_of(text(part["type"]) or next((name for name in MEDIA if name in part), ""))
+    return "" if kind == "file" and is_given(text_in(part["source"])) else kind
 
 
 def text_in(source: Raw) -> Raw:
@@ -317,7 +314,7 @@ def _part_text(entry: PlainPart | Raw, allowance: Allowance, most: int) -> Text 
         part = nested(entry)
         said = text(part.text) if is_text(part.text) else None
         given, held, source = part.input, part.content, part.source
-        kind = medium_of(part)
+        kind = medium_of(object_in(entry))
     if said is not None:
         return shortened(said)
     if source is not ABSENT and is_given(text_in(source)):

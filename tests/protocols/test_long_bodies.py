@@ -391,7 +391,8 @@ async def test_what_was_too_long_to_hold_is_unknown() -> None:
     opening = [b'{"model": "m", "stream": false, "messages": [{"content": "first ']
     parsed = await parse_request(opening, ROUTES["/api/chat"], KIND, whole=False)
     assert (parsed.model, parsed.stream, parsed.view, parsed.opening) == ("m", False, None, 1)
-    recording = await parse_request([b"x" * 20], ROUTES["/v1/audio/transcriptions"], KIND, whole=False)
+    sound = ROUTES["/v1/audio/transcriptions"]
+    recording = await parse_request([b"x" * 20], sound, KIND, whole=False, ends=False)
     assert recording == ParsedRequest()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_request
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.queue.exchange import Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.requests.admission import ReadBody
 from clairvoyant_cli.proxy.servers.client_means import MOST_CLIENTS, MOST_KEYS, ClientMeans
 from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts
@@ -39,6 +39,7 @@ class Asker:
         door = self.parts.admission.judge_head(asking(PATH))
         assert isinstance(door, ReadBody)
         exchange = self.parts.admission.enqueue(asking(PATH), door, await self.parsed(client, body))
+        assert isinstance(exchange, Exchange)
         assert exchange.attempt is not None
         exchange.attempt.totals = Totals(
             prompt_tokens=tokens,

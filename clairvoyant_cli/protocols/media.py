@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 LEAST_BYTES = 1024  # of base64 that is replaced
-FIELD_BYTES = 64  # before it, in which the name of its field is looked for
+FIELD_BYTES = 128  # before it, in which the name of its field is looked for
 
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/\\"
 """With the backslash: some clients escape its slashes."""
@@ -20,7 +20,7 @@ _LONG = re.compile(rb'(?:;base64,|[\[,:]\s*")([A-Za-z0-9+/\\]{%d,})' % LEAST_BYT
 _UNENDED = re.compile(rb'(?:;base64,|[\[,:]\s*")[A-Za-z0-9+/\\]{0,%d}\Z' % LEAST_BYTES)
 _PROBE = re.compile(rb"[A-Za-z0-9+/\\]{32}")  # looked for at intervals, which takes a tenth of the time
 _FIELD = re.compile(
-    rb'(?:;base64,|(?:"(?:data|file_data|image|image_url|url|audio|video|result)"\s*:|[\[,])\s*")\Z'
+    rb'(?:"data:[^",]+;base64,|(?:"(?:data|file_data|image|image_url|url|audio|video|result)"\s*:|[\[,])\s*")\Z'
 )
 """What a payload follows. Texts, signatures and the like are left as they are."""
 

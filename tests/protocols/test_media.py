@@ -229,7 +229,18 @@ def test_base64_that_is_text_counts_as_text(body: Any) -> None:
 @given(
     st.lists(
         st.sampled_from(
-            ['"data": "', ";base64,", '"text": "', "QUJD" * 400, "A" * 1023, "\\", "\\/", '"', "é"]
+            [
+                '"data": "',
+                '"data:x;base64,',
+                ";base64,",
+                '"text": "',
+                "QUJD" * 400,
+                "A" * 1023,
+                "\\",
+                "\\/",
+                '"',
+                "é",
+            ]
         ),
         max_size=12,
     ),

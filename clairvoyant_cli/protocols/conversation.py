@@ -104,8 +104,8 @@ async def read_conversation(body: bytes, model: str, payloads: Payloads) -> Conv
         parts, tools, systems = _parts(held)
         agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))
         thinks = any(map(body.__contains__, THINKS))
-    chain, slices = _Chaining(model), _slices(parts, payloads)
-    cuts: list[_Cut] | None = []
+        chain, slices = _Chaining(model), _slices(parts, payloads)
+        cuts = next(slices, None)
     while cuts is not None:
         await READING.next()
         with READING:

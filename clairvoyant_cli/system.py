@@ -5,6 +5,7 @@ Each branch is type-checked with `mypy --platform linux`, darwin and win32.
 
 import errno
 import os
+import re
 import shlex
 import signal
 import socket
@@ -19,7 +20,6 @@ from contextlib import closing, suppress
 from io import TextIOWrapper
 from math import inf
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 if sys.platform == "win32":
@@ -303,6 +303,22 @@ def command_line(words: Sequence[str]) -> str:
     return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
 
 
+_PLAIN = re.compile(r"[\w./:\\+=-]+", re.ASCII)
+_EXPANDED = re.compile("[`$%\u201c\u201d\u201e]")
+
+
+def for_shell(*words: str) -> str:
+    """Return a command line that people can paste: on Windows into PowerShell, which also ends a string at
+    curly quotes, or into cmd. There, a word with one of `"$%\\`` arrives changed, but nothing in it runs.
+    """
+    if sys.platform != "win32":
+        return shlex.join(words)
+    quoted = (_EXPANDED.sub(r"`\g<0>", word).replace('"', '""') for word in words)
+    return " ".join(
+        word if _PLAIN.fullmatch(word) else f'"{each}"' for word, each in zip(words, quoted, strict=True)
+    )
+
+
 def split_command(command: str) -> list[str]:
     """Split a command line as `command_line` joins it; ValueError for a quote that does not end."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=False)
@@ -478,11 +494,11 @@ def command_to_close(path: Path) -> str:
         with suppress(OSError):
             listed = windows.strangers(windows.access_of(path), account, inherited=False)
         remove = "".join(f" /remove:g *{each}" for each in sorted(listed))
-        # This quoting works in PowerShell and cmd.
-        return f'icacls "{path}" /inheritance:r /grant:r *{account}:F{remove}'
-    return f"chmod 600 {quote(str(path))}"
+        return f"{for_shell('icacls', str(path))} /inheritance:r /grant:r *{account}:F{remove}"
+    return for_shell("chmod", "600", str(path))
 
 
 def command_to_create(path: Path) -> str:
     """Return the command that creates an empty file for its owner (on Windows: with the folder's rights)."""
-    return f'New-Item "{path}"' if sys.platform == "win32" else f"install -m 600 /dev/null {quote(str(path))}"
+    create = ("New-Item",) if sys.platform == "win32" else ("install", "-m", "600", "/dev/null")
+    return for_shell(*create, str(path))

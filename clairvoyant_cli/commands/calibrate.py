@@ -27,7 +27,7 @@ from clairvoyant_cli.commands.setup import load_predictor, opened_database
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.access.keys import read_backend_key
-from clairvoyant_cli.system import cancel_when_ended
+from clairvoyant_cli.system import cancel_when_ended, for_shell
 from predictor.record import PromptView
 from profiles.host import this_host
 from profiles.records import Profile
@@ -161,5 +161,5 @@ def _print(outcome: Outcome, taken: Profile, *, as_json: bool) -> None:
     then = "clairvoyant serve uses it, a running one within seconds"
     if taken.name != name:
         then = f"clairvoyant serve keeps using {taken.name}, which was chosen or is more certain; "
-        then += f"to use this one: clairvoyant profiles use {name}"
+        then += f"to use this one: {for_shell('clairvoyant', 'profiles', 'use', name)}"
     console.print(Text.assemble("kept as ", (name, "bold"), f"; {then}"))

@@ -29,7 +29,7 @@ from clairvoyant_cli.demo.race import (
     result_table,
 )
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.system import command_line
+from clairvoyant_cli.system import for_shell
 
 LANES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
 
@@ -62,7 +62,7 @@ def command(tokens_per_s: float, requests: int, seed: int, as_json: bool) -> Non
         before, after = lanes
         console.print(result_table(before, after, f"{requests} questions to a simulated backend"))
         # As it was called: a new environment need not be on PATH.
-        program = "clairvoyant" if which("clairvoyant") else command_line(own_program())
+        program = "clairvoyant" if which("clairvoyant") else for_shell(*own_program())
         console.print(Text.assemble("Before your own server: ", (f"{program} serve", "bold")))
     _refuse_failures(lanes)
 

@@ -22,6 +22,8 @@ environment, which must not be sent to the proxy.
 """
 
 KEYS = re.compile(r"[A-Za-z0-9._~+/=-]+", re.ASCII)
+HOSTS = re.compile(r"[A-Za-z0-9._:*/\[\]-]+", re.ASCII)
+"""What is safe in every shell."""
 
 CLIENTS: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("clients.toml").read_text(encoding="utf-8")
@@ -109,7 +111,7 @@ def past_proxies(url: str, environment: Mapping[str, str]) -> dict[str, str]:
     # Both spellings: curl reads the small one only, others prefer the large one.
     host = urlsplit(url).hostname or ""
     kept = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    hosts = [each.strip() for each in kept.split(",") if each.strip()]
+    hosts = [each for each in map(str.strip, kept.split(",")) if HOSTS.fullmatch(each)]
     value = ",".join(hosts if host in hosts or "*" in hosts else [*hosts, host])
     return {"NO_PROXY": value, "no_proxy": value}
 

@@ -44,6 +44,8 @@ from profiles.store import newest_profile
 RowT = TypeVar("RowT", Finished, SessionTotal)
 
 LISTED = 10
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
+"""How a formula begins (OWASP, CSV injection)."""
 
 
 # The options that each view takes, besides those of the span and the database.
@@ -185,10 +187,16 @@ def _dump(kind: type[RowT], rows: Iterator[RowT], *, as_csv: bool) -> None:
         for row in rows:
             say_json(dict(zip(names, astuple(row), strict=True)))
         return
-    writer = csv.writer(sys.stdout)
+    writer = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(names)
     for row in rows:
-        writer.writerow(printable(each) if isinstance(each, str) else each for each in astuple(row))
+        writer.writerow(_cell(each) if isinstance(each, str) else each for each in astuple(row))
+
+
+def _cell(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula, also where it splits lines at semicolons."""
+    text = printable(text)
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def _show_sessions(console: PlainConsole, found: Sequence[SessionTotal]) -> None:

@@ -32,7 +32,7 @@ from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.service.units import Action
 from clairvoyant_cli.state.client import ControlClient, admin_token, running_daemons, state_dir
 from clairvoyant_cli.state.snapshot import Snapshot
-from clairvoyant_cli.system import command_line, remove, service_manager_runs
+from clairvoyant_cli.system import for_shell, remove, service_manager_runs
 from clairvoyant_cli.takeover import journal
 from clairvoyant_cli.takeover.journal import Takeover
 from clairvoyant_cli.takeover.moves import end, moving, preparing, restoring, returning, start_apart
@@ -168,7 +168,7 @@ def _flags_of_daemon(kind: str, *, is_service: bool) -> list[str]:
         if is_service and len(daemons) == 1:
             return flags
     pids = " ".join(str(daemon.pid) for daemon in daemons)
-    again = command_line(["clairvoyant", "takeover", kind, *(["--", *flags] if flags else [])])
+    again = for_shell("clairvoyant", "takeover", kind, *(["--", *flags] if flags else []))
     raise ClairvoyantError(f"clairvoyant serve runs already; end it (kill {pids}), then run: {again}")
 
 

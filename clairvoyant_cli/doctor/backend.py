@@ -21,7 +21,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.probes import EngineLoad
 from clairvoyant_cli.proxy.access.keys import read_backend_key
-from clairvoyant_cli.system import CURL, REDIRECT
+from clairvoyant_cli.system import CURL, REDIRECT, for_shell
 
 OWN_PROGRAMS, MOST_WORDS = ("clairvoyant", "clairvoyant_cli"), 4
 """Our script or module is among the first words of a command line: python -P -m clairvoyant_cli."""
@@ -68,7 +68,11 @@ async def _look_at(
             silent = f"{found.adapter.title} does not answer at {found.url}"
             text = silent if settings.url else "no LLM server answers on the default ports"
             by_url = settings.url is not None and settings.url not in BACKEND_NAMES
-            fix = f"{CURL} -i {found.url}    # start it there" if by_url else found.adapter.start_command
+            fix = (
+                f"{for_shell(CURL, '-i', found.url)}    # start it there"
+                if by_url
+                else found.adapter.start_command
+            )
             return [broken("backend", text, fix)], None
         ask, upstream = prober.asking(found.url, found.prefix), Upstream(found.url)
         offered = await found.adapter.offered_models(ask)
@@ -80,7 +84,7 @@ async def _look_at(
     findings = []
     if len(answering) > 1:
         others = ", ".join(f"{each.adapter.name} at {each.url}" for each in answering[1:])
-        choose = f"clairvoyant serve --backend {answering[1].url}"
+        choose = for_shell("clairvoyant", "serve", "--backend", answering[1].url)
         findings.append(note("backend", f"also found: {others}", choose))
     models = None if offered is None else tuple(model.name for model in offered)
     server = CheckedServer(found, models, settings, heeding, load)

@@ -14,7 +14,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.state.client import ControlClient, running_daemons
 from clairvoyant_cli.state.snapshot import Snapshot
-from clairvoyant_cli.system import CURL, REDIRECT, claim_alone
+from clairvoyant_cli.system import CURL, REDIRECT, claim_alone, for_shell
 
 SLOW_STOP_S = 2.0
 SLOW_STOP_TOKENS = 600.0
@@ -63,7 +63,7 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
     for backend in snapshot.backends:
         if backend.state not in ("up", "unknown"):
             text = f"{backend.name} at {backend.url} is {backend.state} {backend.detail}".rstrip()
-            yield broken("daemon", text, f"{CURL} -i {backend.url}")
+            yield broken("daemon", text, for_shell(CURL, "-i", backend.url))
         if backend.standing == "silent":
             text = f"{backend.name} has not answered a request in far longer than expected: it may hang"
             yield warning("daemon", text, "restart the server; clairvoyant status shows its requests")

@@ -7,7 +7,7 @@ from pathlib import Path
 from subprocess import list2cmdline
 from xml.sax.saxutils import escape
 
-from clairvoyant_cli.system import command_line
+from clairvoyant_cli.system import for_shell
 
 NAME = "clairvoyant"
 LABEL = "io.github.clairvoyant"
@@ -23,7 +23,7 @@ class Action:
     may_fail: bool = False
 
     def __str__(self) -> str:
-        return command_line(self.words)
+        return for_shell(*self.words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Names that anybody chooses, of models, clients and profiles, are shown as they are and never obeyed."""
 
+import csv
 import io
 import json
 from collections.abc import Iterator
@@ -130,6 +131,17 @@ def test_lines_and_json_hold_nothing_that_a_terminal_obeys(
         shown += run("history", *flags, "--db", kept).stdout
     assert "owned" in shown
     assert all(line.isprintable() for line in shown.splitlines())
+
+
+def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
+    names = ["=1+1", "+1", "-1", "@x", "a;=1+1", "plain"]
+    rows = [replace(each, model=name) for each, name in zip(traffic(len(names)), names, strict=True)]
+    text = run("history", "--csv", "--db", keep(tmp_path / "c.db", rows, PROFILE)).stdout
+    heads, *found = csv.reader(io.StringIO(text))
+    column = heads.index("model")
+    assert {row[column] for row in found} == {"'=1+1", "'+1", "'-1", "'@x", "a;=1+1", "plain"}
+    assert '"a;=1+1"' in text, "one cell also where semicolons separate them"
+    assert all(float(row[heads.index("waited_s")]) >= 0.0 for row in found)
 
 
 def test_json_reads_as_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:

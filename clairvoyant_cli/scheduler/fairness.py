@@ -76,9 +76,9 @@ class ServiceCounters:
             self._until_sweep = SWEEP_EVERY
             self._forget(now)
 
-    def give_back(self, client: str, seconds: float, charged_s: float, now: float) -> None:
-        """Refund what is left of a charge made at `charged_s`."""
-        self.charge(client, -seconds * self._left(now - charged_s), now)
+    def charge_since(self, client: str, seconds: float, since_s: float, now: float) -> None:
+        """Charge as if it had been done at `since_s`; negative seconds refund such a charge."""
+        self.charge(client, seconds * self._left(now - since_s), now)
 
     def _left(self, age_s: float) -> float:
         """Return what is left of a charge of one second at this age."""
@@ -98,14 +98,13 @@ class Accounts:
     def used_s(self, client: str, now: float, *, interactive: bool = True) -> float:
         return self._of[interactive].used_s(client, now)
 
-    def started(self, job: Job, now: float) -> None:
-        """Charge a job that starts its predicted cost."""
+    def charged(self, job: Job, now: float, sign: float = 1.0) -> None:
+        """Charge a running job its predicted cost, as of its start; with a `sign` of -1, refund that."""
         if job.client:
-            self._of[job.interactive].charge(job.client, job.cost_s, now)
+            self._of[job.interactive].charge_since(job.client, sign * job.cost_s, job.started_s, now)
 
     def stopped(self, job: Job, now: float) -> None:
         """Replace the predicted cost of a job by the service that it received in this run."""
+        self.charged(job, now, -1.0)
         if job.client:
-            of = self._of[job.interactive]
-            of.give_back(job.client, job.cost_s, job.started_s, now)
-            of.charge(job.client, now - job.started_s, now)
+            self._of[job.interactive].charge(job.client, now - job.started_s, now)

@@ -163,6 +163,7 @@ class Job:
     program: str = ""  # its client's program
     saved_s: float = 0.0  # the prefill that a KV cache saves
     background_levels: int = 0  # priority levels that it waits behind interactive jobs, until past tau
+    chore: bool = False  # nobody waits for it, as the request itself says
     not_before_s: float = 0.0  # its earliest start, unless it is promoted
 
     # Its place in the queue.
@@ -281,6 +282,14 @@ class Job:
         self.able = able
         if able and self.pinned not in able:
             self.pinned = ""
+
+
+class Terms(NamedTuple):
+    """Which client a job belongs to, and the priority and background levels that it has as its job."""
+
+    client: str
+    priority: int
+    background_levels: int
 
 
 class Estimates(TypedDict):

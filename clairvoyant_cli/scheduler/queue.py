@@ -41,6 +41,7 @@ from clairvoyant_cli.scheduler.job import (
     PromptRead,
     QueueFullError,
     Reason,
+    Terms,
     Thought,
 )
 from clairvoyant_cli.scheduler.newcomers import Newcomers
@@ -52,12 +53,12 @@ from clairvoyant_cli.scheduler.placement import (
     ServerSlots,
     ServerSpeed,
 )
-from clairvoyant_cli.scheduler.policy import FixedRate, Policy, TailRate, tuned
+from clairvoyant_cli.scheduler.policy import DEFAULT_TAU_S, FixedRate, Policy, TailRate, tuned
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 from clairvoyant_cli.scheduler.sessions import Sessions
 from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyond_share, level_of, outranks
 
-MAX_BACK_S = 600.0  # the longest that a background job waits behind others, where tau is longer or not set
+MAX_BACK_S = DEFAULT_TAU_S  # a background job may come forward after tau, and after this where tau is longer
 MAX_REPRICED = 8  # at most this many waiting jobs are priced again when a prompt is read
 REPRICE_SHARE = 0.05  # a change of less than this share of a job's cost does not move it
 FORWARD_AFTER = 3  # a background job past tau comes forward after this many starts since one has ended
@@ -227,9 +228,7 @@ class Scheduler:
             for each in self._waiting.values():
                 if each.ready and self._is_in_order(each):
                     self._place(each)
-        self._clients_running[job.client] = self._clients_running.get(job.client, 0) + 1
-        self.claims.started(job, now)
-        self.accounts.started(job, now)
+        self._count(job, 1, now)
         self._reprice(job, server_id, now)
         if reason is Reason.TAU:
             self.tau_firings += 1
@@ -544,9 +543,13 @@ class Scheduler:
         own = self.rules_of(client).tau_s if client else None
         return self.tau_s if own is None else own
 
+    def is_behind(self, job: Job) -> bool:
+        """Return whether a waiting job is in the background of others that wait."""
+        return job.background_levels > 0 and self.interactive > 0
+
     def is_overdue(self, job: Job) -> bool:
-        """Return whether a waiting job is past its tau; background jobs never are."""
-        if not self.policy.guarded or job.background_levels:
+        """Return whether a waiting job is past its tau; background jobs are not while others wait."""
+        if not self.policy.guarded or self.is_behind(job):
             return False
         tau_s = self.tau_of(job.client)
         return tau_s is not None and self._now - job.arrival_s > tau_s
@@ -722,7 +725,8 @@ class Scheduler:
         return jobs
 
     def _longest_overdue(self, jobs: Iterable[Job], now: float) -> Job | None:
-        """Return the interactive job furthest past its tau, None if none is or the policy has no guard.
+        """Return the job furthest past its tau, None if none is or the policy has no guard. Background jobs
+        count where no others wait.
 
         Under `by_share` policies, a start by tau restarts its client's tau while several clients wait.
         """
@@ -730,7 +734,7 @@ class Scheduler:
             return None
         oldest = dict[str, Job]()  # of each client
         for job in jobs:
-            if not job.background_levels:
+            if not self.is_behind(job):
                 first = oldest.get(job.client)
                 if first is None or (job.arrival_s, job.seq) < (first.arrival_s, first.seq):
                     oldest[job.client] = job
@@ -798,23 +802,43 @@ class Scheduler:
         tenants: Mapping[str, Tenant],
         now: float,
         everybody: Tenant = EVERYBODY,
-        priority_of: Callable[[Job], int] | None = None,
+        terms_of: Callable[[Job], Terms] | None = None,
     ) -> None:
         """Change the clients' rules and apply them to waiting jobs. No job is dropped.
 
-        `priority_of` returns the priority that a job may have from now on; the operator's settings stay.
+        `terms_of` returns what a job has from now on; the operator's settings stay.
         """
         self._now = now
         self.tenants = dict(tenants)
         self.everybody = everybody
         self._turn_s.clear()
         for job in (*self._waiting.values(), *self.running.values()):  # running jobs may be requeued
-            if priority_of is not None and not job.promoted and not job.by_operator:
-                rank = priority_of(job) + job.background_levels
-                if job.rank != rank:
-                    job.rank = float(rank)
-                    job.moves.append(Move(now, MoveKind.REPRIORITISED, str(rank)))
+            if terms_of is not None:
+                self._set_terms(job, terms_of(job), now)
         self._place_all()
+
+    def set_terms(self, job_id: str, terms: Terms, now: float) -> bool:
+        """Make a waiting or running job another client's, with its charges; False if it is neither."""
+        job = self._waiting.get(job_id) or self.running.get(job_id)
+        if job is None:
+            return False
+        self._now = now
+        self._set_terms(job, terms, now)
+        if job_id in self._waiting:
+            self._place(job)
+        return True
+
+    def _set_terms(self, job: Job, terms: Terms, now: float) -> None:
+        client, priority, levels = terms
+        if (job.client, job.levels_at_arrival) != (client, levels):
+            self._count(job, -1, now)
+            self.sessions.renamed(job, client, now)
+            job.client, job.levels_at_arrival, job.background_levels = client, levels, levels
+            self._count(job, 1, now)
+        rank = priority + job.background_levels
+        if job.rank != rank and not job.promoted and not job.by_operator:
+            job.priority, job.rank = priority, float(rank)
+            job.moves.append(Move(now, MoveKind.REPRIORITISED, str(rank)))
 
     def set_slots(
         self, server_id: str, slots: int, *, last_resort: bool = False, weight: float = 1.0, at_once: int = 0
@@ -866,11 +890,11 @@ class Scheduler:
             return False
         is_running = job_id in self.running
         if is_running:
-            self.claims.withdrawn(job, now)
+            self.claims.charged(job, now, -1.0)
         job.urgency, job.urgency_by = level, by
         job.moves.append(Move(now, MoveKind.URGENCY, f"{'none' if level is None else level} by {by}"))
         if is_running:
-            self.claims.started(job, now)
+            self.claims.charged(job, now)
         else:
             self._place(job)
         return True
@@ -879,9 +903,31 @@ class Scheduler:
 
     def _wait(self, job: Job) -> None:
         self._waiting[job.id] = job
-        self.interactive += not job.background_levels
-        self._by_client[job.client] += 1
+        self._count_waiting(job, 1)
         self._place(job)
+
+    def _count(self, job: Job, more: int, now: float) -> None:
+        """Count a waiting or running job, and what it costs, for its client; with -1, take that back."""
+        if job.id in self.running:
+            self.claims.charged(job, now, more)
+            self.accounts.charged(job, now, more)
+            self._count_running(job.client, more)
+        else:
+            self._count_waiting(job, more)
+
+    def _count_waiting(self, job: Job, more: int) -> None:
+        client = job.client
+        self.interactive += more * (not job.background_levels)
+        self._by_client[client] += more
+        if not self._by_client[client]:
+            del self._by_client[client]
+            self._turn_s.pop(client, None)  # its later jobs start with a full tau
+
+    def _count_running(self, client: str, more: int) -> None:
+        running = self._clients_running
+        running[client] = running.get(client, 0) + more
+        if not running[client]:
+            del running[client]
 
     def _place(self, job: Job, pinned_s: Mapping[str, float] | None = None) -> None:
         """Give a waiting job the key, the server and the turn that it has by now."""
@@ -955,8 +1001,10 @@ class Scheduler:
             self._place(job)
 
     def _let_forward(self, now: float) -> None:
-        """Promote the oldest background job past tau, if none has ended in FORWARD_AFTER starts."""
-        if self._since_forward < FORWARD_AFTER or self.interactive == len(self._waiting):
+        """Promote the oldest background job past tau, if none has ended in FORWARD_AFTER starts. Where none
+        but background jobs wait, they are in the usual order.
+        """
+        if self._since_forward < FORWARD_AFTER or self.interactive in (0, len(self._waiting)):
             return
         back = (each for each in self._waiting.values() if each.background_levels)
         job = min(back, key=lambda each: (each.arrival_s, each.seq))
@@ -993,14 +1041,9 @@ class Scheduler:
                 pinned_s[job.pinned_to] = pinned_s.get(job.pinned_to, 0.0) + job.cost_s
 
     def _leave(self, job: Job) -> None:
-        client = job.client
         del self._waiting[job.id]
         self._unpark(job)
-        self.interactive -= not job.background_levels
-        self._by_client[client] -= 1
-        if not self._by_client[client]:
-            del self._by_client[client]
-            self._turn_s.pop(client, None)  # its later jobs start with a full tau
+        self._count_waiting(job, -1)
 
     def _stop(self, job_id: str, now: float, *, served: bool) -> Job:
         job = self.running.pop(job_id)
@@ -1008,10 +1051,7 @@ class Scheduler:
         job.served_s += now - job.started_s
         self.claims.stopped(job, now)
         self.accounts.stopped(job, now)
-        running, client = self._clients_running, job.client
-        running[client] -= 1
-        if not running[client]:
-            del running[client]
+        self._count_running(job.client, -1)
         return job
 
 

@@ -241,6 +241,23 @@ class Sessions:
             session.answers += 1
             self._of_parent(session, -1)
 
+    def renamed(self, job: Job, client: str, now: float) -> None:
+        """Make a job another client's, before its `client` changes: a waiting one may go on with a session of
+        that client; a running one takes its session along.
+        """
+        session = self.of(job)
+        if session is None or session.client == client:
+            return
+        if session.running or session.turns:
+            session.client = client
+            return
+        self.left_queue(job)
+        if not session.waiting:
+            self._end_turn(session)
+            del self.known[session.id]
+        job.client = client
+        job.session = self.arrived(job, now)
+
     def left_queue(self, job: Job) -> None:
         session = self.of(job)
         if session is not None:

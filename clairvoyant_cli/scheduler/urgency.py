@@ -71,18 +71,13 @@ class Claims:
             return True
         return self._served.used_s(job.client, now) <= share * sum(slots) * CLAIM_WINDOW_S
 
-    def started(self, job: Job, now: float) -> None:
-        """Charge a claim that starts its predicted cost."""
+    def charged(self, job: Job, now: float, sign: float = 1.0) -> None:
+        """Charge a running claim its predicted cost, as of its start; with a `sign` of -1, refund that."""
         if is_claim(job):
-            self._served.charge(job.client, job.cost_s, now)
-
-    def withdrawn(self, job: Job, now: float) -> None:
-        """Give back what is left of a running job's charge, before its level changes."""
-        if is_claim(job):
-            self._served.give_back(job.client, job.cost_s, job.started_s, now)
+            self._served.charge_since(job.client, sign * job.cost_s, job.started_s, now)
 
     def stopped(self, job: Job, now: float) -> None:
         """Replace the predicted cost by the service received."""
-        self.withdrawn(job, now)
+        self.charged(job, now, -1.0)
         if is_claim(job):
             self._served.charge(job.client, now - job.started_s, now)

@@ -1,13 +1,15 @@
 """Background jobs wait for interactive ones, but not for ever."""
 
+import random
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.job import Job, Terms
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import FORWARD_AFTER, MAX_BACK_S, Scheduler
+from clairvoyant_cli.scheduler.urgency import UrgencySource
 
 
 def question(number: int, at: float) -> Job:
@@ -63,6 +65,46 @@ def test_consecutive_background_jobs_never_delay_a_question(name: str, tau_s: fl
     assert min(after - before for before, after in pairwise(at)) > FORWARD_AFTER
 
 
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_client_in_the_background_has_the_usual_order_among_its_own(name: str, seed: int) -> None:
+    def order(levels: int) -> list[str]:
+        rng, now, order = random.Random(seed), 0.0, list[str]()
+        scheduler = Scheduler(POLICIES[name], servers={"a": 1, "b": 1}, tau_s=40.0)
+        for number in range(60):
+            cost_s = rng.lognormvariate(1.5, 1.0)
+            job = Job(str(number), now, rng.random(), cost_s, 2 * cost_s, 10 * cost_s, client="curl")
+            scheduler.submit(replace(job, background_levels=levels), now)
+            now += rng.expovariate(0.5)
+            while (started := scheduler.next(now)) is not None:
+                order.append(started.job.id)
+            if scheduler.running and rng.random() < 0.7:
+                scheduler.finish(next(iter(scheduler.running)), now)
+        return order
+
+    assert order(levels=10) == order(levels=0)
+
+
+def test_a_job_that_becomes_anothers_takes_its_charges_along() -> None:
+    def told(late: bool) -> tuple[object, ...]:
+        scheduler = Scheduler(POLICIES["urgency"], servers={"a": 1})
+        jobs = [replace(question(number, 0.0), client="127.0.0.1" if late else "ann") for number in range(2)]
+        for job in jobs:
+            job.urgency, job.urgency_by, job.priority = 1, UrgencySource.CLIENT, 0 if late else 5
+            job.background_levels = 0 if late else 10
+            scheduler.submit(job, 0.0)
+        assert scheduler.next(0.0) is not None
+        for job in jobs if late else ():
+            assert scheduler.set_terms(job.id, Terms("ann", 5, 10), 9.0)
+        counts, rank = (dict(scheduler.clients), scheduler.interactive), jobs[1].rank
+        scheduler.finish(jobs[0].id, 30.0)
+        of = scheduler.accounts.used_s, scheduler.claims._served.used_s
+        used = of[0]("ann", 30.0, interactive=False), of[0]("127.0.0.1", 30.0), of[1]("ann", 30.0)
+        return counts, rank, [round(each, 6) for each in used]
+
+    assert told(late=True) == told(late=False)
+
+
 def test_background_jobs_that_run_in_idle_time_do_not_come_forward() -> None:
     scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=100.0)
     for number in range(9):
@@ -104,6 +146,7 @@ def test_a_question_cuts_a_background_job_whatever_its_prefill() -> None:
 def test_a_promoted_background_job_is_protected_for_its_predicted_length() -> None:
     scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), tokens_q90=20.0), 0.0)
+    scheduler.submit(question(0, 699.0), 699.0)
     assert scheduler.next(700.0).job.background_levels == 0  # type: ignore[union-attr]
     scheduler.submit(question(1, 702.0), 702.0)
     scheduler.progress("title", 15.0)

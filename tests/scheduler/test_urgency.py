@@ -162,3 +162,16 @@ def test_ignored_claims_are_marked_and_a_lone_clients_claims_count() -> None:
         refused[0].id, 0, UrgencySource.PREDICTOR, 101.0
     )  # read once more, in vain
     assert scheduler.set_urgency(refused[0].id, 0, UrgencySource.OPERATOR, 101.0)
+
+
+def test_a_level_that_changes_during_the_answer_leaves_no_debt() -> None:
+    def owed_s(change: bool) -> float:
+        scheduler = Scheduler(URGENCY, servers={"a": 1})
+        scheduler.submit(job("claims", 1, 100.0, client="ann", urgency_by=UrgencySource.PREDICTOR), 0.0)
+        scheduler.next(0.0)
+        if change:
+            scheduler.set_urgency("claims", 0, UrgencySource.PREDICTOR, 60.0)
+        scheduler.finish("claims", 120.0)
+        return scheduler.claims._served.used_s("ann", 120.0)
+
+    assert owed_s(True) == pytest.approx(owed_s(False)) == pytest.approx(120.0)

@@ -5,11 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 
 import pytest
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.doctor import installation
+from clairvoyant_cli.state.actions import Verb, arguments_of, printed
 from clairvoyant_cli.system import command_line, process_start, run, split_command
 from clairvoyant_cli.windows import strangers
 
@@ -131,6 +133,48 @@ def test_doctor_fixes_fit_the_platform(
         "win32": f'New-Item "{tmp_path}/my keys"',
     }
     assert fixes == [words[platform], f"correct {broken}"]
+
+
+NAMES = [
+    "nightly.py (jobs)",
+    "a$(touch P0)",
+    "`touch P0`",
+    "it's \"; touch P0 #",
+    "-x",
+    "a=b",
+    "$HOME %PATH% & !x",
+]
+
+
+@pytest.mark.skipif(which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_printed_command_can_be_pasted_into_bash(name: str, tmp_path: Path) -> None:
+    command = printed(Verb.BACKGROUND, name).replace("clairvoyant", "printf '%s\\n'", 1)
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    act, verb, *words = done.stdout.splitlines()
+    assert (act, verb, arguments_of(Verb(verb), words)) == ("act", "background", {"name": name})
+    assert not list(tmp_path.iterdir())
+
+
+def in_powershell(text: str) -> list[str]:
+    """Split a command by PowerShell's rules (about_Quoting_Rules); an error if part of it would run."""
+    words = re.findall(r'(?:"(?:[^"`$\u201c-\u201e]|`.|"")*"|[\w./:\\+=-]+)', text)
+    assert " ".join(words) == text
+    return [
+        re.sub(r"`(.)", r"\1", word[1:-1].replace('""', '"')) if word[0] == '"' else word for word in words
+    ]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "\u201d; calc \u201c", "a`", "x;calc|calc&calc>p", "50%"])
+def test_a_printed_command_can_be_pasted_into_powershell_and_cmd(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    command = printed(Verb.BACKGROUND, name)
+    assert in_powershell(command)[-1].removeprefix("name=") == name
+    # In cmd each quote begins or ends a string, in which only %NAME% is replaced.
+    assert not re.search(r"[&|<>^()]", "".join(command.split('"')[::2]))
+    assert not re.search(r"%[^`%]+%", command)
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])

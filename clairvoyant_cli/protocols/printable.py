@@ -1,6 +1,7 @@
 """Makes text from outside fit for logs, labels and dashboards."""
 
 import re
+from hashlib import sha256
 
 from clairvoyant_cli import errors
 
@@ -12,6 +13,14 @@ NAME_CHARS = 64  # the longest name of a client that is shown or counted
 def printable(text: str, most_chars: int = NAME_CHARS) -> str:
     """Return the beginning of a text; what cannot be printed becomes a question mark."""
     return errors.printable(text[:most_chars], "?")
+
+
+def shortened(name: str, most_chars: int = NAME_CHARS) -> str:
+    """Return a name as `printable` does; a hash keeps one that had to be changed unique."""
+    shown = printable(name, most_chars)
+    if shown == name:
+        return name
+    return f"{shown[: most_chars - 9]}~{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def decoded(value: bytes) -> str:

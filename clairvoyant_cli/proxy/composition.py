@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from clairvoyant_cli.addresses import Address, joined, local_url
 from clairvoyant_cli.config import ServeConfig
@@ -26,6 +27,7 @@ from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import Ran, RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
+from clairvoyant_cli.proxy.observing.steady_clients import SteadyClients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
@@ -37,7 +39,6 @@ from clairvoyant_cli.proxy.requests.admission import (
     Resubmissions,
     UrgencyLevels,
 )
-from clairvoyant_cli.proxy.requests.batches import Batches
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals, Truncations
@@ -65,6 +66,8 @@ from clairvoyant_cli.settings import did_you_mean
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import raise_open_files
 from predictor.record import Predictor, UrgencyPredictor
+
+MAX_SAID = 1000  # clients that the operator has put in the background, or taken out of it
 
 
 class Observer:
@@ -160,8 +163,8 @@ class Daemon:
         )
         self.recorder = StateRecorder(self.snapshots)
         body_limit_bytes = config.body_limit_mib * 1024 * 1024
-        self.batches = Batches(say)
-        actions = Actions(operation, stats, ServerActions(self.lifecycle), self.batches, self.reload)
+        self.steady = SteadyClients(say, clock)
+        actions = Actions(operation, stats, ServerActions(self.lifecycle), self.say_of, self.reload)
         self.control = ControlApi(
             access,
             actions,
@@ -191,7 +194,6 @@ class Daemon:
                 levels=levels,
                 journal=journal,
                 resubmissions=self.resubmissions,
-                batches=self.batches,
                 show_prompts=config.show_prompts,
                 record_prompts=config.record_prompts,
             ),
@@ -226,7 +228,7 @@ class Daemon:
         # `Dispatcher`), and of a change of the queue or of what runs.
         self.admitted.functions += [
             stats.arrived,
-            lambda exchange: self.batches.admitted(exchange.job.client),
+            self.steady.admitted,
             *([] if self.second_opinions is None else [self.second_opinions.arrived]),
             lambda exchange: self.observer.admitted(exchange),
         ]
@@ -243,7 +245,7 @@ class Daemon:
             self.times.ended,
             self.learn_queue.ended,
             self.resubmissions.ended,
-            self._batch_goes_on,
+            self.steady.ended,
             *([] if level is None else [level.ended]),
             lambda exchange, end: self.observer.ended(exchange, end),
         ]
@@ -277,10 +279,6 @@ class Daemon:
             await self.passthrough.pass_on(request, admitted.route, admitted.client, admitted.model)
         else:
             self.refusals.send(request, admitted.route, admitted.refusal)
-
-    def _batch_goes_on(self, exchange: Exchange, end: RequestEnd) -> None:
-        if exchange.was_queued:
-            self.batches.ended(exchange.job.client, end.at_s)
 
     def urgency_set(self, exchange: Exchange) -> None:
         """The urgency of a request has changed."""
@@ -341,8 +339,21 @@ class Daemon:
             return await self._clients_file.read_again(self.access.clients, self._take_clients, self.journal)
 
     def _take_clients(self, clients: Clients) -> None:
-        self.access.clients = clients
-        self.operation.set_clients(clients)
+        before, said = self.access.clients, self.access.clients.said
+        self.access.clients = replace(clients, said=said)
+        self.operation.set_clients(self.access.clients, before)
+
+    def say_of(self, client: str, *, background: bool) -> str:
+        """Put all requests of a client in the background from now on, or none; return why not, "" if done."""
+        clients = self.access.clients
+        if not (client in clients.rules or client in clients.said or self.steady.knows(client)):
+            return f"no client {client!r} has sent anything; see: clairvoyant status"
+        said = {**clients.said, client: background}
+        if len(said) > MAX_SAID:
+            return f"this was said of {MAX_SAID:,} clients already; give them tables in the clients file"
+        self.access.clients = replace(clients, said=said)
+        self.operation.set_clients(self.access.clients, clients)
+        return ""
 
     def drain(self, within_s: float = float("inf")) -> None:
         """Shut down in order: refuse new work, send the waiting away, finish what runs `within_s`."""

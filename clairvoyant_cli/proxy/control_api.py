@@ -22,7 +22,6 @@ from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.requests.batches import Batches
 from clairvoyant_cli.proxy.servers.server_actions import SECRETS, InvalidError, RefusedError, ServerActions
 from clairvoyant_cli.scheduler.policy import POLICIES, tau_from_setting
 from clairvoyant_cli.scheduler.urgency import LEVELS, UrgencySource
@@ -105,7 +104,7 @@ class Actions:
     operation: Operation
     stats: RequestStats
     backends: ServerActions
-    batches: Batches
+    say_of: Callable[..., str]  # of a client, whether it is in the background; returns why that fails
     reload: Callable[[], Awaitable[str]]
 
     async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -167,9 +166,10 @@ class Actions:
                     operation.choose_policy(str(arguments.get("policy")))
                 except KeyError:
                     raise InvalidError(f"policy must be one of {', '.join(POLICIES)}") from None
-            case Verb.INTERACTIVE:
-                if not self.batches.pardon(name := str(arguments.get("name"))):
-                    raise RefusedError(f"no program {name!r} has sent anything; see: clairvoyant status")
+            case Verb.BACKGROUND | Verb.INTERACTIVE:
+                name, background = str(arguments.get("name")), verb is Verb.BACKGROUND
+                if why := self.say_of(name, background=background):
+                    raise RefusedError(why)
             case Verb.TAU if arguments.get("tau_s") == AUTO:
                 operation.release_tau()
             case Verb.TAU:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.system import for_shell
 
 AUTO = "auto"
 """As `tau_s`: undo an operator's choice, and use the flag's tau or the learned one again."""
@@ -29,6 +30,7 @@ class Verb(StrEnum):
     RELOAD = "reload"
     BACKEND = "backend"
     MODEL = "model"
+    BACKGROUND = "background"
     INTERACTIVE = "interactive"
 
 
@@ -78,8 +80,11 @@ COMMANDS: Mapping[Verb, Command] = {
     Verb.MODEL: Command(
         ("do", "name"), '{"do": "load" or "unload", "name": MODEL}', "Load or unload a model on its servers."
     ),
+    Verb.BACKGROUND: Command(
+        ("name",), '{"name": CLIENT}', "Let all requests of a client, such as a program, wait behind others."
+    ),
     Verb.INTERACTIVE: Command(
-        ("name",), '{"name": CLIENT}', "Never count a program as background because of how it sends."
+        ("name",), '{"name": CLIENT}', "Let no request of a client wait behind others as background request."
     ),
 }
 TARGETS = ("id", "name")
@@ -98,6 +103,12 @@ class Action:
 
     def body(self) -> dict[str, str | int | float | None]:
         return {field: self.id if field in TARGETS else self.value for field in COMMANDS[self.verb].fields}
+
+
+def printed(verb: Verb, name: str) -> str:
+    """Return the command for what a verb does to a name, quoted for a shell."""
+    is_plain = "=" not in name and not name.startswith("-")
+    return for_shell("clairvoyant", "act", verb, name if is_plain else f"name={name}")
 
 
 def arguments_of(verb: Verb, words: Sequence[str]) -> dict[str, Any]:

@@ -53,7 +53,6 @@ def test_only_background_chores_give_way() -> None:
         "title_generation",
         "tags_generation",
         "follow_up_generation",
-        "autocomplete_generation",
         "emoji_generation",
         "agent_title",
         "agent_recap",

@@ -1,28 +1,35 @@
 """The programs of this machine as its clients, where there are no keys."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.http.limits import Ends
+from clairvoyant_cli.http.limits import ConnectedClient, Ends
+from clairvoyant_cli.protocols.printable import NAME_CHARS
 from clairvoyant_cli.proxy.access.clients import parse_clients
 from clairvoyant_cli.proxy.access.programs import (
+    FEW_FILES,
     Find,
     Program,
     Programs,
     _by_psutil,
     find_programs,
+    find_quickly,
     program_of,
 )
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.serving import asked
+from tests.fakes.serving import asked, until
 from tests.proxy.test_clients import chat, occupied, secret
 
 CONNECTS = "import socket, sys; s = socket.create_connection((sys.argv[1], int(sys.argv[2]))); input()"
@@ -89,6 +96,11 @@ def one_by_one(*programs: Program | None) -> Programs:
         return {ends: program for ends in wanted if (program := next(rest)) is not None}
 
     return Programs(find)
+
+
+@dataclass(eq=False)
+class SpareConnection:
+    ends: Ends
 
 
 FLOOD, ASKS = Program("nightly.py", "jobs"), Program("opencode", "site")
@@ -183,6 +195,70 @@ async def test_a_search_that_fails_or_takes_long_leaves_the_address() -> None:
         clients = [each.client for each in daemon.dispatcher.scheduler.waiting()]
         stuck.set()
     assert clients == ["127.0.0.1"]
+
+
+async def test_a_request_becomes_its_programs_when_that_is_known(tmp_path: Path) -> None:
+    stuck, table = threading.Event(), 'program = "night*"\nbackground = true\npriority = [5, 5]'
+    file = secret(tmp_path / "clients.toml", f"[clients.nightly]\n{table}\n")
+
+    def find(wanted: Collection[Ends]) -> Mapping[Ends, Program]:
+        stuck.wait()
+        return dict.fromkeys(wanted, Program("nightly.py"))
+
+    async with occupied(programs=Programs(find), clients=file) as (daemon, engine), asked(daemon, chat()):
+        scheduler = daemon.dispatcher.scheduler
+        assert scheduler.clients == {"127.0.0.1": (1, 1)}
+        stuck.set()
+        state = await until(daemon, lambda state: scheduler.clients == {"nightly": (1, 1)})
+        [job] = scheduler.waiting()
+        assert (job.rank, job.background_levels, job.program) == (15.0, 10, "nightly.py")
+        assert [each.client for each in state.queue] == ["nightly"]
+        engine.thaw()
+        await until(daemon, lambda state: state.counters.completed >= 1)
+        assert daemon.stats.tokens.keys() == {"nightly"}
+
+
+async def test_a_slow_search_delays_only_what_the_quick_one_does_not_find() -> None:
+    stuck, wanted = threading.Event(), [(("127.0.0.1", port), ("127.0.0.1", 1)) for port in (1, 2, 3)]
+
+    def slow(wanted: Collection[Ends]) -> Mapping[Ends, Program]:
+        stuck.wait()
+        return dict.fromkeys(wanted, Program("hog"))
+
+    programs = Programs(lambda wanted: {ends: Program("quick") for ends in wanted if ends[0][1] > 1}, slow)
+    connections = [cast(ConnectedClient, SpareConnection(ends)) for ends in wanted]
+    found = [await programs.wait(each) for each in connections]
+    assert [each.done() and each.result() for each in found] == [False, Program("quick"), Program("quick")]
+    stuck.set()
+    assert await found[0] == Program("hog")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is searched")
+def test_a_process_with_many_files_is_left_to_the_slow_search() -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        for _ in range(2 * FEW_FILES):
+            stack.enter_context(Path(os.devnull).open())
+        client = stack.enter_context(socket.create_connection(server.getsockname()))
+        ends = client.getsockname(), server.getsockname()
+        assert find_quickly([ends]) == {}
+        assert find_programs([ends]).keys() == {ends}
+
+
+def test_long_and_odd_names_stay_apart() -> None:
+    names = ["a" * 40 + end for end in ("x", "y", "\n", "\t")]
+    found = {program_of([name], f"/{name}") for name in names}
+    assert len({each.client for each in found if each}) == 4
+    assert all(len(each.client) <= NAME_CHARS and each.client.isprintable() for each in found if each)
+
+
+def test_no_program_has_the_name_of_a_table_or_an_address_by_itself() -> None:
+    text = (
+        '[clients.ann]\nweight = 9\n[clients.bo]\nprogram = "bo.py"\n[[urgency]]\nlevel = 0\nclient = "eve"\n'
+    )
+    clients = parse_clients(text, "clients")
+    names = [clients.client_of(Program(name)) for name in ("ann", "bo", "bo.py", "eve", "127.0.0.1", "cy")]
+    assert names == ["program ann", "program bo", "bo", "program eve", "program 127.0.0.1", "cy"]
 
 
 async def test_a_connection_is_looked_up_once_and_its_name_is_used_from_then_on() -> None:

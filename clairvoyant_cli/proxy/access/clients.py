@@ -19,7 +19,7 @@ from clairvoyant_cli.addresses import is_address
 from clairvoyant_cli.config import parse_toml
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.protocols.printable import NAME_CHARS, decoded, printable
+from clairvoyant_cli.protocols.printable import NAME_CHARS, decoded, printable, shortened
 from clairvoyant_cli.proxy.access.programs import Program
 from clairvoyant_cli.scheduler.fairness import Tenant, rules_for
 from clairvoyant_cli.scheduler.urgency import LEVELS, UNSAID_URGENCY
@@ -153,7 +153,7 @@ class ClientRules:
         BACKGROUND_LEVELS,
         "N|true|false",
         "Priority levels that background requests, such as titles, wait behind others. true: all of its "
-        "requests are background requests. false: none because of how it sends.",
+        "requests are background requests. false or 0: none are.",
         (lambda value: isinstance(value, int) and 0 <= value <= 100, "be true, false, or 0 to 100"),
     )
     max_answer_s: float | None = setting(
@@ -170,16 +170,11 @@ class ClientRules:
         (lambda value: isinstance(value, bool), "be true or false"),
     )
 
-    def levels_of(self, *, background: bool) -> int:
-        """Return the priority levels that a request waits behind others."""
-        if not (background or self.background is True):
-            return 0
-        return BACKGROUND_LEVELS if isinstance(self.background, bool) else self.background
-
-    @property
-    def may_be_batch(self) -> bool:
-        """Whether it may be in the background because of how it sends."""
-        return self.background > 0 and not isinstance(self.background, bool)
+    def levels_of(self, *, chore: bool) -> int:
+        """Return the priority levels that a request, or a chore, waits behind others."""
+        if self.background is True:
+            return BACKGROUND_LEVELS
+        return int(self.background) if chore else 0
 
     @property
     def tenant(self) -> Tenant:
@@ -199,9 +194,10 @@ EVERYBODY = ClientRules()  # the limits of clients without rules
 class Clients:
     """The clients of a daemon. `keys` maps the SHA-256 of an API key to its client's name; without keys every
     request is accepted. `rules` are those of named clients, `defaults` those of all others; `weak` names
-    clients with short keys. The first matching rule of `urgency` counts. `tenants`, `listed`, `owners` and
-    `programs` follow: the limits that the scheduler enforces, the first names, which are shown, the owners
-    of keys, and the patterns of the programs that are clients.
+    clients with short keys. The first matching rule of `urgency` counts. `said` is what the operator has said
+    since the start: whether all requests of a client are in the background, or none. The others follow:
+    `tenants`, the limits that the scheduler enforces; `listed`, the first names, which are shown; `owners` of
+    keys; patterns of the `programs` that are clients; `taken`, the names that no program has by itself.
     """
 
     keys: Mapping[bytes, str] = field(default_factory=dict)
@@ -209,10 +205,12 @@ class Clients:
     defaults: ClientRules = EVERYBODY
     weak: tuple[str, ...] = ()
     urgency: tuple[UrgencyRule, ...] = ()
+    said: Mapping[str, bool] = field(default_factory=dict)
     tenants: Mapping[str, Tenant] = field(init=False, repr=False, compare=False)
     listed: tuple[str, ...] = field(init=False, repr=False, compare=False)
     owners: frozenset[str] = field(init=False, repr=False, compare=False)
     programs: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    taken: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Here, so that a reload does it outside the event loop: there may be ten thousands.
@@ -221,28 +219,36 @@ class Clients:
         object.__setattr__(self, "listed", tuple(nsmallest(CLIENTS_SHOWN, self.rules)))
         programs = {name: rules.program for name, rules in self.rules.items() if rules.program}
         object.__setattr__(self, "programs", programs)
+        taken = frozenset((*self.rules, *(rule.client for rule in self.urgency)))
+        object.__setattr__(self, "taken", taken)
 
     def rules_of(self, client: str) -> ClientRules:
-        return rules_for(client, self.rules, self.defaults)
+        rules, background = rules_for(client, self.rules, self.defaults), None
+        if self.said:
+            background = rules_for(client, self.said, None)
+        return rules if background is None else replace(rules, background=background)
 
     def user_of(self, client: str, head: RequestHead) -> str:
         """Return the client that a request counts for: a user named in its header, or this client itself."""
         header = self.rules_of(client).users
         named = head.get(header.lower().encode()) if header else None
         user = user_name(decoded(named)) if named is not None else ""
-        return _short(f"{client}/{user}") if user else client
+        return shortened(f"{client}/{user}") if user else client
 
     def client_of(self, program: Program) -> str:
-        """Return the client that a program is: of the first table that names it, or else itself."""
+        """Return the client that a program is: of the first table that names it, or else itself, under a name
+        that neither a table nor an address has.
+        """
         for name, pattern in self.programs.items():
             if fnmatchcase(program.name, pattern) or fnmatchcase(program.client, pattern):
                 return name
-        return program.client
+        own = program.client
+        return f"program {own}" if own in self.taken or is_address(own) else own
 
     @property
     def unproven(self) -> tuple[str, ...]:
         """Names with rules that do not apply: without keys, clients are known by program or address."""
-        named = () if self.keys else {*self.rules, *(rule.client for rule in self.urgency)} - {"*"}
+        named = () if self.keys else self.taken - {"*"}
         return tuple(sorted(name for name in named - self.programs.keys() if not is_address(name)))
 
     def principal_of(self, client: str) -> str:
@@ -273,13 +279,6 @@ def user_name(given: str) -> str:
     """Return a user's name from a header as one word: unquoted, a UUID shortened."""
     name = "_".join(printable(unquote(given), MAX_USER_CHARS).split())
     return name[:UUID_CHARS] if UUID.fullmatch(name) else name
-
-
-def _short(name: str) -> str:
-    """Shorten a long name; a hash at its end keeps it unique."""
-    if len(name) <= NAME_CHARS:
-        return name
-    return f"{name[: NAME_CHARS - 9]}~{digest(name.encode('utf-8', 'replace')).hex()[:8]}"
 
 
 def digest(key: bytes) -> bytes:

@@ -1,8 +1,10 @@
 """Names the programs of this machine, which are its clients where there are no keys.
 
 Rule 1: the system tells which process has the other end of a connection; claims in a request do not count.
-Rule 2: nothing waits for a name but the first request of a connection, at most `WAIT_S`.
-Rule 3: one search at a time, in a thread, names all connections that were opened before it.
+Rule 2: nothing waits for a name but the first request of a connection, at most `WAIT_S`. A request whose
+program is known later belongs to it from then on.
+Rule 3: searches run in threads, one of each kind at a time, which names all connections that were opened
+before it. The quick one looks at a few files of each process, so that one with many delays only itself.
 Rule 4: only the names of a program and its folder are kept: no path, argument or process id.
 """
 
@@ -16,16 +18,20 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import PurePath
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from clairvoyant_cli.http.limits import ConnectedClient, Ends
-from clairvoyant_cli.protocols.printable import NAME_CHARS, printable
+from clairvoyant_cli.protocols.printable import NAME_CHARS, shortened
 
-WAIT_S = 0.25
+WAIT_S = 0.1
 """How long a request waits for the name of its program. That of one that was started or found lately takes
-0.3 ms, of another 5 us for each open file of the machine."""
+0.3 ms, of another 5 us for each of the first files of all processes."""
+
+FEW_FILES = 128  # of each process that the quick search looks at
+MOST_BYTES = 65_536  # of a command line that are read: it may have megabytes
 
 INTERPRETERS = re.compile(r"(python|pypy|node|nodejs|bun|deno|ruby|perl|php|java)[\d.]*w?")
 PACKAGE = re.compile(r".*[/\\]node_modules[/\\](?:@[^/\\]+[/\\]|\.bin[/\\])?([^/\\]+)")
@@ -55,48 +61,60 @@ Find = Callable[[Collection[Ends]], Mapping[Ends, Program]]
 
 
 class Programs:
-    """The programs behind the open connections. `find` looks them up, on a thread."""
+    """The programs behind the open connections. Each of `finds` looks up, on a thread, those that the ones
+    before it have not found.
+    """
 
-    def __init__(self, find: Find | None = None) -> None:
-        self._find = find or find_programs
+    def __init__(self, *finds: Find) -> None:
         self._named: WeakKeyDictionary[ConnectedClient, asyncio.Future[Program | None]] = WeakKeyDictionary()
-        self._due: dict[ConnectedClient, asyncio.Future[Program | None]] = {}
-        self._searches = False
+        self._first: _Search | None = None
+        for find in reversed(finds or (find_quickly, find_programs)):
+            self._first = _Search(find, self._first)
 
     def look(self, connection: ConnectedClient) -> "asyncio.Future[Program | None]":
-        """Begin to look for the program of a connection, if nothing has yet."""
+        """Begin to look for the program of a connection, if nothing has yet; None if it cannot be told."""
         if (named := self._named.get(connection)) is None:
-            named = asyncio.get_running_loop().create_future()
-            self._named[connection] = self._due[connection] = named
-            if not self._searches:
-                self._search()
+            named = self._named[connection] = asyncio.get_running_loop().create_future()
+            if self._first is not None:
+                self._first.add({connection.ends: named})
         return named
 
-    async def of(self, connection: ConnectedClient) -> Program | None:
-        """Return the program of a connection; None if it cannot be told, or not in time."""
+    async def wait(self, connection: ConnectedClient) -> "asyncio.Future[Program | None]":
+        """Wait a moment for the program of a connection; return what will tell it, or has by now."""
         named = self.look(connection)
         if not named.done():
             await asyncio.wait([named], timeout=WAIT_S)
-        return named.result() if named.done() else None
+        return named
 
-    def _search(self) -> None:
-        due, self._due, self._searches = self._due, {}, True
-        ends = [connection.ends for connection in due]
-        searched = asyncio.get_running_loop().run_in_executor(None, self._find, ends)
-        searched.add_done_callback(partial(self._found, due))
+
+class _Search:
+    """One kind of search, and the next for what it does not find."""
+
+    def __init__(self, find: Find, then: "_Search | None") -> None:
+        self._find, self._then = find, then
+        self._due: dict[Ends, asyncio.Future[Program | None]] = {}
+        self._runs = False
+
+    def add(self, wanted: "Mapping[Ends, asyncio.Future[Program | None]]") -> None:
+        self._due |= wanted
+        if self._due and not self._runs:
+            due, self._due, self._runs = self._due, {}, True
+            searched = asyncio.get_running_loop().run_in_executor(None, self._find, list(due))
+            searched.add_done_callback(partial(self._found, due))
 
     def _found(
         self,
-        due: "Mapping[ConnectedClient, asyncio.Future[Program | None]]",
+        due: "dict[Ends, asyncio.Future[Program | None]]",
         searched: "asyncio.Future[Mapping[Ends, Program]]",
     ) -> None:
         failed = searched.cancelled() or searched.exception() is not None
         programs = {} if failed else searched.result()
-        for connection, named in due.items():
-            named.set_result(programs.get(connection.ends))
-        self._searches = False
-        if self._due:
-            self._search()
+        for ends in list(due) if self._then is None else programs.keys() & due.keys():
+            due.pop(ends).set_result(programs.get(ends))
+        if self._then is not None:
+            self._then.add(due)
+        self._runs = False
+        self.add({})
 
 
 def program_of(words: Sequence[str], folder: str) -> Program | None:
@@ -112,7 +130,7 @@ def program_of(words: Sequence[str], folder: str) -> Program | None:
     if name in SERVICES:
         return Program(SERVICES[name])
     inside = "" if folder == os.path.expanduser("~") else PurePath(folder).name
-    return Program(printable(name, NAME_CHARS // 2), printable(inside, NAME_CHARS // 2 - 3))
+    return Program(shortened(name, NAME_CHARS // 2), shortened(inside, NAME_CHARS // 2 - 3))
 
 
 def _script(words: Sequence[str]) -> str:
@@ -131,14 +149,21 @@ def _script(words: Sequence[str]) -> str:
     return ""
 
 
+def find_quickly(wanted: Collection[Ends]) -> Mapping[Ends, Program]:
+    """Return those programs that `find_programs` finds among the first files of each process."""
+    with suppress(OSError):  # another system
+        return dict(_by_proc(wanted, FEW_FILES))
+    return {}
+
+
 def find_programs(wanted: Collection[Ends]) -> Mapping[Ends, Program]:
     """Return the programs that have opened connections from this machine, those that can be told."""
-    with suppress(OSError):  # another system
+    with suppress(OSError):
         return dict(_by_proc(wanted))
     return dict(_by_psutil(wanted))
 
 
-def _by_proc(wanted: Collection[Ends]) -> Iterable[tuple[Ends, Program]]:
+def _by_proc(wanted: Collection[Ends], most_files: int | None = None) -> Iterable[tuple[Ends, Program]]:
     """Go from ports to sockets, and from sockets to processes: those found lately first, then the newest."""
     if sys.platform != "linux":
         raise OSError
@@ -147,24 +172,30 @@ def _by_proc(wanted: Collection[Ends]) -> Iterable[tuple[Ends, Program]]:
         account, inode = _socket_of(ends)
         if inode:
             sockets[f"socket:[{inode}]"] = ends
-            if account != os.getuid():
+            if account != os.getuid() and most_files is None:
                 yield ends, Program(_account(account))  # unless its process can be read
     with open("/proc/loadavg", "rb") as file:
         newest = int(file.read().split()[-1])
     pids = map(int, filter(str.isdigit, os.listdir("/proc")))
     for pid in (*_found_lately, *sorted(pids, key=lambda pid: (newest - pid) % MOST_PIDS)):
-        with suppress(OSError):  # another account's, or gone
-            for entry in os.listdir(f"/proc/{pid}/fd") if sockets else ():
-                with suppress(OSError):
-                    link = os.readlink(f"/proc/{pid}/fd/{entry}")
-                    if link in sockets:
-                        ends = sockets.pop(link)
-                        if pid not in _found_lately:
-                            _found_lately.appendleft(pid)
-                        with open(f"/proc/{pid}/cmdline", "rb") as file:
-                            words = os.fsdecode(file.read()).rstrip("\0").split("\0")
-                        if program := program_of(words, os.readlink(f"/proc/{pid}/cwd")):
-                            yield ends, program
+        if not sockets:
+            return
+        with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:  # another account's, or gone
+            for each in islice(files, most_files):
+                if (found := _its_socket(each.path, sockets)) is not None:
+                    if pid not in _found_lately:
+                        _found_lately.appendleft(pid)
+                    with open(f"/proc/{pid}/cmdline", "rb") as file:
+                        words = os.fsdecode(file.read(MOST_BYTES)).rstrip("\0").split("\0")
+                    if program := program_of(words, os.readlink(f"/proc/{pid}/cwd")):
+                        yield found, program
+
+
+def _its_socket(path: str, sockets: dict[str, Ends]) -> Ends | None:
+    """Return the ends of the socket that an open file is, which is then no longer among those wanted."""
+    with suppress(OSError):
+        return sockets.pop(os.readlink(path), None)
+    return None
 
 
 MOST_PIDS = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h

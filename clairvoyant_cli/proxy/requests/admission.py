@@ -30,18 +30,17 @@ from clairvoyant_cli.protocols.stable_prefix import StablePrefix
 from clairvoyant_cli.protocols.usage import AnswerText
 from clairvoyant_cli.proxy.access.clients import OWN_PRIORITIES
 from clairvoyant_cli.proxy.access.keys import URGENCY_HEADER, Access
-from clairvoyant_cli.proxy.access.programs import HOME_ASSISTANT
+from clairvoyant_cli.proxy.access.programs import HOME_ASSISTANT, Program
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
-from clairvoyant_cli.proxy.requests.batches import Batches
 from clairvoyant_cli.proxy.requests.refusals import DRAINING, IN_A_LOOP, NO_CONNECT, SHUTTING_DOWN, Refusals
 from clairvoyant_cli.proxy.servers.engine_queue import Annotation
 from clairvoyant_cli.proxy.servers.pool import ServerPool, ServiceTimes, given_up
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
+from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError, Terms
 from clairvoyant_cli.scheduler.urgency import LEVELS, UrgencySource
 from predictor.record import UNKNOWN, Prediction, Predictor, Task, UrgencyPredictor
 
@@ -213,7 +212,6 @@ class ExchangeFactory:
     levels: UrgencyLevels
     journal: Journal
     resubmissions: Resubmissions
-    batches: Batches
     show_prompts: bool = False
     record_prompts: bool = False
     _ids: int = 0
@@ -234,15 +232,9 @@ class ExchangeFactory:
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self.predict(parsed)
         predicted_in_s = self.journal.clock() - now
-        rules = self.access.clients.rules_of(asks.client)
-        background = chore is not None and not chore.interactive
-        if chore is None and asks.program and rules.may_be_batch:
-            background = self.batches.asked(asks.client, parsed, now)
-        levels = rules.levels_of(background=background)
-        priority = self.access.priority_of(request, asks.client, parsed.priority)
-        is_task = parsed.view is None or parsed.view.json_mode
-        if asks.program == HOME_ASSISTANT and rules.priority == OWN_PRIORITIES and not is_task:
-            priority = min(priority, VOICE_PRIORITY)
+        is_chore = chore is not None and not chore.interactive
+        levels = self.access.clients.rules_of(asks.client).levels_of(chore=is_chore)
+        priority = self.priority_of(request, asks, parsed)
         pool = self.times.pool
         claimed, parent = claims_of(request.head, parsed.conversation)
         job_id, age_s = self._id_and_age(asks.client, claimed, parsed, now)
@@ -264,6 +256,7 @@ class ExchangeFactory:
             urgency_by=urgency_by,
             able=pool.ids(able),
             background_levels=levels,
+            chore=is_chore,
             not_before_s=now + ALONG_S if levels and chore is not None and chore.along else 0.0,
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
@@ -277,6 +270,15 @@ class ExchangeFactory:
             answer=AnswerText() if self.show_prompts else None,
             kept_age_s=age_s,
         )
+
+    def priority_of(self, request: Request, asks: ReadBody, parsed: ParsedRequest) -> int:
+        """Return the priority that a request asks for, as its client may; a voice command goes first."""
+        priority = self.access.priority_of(request, asks.client, parsed.priority)
+        rules = self.access.clients.rules_of(asks.client)
+        is_task = parsed.view is None or parsed.view.json_mode
+        if asks.program == HOME_ASSISTANT and rules.priority == OWN_PRIORITIES and not is_task:
+            priority = min(priority, VOICE_PRIORITY)
+        return priority
 
     def _id_and_age(self, client: str, claimed: str, parsed: ParsedRequest, now: float) -> tuple[str, float]:
         """Return a new id and no age; of a request that is sent again, its next id and the age it keeps."""
@@ -375,10 +377,13 @@ class Admission:
         # It gets a slot once its body is here; one that is too large for that streams to the server.
         table = request.connection.table
         pieces = await request.read(max(self.body_limit_bytes, table.body_budget_bytes // 2))
-        if programs is not None and (program := await programs.of(request.connection)) is not None:
-            client = self.access.clients.client_of(program)
-            shown_name = self.access.shown_name(request.head, client)
-            verdict = replace(verdict, client=client, shown_name=shown_name, program=program.name)
+        late = None
+        if programs is not None:
+            named = await programs.wait(request.connection)
+            if not named.done():
+                late = named
+            elif (program := named.result()) is not None:
+                verdict = self._of_program(request, verdict, program)
         with self.entering(verdict) as refused:
             if refused is not None:
                 return refused
@@ -397,7 +402,33 @@ class Admission:
                 return self._rejected(verdict.route, objection)
             await READING.next()
         with READING:
-            return self.enqueue(request, verdict, parsed)
+            taken = self.enqueue(request, verdict, parsed)
+        if late is not None and isinstance(taken, Exchange):
+            late.add_done_callback(lambda named: self._named(taken, request, verdict, named.result()))
+        return taken
+
+    def _of_program(self, request: Request, asks: ReadBody, program: Program) -> ReadBody:
+        client = self.access.clients.client_of(program)
+        shown_name = self.access.shown_name(request.head, client)
+        return replace(asks, client=client, shown_name=shown_name, program=program.name)
+
+    def _named(self, exchange: Exchange, request: Request, asks: ReadBody, program: Program | None) -> None:
+        """Make an exchange its program's, which is known only now."""
+        if program is None or exchange.end is not None:
+            return
+        asks, job, asked = self._of_program(request, asks, program), exchange.job, exchange.asked
+        urgency = self.factory.levels.at_arrival(request.head, asks.client, asked.parsed)
+        priority = self.factory.priority_of(request, asks, asked.parsed)
+        levels = self.access.clients.rules_of(asks.client).levels_of(chore=job.chore)
+        job.program, asked.shown_name = asks.program, asks.shown_name
+        dispatcher = self.operation.dispatcher
+        dispatcher.scheduler.set_terms(job.id, Terms(asks.client, priority, levels), self.operation.clock())
+        if (
+            urgency[1] in (UrgencySource.RULE, UrgencySource.CLIENT)
+            and job.urgency_by != UrgencySource.OPERATOR
+        ):
+            dispatcher.set_urgency(exchange, *urgency)
+        dispatcher.moved()
 
     async def _look_through(
         self, request: Request, route: Route, parsed: ParsedRequest, *, whole: bool

@@ -543,13 +543,9 @@ class Scheduler:
         own = self.rules_of(client).tau_s if client else None
         return self.tau_s if own is None else own
 
-    def is_behind(self, job: Job) -> bool:
-        """Return whether a waiting job is in the background of others that wait."""
-        return job.background_levels > 0 and self.interactive > 0
-
     def is_overdue(self, job: Job) -> bool:
         """Return whether a waiting job is past its tau; background jobs are not while others wait."""
-        if not self.policy.guarded or self.is_behind(job):
+        if not self.policy.guarded or (job.background_levels and self.interactive):
             return False
         tau_s = self.tau_of(job.client)
         return tau_s is not None and self._now - job.arrival_s > tau_s
@@ -732,9 +728,9 @@ class Scheduler:
         """
         if not self.policy.guarded:
             return None
-        oldest = dict[str, Job]()  # of each client
+        oldest, others = dict[str, Job](), self.interactive > 0  # the oldest of each client
         for job in jobs:
-            if not self.is_behind(job):
+            if not (others and job.background_levels):
                 first = oldest.get(job.client)
                 if first is None or (job.arrival_s, job.seq) < (first.arrival_s, first.seq):
                     oldest[job.client] = job
@@ -802,19 +798,22 @@ class Scheduler:
         tenants: Mapping[str, Tenant],
         now: float,
         everybody: Tenant = EVERYBODY,
-        terms_of: Callable[[Job], Terms] | None = None,
+        priority_of: Callable[[Job], int] | None = None,
+        levels_of: Callable[[Job], int] | None = None,
     ) -> None:
         """Change the clients' rules and apply them to waiting jobs. No job is dropped.
 
-        `terms_of` returns what a job has from now on; the operator's settings stay.
+        `priority_of` returns the priority that a job may have from now on, `levels_of` its background levels;
+        None leaves them as they are, and the operator's settings stay.
         """
         self._now = now
         self.tenants = dict(tenants)
         self.everybody = everybody
         self._turn_s.clear()
         for job in (*self._waiting.values(), *self.running.values()):  # running jobs may be requeued
-            if terms_of is not None:
-                self._set_terms(job, terms_of(job), now)
+            priority = job.priority if priority_of is None else priority_of(job)
+            levels = job.levels_at_arrival if levels_of is None else levels_of(job)
+            self._set_terms(job, Terms(job.client, priority, levels), now)
         self._place_all()
 
     def set_terms(self, job_id: str, terms: Terms, now: float) -> bool:

@@ -1,7 +1,7 @@
 """Which job is dropped when the queue is full."""
 
 from clairvoyant_cli.scheduler.fairness import Tenant
-from clairvoyant_cli.scheduler.job import Job, QueueFullError, Terms
+from clairvoyant_cli.scheduler.job import Job, QueueFullError
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -77,7 +77,7 @@ def test_new_priorities_apply_to_waiting_and_requeued_jobs() -> None:
     scheduler.promote("a2", 9.0)
     scheduler.reprioritise("a3", -10, 9.0)
     scheduler.hold("a4", 9.0)
-    scheduler.set_tenants({}, 9.0, terms_of=lambda job: Terms(job.client, 50 if job.client == "a" else 0, 0))
+    scheduler.set_tenants({}, 9.0, priority_of=lambda job: max(job.priority, 50 if job.client == "a" else 0))
     scheduler.requeue("a0", 9.0)
     scheduler.release("a4", 9.0)
     ranks = {entry.id: entry.rank for entry in scheduler.waiting()}

@@ -14,7 +14,7 @@ from math import exp
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.scheduler.job import Job, Terms
+from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import QUANTUM_TOKENS, TAU_PER_MU_SHORT, in_turns_of, policy_named
 
 CHOSEN = ("flag", "operator")
@@ -171,12 +171,16 @@ class Operation:
     def set_clients(self, clients: Clients, before: Clients) -> None:
         """Apply other rules for clients than those of `before`, also to queued requests."""
 
-        def terms_of(job: Job) -> Terms:
-            rules, priority = clients.rules_of(job.client), job.priority
-            if rules.priority != before.rules_of(job.client).priority:
-                priority = rules.clamped(priority)
-            return Terms(job.client, priority, rules.levels_of(chore=job.chore))
+        def priority_of(job: Job) -> int:
+            rules = clients.rules_of(job.client)
+            same = rules.priority == before.rules_of(job.client).priority
+            return job.priority if same else rules.clamped(job.priority)
+
+        def levels_of(job: Job) -> int:
+            return clients.rules_of(job.client).levels_of(chore=job.chore)
 
         everybody = clients.defaults.tenant
-        self.dispatcher.scheduler.set_tenants(clients.tenants, self.clock(), everybody, terms_of)
+        self.dispatcher.scheduler.set_tenants(
+            clients.tenants, self.clock(), everybody, priority_of, levels_of
+        )
         self.dispatcher.moved()

@@ -36,9 +36,6 @@ SOURCES = "".join(
     for package in ("clairvoyant_cli", "predictor", "profiles", "tui")
     for path in sorted((ROOT / package).rglob("*.py"))
 )
-MOST_WORDS = 13_250
-"""Words of `docs` without code blocks, measurements, reference and architecture."""
-
 OF_OTHERS = ("beyond-one-machine.md",)
 """Pages where cut is said of something else."""
 
@@ -71,8 +68,7 @@ def test_every_command_is_documented(name: str) -> None:
     assert f"clairvoyant {name}" in README + GUIDE
 
 
-def test_readme_is_short_and_its_links_exist() -> None:
-    assert len(README.split()) < 600
+def test_links_of_the_readme_exist() -> None:
     for target in re.findall(r"\]\(([^)#]+)", README):
         assert target.startswith("http") or (ROOT / target).exists(), target
 
@@ -272,12 +268,6 @@ def test_one_act_has_one_word() -> None:
         text = re.sub(r"`[^`]*`|\]\([^)]*\)|power cut", "", CODE_BLOCK.sub("", page.read_text()))
         found = re.search(r"\b(cut|cuts|cutting|interrupted answers?|interrupts? (?:a|the|that))\b", text)
         assert found is None or page.name in OF_OTHERS, f"{page.name}: {found and found[0]!r}; write preempt"
-
-
-def test_the_pages_stay_short() -> None:
-    pages = (CODE_BLOCK.sub("", page.read_text()) for page in PAGES if page.parent != ROOT)
-    words = sum(1 for page in pages for word in page.split() if re.search(r"\w", word))
-    assert words <= MOST_WORDS
 
 
 def test_pictures_are_linked() -> None:

@@ -35,15 +35,13 @@ never.
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error answer of the proxy's own. `busy` ones mean a full queue, `final` ones would come again; `kind`
-    names it in metrics.
-    """
+    """An error answer of the proxy's own; `kind` names it in metrics."""
 
     status: int
     message: str
     retry_after_s: float | None = None
-    busy: bool = False
-    final: bool = False
+    busy: bool = False  # the queue is full
+    final: bool = False  # it would come again
     kind: str = "other"
 
     @property

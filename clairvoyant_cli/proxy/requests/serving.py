@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 
+from clairvoyant_cli.backends.continuation import ContinuationRequest
 from clairvoyant_cli.backends.priority import BarredError
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
@@ -157,40 +158,7 @@ class Serving:
             upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True
             relay = self._relay(exchange, attempt, upstream, request, heartbeat)
-            barred = self.access.barred(exchange.job.client, server.stamps)
-            if onward is None:
-                stamp = self.annotation.stamp(exchange, attempt, server, request.head)
-                keep = relay.may_wait or relay.elsewhere is not None
-                keep = keep or (request.complete and exchange.asked.route.work is not Work.OPAQUE)
-                forward(
-                    request,
-                    upstream,
-                    relay,
-                    server,
-                    barred=barred,
-                    members=None
-                    if exchange.asked.parsed.ranks_itself is False
-                    else exchange.asked.parsed.members,
-                    keep=keep,
-                    stamp=stamp,
-                    uncompressed=heartbeat.may_open or self._stores(exchange),
-                )
-            else:
-                forward_continuation(
-                    request,
-                    upstream,
-                    relay,
-                    server,
-                    msgspec.json.encode(onward.body),
-                    onward.path,
-                    barred=barred,
-                )
-            if request.complete:
-                attempt.heard_s = self.stats.journal.clock()
-                if request.is_kept and has_no_side_effects(request, exchange.asked.parsed):
-                    attempt.give_up = relay.give_up
-            again = not exchange.has_begun and self._is_resendable(exchange, request, server)
-            self.preemption.sent(exchange, relay.cut if again else None)
+            self._send(exchange, attempt, request, relay, onward, heartbeat)
             exchange.phase = Phase.PREFILL
             await relay.finished
         except CutError:
@@ -215,6 +183,41 @@ class Serving:
             self.preemption.over(exchange)
             if limit is not None:
                 limit.cancel()
+
+    def _send(
+        self,
+        exchange: Exchange,
+        attempt: Attempt,
+        request: Request,
+        relay: Relay,
+        onward: ContinuationRequest | None,
+        heartbeat: Heartbeat,
+    ) -> None:
+        """Begin to send a request, or the one that goes on with its answer."""
+        server, upstream, parsed = relay.server, relay.upstream, exchange.asked.parsed
+        barred = self.access.barred(exchange.job.client, server.stamps)
+        if onward is None:
+            keep = relay.may_wait or relay.elsewhere is not None
+            forward(
+                request,
+                upstream,
+                relay,
+                server,
+                barred=barred,
+                members=None if parsed.ranks_itself is False else parsed.members,
+                keep=keep or (request.complete and exchange.asked.route.work is not Work.OPAQUE),
+                stamp=self.annotation.stamp(exchange, attempt, server, request.head),
+                uncompressed=heartbeat.may_open or self._stores(exchange),
+            )
+        else:
+            body = msgspec.json.encode(onward.body)
+            forward_continuation(request, upstream, relay, server, body, onward.path, barred=barred)
+        if request.complete:
+            attempt.heard_s = self.stats.journal.clock()
+            if request.is_kept and has_no_side_effects(request, parsed):
+                attempt.give_up = relay.give_up
+        again = not exchange.has_begun and self._is_resendable(exchange, request, server)
+        self.preemption.sent(exchange, relay.cut if again else None)
 
     def _limited(self, exchange: Exchange) -> asyncio.TimerHandle | None:
         """Have an answer ended once it has taken as long as it may."""

@@ -2,12 +2,12 @@
 
 Rule 1: no I/O and no clock. `now` is an argument, in seconds; a decision is a return value.
 Rule 2: a job is in exactly one state: waiting, held, running or gone.
-Rule 3: `next` leaves no slot idle while an unheld job that may use it waits. Exceptions: the queue is paused;
-each of the few waiting jobs is predicted to end sooner on another server (`placement`); its earliest start
-has not come; the model that it needs would be loaded in place of one that answers (`_open_to`); or the first
-job does not fit into the KV cache that the slots share. A job past tau or promoted never waits for a better
-server. A job may not use a server that it cannot run on (`Fleet`), nor any slot while its client is at its
-limit of running jobs.
+Rule 3: `next` leaves no slot idle while a job waits that may use it. A job may not if it is held, may not run
+on that server (`Fleet`: others only, or a last resort), its client is at its limit of running jobs, its
+earliest start has not come, or its session does not have its turn (rule 7). Three more cases keep a slot idle
+for a while: each of the few waiting jobs is predicted to end sooner on another server (`placement`; not if it
+is past tau or promoted); the model that it needs would be loaded in place of one that answers, or that was
+loaded a moment ago (`_open_to`); the first job does not fit into the KV cache that the slots share.
 Rule 4: waiting jobs are in one list, which a decision scans once for each distinct view of servers: those
 with other models loaded, or to which other jobs are pinned. One view of 1,024 jobs takes some 0.4 ms.
 Rule 5: when the queue is full, the newest waiting job of the client that has most of them is dropped, the

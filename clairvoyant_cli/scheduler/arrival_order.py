@@ -199,7 +199,9 @@ class ArrivalOrder:
 
     def held(self, job: Job, now: float) -> None:
         """Take a job that is held out of the replay: it joins when it starts."""
-        run = self._runs[job.id]
+        run = self._runs.get(job.id)
+        if run is None:
+            return
         run.counts = False
         if run.cached_tokens is None:
             self._again(job, now)
@@ -211,7 +213,9 @@ class ArrivalOrder:
 
     def granted(self, job: Job, server: ServerSlots, now: float) -> None:
         """Record that a job starts on a server."""
-        run, clock_s = self._runs[job.id], self._clock(now)
+        run, clock_s = self._runs.get(job.id), self._clock(now)
+        if run is None:  # in an outlook, which copies the queue without its past
+            return
         if run.cached_tokens is not None and run.server_id != server.id:
             run = self._again(job, now)
         if run.arrived_s == inf:

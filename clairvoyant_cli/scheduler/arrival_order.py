@@ -69,7 +69,7 @@ class _Run:
     arrived_s: float = 0.0  # infinite until it joins
     cost_s: float = 0.0  # predicted
     server_id: str = ""  # "" until it is known
-    able: frozenset[str] = frozenset()
+    able: frozenset[str] = frozenset()  # servers that may have it, empty for all
     start_s: float = inf
     slot: int = 0
     work_s: float = 0.0  # slot time so far, without what preemption had it read again
@@ -276,8 +276,8 @@ class ArrivalOrder:
             if len(blocked) == len(self._servers):
                 left += self._pending[index:]
                 break
-            able = {run.server_id} if run.server_id else run.able & self._servers.keys()
-            if run.server_id in blocked or not run.server_id or not self._place(run, clock_s):
+            able = self._able(run)
+            if able & blocked or len(able) != 1 or not self._place(run, *able, clock_s):
                 blocked |= able
                 left.append(run)
             else:
@@ -292,9 +292,14 @@ class ArrivalOrder:
             del self._marks[:-1]
         return [_pair(run, run.start_s) for run in known if run.of is not None]
 
-    def _place(self, run: _Run, clock_s: float) -> bool:
-        """Give a request its place on its server; False if that is not known yet."""
-        server = self._servers.get(run.server_id)
+    def _able(self, run: _Run) -> set[str]:
+        """Return the servers that may have it: the one that it started on, once that is known."""
+        known = self._servers.keys()
+        return ({run.server_id} if run.server_id else run.able or known) & known
+
+    def _place(self, run: _Run, server_id: str, clock_s: float) -> bool:
+        """Give a request its place on a server; False if that is not known yet."""
+        server = self._servers.get(server_id)
         while server is not None:
             # A request that has not ended may free its slot at any time from now on.
             first = min(server.slots, key=lambda each: each.start_s + each.took_s(clock_s), default=None)
@@ -304,7 +309,7 @@ class ArrivalOrder:
                 continue
             if first is None or not first.over or start_s >= clock_s - SAME_S:
                 return False
-            run.start_s, run.slot = start_s, server.slots.index(first)
+            run.start_s, run.server_id, run.slot = start_s, server_id, server.slots.index(first)
             server.slots[run.slot] = run
             if run.chain:
                 server.read(run)
@@ -321,8 +326,7 @@ class ArrivalOrder:
             free[name] = ends or [(clock_s, slot) for slot in range(server.size)]
             heapify(free[name])
         for run in self._pending:
-            able = [name for name in ([run.server_id] if run.server_id else run.able) if free.get(name)]
-            if able:
+            if able := [name for name in self._able(run) if free.get(name)]:
                 name = min(able, key=lambda name: free[name][0])
                 free_s, slot = free[name][0]
                 start_s = max(free_s, run.arrived_s)

@@ -49,6 +49,7 @@ _TICK_S = 0.3
 _STILL_S = 0.55  # over half a second: two states a second need no frames between them
 _MESSAGE_S = 4.0
 _MAX_DONE = 50
+TERMINATED = 128 + 15
 _SEVERITY: dict[str, Tone] = {"information": "accent", "warning": "warn", "error": "alert"}
 
 
@@ -356,8 +357,10 @@ class Top(App[None]):
 
 
 def lasting_driver(driver: type[Driver]) -> type[Driver]:
-    """Return a driver that passes over input that is not UTF-8, and is the given one in all else: a terminal
-    that was rebuilt under the program, as by tmux or ssh, may report the mouse in such bytes.
+    """Return a driver that passes over input that is not UTF-8 and ends the program with its terminal.
+
+    A terminal that was rebuilt under the program, as by tmux or ssh, may report the mouse in such bytes. One
+    that is gone fails the thread that writes to it, and then the queue before that thread blocks the loop.
     """
 
     class Lasting(driver):  # type: ignore[misc, valid-type]  # which it is depends on the system
@@ -366,6 +369,11 @@ def lasting_driver(driver: type[Driver]) -> type[Driver]:
                 with suppress(UnicodeDecodeError):
                     super().run_input_thread()
                     break
+
+        def write(self, data: str) -> None:
+            if getattr(self, "input_tty", False) and not os.isatty(self.fileno):  # also without SIGHUP
+                os._exit(TERMINATED)
+            super().write(data)
 
     return Lasting
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tui.hardware.reading import Hardware
 
 _FEW_COLLECTIONS = 20_000
-_TERMINATED = 128 + 15
 
 Attachment: TypeAlias = "tuple[DaemonSource, Callable[[], Hardware]]"
 """What the dashboard shows, and a reader of the machine whose load it shows."""
@@ -130,7 +129,7 @@ async def _watch(
 ) -> None:
     async with opened as (source, machine):
         from tui.alerts import Alerts, title_kept
-        from tui.app import Top
+        from tui.app import TERMINATED, Top
         from tui.plain_glyphs import PLAIN
 
         # A frame makes thousands of tuples and no cycles: collecting garbage costs a tenth of it.
@@ -145,11 +144,7 @@ async def _watch(
             **settings,
         )
 
-        def leave() -> None:  # and put the terminal back as it was, if it is still there
-            if not sys.__stdin__ or not sys.__stdin__.isatty():
-                os._exit(_TERMINATED)
-            app.exit(return_code=_TERMINATED)
-
+        leave = partial(app.exit, return_code=TERMINATED)  # its driver puts the terminal back as it was
         heed_signals(lambda _: leave(), leave)
         with nullcontext() if draws_few_glyphs() else title_kept(sys.stderr):  # to which Textual draws
             await app.run_async()

@@ -7,6 +7,7 @@ import re
 import select
 import signal
 import struct
+import subprocess
 import sys
 import termios
 import threading
@@ -134,6 +135,18 @@ def test_a_terminal_that_is_closed_ends_it(tmp_path: Path) -> None:
     with drawn(tmp_path) as held:
         os.close(held.fd)
         assert os.waitpid(held.pid, 0)[0] == held.pid
+
+
+def test_a_terminal_that_is_closed_without_sighup_ends_it(tmp_path: Path) -> None:
+    fd, inner = pty.openpty()  # which controls no process
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    env = os.environ | {"TERM": "xterm-256color", "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    streams = {"stdin": inner, "stdout": inner, "stderr": inner}
+    with subprocess.Popen([sys.executable, *TOP], start_new_session=True, env=env, **streams) as held:
+        os.close(inner)
+        Terminal(held.pid, fd).until(b"quit")
+        os.close(fd)
+        assert held.wait(PATIENCE_S) == 128 + signal.SIGTERM
 
 
 def test_control_z_suspends_and_comes_back(tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ def _crowded(state: Snapshot) -> Snapshot:
     return replace(state, waiting=WaitingState(4_600, clear_s=10_800.0))
 
 
+def _hung(state: Snapshot) -> Snapshot:
+    return replace(state, backends=(replace(state.backends[0], standing="silent"),))
+
+
 def _late(state: Snapshot) -> Snapshot:
     return replace(state, service_level=ServiceLevelState("ttft-p95=2s", alert=True, recent_missed=0.12))
 
@@ -39,6 +43,7 @@ def _late(state: Snapshot) -> Snapshot:
         (_in_need(busy(), 9.0, heeded=True), "good", "Busy"),
         (_late(busy()), "alert", "ttft-p95=2s missed: 12% of recent requests were late"),
         (_late(_crowded(busy())), "alert", "Overloaded"),
+        (_hung(_crowded(busy())), "warn", "may hang: its last request got no answer"),
         (replace(_in_need(busy(), 14.0, heeded=True), mode="paused"), "note", "Paused by an operator"),
     ],
 )

@@ -22,14 +22,15 @@ OFTEN, OFTEN_S = 3, 60.0
 
 
 def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
-    """Return the first that holds: stopped or paused, no server, an urgent request late, overload, service
-    level missed, a server silent or away, the predictor impaired, each request fails, as many arrive as are
-    served, some are past tau or were just promoted, sessions that take turns, busy, all well.
+    """Return the first that holds: stopped or paused, no server, one silent (why others wait), an urgent
+    request late, overload, service level missed, a server away, the predictor impaired, each request fails,
+    as many arrive as are served, some past tau or just promoted, sessions in turns, busy, all well.
     """
     return next(
         chain(
             _stopped(state, stopping),
             _without_server(state),
+            _silent(state),
             _overdue(state),
             _impaired(state),
             _failing(state),
@@ -76,6 +77,17 @@ def _refused(state: Snapshot, sign: str, unless: str) -> str:
     return "" if within_s is None else f"{sign} refused in {span(within_s)} unless {unless}"
 
 
+def _silent(state: Snapshot) -> Iterator[StatusLine]:
+    silent = [(row.elapsed_s, row.backend) for row in state.running if row.state == "silent"]
+    if silent:
+        elapsed_s, name = max(silent)
+        late = f"no answer after {span(elapsed_s)}, far longer than expected"
+        yield StatusLine("warn", f"{name} may hang: {late}")
+    for server in state.backends:
+        if server.standing == "silent":
+            yield StatusLine("warn", f"{server.name} may hang: its last request got no answer")
+
+
 def _overdue(state: Snapshot) -> Iterator[StatusLine]:
     """Requests are late, or will be."""
     urgency, level = state.urgency, state.service_level
@@ -94,17 +106,6 @@ def _overdue(state: Snapshot) -> Iterator[StatusLine]:
 
 
 def _impaired(state: Snapshot) -> Iterator[StatusLine]:
-    silent = max(
-        (row for row in state.running if row.state == "silent"), key=lambda r: r.elapsed_s, default=None
-    )
-    hung = next((server for server in state.backends if server.standing == "silent"), None)
-    if silent is not None:
-        text = (
-            f"{silent.backend} may hang: no answer after {span(silent.elapsed_s)}, far longer than expected"
-        )
-        yield StatusLine("warn", text)
-    elif hung is not None:
-        yield StatusLine("warn", f"{hung.name} may hang: its last request got no answer")
     away = [server for server in state.backends if not server.is_there]
     if away:
         others = f" (and {len(away) - 1} more)" if len(away) > 1 else ""

@@ -357,10 +357,8 @@ class Top(App[None]):
 
 
 def lasting_driver(driver: type[Driver]) -> type[Driver]:
-    """Return a driver that passes over input that is not UTF-8 and ends the program with its terminal.
-
-    A terminal that was rebuilt under the program, as by tmux or ssh, may report the mouse in such bytes. One
-    that is gone fails the thread that writes to it, and then the queue before that thread blocks the loop.
+    """Return a driver that ends with its terminal, before the queue of its writer blocks the event loop, and
+    passes over input that is not UTF-8: a rebuilt terminal (tmux, ssh) may report the mouse in such bytes.
     """
 
     class Lasting(driver):  # type: ignore[misc, valid-type]  # which it is depends on the system

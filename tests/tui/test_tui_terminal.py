@@ -141,8 +141,8 @@ def test_a_terminal_that_is_closed_without_sighup_ends_it(tmp_path: Path) -> Non
     fd, inner = pty.openpty()  # which controls no process
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     env = os.environ | {"TERM": "xterm-256color", "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    streams = {"stdin": inner, "stdout": inner, "stderr": inner}
-    with subprocess.Popen([sys.executable, *TOP], start_new_session=True, env=env, **streams) as held:
+    command = [sys.executable, *TOP]
+    with subprocess.Popen(command, 0, None, inner, inner, inner, start_new_session=True, env=env) as held:
         os.close(inner)
         Terminal(held.pid, fd).until(b"quit")
         os.close(fd)

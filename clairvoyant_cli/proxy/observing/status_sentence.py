@@ -78,11 +78,11 @@ def _refused(state: Snapshot, sign: str, unless: str) -> str:
 
 
 def _silent(state: Snapshot) -> Iterator[StatusLine]:
-    silent = [(row.elapsed_s, row.backend) for row in state.running if row.state == "silent"]
-    if silent:
-        elapsed_s, name = max(silent)
-        late = f"no answer after {span(elapsed_s)}, far longer than expected"
-        yield StatusLine("warn", f"{name} may hang: {late}")
+    for row in sorted(
+        (row for row in state.running if row.state == "silent"), key=lambda row: -row.elapsed_s
+    ):
+        late = f"no answer after {span(row.elapsed_s)}, far longer than expected"
+        yield StatusLine("warn", f"{row.backend} may hang: {late}")
     for server in state.backends:
         if server.standing == "silent":
             yield StatusLine("warn", f"{server.name} may hang: its last request got no answer")

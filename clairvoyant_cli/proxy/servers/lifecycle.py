@@ -137,8 +137,8 @@ class ServerLifecycle:
             if attempt.overdue_s is None:
                 attempt.overdue_s = now
                 silent_s = now - (attempt.heard_s or now)
-                news = f"{server.name} has sent nothing for {silent_s:.0f} s, far longer than expected"
-                self.journal.event(logging.WARNING, f"{news}: {exchange.id} is overdue")
+                news = f"{server.name} has sent nothing of {exchange.id} for {silent_s:.0f} s"
+                self.journal.event(logging.WARNING, f"{news}, far longer than expected")
                 if known.heard_s <= (attempt.heard_s or 0.0):  # it answers nobody
                     server.health.hangs(now)
                     self.share_out()

@@ -6,7 +6,7 @@ tools; loading a model.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.protocols.routes import Work
@@ -21,8 +21,8 @@ COLD_S = 600.0  # a model may have to be loaded: Ollama gives up after five minu
 WARM_S = (
     240.0  # an answer of the model this long ago says that it is loaded: Ollama unloads after five minutes
 )
-MAX_MODELS = 64
 LONG_TOKENS = 500.0  # that any answer may have, whatever was predicted
+HALVED_TOKENS = 32_000.0  # attention: a prompt of this length is read at about half the speed of a short one
 # Speeds of a server that has not been measured: a large model on a CPU.
 SLOW_PREFILL_TOKENS_PER_S = 20.0
 SLOW_DECODE_TOKENS_PER_S = 10.0
@@ -36,22 +36,19 @@ class Silences:
 
     heard_s: float = 0.0  # when it last sent a piece of an answer
     longest_s: float = 0.0
-    _warm: dict[str, float] = field(default_factory=dict)  # a model -> when it last sent a piece
+    _model: str | None = None  # that of this piece: answering with another may have unloaded all others
 
     def heard(self, attempt: Attempt, now: float) -> None:
         """A piece of an answer has come, other than a comment."""
-        model = attempt.dispatch.job.model
         if attempt.heard_s is not None and not self.is_cold(attempt):
             self.longest_s = max(self.longest_s, now - attempt.heard_s)
-        if model not in self._warm and len(self._warm) >= MAX_MODELS:
-            del self._warm[next(iter(self._warm))]
-        self._warm[model] = attempt.heard_s = self.heard_s = now
+        self._model, attempt.heard_s, self.heard_s = attempt.dispatch.job.model, now, now
 
     def answered(self) -> None:
         self.longest_s *= FORGETTING
 
     def is_cold(self, attempt: Attempt) -> bool:
-        return attempt.granted_s - self._warm.get(attempt.dispatch.job.model, float("-inf")) > WARM_S
+        return attempt.dispatch.job.model != self._model or attempt.granted_s - self.heard_s > WARM_S
 
 
 def overdue(
@@ -83,7 +80,9 @@ def overdue(
 def _reading_s(exchange: Exchange, attempt: Attempt, speeds: Speeds) -> float:
     if attempt.first_byte_s is not None:
         return 0.0
-    return exchange.job.prompt_tokens / (speeds.prefill_tokens_per_s or SLOW_PREFILL_TOKENS_PER_S)
+    tokens = exchange.job.prompt_tokens
+    slowdown = 1.0 + tokens / HALVED_TOKENS
+    return tokens * slowdown / (speeds.prefill_tokens_per_s or SLOW_PREFILL_TOKENS_PER_S)
 
 
 def _unseen_s(exchange: Exchange, speeds: Speeds) -> float:

@@ -325,7 +325,7 @@ def test_an_event_that_fills_a_silence_is_like_the_last_without_text(
 
 
 async def test_a_silence_in_the_middle_of_an_answer_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "FILL_EVERY_S", 0.02)
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.02)
     filled = asyncio.Event()
 
     async def pauses(conversation: Any) -> None:

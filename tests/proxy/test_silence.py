@@ -103,3 +103,16 @@ async def test_alone_it_is_not_given_up_and_gets_no_empty_events_in_the_end() ->
     beats._send(lambda: b"empty", 9.0)
     beats.stop()
     assert sent == [b"empty"]
+
+
+async def test_time_in_which_the_daemon_was_stopped_is_no_silence() -> None:
+    parts = daemon_parts("mac", "rtx", slots=2)
+    exchange = streaming(parts)
+    mac, attempt = parts.pool.named(parts.on(exchange)), exchange.attempt
+    assert attempt is not None
+    late = list[float | None]()
+    for passed_s in (0.0, 3600.0, 5.0, LEAST_S):  # a suspended laptop, with its server
+        parts.now[0] += passed_s
+        parts.lifecycle._look_for_overdue(mac)
+        late.append(attempt.overdue_s)
+    assert [each is not None for each in late] == [False, False, False, True]

@@ -21,8 +21,7 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.servers.silence import HEARTBEATS_END_S
 
-EVERY_S = 10.0
-FILL_EVERY_S = 10.0  # a silence in the middle of an answer is filled after one to two of these
+EVERY_S = 10.0  # a silence in the middle of an answer is filled after one to two of these
 SUSPENDED_EVERY_S = 4.0
 """Interval of the events; after a cut it is shorter, as some clients allow 5 s between two pieces."""
 
@@ -93,7 +92,7 @@ class Heartbeat:
     def fill(self, blank: Callable[[], bytes]) -> None:
         """Send what `blank` returns again and again to the client of a stream that has begun."""
         if self._fills:
-            self._repeat(blank, FILL_EVERY_S)
+            self._repeat(blank, EVERY_S)
 
     def _repeat(self, event: Callable[[], bytes], every_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(every_s, self._send, event, every_s)

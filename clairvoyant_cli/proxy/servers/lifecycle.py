@@ -120,11 +120,8 @@ class ServerLifecycle:
 
     def _look_for_overdue(self, server: Server) -> None:
         """Note which requests of a server are overdue, and have those tried elsewhere that can be."""
-        now, known, swaps = (
-            self.journal.clock(),
-            server.traits.silences,
-            self.dispatcher.scheduler.residency.swaps,
-        )
+        now, known = self.journal.clock(), server.traits.silences
+        swaps = self.dispatcher.scheduler.residency.swaps
         on = [each for each in self._on(server) if each.phase is not Phase.RELEASING]
         running = [(each, each.attempt) for each in on if each.attempt is not None]
         loads = None if server.loaded is None else any(swaps(server.id, each.id, "") for each in on)

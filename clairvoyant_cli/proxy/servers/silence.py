@@ -18,9 +18,8 @@ BEFORE = 2.0  # times the longest silence before that ended with an answer
 FORGETTING = 0.98  # of that silence, at each answer
 ALONE = 10.0  # times the bound, where the server answers others: it may have fewer slots than it is said to
 COLD_S = 600.0  # a model may have to be loaded: Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT)
-WARM_S = (
-    240.0  # an answer of the model this long ago says that it is loaded: Ollama unloads after five minutes
-)
+WARM_S = 240.0  # a model that answered this long ago is loaded still: Ollama unloads after five minutes
+A_LOOK_S = 20.0  # between two looks at a server; in more, this process was stopped, and perhaps the server
 LONG_TOKENS = 500.0  # that any answer may have, whatever was predicted
 HALVED_TOKENS = 32_000.0  # attention: a prompt of this length is read at about half the speed of a short one
 # Speeds of a server that has not been measured: a large model on a CPU.
@@ -36,6 +35,7 @@ class Silences:
 
     heard_s: float = 0.0  # when it last sent a piece of an answer
     longest_s: float = 0.0
+    looked_s: float | None = None  # when it was last looked at
     _model: str | None = None  # that of this piece: answering with another may have unloaded all others
 
     def heard(self, attempt: Attempt, now: float) -> None:
@@ -63,6 +63,8 @@ def overdue(
     """Return the ids of a server's running requests that are overdue. `loads` says whether it may be loading
     a model for one of them, None if it does not list its models; `queues`, whether requests wait inside it.
     """
+    stopped_s = max(0.0, now - (known.looked_s or now) - A_LOOK_S)
+    known.looked_s = now
     cold = any(known.is_cold(attempt) for _, attempt in running) if loads is None else loads
     reading_s = sum(_reading_s(*each, speeds) for each in running)
     least_s = max(COLD_S if cold else LEAST_S, BEFORE * known.longest_s)
@@ -70,6 +72,7 @@ def overdue(
     for exchange, attempt in running:
         if attempt.heard_s is None or (attempt.connection is not None and attempt.connection.paused):
             continue  # its client is slow: it still sends the request, or does not read the answer
+        attempt.heard_s += stopped_s
         bound_s = max(least_s, MARGIN * (reading_s + _unseen_s(exchange, speeds)))
         own_s = now - attempt.heard_s
         if min(own_s, now - known.heard_s) > bound_s or (own_s > ALONE * bound_s and not queues):

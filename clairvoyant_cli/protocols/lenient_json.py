@@ -42,7 +42,7 @@ def fitting(decoder: msgspec.json.Decoder[T], raw: Raw | bytes | bytearray | mem
 
 def fields(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
     """Decode an object; None if it is something else, without decoding that."""
-    return None if raw is ABSENT or begins(raw) != _OBJECT_BEGINS else fitting(decoder, raw)
+    return None if raw is ABSENT or memoryview(raw)[0] != _OBJECT_BEGINS else fitting(decoder, raw)
 
 
 class Object(dict[str, Raw]):
@@ -58,21 +58,27 @@ def object_in(raw: Raw) -> Object:
     return Object() if held is None else Object(held)
 
 
+def object_of(line: bytes) -> Object | None:
+    """Return the members of a text that should be an object; None if it is anything else."""
+    held = fitting(OBJECT, line)
+    return None if held is None else Object(held)
+
+
 def scalar(raw: Raw) -> str | int | float | bool | None:
     """Return a string, number or boolean; None for anything else, and for absurdly long numbers."""
-    if raw is ABSENT or is_list(raw) or is_object(raw) or _is_long_number(raw):
+    if raw is ABSENT or (begins := memoryview(raw)[0]) in b"[{":
         return None
-    return fitting(_SCALAR, raw)
+    return fitting(_SCALAR, raw) if len(raw) <= LONGEST_NUMBER or begins == _TEXT_BEGINS else None
 
 
 def text(raw: Raw) -> str:
     """Return a field that should be a text; "" if it is anything else."""
-    return "" if raw is ABSENT or begins(raw) != _TEXT_BEGINS else fitting(_TEXT, raw) or ""
+    return "" if raw is ABSENT or memoryview(raw)[0] != _TEXT_BEGINS else fitting(_TEXT, raw) or ""
 
 
 def entries(raw: Raw) -> list[Raw] | None:
     """Return the entries of a list, undecoded; None if it is no list."""
-    return None if raw is ABSENT or begins(raw) != _LIST_BEGINS else fitting(_ENTRIES, raw)
+    return None if raw is ABSENT or memoryview(raw)[0] != _LIST_BEGINS else fitting(_ENTRIES, raw)
 
 
 def count(raw: Raw) -> int:
@@ -85,37 +91,23 @@ def is_given(raw: Raw) -> bool:
 
 
 def is_text(raw: Raw) -> bool:
-    return begins(raw) == _TEXT_BEGINS
+    return memoryview(raw)[0] == _TEXT_BEGINS
 
 
 def is_list(raw: Raw) -> bool:
-    return begins(raw) == _LIST_BEGINS
+    return memoryview(raw)[0] == _LIST_BEGINS
 
 
 def is_object(raw: Raw) -> bool:
-    return begins(raw) == _OBJECT_BEGINS
-
-
-def begins(raw: Raw) -> int:
-    """Return a field's first byte, which determines its type."""
-    return memoryview(raw)[0]
+    return memoryview(raw)[0] == _OBJECT_BEGINS
 
 
 def number(raw: Raw) -> float | None:
     """Return a number; None for anything else."""
-    return None if raw is ABSENT or _is_long_number(raw) else fitting(_NUMBER, raw)
-
-
-def measure(raw: Raw, most: float) -> float | None:
-    held = number(raw)
-    return held if held is not None and 0 < held <= most else None
+    return None if raw is ABSENT or len(raw) > LONGEST_NUMBER else fitting(_NUMBER, raw)
 
 
 def whole_number(raw: Raw, most: int) -> int | None:
     """Return a whole number from 0 to `most`; None for anything else."""
     held = number(raw)
     return int(held) if held is not None and 0 <= held <= most and held.is_integer() else None
-
-
-def _is_long_number(raw: Raw) -> bool:
-    return len(raw) > LONGEST_NUMBER and begins(raw) not in b'"[{'

@@ -8,24 +8,19 @@ Rule 4: impossible numbers are dropped, so the others may be stored, added and d
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-from msgspec import Raw
-
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols.lenient_json import (
-    ABSENT,
     Object,
-    fitting,
     is_given,
-    measure,
+    number,
     object_in,
+    object_of,
     scalar,
     text,
-    whole_number,
 )
 
 # The end of a streamed answer's text, whatever the protocol, for operators who may read it.
@@ -108,7 +103,6 @@ WHOLE_BYTES = 2 * 1024 * 1024  # the longest unstreamed answer that is read: lon
 LAST_LINES = 64  # of a stream's tail that are read: totals come last
 FIRST_LINES = 8  # Anthropic counts the prompt in its first event
 
-CACHED = "cached_tokens"  # the only total of which a reported 0 says something
 CALLS_TOOL = re.compile(
     rb'"(?:finish_reason|stop_reason)"\s*:\s*"(?:tool_calls|tool_use|function_call)"'
     rb'|"type"\s*:\s*"function_call"|"tool_calls"\s*:\s*\[\s*\{'
@@ -130,31 +124,50 @@ NS_PER_S = 1e9
 MS_PER_S = 1e3
 
 
-class UsageEvent(msgspec.Struct, gc=False):
-    type: Raw = ABSENT
-    done: Raw = ABSENT
-    stop: Raw = ABSENT
-    error: Raw = ABSENT
-    usage: Raw = ABSENT
-    timings: Raw = ABSENT
-    stats: Raw = ABSENT
-    response: Raw = ABSENT
-    message: Raw = ABSENT
-    result: Raw = ABSENT
-    tokens_predicted: Raw = ABSENT
-    tokens_evaluated: Raw = ABSENT
-    eval_count: Raw = ABSENT
-    eval_duration: Raw = ABSENT
-    prompt_eval_count: Raw = ABSENT
-    prompt_eval_cached_count: Raw = ABSENT
-    prompt_eval_duration: Raw = ABSENT
-    load_duration: Raw = ABSENT
+UNITS: dict[str, float | None] = {
+    # Of OpenAI's, Anthropic's and Responses' `usage`.
+    "completion_tokens": None,
+    "output_tokens": None,
+    "prompt_tokens": None,
+    "input_tokens": None,
+    "cache_read_input_tokens": None,
+    "cache_creation_input_tokens": None,
+    "prompt_tokens_details": None,
+    "input_tokens_details": None,
+    # Of llama.cpp's `timings`, and beside them.
+    "predicted_n": None,
+    "prompt_n": None,
+    "cache_n": None,
+    "predicted_ms": MS_PER_S,
+    "prompt_ms": MS_PER_S,
+    "tokens_predicted": None,
+    "tokens_evaluated": None,
+    # Of LM Studio's `stats`.
+    "total_output_tokens": None,
+    "predicted_tokens_count": None,
+    # Of Ollama's last event.
+    "eval_count": None,
+    "eval_duration": NS_PER_S,
+    "prompt_eval_count": None,
+    "prompt_eval_cached_count": None,
+    "prompt_eval_duration": NS_PER_S,
+    "load_duration": NS_PER_S,
+}
+"""The servers' names of totals: numbers of tokens, or times and how many of their units a second has."""
 
-
-EVENT = msgspec.json.Decoder(UsageEvent)
-COUNTING = [
-    name for name in UsageEvent.__struct_fields__ if name not in ("type", "done", "stop", "error", "message")
-]
+TOKENS = (
+    *("total_output_tokens", "predicted_tokens_count", "tokens_predicted", "predicted_n", "eval_count"),
+    *("completion_tokens", "output_tokens"),
+)
+CACHED_TOKENS = (
+    *("cache_n", "prompt_tokens_details", "input_tokens_details", "cache_read_input_tokens"),
+    "prompt_eval_cached_count",
+)
+TELLS = re.compile(
+    rb'"(?:error|response\.failed|usage|timings|stats|tokens_predicted|tokens_evaluated|(?:prompt_)?eval_count|'
+    rb'load_duration)"'
+)
+"""What a line contains that tells totals or an error; most do not. Inside a text the quotes are escaped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +198,7 @@ class UsageReader:
         content_type = (head.get(b"content-type") or b"").lower()
         self.readable = head.get(b"content-encoding") in (None, b"identity")
         self._sse = b"event-stream" in content_type
-        self._ndjson = b"ndjson" in content_type
+        self.streaming = self._sse or b"ndjson" in content_type
         self.is_answer = 200 <= head.status < 300
         self._tail = bytearray()
         self._line = b""
@@ -197,10 +210,6 @@ class UsageReader:
     @property
     def tokens(self) -> int:
         return round(self.events * self.tokens_an_event)
-
-    @property
-    def streaming(self) -> bool:
-        return self._sse or self._ndjson
 
     def feed(self, data: bytes) -> None:
         if not self.readable:
@@ -245,21 +254,16 @@ class UsageReader:
         """Return the totals after the end of the answer. Never raises."""
         if not self.readable or not self.is_answer:
             return Totals()
-        texts = self._last_lines() if self.streaming else [self._tail]
-        events = [event for each in texts if (event := fitting(EVENT, each)) is not None]
-        done = not self.streaming or (self._sse and b"[DONE]" in self._tail[-64:])
-        closed = done or (bool(events) and _closes(events[-1]))
+        lines = self._last_lines() if self.streaming else [bytes(self._tail)]
+        closed = not self.streaming or (self._sse and b"[DONE]" in self._tail[-64:]) or _closed_by(lines)
         counted = self.tokens if self.streaming else 0
-        return _merge(events, closed, counted, calls_tool=CALLS_TOOL.search(self._tail) is not None)
+        telling = filter(TELLS.search, lines)
+        return _totals_in(telling, closed, counted, calls_tool=CALLS_TOOL.search(self._tail) is not None)
 
-    def _last_lines(self) -> Iterator[bytes]:
+    def _last_lines(self) -> list[bytes]:
         before, *last = bytes(self._tail).rsplit(b"\n", LAST_LINES)
-        first = before.split(b"\n", FIRST_LINES)[:FIRST_LINES]
-        for line in (*first, *last):
-            if self._ndjson:
-                yield line
-            elif line.startswith(b"data:"):
-                yield line[5:]
+        lines = before.split(b"\n", FIRST_LINES)[:FIRST_LINES] + last
+        return [line[5:] for line in lines if line.startswith(b"data:")] if self._sse else lines
 
 
 def is_comment(data: bytes) -> bool:
@@ -269,31 +273,29 @@ def is_comment(data: bytes) -> bool:
 
 def told_by_line(line: bytes) -> Totals:
     """Return the totals in one event of a stream, mostly none."""
-    event = fitting(EVENT, line)
-    return _merge([] if event is None else [event], False)
+    return _totals_in([line], closed=False)
 
 
-def _closes(event: UsageEvent) -> bool:
-    """Whether an event marks the end of the answer (Ollama, llama.cpp, Anthropic, Responses)."""
+def _closed_by(lines: list[bytes]) -> bool:
+    """Whether the last event marks the end of the answer (Ollama, llama.cpp, Anthropic, Responses)."""
+    event = next((event for line in reversed(lines) if (event := object_of(line)) is not None), Object())
     return (
-        scalar(event.done) is True
-        or scalar(event.stop) is True
-        or text(event.type) in ("message_stop", "response.completed", "response.incomplete", "chat.end")
+        scalar(event["done"]) is True
+        or scalar(event["stop"]) is True
+        or text(event["type"]) in ("message_stop", "response.completed", "response.incomplete", "chat.end")
     )
 
 
-def _merge(events: list[UsageEvent], closed: bool, counted: int = 0, *, calls_tool: bool = False) -> Totals:
+def _totals_in(lines: Iterable[bytes], closed: bool, counted: int = 0, *, calls_tool: bool = False) -> Totals:
     """Return the totals of several events; later ones win. The tokens of a whole answer whose client did not
     ask for usage are those `counted`.
     """
     told: dict[str, Any] = {}
     error = False
-    for event in events:
-        error = error or is_given(event.error) or text(event.type) in ("error", "response.failed")
-        opens = text(event.type) == "message_start"  # Anthropic's first event has the usage in its message
-        if opens or any(getattr(event, name) is not ABSENT for name in COUNTING):  # most events: none
-            found = _told_by(event)
-            told |= {name: value for name, value in found.items() if value or (name == CACHED and value == 0)}
+    for line in lines:
+        event = object_of(line) or Object()
+        error = error or is_given(event["error"]) or text(event["type"]) in ("error", "response.failed")
+        told |= _totals_of(_numbers(event))
     prompt, cached = told.get("prompt_tokens"), told.get("cached_tokens")
     if prompt and cached is not None:
         told.setdefault("prefilled_tokens", max(1, prompt - cached))
@@ -304,61 +306,47 @@ def _merge(events: list[UsageEvent], closed: bool, counted: int = 0, *, calls_to
     return Totals(**told, calls_tool=calls_tool, complete=closed and not error, error=error)
 
 
-def _told_by(event: UsageEvent) -> dict[str, int | float | None]:
-    # OpenAI's, Anthropic's and Responses' usage, llama.cpp's timings, LM Studio's stats; Ollama's are flat.
-    usage = object_in(event.usage)
-    usage = (
-        usage or object_in(object_in(event.response)["usage"]) or object_in(object_in(event.message)["usage"])
-    )
-    timings = object_in(event.timings)
-    stats = object_in(event.stats) or object_in(object_in(event.result)["stats"])
-    cached = (
-        timings["cache_n"],
-        object_in(usage["prompt_tokens_details"])["cached_tokens"],
-        object_in(usage["input_tokens_details"])["cached_tokens"],
-        usage["cache_read_input_tokens"],
-        event.prompt_eval_cached_count,
-    )
-    read = _tokens(event.prompt_eval_count)
-    return {
-        "tokens": _tokens(
-            stats["total_output_tokens"],
-            stats["predicted_tokens_count"],
-            event.tokens_predicted,
-            timings["predicted_n"],
-            event.eval_count,
-            usage["completion_tokens"],
-            usage["output_tokens"],
-            usage["total_output_tokens"],
-        ),
-        "prompt_tokens": _tokens(event.tokens_evaluated, event.prompt_eval_count, usage["prompt_tokens"])
-        or _input_tokens(usage),
-        CACHED: next((tokens for each in cached if (tokens := _count(each)) is not None), None),
+def _numbers(event: Object) -> dict[str, int | float]:
+    """Return the numbers in `UNITS` that an event tells: tokens, and seconds above 0."""
+    # Anthropic's first event has the usage in its message; Ollama's numbers are flat.
+    usage = object_in(event["usage"]) or object_in(object_in(event["response"])["usage"])
+    usage = usage or object_in(object_in(event["message"])["usage"])
+    stats = object_in(event["stats"]) or object_in(object_in(event["result"])["stats"])
+    held = Object(event | usage | object_in(event["timings"]) | stats)
+    for details in ("prompt_tokens_details", "input_tokens_details"):
+        held[details] = object_in(held[details])["cached_tokens"]
+    told: dict[str, int | float] = {}
+    for name in UNITS.keys() & held.keys():
+        value, unit = number(held[name]), UNITS[name]
+        if value is None:
+            continue
+        if unit is not None and 0 < value <= LONGEST_S * unit:
+            told[name] = value / unit
+        elif unit is None and 0 <= value <= MAX_TOKENS and value.is_integer():
+            told[name] = int(value)
+    return told
+
+
+def _totals_of(told: dict[str, int | float]) -> dict[str, int | float]:
+    """Return the `Totals` that an event tells by the servers' names."""
+
+    def first(*names: str) -> int | float:
+        return next(filter(None, map(told.get, names)), 0)
+
+    cached = [told[name] for name in CACHED_TOKENS if name in told]
+    # Anthropic counts cached tokens apart, Responses does not.
+    apart = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    read = told.get("prompt_eval_count")
+    totals = {
+        "tokens": first(*TOKENS),
+        "prompt_tokens": first("tokens_evaluated", "prompt_eval_count", "prompt_tokens")
+        or sum(told.get(name, 0) for name in apart),
         # Recent versions of Ollama count cached tokens as read, too.
-        "prefilled_tokens": _tokens(timings["prompt_n"])
-        or (read and max(1, read - (_count(event.prompt_eval_cached_count) or 0))),
-        "decode_s": _seconds(timings["predicted_ms"], MS_PER_S) or _seconds(event.eval_duration, NS_PER_S),
-        "prefill_s": _seconds(timings["prompt_ms"], MS_PER_S)
-        or _seconds(event.prompt_eval_duration, NS_PER_S),
-        "load_s": _seconds(event.load_duration, NS_PER_S),
+        "prefilled_tokens": told.get("prompt_n")
+        or (read and max(1, read - told.get("prompt_eval_cached_count", 0))),
+        "decode_s": first("predicted_ms", "eval_duration"),
+        "prefill_s": first("prompt_ms", "prompt_eval_duration"),
+        "load_s": told.get("load_duration"),
     }
-
-
-def _input_tokens(usage: Object) -> int | None:
-    """Return all input tokens: Anthropic counts cached ones apart, Responses does not."""
-    apart = (usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"])
-    return sum(_count(each) or 0 for each in (usage["input_tokens"], *apart)) or None
-
-
-def _count(value: Raw) -> int | None:
-    return None if value is ABSENT else whole_number(value, MAX_TOKENS)
-
-
-def _tokens(*values: Raw) -> int | None:
-    """Return the first of the values that is a number of tokens above 0."""
-    return next(filter(None, map(_count, values)), None)
-
-
-def _seconds(value: Raw, unit: float) -> float | None:
-    told = None if value is ABSENT else measure(value, LONGEST_S * unit)
-    return None if told is None else told / unit
+    reported = {name: value for name, value in totals.items() if value}
+    return reported | {"cached_tokens": cached[0]} if cached else reported  # of which a 0 says something

@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
-from clairvoyant_cli.protocols.lenient_json import entries, fitting, is_given, object_in, text
+from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, fitting, given, object_in, text
 from clairvoyant_cli.protocols.media import Medium, Payloads
 from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, medium_of, nested
 from clairvoyant_cli.scheduler.chain import MEDIUM_CHARACTERS, NO_CHAIN, NO_PARTS, Chain, Parts
@@ -102,7 +102,7 @@ async def read_conversation(body: bytes, model: str, payloads: Payloads) -> Conv
         if held is None:
             return NO_CONVERSATION
         parts, tools, systems = _parts(held)
-        agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))
+        agentic = bool(given(held.tools, held.functions)) or any(map(body.__contains__, USES_TOOLS))
         thinks = any(map(body.__contains__, THINKS))
         chain, slices = _Chaining(model), _slices(parts, payloads)
         cuts = next(slices, None)
@@ -182,18 +182,18 @@ def _parts(held: RequestBody) -> tuple[list[Raw], int, int]:
     system = _each(held.system, held.instructions, held.system_prompt)
     messages = _each(held.messages, held.input)
     systems = len(system) + len(list(takewhile(SYSTEM_ROLE.match, messages)))
+    rest = given(held.input_extra, held.input_prefix, held.input_suffix)
     # Beside a prompt, media are in lists of their own, which a message has as well.
-    media = [Raw(b'{"images":%b}' % each) for each in (held.images, held.image_data) if is_given(each)]
-    rest = [each for each in (held.input_extra, held.input_prefix, held.input_suffix) if is_given(each)]
-    rest += [*media, *(each for each in (held.prompt, held.suffix) if is_given(each))]
+    rest += [Raw(b'{"images":%b}' % each) for each in given(held.images, held.image_data)]
+    rest += given(held.prompt, held.suffix)
     return tools + system + messages + rest, len(tools), systems
 
 
 def _each(*fields: Raw) -> list[Raw]:
     parts: list[Raw] = []
-    for given in fields:
-        listed = entries(given)
-        parts += [given] if listed is None and is_given(given) else listed or []
+    for held in given(*fields):
+        listed = entries(held)
+        parts += [held] if listed is None else listed
     return parts
 
 
@@ -275,6 +275,8 @@ def _entries(whole: bytes, listed: Raw, begin: int) -> Iterator[tuple[int, Raw]]
 
 def _claimed(held: RequestBody) -> str:
     """Return the session that a body claims: of OpenAI's `prompt_cache_key` or Anthropic's `metadata`."""
+    if held.prompt_cache_key is ABSENT and held.metadata is ABSENT:
+        return ""
     key = text(held.prompt_cache_key)
     user = "" if key else text(nested(held.metadata).user_id)
     if user.startswith("{"):

@@ -54,7 +54,7 @@ class Object(dict[str, Raw]):
 
 def object_in(raw: Raw) -> Object:
     """Return the members of an object; none if it is no object."""
-    held = fields(OBJECT, raw)
+    held = None if raw is ABSENT else fields(OBJECT, raw)
     return Object() if held is None else Object(held)
 
 
@@ -88,6 +88,15 @@ def count(raw: Raw) -> int:
 def is_given(raw: Raw) -> bool:
     """Whether a field holds anything: neither null nor false, nor 0, nor an empty text, list or object."""
     return raw is not ABSENT and (len(raw) > _LONGEST_NOTHING or bytes(raw) not in _NOTHING)
+
+
+def given(*fields: Raw) -> list[Raw]:
+    """Return the fields that hold anything."""
+    held = []
+    for raw in fields:
+        if raw is not ABSENT and is_given(raw):
+            held.append(raw)
+    return held
 
 
 def is_text(raw: Raw) -> bool:

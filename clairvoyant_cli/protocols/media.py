@@ -65,7 +65,9 @@ class Payloads:
         at = 0
         if self._hash is not None:
             at = self._take(self._hash, piece, 0, len(piece) - len(piece.lstrip(_BASE64)), kept)
-        is_long = any(_PROBE.match(piece, each) for each in range(at, len(piece), LEAST_BYTES // 2))
+        is_long = len(piece) >= LEAST_BYTES and any(
+            _PROBE.match(piece, each) for each in range(at, len(piece), LEAST_BYTES // 2)
+        )
         for found in _LONG.finditer(piece, at) if is_long else ():
             begin, end = found.span(1)
             if _FIELD.search(piece, max(0, begin - FIELD_BYTES), begin) is not None:
@@ -87,6 +89,8 @@ class Payloads:
 
     def length_of(self, text: bytes) -> int:
         """Return how long a text was in the body, with what was left out of it."""
+        if not self._sizes:
+            return len(text)
         return len(text) + sum(self._sizes.get(found, 0) for found in _STAND_IN.findall(text))
 
     def _take(self, known: blake2b, piece: bytes, begin: int, end: int, kept: list[bytes]) -> int:

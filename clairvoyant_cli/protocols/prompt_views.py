@@ -13,6 +13,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     count,
     entries,
     fields,
+    given,
     is_given,
     is_object,
     is_text,
@@ -208,8 +209,8 @@ def _chat(body: RequestBody) -> PromptView:
     return _conversation(
         _listed(body.messages),
         cap=_cap(body.max_completion_tokens, body.max_tokens, body.n_predict),
-        json_mode=_is_json(body.response_format) or is_given(body.json_schema) or is_given(body.grammar),
-        tools=body.tools if is_given(body.tools) else body.functions,
+        json_mode=_is_json(body.response_format) or bool(given(body.json_schema, body.grammar)),
+        tools=next(iter(given(body.tools)), body.functions),
         thinking=_thinking(
             template.enable_thinking,
             template.thinking,
@@ -228,7 +229,7 @@ def _completion(body: RequestBody) -> PromptView:
         cut=whole.cut,
         task=Task.INFILL if suffix.text else Task.COMPLETION,
         max_tokens=_cap(body.max_tokens, body.n_predict),
-        json_mode=is_given(body.json_schema) or is_given(body.grammar),
+        json_mode=bool(given(body.json_schema, body.grammar)),
     )
 
 
@@ -274,8 +275,8 @@ def _messages(body: RequestBody) -> PromptView:
 
 
 def _embedding(body: RequestBody) -> PromptView:
-    given = next(filter(is_given, (body.input, body.prompt, body.content)), ABSENT)
-    cut = prompt_text(given, Allowance()).characters
+    embedded = next(iter(given(body.input, body.prompt, body.content)), ABSENT)
+    cut = prompt_text(embedded, Allowance()).characters
     return PromptView("", cut=cut, task=Task.EMBEDDING)
 
 
@@ -388,23 +389,26 @@ def _said(message: Raw | Nested, allowance: Allowance, most_parts: int) -> ReadM
     return ReadMessage(role, said, cut, images + count(message.images), message.tool_calls)
 
 
-def _cap(*given: Raw) -> int | None:
+def _cap(*caps_given: Raw) -> int | None:
     """Return the largest cap given: which of them counts depends on the server, and an answer must not be
     taken for shorter than it may become. Negative ones mean unlimited (Ollama, llama.cpp).
     """
-    caps = [cap for cap in map(number, given) if cap is not None]
+    caps = [cap for raw in caps_given if raw is not ABSENT and (cap := number(raw)) is not None]
     if not caps or min(caps) < 0:
         return None
     return int(min(max(caps), MAX_CAP_TOKENS))
 
 
 def _is_json(response_format: Raw) -> bool:
-    return text(nested(response_format).type).startswith("json")
+    return response_format is not ABSENT and text(nested(response_format).type).startswith("json")
 
 
-def _thinking(*given: Raw) -> str | None:
+def _thinking(*switches: Raw) -> str | None:
     """Return whether the model is to think, or how hard, by the first of the switches that is set."""
-    value = next((each for each in map(scalar, given) if each is not None), None)
+    value = None
+    for switch in switches:
+        if switch is not ABSENT and value is None:
+            value = scalar(switch)
     if value is None or value in OFF:
         return None if value is None else NO_THINKING
     return value[:EFFORT_CHARS] if isinstance(value, str) and value not in ON else "on"
@@ -412,4 +416,4 @@ def _thinking(*given: Raw) -> str | None:
 
 def _switched(thinking: str | None, *texts: str) -> str | None:
     """Return whether the model is to think once the switch in a prompt is considered."""
-    return NO_THINKING if any(SOFT_SWITCH in each for each in texts) else thinking
+    return NO_THINKING if SOFT_SWITCH in "\n".join(texts) else thinking

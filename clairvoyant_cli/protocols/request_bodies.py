@@ -145,7 +145,7 @@ _NO_FIELDS = Nested()
 
 def nested(raw: Raw) -> Nested:
     """Return the fields of an object; all are absent if it is something else."""
-    return fields(_NESTED, raw) or _NO_FIELDS
+    return _NO_FIELDS if raw is ABSENT else fields(_NESTED, raw) or _NO_FIELDS
 
 
 MEDIA = ("image", "image_url", "audio_url", "video_url", "input_audio")

@@ -22,6 +22,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     OBJECT,
     entries,
+    given,
     is_given,
     scalar,
     text,
@@ -192,13 +193,14 @@ def _read(raw: Piece, route: Route, traits: ServerTraits, client: str) -> Parsed
     bypass = _bypass(body, route.shape, view)
     if bypass and not _is_plain(raw):
         return _unknown(route, client)
-    choices = (whole_number(given, 2**63) for given in (body.n, body.best_of, body.n_cmpl))
+    stream = scalar(body.stream)
+    choices = [whole_number(each, 2**63) for each in given(body.n, body.best_of, body.n_cmpl)]
     characters = view.characters + len(view.system) + sum(turn.characters for turn in view.history)
     characters += 0 if body.tools is ABSENT else len(body.tools)  # they are read, too
     return ParsedRequest(
         model=model,
-        stream=is_given(body.stream) if scalar(body.stream) is not None else route.streams,
-        stream_unclear=not isinstance(scalar(body.stream), bool | None),
+        stream=is_given(body.stream) if stream is not None else route.streams,
+        stream_unclear=not isinstance(stream, bool | None),
         view=view,
         choices=min(MAX_CHOICES, max([1, *filter(None, choices)])),
         prompt_tokens=characters / 4,
@@ -218,10 +220,12 @@ def has_no_side_effects(request: Request, parsed: ParsedRequest) -> bool:
 
 def _only_answers(body: RequestBody, shape: Shape) -> bool:
     """Whether a server neither stores the answer, nor generates without its client, nor runs tools itself."""
-    if any(map(is_given, (body.background, body.integrations, body.mcp_servers, body.web_search))):
+    if given(body.background, body.integrations, body.mcp_servers, body.web_search):
         return False
     if shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT) and scalar(body.store) is not False:
         return False
+    if body.tools is ABSENT:
+        return True
     tools = entries(body.tools) or ()
     return len(tools) <= MOST_TOOLS and all(text(nested(tool).type) in OF_CLIENTS for tool in tools)
 

@@ -163,6 +163,7 @@ CACHED_TOKENS = (
     *("cache_n", "prompt_tokens_details", "input_tokens_details", "cache_read_input_tokens"),
     "prompt_eval_cached_count",
 )
+DETAILS = {"prompt_tokens_details", "input_tokens_details"}  # objects, of which the cached tokens count
 TELLS = re.compile(
     rb'"(?:error|response\.failed|usage|timings|stats|tokens_predicted|tokens_evaluated|(?:prompt_)?eval_count|'
     rb'load_duration)"'
@@ -311,9 +312,10 @@ def _numbers(event: Object) -> dict[str, int | float]:
     # Anthropic's first event has the usage in its message; Ollama's numbers are flat.
     usage = object_in(event["usage"]) or object_in(object_in(event["response"])["usage"])
     usage = usage or object_in(object_in(event["message"])["usage"])
-    stats = object_in(event["stats"]) or object_in(object_in(event["result"])["stats"])
-    held = Object(event | usage | object_in(event["timings"]) | stats)
-    for details in ("prompt_tokens_details", "input_tokens_details"):
+    held = event | usage | object_in(event["timings"])
+    if "stats" in event or "result" in event:
+        held |= object_in(event["stats"]) or object_in(object_in(event["result"])["stats"])
+    for details in DETAILS & held.keys():
         held[details] = object_in(held[details])["cached_tokens"]
     told: dict[str, int | float] = {}
     for name in UNITS.keys() & held.keys():

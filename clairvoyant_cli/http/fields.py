@@ -90,8 +90,11 @@ class Fields:
         if _FIELD_LINES.fullmatch(block, start) is None:
             raise no_head(block, "a line of the head is no field")
         lines.pop()
-        split = [line.partition(b":") for line in lines]
-        return cls([(name, value.strip(b" \t")) for name, _, value in split])
+        items: list[Header] = []
+        for line in lines:
+            name, _, value = line.partition(b":")
+            items.append((name, value.strip(b" \t")))
+        return cls(items)
 
     def _list(self, key: bytes, value: bytes) -> None:
         if value.count(b",") > MAX_MEMBERS:

@@ -42,13 +42,15 @@ class RequestHead:
 
     `target` is as received, in ASCII; `path` lacks scheme, authority and query. `authority` is that of an
     absolute target, else `Host` (RFC 9112, 3.2.2). `length` counts the body's bytes, None if chunked.
-    `upgrade` holds the offered protocols, b"" for none.
+    `upgrade` holds the offered protocols, b"" for none. `get` returns the first value of a field, which is
+    named in lower case; None without it.
     """
 
     __slots__ = (
         "authority",
         "expects_continue",
         "fields",
+        "get",
         "http10",
         "keep_alive",
         "length",
@@ -68,6 +70,7 @@ class RequestHead:
         self.method = method
         self.target = target
         self.fields = fields
+        self.get = fields.first.get
         self.length = None if b"transfer-encoding" in fields.first else declared or 0
         self.keep_alive = _persists(options, http10=http10)
         self.http10 = http10
@@ -88,10 +91,6 @@ class RequestHead:
     @property
     def headers(self) -> list[Header]:
         return self.fields.items
-
-    def get(self, name: bytes) -> bytes | None:
-        """Return the first value of a field; `name` in lower case."""
-        return self.fields.first.get(name)
 
     @property
     def path(self) -> str:
@@ -141,7 +140,7 @@ class ResponseHead:
 
     def get(self, name: bytes) -> bytes | None:
         """Return the first value of a field; `name` in lower case."""
-        return self._fields().first.get(name)
+        return (self.fields or self._fields()).first.get(name)
 
     def upgraded_to(self) -> list[bytes]:
         """Return the protocols that a 101 names, in lower case."""

@@ -71,7 +71,7 @@ class WaitingBody:
         self.size = self._filled = 0
         pieces, self._pieces = self._pieces, []
         self._block = None
-        if any(isinstance(piece, memoryview) for piece in pieces[-1:]):
+        if pieces and isinstance(pieces[-1], memoryview):
             _free(pieces)
 
 

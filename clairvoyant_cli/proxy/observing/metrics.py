@@ -140,7 +140,8 @@ class Histogram:
 
     def observe(self, value: float, *labels: str) -> None:
         """Count a value."""
-        labels = bounded(self._counts, self._labels, labels, MAX_HISTOGRAM_SETS)
+        if labels not in self._counts:
+            labels = bounded(self._counts, self._labels, labels, MAX_HISTOGRAM_SETS)
         self._counts[labels][bisect_left(self._buckets, value)] += 1
         self._sums[labels] += value  # type: ignore[assignment]  # a Counter holds any number
 
@@ -188,15 +189,17 @@ class Metrics:
         """Count a finished request."""
         asked, now, outcome = exchange.asked, end.at_s, end.outcome.value
         model, prediction = self._model(exchange, end), asked.prediction
-        waited_s, sojourn_s = exchange.waited_s(now), exchange.sojourn_s(now)
-
-        def observe(name: str, value: float, *labels: str) -> None:
-            self._histograms[name].observe(value, *labels)
-
+        waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
+        tokens, histograms, genai = exchange.totals.tokens or 0, self._histograms, self._genai
         attributes = genai_attributes(exchange, end, self._pool)
-        counted = attributes | {"gen_ai.request.model": model, "error.type": _known(_error_type(end))}
-        for name, value in _genai_values(exchange, end):
-            self._genai[name].observe(value, *(counted.get(label, "") for label in GENAI_LABELS))
+        error = attributes.get("error.type", "")
+        attributes |= {"gen_ai.request.model": model, "error.type": _known(error)}
+        told = [attributes.get(label, "") for label in GENAI_LABELS]
+        genai["request_duration"].observe(sojourn_s, *told)
+        if ttft_s is not None and asked.parsed.stream and not error:
+            genai["time_to_first_token"].observe(ttft_s, *told)
+            if tokens > 1:
+                genai["time_per_output_token"].observe((sojourn_s - ttft_s) / (tokens - 1), *told)
         labels = asked.route.name, _known(str(end.status)), outcome
         self._requests[bounded(self._requests, REQUEST_LABELS, labels)] += 1
         if exchange.attempt is not None:
@@ -204,22 +207,22 @@ class Metrics:
             self._answered[name, outcome] += 1
             if why:
                 self._dropped[bounded(self._dropped, DROPPED_LABELS, (name, why), MAX_REASONS)] += 1
-        observe("prediction_seconds", asked.predicted_in_s)
+        histograms["prediction_seconds"].observe(asked.predicted_in_s)
+        predicted_class = prediction.length_class.value
         if exchange.was_queued:
-            observe("request_queue_time_seconds", waited_s, prediction.length_class.value)
-            observe("urgency_queue_time_seconds", waited_s, str(level_of(exchange.job)))
-        if exchange.ttft_s is not None:
-            observe("time_to_first_token_seconds", exchange.ttft_s, model)
+            histograms["request_queue_time_seconds"].observe(waited_s, predicted_class)
+            histograms["urgency_queue_time_seconds"].observe(waited_s, str(level_of(exchange.job)))
+        if ttft_s is not None:
+            histograms["time_to_first_token_seconds"].observe(ttft_s, model)
         if end.outcome is not Outcome.COMPLETED:
             return
-        observe("e2e_request_latency_seconds", sojourn_s, model)
-        observe("request_sojourn_seconds", sojourn_s, prediction.length_class.value)
-        observe("request_prompt_tokens", exchange.job.prompt_tokens)
-        observe("predicted_generation_tokens", prediction.expected_tokens)
-        tokens = exchange.totals.tokens
+        histograms["e2e_request_latency_seconds"].observe(sojourn_s, model)
+        histograms["request_sojourn_seconds"].observe(sojourn_s, predicted_class)
+        histograms["request_prompt_tokens"].observe(exchange.job.prompt_tokens)
+        histograms["predicted_generation_tokens"].observe(prediction.expected_tokens)
         if tokens:
-            observe("request_generation_tokens", tokens)
-            observe("prediction_error_ratio", prediction.expected_tokens / tokens)
+            histograms["request_generation_tokens"].observe(tokens)
+            histograms["prediction_error_ratio"].observe(prediction.expected_tokens / tokens)
 
     def render(self, state: Snapshot) -> Iterator[bytes]:
         """Yield the exposition text, one metric at a time."""
@@ -283,18 +286,6 @@ def genai_attributes(exchange: Exchange, end: RequestEnd, pool: ServerPool) -> d
     if server is not None:
         told |= {"server.address": server.upstream.host, "server.port": str(server.upstream.port)}
     return {name: value for name, value in told.items() if value}
-
-
-def _genai_values(exchange: Exchange, end: RequestEnd) -> Iterator[tuple[str, float]]:
-    """Yield the GenAI metrics of an ended request."""
-    sojourn_s, ttft_s = exchange.sojourn_s(end.at_s), exchange.ttft_s
-    yield "request_duration", sojourn_s
-    if ttft_s is None or not exchange.asked.parsed.stream or _error_type(end):
-        return
-    yield "time_to_first_token", ttft_s
-    tokens = exchange.totals.tokens or 0
-    if tokens > 1:
-        yield "time_per_output_token", (sojourn_s - ttft_s) / (tokens - 1)
 
 
 def _known(status: str) -> str:

@@ -124,11 +124,13 @@ class RequestStats:
             self.tokens.add(exchange.job.client, generated)
         backend = self.name_of(attempt.server_id) if attempt else ""
         waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
-        tokens = exchange.totals.tokens if exchange.totals.complete else None
-        if exchange.dispatched_s is not None:
+        totals, told, dispatched_by = exchange.totals, exchange.told, exchange.dispatched_by
+        tokens = totals.tokens if totals.complete else None
+        if attempt is not None:
             self.services_s.append(exchange.service_s(now))
             self._waits_s[level_of(exchange.job)].append(waited_s)
-            self.busy.extend((each.granted_s, each.ended_s or now) for each in exchange.held_slots)
+            for each in exchange.held_slots:
+                self.busy.append((each.granted_s, each.ended_s or now))
         if _counts(exchange):
             self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s))
         self.recent.append(
@@ -141,11 +143,11 @@ class RequestStats:
                 sojourn_s=sojourn_s,
                 ttft_s=ttft_s,
                 tokens=tokens,
-                dispatched_by=exchange.dispatched_by,
+                dispatched_by=dispatched_by,
                 backend=backend,
                 slot=attempt.slot if attempt else None,
                 expected_s=attempt.expected_s if attempt else None,
-                remark=exchange.told,
+                remark=told,
                 real_class="" if tokens is None else LengthClass.of(tokens).value,
             )
         )
@@ -167,12 +169,12 @@ class RequestStats:
             waited_s,
             "-" if ttft_s is None else f"{ttft_s:.3f}s",
             sojourn_s,
-            exchange.dispatched_by or "-",
+            dispatched_by or "-",
             backend or "-",
             len(exchange.cuts),
             exchange.repeats,
             "-" if exchange.job.urgency is None else f"{exchange.job.urgency}/{exchange.job.urgency_by}",
-            plain.field(exchange.told),
+            plain.field(told),
             plain.field(exchange.client),
         )
 
@@ -298,13 +300,9 @@ def _prediction_state(prediction: Prediction, reasons: Reasons) -> PredictionSta
 
 def _counts(exchange: Exchange) -> bool:
     """Return whether a request counts: answered whole, of known length, and not in the background."""
-    return (
-        exchange.end is not None
-        and exchange.job.interactive
-        and exchange.end.outcome is Outcome.COMPLETED
-        and exchange.totals.complete
-        and exchange.totals.tokens is not None
-    )
+    end, totals = exchange.end, exchange.totals
+    is_whole = end is not None and end.outcome is Outcome.COMPLETED and totals.complete
+    return is_whole and totals.tokens is not None and exchange.job.interactive
 
 
 def percentiles(values: Sequence[float]) -> Percentiles:

@@ -98,10 +98,15 @@ class Dispatcher:
 
     def _grant(self, exchange: Exchange, dispatch: Dispatch, now: float) -> None:
         job = dispatch.job
+        # Backends do not name their slots. The lowest free number keeps a dashboard's rows stable.
+        taken = [each.slot for each in self.attempts_on(dispatch.server_id)]
+        slot = 0
+        while slot in taken:
+            slot += 1
         exchange.begin(
             Attempt(
                 dispatch,
-                slot=self._free_slot(dispatch.server_id),
+                slot=slot,
                 granted_s=now,
                 expected_s=exchange.service_s(now) + job.expected_s,
                 moves=tuple(job.moves),
@@ -112,13 +117,8 @@ class Dispatcher:
             del self.firings[:-MAX_FIRINGS]
             self._told.fired()
 
-    def _free_slot(self, server: str) -> int:
-        # Backends do not name their slots. The lowest free number keeps a dashboard's rows stable.
-        taken = {each.slot for each in self.attempts_on(server)}
-        return next(number for number in range(len(taken) + 1) if number not in taken)
-
     def attempts_on(self, server: str) -> list[Attempt]:
-        running = (self.live[job_id].attempt for job_id in self.scheduler.running)
+        running = [self.live[job_id].attempt for job_id in self.scheduler.running]
         return [each for each in running if each is not None and each.server_id == server]
 
     def end(self, exchange: Exchange, outcome: Outcome, status: int) -> None:

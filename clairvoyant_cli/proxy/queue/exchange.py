@@ -105,10 +105,10 @@ class Attempt:
     heard_s: float | None = None  # when it was sent or the last of its answer came; None until all was sent
     overdue_s: float | None = None  # since when it is overdue
     give_up: Callable[[UpstreamError], None] | None = None  # to try another server; None if that is not safe
+    server_id: str = field(init=False)
 
-    @property
-    def server_id(self) -> str:
-        return self.dispatch.server_id
+    def __post_init__(self) -> None:
+        self.server_id = self.dispatch.server_id
 
     @property
     def tokens(self) -> int:
@@ -149,11 +149,14 @@ class Exchange:
     reasons: Reasons = None  # for the prediction, once somebody looks
     thought_tokens: int = 0  # those before the answer, once it has stopped thinking
     after_thinking: Prediction | None = None  # of the rest
+    id: str = field(init=False)  # the same in logs, headers and snapshots
+    cuts: list[Attempt] = field(
+        default_factory=list
+    )  # each brought a part of the answer, or read some prompt
+    parts: list[Attempt] = field(default_factory=list)  # these, and those that broke off
 
-    @property
-    def id(self) -> str:
-        """The request's id, the same in logs, headers and snapshots."""
-        return self.job.id
+    def __post_init__(self) -> None:
+        self.id = self.job.id
 
     @property
     def client(self) -> str:
@@ -181,22 +184,15 @@ class Exchange:
     @property
     def first_byte_s(self) -> float | None:
         """When the first byte of the answer's body came."""
-        return next((each.first_byte_s for each in self.attempts if each.first_byte_s is not None), None)
-
-    @property
-    def cuts(self) -> list[Attempt]:
-        """The attempts that were cut: each brought a part of the answer, or read some of the prompt."""
-        return [each for each in self.attempts if each.end is AttemptEnd.CUT]
-
-    @property
-    def parts(self) -> list[Attempt]:
-        """The attempts before this one that worked on the answer: they were cut, or broke off."""
-        return [each for each in self.attempts if each.end in (AttemptEnd.CUT, AttemptEnd.BROKEN)]
+        for each in self.attempts:
+            if each.first_byte_s is not None:
+                return each.first_byte_s
+        return None
 
     @property
     def repeats(self) -> int:
         """How many of its attempts broke off and were made again."""
-        return sum(each.end is AttemptEnd.BROKEN for each in self.attempts)
+        return len(self.parts) - len(self.cuts)
 
     @property
     def refused_by(self) -> frozenset[str]:
@@ -236,7 +232,11 @@ class Exchange:
 
     def service_s(self, now: float) -> float:
         """Seconds that it has held slots for its answer."""
-        return sum((each.ended_s or self.ended_s or now) - each.granted_s for each in self.held_slots)
+        until_s = now if self.end is None else self.end.at_s
+        held_s = 0.0
+        for each in self.held_slots:
+            held_s += (each.ended_s or until_s) - each.granted_s
+        return held_s
 
     @property
     def resumed_s(self) -> float:
@@ -270,6 +270,10 @@ class Exchange:
         attempt = self.attempt
         if attempt is not None:
             attempt.end, attempt.ended_s = why, now
+            if why in (AttemptEnd.CUT, AttemptEnd.BROKEN):
+                self.parts.append(attempt)
+            if why is AttemptEnd.CUT:
+                self.cuts.append(attempt)
             attempt.connection = attempt.usage = attempt.give_up = None
             if self.splice is not None and self.has_begun:  # what came after the place of the cut is dropped
                 attempt.cut_tokens = self.splice.tokens - sum(each.cut_tokens for each in self.attempts)
@@ -322,12 +326,14 @@ class Exchange:
 
     def waited_s(self, now: float) -> float:
         """Total seconds in the queue until now or its end."""
-        served_s = sum((each.ended_s or now) - each.granted_s for each in self.parts)
-        return (self.dispatched_s or self.ended_s or now) - self.job.arrival_s - served_s
+        until_s = (self.ended_s or now) if self.attempt is None else self.attempt.granted_s
+        for each in self.parts:
+            until_s -= (each.ended_s or now) - each.granted_s
+        return until_s - self.job.arrival_s
 
     def sojourn_s(self, now: float) -> float:
         """Seconds since arrival: queueing and service."""
-        return (self.ended_s or now) - self.job.arrival_s
+        return (now if self.end is None else self.end.at_s) - self.job.arrival_s
 
     @property
     def ttft_s(self) -> float | None:

@@ -224,7 +224,8 @@ class StateSaver:
         totals, model = exchange.totals, exchange.asked.parsed.model
         if end.outcome is not Outcome.COMPLETED or not totals.complete or not totals.tokens:
             return
-        if (memory := self._memories.get(_worker_of(exchange))) is None:
+        server_id = "" if exchange.attempt is None else exchange.attempt.server_id
+        if (memory := self._memories.get(server_id)) is None:
             return
         learner = memory.learner
         if exchange.job.interactive:  # a background job's wait is no drift
@@ -369,7 +370,3 @@ def measured_at(url: str, profiles: Sequence[Profile]) -> list[Profile]:
     here = [each for each in profiles if not each.served.url or place_of(each.served.url) == place_of(url)]
     port = urlsplit(url).port
     return sorted(here, key=lambda each: bool(each.served.url) and urlsplit(each.served.url).port != port)
-
-
-def _worker_of(exchange: Exchange) -> str:
-    return "" if exchange.attempt is None else exchange.attempt.server_id

@@ -114,9 +114,6 @@ class Learner:
             self._first = profile
         return profile
 
-    def profile_of(self, model: str) -> Profile | None:
-        return self._by_model.get(self._full_name(model)) or self._first
-
     def learn_speed(self, model: str, tokens: int, decode_tokens_per_s: float) -> None:
         known = self._known(model)
         if tokens >= MIN_TOKENS:
@@ -127,24 +124,25 @@ class Learner:
         """Learn from the wait and sojourn time of a Short answer under first-come-first-served."""
         known = self._known(model)
         if wait_s >= QUEUED_S:
-            known.mu_short_s = _towards(known.mu_short_s or self._anchor_s(model), sojourn_s)
+            anchor_s, _ = _anchor_s(*self._learned_of(model))
+            known.mu_short_s = _towards(known.mu_short_s or anchor_s, sojourn_s)
             known.queued += 1
 
     def mu_short_of(self, model: str) -> float:
         """Return mu_short of a model in seconds, within its bounds."""
-        anchor_s = self._anchor_s(model)
-        known = self._learned_of(model)
+        known, profile = self._learned_of(model)
+        anchor_s, is_measured = _anchor_s(known, profile)
         if known is None or known.queued < MIN_QUEUED:
             return anchor_s
-        most = MAX_FROM_PROFILE if self._mu_measured(model) else MAX_FROM_DEFAULT
+        most = MAX_FROM_PROFILE if is_measured else MAX_FROM_DEFAULT
         return min(max(known.mu_short_s, anchor_s / most), anchor_s * MAX_FROM_PROFILE)
 
     def tau_of(self, model: str) -> tuple[float, str]:
         """Return tau for a model in seconds, and a description of its source."""
-        known = self._learned_of(model)
-        profile = self.profile_of(model)
-        source = f"profile {profile.name}" if profile and self._mu_measured(model) else "default"
-        slowdown = self._slowdown(model, profile) if profile is not None else 1.0
+        known, profile = self._learned_of(model)
+        is_measured = profile is not None and profile.mu_short_s is not None
+        source = f"profile {profile.name}" if profile is not None and is_measured else "default"
+        slowdown = _slowdown(known, profile) if profile is not None else 1.0
         if abs(slowdown - 1.0) > WORTH_SAYING:
             source += f", decoding {'slower' if slowdown > 1.0 else 'faster'} since"
         if known is not None and known.queued >= MIN_QUEUED:
@@ -188,18 +186,20 @@ class Learner:
         name, models = self._full_name(model), self.learned.models
         if name not in models and len(models) >= MAX_MODELS:
             del models[min(models, key=lambda each: models[each].queued)]
-        if self._learned_of(model) is None:
-            models[name] = LearnedModel(since=self._measured_at(name))
+        if self._learned_of(model)[0] is None:
+            since = self._by_model[name].measured_at if name in self._by_model else 0.0
+            models[name] = LearnedModel(since=since)
         return models[name]
 
-    def _learned_of(self, model: str) -> LearnedModel | None:
-        """Return what was learned since the model's profile was measured, None if nothing."""
+    def _learned_of(self, model: str) -> tuple[LearnedModel | None, Profile | None]:
+        """Return what was learned since the model's profile was measured, None if nothing, and the profile
+        that counts for it.
+        """
         name = self._full_name(model)
-        known = self.learned.models.get(name)
-        return known if known is not None and known.since == self._measured_at(name) else None
-
-    def _measured_at(self, name: str) -> float:
-        return self._by_model[name].measured_at if name in self._by_model else 0.0
+        known, own = self.learned.models.get(name), self._by_model.get(name)
+        if known is not None and known.since != (0.0 if own is None else own.measured_at):
+            known = None
+        return known, own or self._first
 
     def _full_name(self, model: str) -> str:
         """Return the canonical name of a model: Ollama's tag may be omitted, llama.cpp accepts any name."""
@@ -207,27 +207,25 @@ class Learner:
             return self._first.served.model
         return f"{model}:latest" if f"{model}:latest" in self._by_model else model
 
-    def _mu_measured(self, model: str) -> bool:
-        profile = self.profile_of(model)
-        return profile is not None and profile.mu_short_s is not None
 
-    def _anchor_s(self, model: str) -> float:
-        """Return the measured mu_short, corrected for a speed outside the measured range."""
-        profile = self.profile_of(model)
-        if profile is None or profile.mu_short_s is None:
-            return DEFAULT_TAU_S / TAU_PER_MU_SHORT
-        return profile.mu_short_s.mean * self._slowdown(model, profile)
+def _anchor_s(known: LearnedModel | None, profile: Profile | None) -> tuple[float, bool]:
+    """Return the measured mu_short, corrected for a speed outside the measured range, and True; the default
+    and False if none was measured.
+    """
+    if profile is None or profile.mu_short_s is None:
+        return DEFAULT_TAU_S / TAU_PER_MU_SHORT, False
+    return profile.mu_short_s.mean * _slowdown(known, profile), True
 
-    def _slowdown(self, model: str, profile: Profile) -> float:
-        known = self._learned_of(model)
-        live = known.decode_tokens_per_s if known is not None else None
-        alone, queued = profile.decode_tokens_per_s, profile.queued_decode_tokens_per_s
-        if live is None or not alone:
-            return 1.0
-        # Between the speeds when idle and under load, only the load has changed.
-        slow, fast = sorted((alone, queued or alone))
-        change = slow / live if live < slow else fast / live if live > fast else 1.0
-        return min(MAX_BY_SPEED, max(1 / MAX_BY_SPEED, change))
+
+def _slowdown(known: LearnedModel | None, profile: Profile) -> float:
+    live = known.decode_tokens_per_s if known is not None else None
+    alone, queued = profile.decode_tokens_per_s, profile.queued_decode_tokens_per_s
+    if live is None or not alone:
+        return 1.0
+    # Between the speeds when idle and under load, only the load has changed.
+    slow, fast = sorted((alone, queued or alone))
+    change = slow / live if live < slow else fast / live if live > fast else 1.0
+    return min(MAX_BY_SPEED, max(1 / MAX_BY_SPEED, change))
 
 
 def _towards(old: float | None, new: float) -> float:

@@ -300,8 +300,10 @@ class ServerCache:
         if at < 0:
             return None, at
         found = self._where[chain.hashes[at]]
-        ends = (each for each in reversed(found) if each.chain.hashes[-1] == chain.hashes[at])
-        return next(ends, found[-1]), at
+        for each in reversed(found):
+            if each.chain.hashes[-1] == chain.hashes[at]:
+                return each, at
+        return found[-1], at
 
     def _shared_pieces(self, chain: Chain, without: Kept | None = None) -> int:
         """Return how many pieces of a prompt any conversation has, other than one."""

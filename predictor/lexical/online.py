@@ -60,18 +60,15 @@ class Features:
 
     grams: Buckets
     dense: Floats
+    gram_value: np.float32  # of each, such that all grams of a request together have length GRAM_VALUE
 
     @classmethod
     def of(cls, hashes: Hashes, client: int, dense: Floats) -> "Features":
         """Describe a request by the distinct hashes of its grams and the 32-bit hash of its client."""
         kept = hashes[:MAX_GRAMS]
         own = (kept ^ np.uint32(client)) * _OWN >> np.uint32(16)
-        return cls(np.concatenate((kept, own), dtype=np.uint16, casting="unsafe"), dense)
-
-    @property
-    def gram_value(self) -> np.float32:
-        """Value of each gram, such that all grams of a request together have length GRAM_VALUE."""
-        return np.float32(GRAM_VALUE / sqrt(len(self.grams)))
+        grams = np.concatenate((kept, own), dtype=np.uint16, casting="unsafe")
+        return cls(grams, dense, np.float32(GRAM_VALUE / sqrt(len(grams) or 1)))
 
 
 def hashed_keys(keys: Mapping[str, float]) -> Floats:

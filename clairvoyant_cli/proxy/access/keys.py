@@ -109,13 +109,6 @@ class Access:
         named = None if self.clients.keys else head.get(CLIENT_HEADER)
         return printable(decoded(named)) if named else client
 
-    def priority_of(self, request: Request, client: str, default: int) -> int:
-        """Return the priority that the client set, within its range; invalid numbers are ignored."""
-        priority = default
-        with suppress(ValueError):
-            priority = int(request.head.get(PRIORITY_HEADER) or default)
-        return self.clients.rules_of(client).clamped(priority)
-
     def admin_objection(self, head: RequestHead) -> str | None:
         """Return why a request may not use the control API; None if it may."""
         if self.admin_token is None and not self.clients.keys:

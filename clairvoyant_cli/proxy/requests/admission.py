@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.stable_prefix import StablePrefix
 from clairvoyant_cli.protocols.usage import AnswerText
 from clairvoyant_cli.proxy.access.clients import OWN_PRIORITIES
-from clairvoyant_cli.proxy.access.keys import URGENCY_HEADER, Access
+from clairvoyant_cli.proxy.access.keys import PRIORITY_HEADER, URGENCY_HEADER, Access
 from clairvoyant_cli.proxy.access.programs import HOME_ASSISTANT, Program
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
@@ -272,9 +272,13 @@ class ExchangeFactory:
         )
 
     def priority_of(self, request: Request, asks: ReadBody, parsed: ParsedRequest) -> int:
-        """Return the priority that a request asks for, as its client may; a voice command goes first."""
-        priority = self.access.priority_of(request, asks.client, parsed.priority)
+        """Return the priority that a request asks for, in its client's range; invalid numbers are ignored.
+        A voice command goes first.
+        """
         rules = self.access.clients.rules_of(asks.client)
+        priority = rules.clamped(parsed.priority)
+        with suppress(ValueError):
+            priority = rules.clamped(int(request.head.get(PRIORITY_HEADER) or parsed.priority))
         is_task = parsed.view is None or parsed.view.json_mode
         if asks.program == HOME_ASSISTANT and rules.priority == OWN_PRIORITIES and not is_task:
             priority = min(priority, VOICE_PRIORITY)

@@ -195,7 +195,8 @@ class Serving:
     ) -> None:
         """Begin to send a request, or the one that goes on with its answer."""
         server, upstream, parsed = relay.server, relay.upstream, exchange.asked.parsed
-        barred = self.access.barred(exchange.job.client, server.stamps)
+        stamps, is_repeatable = server.stamps, has_no_side_effects(request, parsed)
+        barred = self.access.barred(exchange.job.client, stamps)
         if onward is None:
             keep = relay.may_wait or relay.elsewhere is not None
             forward(
@@ -214,9 +215,11 @@ class Serving:
             forward_continuation(request, upstream, relay, server, body, onward.path, barred=barred)
         if request.complete:
             attempt.heard_s = self.stats.journal.clock()
-            if request.is_kept and has_no_side_effects(request, parsed):
+            if request.is_kept and is_repeatable:
                 attempt.give_up = relay.give_up
-        again = not exchange.has_begun and self._is_resendable(exchange, request, server)
+        # It may be cut, and sent again, before any of its answer has come.
+        is_cuttable = stamps is None and exchange.asked.route.work is Work.GENERATE and not exchange.has_begun
+        again = is_cuttable and self.preemption.enabled and request.is_kept and is_repeatable
         self.preemption.sent(exchange, relay.cut if again else None)
 
     def _limited(self, exchange: Exchange) -> asyncio.TimerHandle | None:
@@ -227,13 +230,6 @@ class Serving:
             return None
         left_s = most_s - exchange.service_s(self.stats.journal.clock())
         return asyncio.get_running_loop().call_later(max(left_s, 0.0), _overrun, exchange)
-
-    def _is_resendable(self, exchange: Exchange, request: Request, server: Server) -> bool:
-        """Whether a request that was sent may be cut, and sent again, before any of its answer has come."""
-        if server.stamps is not None or exchange.asked.route.work is not Work.GENERATE:
-            return False
-        parsed = exchange.asked.parsed
-        return self.preemption.enabled and request.is_kept and has_no_side_effects(request, parsed)
 
     async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
         """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""

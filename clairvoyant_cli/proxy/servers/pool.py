@@ -72,7 +72,7 @@ class ServerPool:
     @property
     def first(self) -> Server:
         """The server that gets requests that bypass the queue."""
-        return next(iter(self))
+        return next(iter(self.servers.values()))
 
     def holds(self, response: str, server: Server) -> None:
         """Remember which server has answered with a response: only that one may have it stored."""
@@ -247,8 +247,10 @@ class ServiceTimes:
 
     def prompt_tokens(self, parsed: ParsedRequest) -> float:
         """Return the expected number of tokens of a prompt, of its text and its media."""
-        media = parsed.conversation.media
-        return self._text_tokens(parsed) + sum(n * self._medium_tokens(parsed, m) for m, n in media.items())
+        tokens = self._text_tokens(parsed)
+        for medium, count in parsed.conversation.media.items():
+            tokens += count * self._medium_tokens(parsed, medium)
+        return tokens
 
     def _text_tokens(self, parsed: ParsedRequest) -> float:
         ratio = self.tokens_per_character.get(parsed.model, parsed.client)
@@ -285,10 +287,10 @@ class ServiceTimes:
         seconds = self.seconds_per_amount.get((parsed.amount_kind, parsed.model), parsed.client)
         if seconds is not None:
             tokens = tokens_q90 = seconds * parsed.amount / self.fastest_s(0.0, 1.0)
-        cost_s, high_s = (self.fastest_s(prompt_tokens, each) for each in (tokens, tokens_q90))
+        high_s = self.fastest_s(prompt_tokens, tokens_q90)
         return Estimates(
             p_long=prediction.p_long,
-            cost_s=cost_s,
+            cost_s=self.fastest_s(prompt_tokens, tokens),
             cost_high_s=self.coverage.corrected(prediction.length_class.value, high_s),
             tokens=tokens,
             tokens_q90=tokens_q90,
@@ -310,12 +312,15 @@ class ServiceTimes:
             here = server.service_s(max(job.prompt_tokens - cached, 0.0), job.tokens) / job.cost_s
             regime = exchange.asked.prediction.length_class.value
             self.coverage.learn(regime, job.cost_high_s * here, exchange.service_s(end.at_s))
-        decode_s = totals.decode_s or _streamed_s(exchange, end)
+        attempt = exchange.attempt
+        decode_s, began_s = totals.decode_s, None if attempt is None else attempt.first_byte_s
+        if not decode_s and began_s is not None and parsed.stream and not exchange.parts:
+            decode_s = end.at_s - began_s  # of an answer that came in one part
         # Without a number of cached tokens, Ollama counts all as read.
         counts = totals.cached_tokens is not None or not cached
         prefilled = totals.prefilled_tokens if counts and not has_media else None
         server.traits.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
-        usage = None if exchange.attempt is None else exchange.attempt.usage
+        usage = None if attempt is None else attempt.usage
         # A tool's call may come in one event, however long it is.
         if usage is not None and totals.tokens and not (totals.calls_tool or exchange.parts):
             server.traits.speeds.learn_events(totals.tokens, usage.events)
@@ -389,11 +394,3 @@ def _cached_tokens(
     if read_s is None:
         read_s = end.at_s - attempt.granted_s - server.service_s(0.0, totals.tokens or 0)
     return prompt_tokens * (1.0 - min(max(read_s / whole_s, 0.0), 1.0))
-
-
-def _streamed_s(exchange: Exchange, end: RequestEnd) -> float | None:
-    """Return how long an answer that came in one part was streamed; for servers that do not report it."""
-    attempt = exchange.attempt
-    if attempt is None or attempt.first_byte_s is None or not exchange.asked.parsed.stream or exchange.parts:
-        return None
-    return end.at_s - attempt.first_byte_s

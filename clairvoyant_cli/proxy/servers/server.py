@@ -621,9 +621,11 @@ class Server:
         model, template or settings proves nothing.
         """
         settings = self.settings_of(model)
+        if settings is None:
+            return None
         ways = {way.name: way for way in self.adapter.CONTINUES}
         for measured, proof in self.proofs.items():
-            if settings is None or proof.way not in ways or self._key_of(measured) != self._key_of(model):
+            if proof.way not in ways or self._key_of(measured) != self._key_of(model):
                 continue
             if proof.fingerprint and not changed_parts(proof.fingerprint, settings.fingerprint):
                 return VerifiedContinuation(ways[proof.way], proof, settings)

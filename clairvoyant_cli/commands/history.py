@@ -187,8 +187,8 @@ def _dump(kind: type[RowT], rows: Iterator[RowT], *, as_csv: bool) -> None:
         for row in rows:
             say_json(dict(zip(names, astuple(row), strict=True)))
         return
+    csv.writer(sys.stdout).writerow(names)
     writer = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow(names)
     for row in rows:
         writer.writerow(_cell(each) if isinstance(each, str) else each for each in astuple(row))
 

@@ -270,6 +270,8 @@ class Relay(ResponseSink):
                     self.failed(NotReadyError(why))
                     return
             self._pass_on_held()
+            self.end(trailers)  # now that it is known what is joined
+            return
         if self.broken:
             return
         self._send_head()

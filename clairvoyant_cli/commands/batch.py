@@ -123,7 +123,7 @@ class Batch:
             if reply.kind == "not accepted":
                 lines.append(line)
             elif reply.kind == "broken off" and self.tries[line.custom_id] < MAX_TRIES:
-                self.suspects.append(line)
+                self.suspects.appendleft(line)  # its last try follows, rather than all others' pauses
             else:
                 self._keep(line, reply)
                 continue

@@ -167,7 +167,7 @@ class Actions:
                 except KeyError:
                     raise InvalidError(f"policy must be one of {', '.join(POLICIES)}") from None
             case Verb.BACKGROUND | Verb.INTERACTIVE:
-                name, background = str(arguments.get("name")), verb is Verb.BACKGROUND
+                name, background = str(arguments.get("name", "")), verb is Verb.BACKGROUND
                 if why := self.say_of(name, background=background):
                     raise RefusedError(why)
             case Verb.TAU if arguments.get("tau_s") == AUTO:

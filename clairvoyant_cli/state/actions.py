@@ -116,7 +116,7 @@ def arguments_of(verb: Verb, words: Sequence[str]) -> dict[str, Any]:
     command, given = COMMANDS[verb], dict[str, Any]()
     for word in words:
         key, is_one, value = word.partition("=")
-        if not is_one:
+        if not is_one or (verb is not Verb.BACKEND and key not in command.fields):  # names may have a "="
             free = [field for field in command.fields if field not in given]
             if not free:
                 usage = " ".join((verb, *map(str.upper, command.fields)))

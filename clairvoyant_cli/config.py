@@ -579,8 +579,8 @@ def with_absolute_paths(record: type, given: Mapping[str, Any], folder: Path) ->
     """Return settings with their relative paths made absolute, from a folder."""
     known, found = settings_of(record), dict(given)
     for name, value in given.items():
-        path = folder.absolute() / str(value)
-        if known[name].metavar == "FILE" or (known[name].metavar == "DIR" and path.is_dir()):
+        path, (kind, *words) = folder.absolute() / str(value), (known[name].metavar or "").split("|")
+        if kind == "FILE" or (kind == "DIR" and value not in words and path.is_dir()):
             found[name] = str(path)
     return found
 

@@ -211,8 +211,8 @@ def scheduled_task(
 def _systemd_word(word: str) -> str:
     # systemd expands % and $ in command lines, and splits at unquoted spaces.
     escaped = _systemd_escaped(word).replace("$", "$$")
-    return f'"{escaped}"' if not word or any(c in word for c in " \t\"'\\;") else escaped
+    return f'"{escaped}"' if not word or any(c in word for c in " \t\n\"'\\;") else escaped
 
 
 def _systemd_escaped(word: str) -> str:
-    return word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return word.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"').replace("%", "%%")

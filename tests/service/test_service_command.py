@@ -84,16 +84,19 @@ def test_a_service_means_what_was_typed_here(
     (folder := tmp_path / "a folder").mkdir()
     monkeypatch.chdir(folder)
     Path("key").write_text("secret")
+    Path("mine").mkdir()
     Path("config.toml").write_text('[[backends]]\nname = "x"\nurl = "http://10.0.0.1:1"\nkey_file = "key"\n')
     for name, value in {"SERVE_LISTEN": "127.0.0.1:7719", "DB": "mine.db", "SERVE_NO_SELF_TEST": "1"}.items():
         monkeypatch.setenv(f"CLAIRVOYANT_{name}", value)
     command = "X=1 sh -c 'exec x'"
-    done = run("install", "--dry-run", "--", "--config", "config.toml", "--tau", "60", "--start", command)
+    done = run(
+        "install", "--dry-run", "--", "--config", "config.toml", "--urgency", "mine", "--start", command
+    )
     (line,) = [each for each in done.output.splitlines() if each.startswith("ExecStart=")]
     words = shlex.split(line)[2:]
     assert words[:2] == ["--config", str(folder / "config.toml")]
     assert words[2:7] == ["--db", str(folder / "mine.db"), "--listen", "127.0.0.1:7719", "--no-self-test"]
-    assert words[7:] == ["--tau", "60", "--start", f"X=1 'PWD={folder}' sh -c 'exec x'"]
+    assert words[7:] == ["--urgency", str(folder / "mine"), "--start", f"X=1 'PWD={folder}' sh -c 'exec x'"]
     assert f'Environment="PATH={os.environ["PATH"]}"\n' in done.output
     monkeypatch.chdir(tmp_path)
     config = service.check_serve_flags(words, keeps_log=False)

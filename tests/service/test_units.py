@@ -43,6 +43,7 @@ def test_launchd_agent() -> None:
 def test_systemd_quoting_round_trip(flag: str) -> None:
     text = systemd_unit(PROGRAM, (flag,), Path("/c")).text
     (line,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+    assert "/new\\nline" in systemd_unit(PROGRAM, ("/new\nline",), Path("/c")).text
     written = line.removeprefix("ExecStart=").replace("%%", "%").replace("$$", "$")
     assert shlex.split(written) == [*PROGRAM, "serve", flag]
 

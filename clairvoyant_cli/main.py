@@ -149,6 +149,8 @@ def _end_by(error: OSError | RuntimeError) -> NoReturn:
         _end(f"this account has no home directory; {GIVE_PATHS}", ExitCode.FAILURE)
     if error.filename is not None:  # a default path under HOME
         _end(f"{error.filename}: {error.strerror}; {GIVE_PATHS}", ExitCode.FAILURE)
+    if error.errno == errno.ENOENT:  # os.getcwd()
+        _end("the current folder no longer exists; change to another one", ExitCode.FAILURE)
     if error.errno != errno.ENOSPC:
         raise error
     _leave_silently(f"standard output cannot be written: {error.strerror}")

@@ -1,5 +1,6 @@
 """Output that is closed, full or read by nobody; and an account without a home directory."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -36,16 +37,29 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     assert (tmp_path / "rc").read_text() in ("0\n", "1\n")
 
 
-def test_no_home_directory_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            RuntimeError("could not determine the home directory for '~'"),
+            "this account has no home directory; give --db",
+        ),
+        (
+            FileNotFoundError(errno.ENOENT, "none"),
+            "the current folder no longer exists; change to another one",
+        ),
+    ],
+)
+def test_a_folder_that_is_missing_is_one_line(
+    error: Exception, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def cli(**options: bool) -> None:
-        raise RuntimeError("could not determine the home directory for '~/.config'")
+        raise error
 
     monkeypatch.setattr(program, "cli", cli)
     with pytest.raises(SystemExit) as ended:
         program.main()
     assert ended.value.code == ExitCode.FAILURE
     told = capsys.readouterr().err
-    assert told.startswith("clairvoyant: this account has no home directory; give --db")
+    assert told.startswith(f"clairvoyant: {line}")
     assert told.count("\n") == 1

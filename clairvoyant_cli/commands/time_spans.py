@@ -56,6 +56,6 @@ def span_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return together(
         click.option("--since", type=when, metavar="WHEN", help="Only since 90m, 12h, 7d or a date."),
         click.option("--until", type=when, metavar="WHEN", help="Only before WHEN."),
-        click.option("--client", help="Only this client (address or key name)."),
+        click.option("--client", help="Only this client: key name, address, or program, as in `status`."),
         click.option("--model", help="Only this model."),
     )(with_span)

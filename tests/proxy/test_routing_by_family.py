@@ -44,6 +44,7 @@ OWN: dict[str, dict[str, object]] = {
         "/props": {"build_info": "b1-1", "total_slots": 1, "default_generation_settings": {"n_ctx": 512}},
         "/v1/models": {"object": "list", "data": [{"id": "l", "object": "model", "owned_by": "llamacpp"}]},
     },
+    "other": {"/v1/models": {"object": "list", "data": [{"id": "x", "object": "model", "owned_by": "me"}]}},
 }
 
 
@@ -117,6 +118,14 @@ async def test_what_ollama_alone_knows_goes_there_whatever_the_order(request_: b
     async with both(first, "vllm" if first == "ollama" else "ollama") as (daemon, _):
         answer = await ask(daemon, request_)
         assert (answer.status, by(answer)) == (200, "ollama")
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/tokenize"])
+@pytest.mark.parametrize(("model", "server"), [("x", "other"), ("l", "llamacpp"), ("y", "llamacpp")])
+async def test_a_server_of_an_unknown_kind_may_have_any_route(path: str, model: str, server: str) -> None:
+    async with both("llamacpp", "other") as (daemon, _):
+        body = {"model": model, "query": "x", "documents": ["y"]}
+        assert by(await ask(daemon, post(path, json.dumps(body).encode()))) == server
 
 
 def chat(path: str, model: str) -> bytes:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import inf
 
+from clairvoyant_cli.backends.adapters import OTHER
 from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.protocols.media import Medium
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
@@ -123,14 +124,15 @@ class ServerPool:
         return [server for server in found if server.has_room(parsed)] or found
 
     def _having(self, speakers: frozenset[Family], model: str) -> list[Server]:
-        """Return the servers that list a model; if none does, those that may have it without listing it; else
-        all that speak the dialect, or all.
+        """Return the servers that list a model, of an unknown kind only if no other does; if none does, those
+        that may have it without listing it; else all that speak the dialect, or all.
         """
         speak = [server for server in self if speakers & server.adapter.SPEAKS] or list(self)
         if not model:
             return speak
-        listing = [server for server in speak if server.lists(model)]
-        return listing or [server for server in speak if server.may_have(model)] or speak
+        listing = [server for server in self if server.lists(model)]
+        having = [each for each in listing if each in speak] or [s for s in listing if s.adapter is OTHER]
+        return having or [server for server in speak if server.may_have(model)] or speak
 
     def others_than(self, server: Server, exchange: Exchange) -> list[Server]:
         """Return the servers that may answer what one refuses: they are up, and have not refused it."""

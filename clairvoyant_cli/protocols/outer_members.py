@@ -31,6 +31,7 @@ _FIELD = re.compile(
     re.IGNORECASE,
 )
 _NO_MEMBERS = (b"audio/", b"image/", b"video/", b"application/octet-stream")
+_BEFORE_AN_OBJECT = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"  # blanks, and what begins UTF-8, UTF-16 and UTF-32
 
 
 class OuterMembers:
@@ -107,13 +108,20 @@ def _opened(between: list[bytes]) -> int:
 
 
 class FormFields(OuterMembers):
-    """The fields of a multipart form; one with an encoded name may have any."""
+    """The fields of a multipart form, or the members of an object: some handlers read one whatever the
+    content type is.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._tail = b""
+        self._first = b""  # byte of the body that is not blank
 
     def feed(self, piece: Piece) -> None:
+        self._first = self._first or bytes(piece).lstrip(_BEFORE_AN_OBJECT)[:1]
+        if self._first == b"{":
+            super().feed(piece)
+            return
         self.size += len(piece)
         text = self._tail + bytes(piece)
         for field in _FIELD.finditer(text):
@@ -123,12 +131,14 @@ class FormFields(OuterMembers):
         self._tail = text[-LONGEST:]
 
 
-def members_of(head: RequestHead) -> OuterMembers | None:
-    """Return what reads the body of a request, by its type; None if it has no members."""
-    told = (head.get(b"content-type") or b"").lstrip().lower()
-    if told.startswith(b"multipart/"):
-        return FormFields()
-    return None if told.startswith(_NO_MEMBERS) else OuterMembers()
+def may_have_members(head: RequestHead) -> bool:
+    return not (head.get(b"content-type") or b"").lstrip().lower().startswith(_NO_MEMBERS)
+
+
+def members_of(head: RequestHead) -> OuterMembers:
+    """Return what reads the body of a request, by its type."""
+    is_form = (head.get(b"content-type") or b"").lstrip().lower().startswith(b"multipart/")
+    return FormFields() if is_form or not may_have_members(head) else OuterMembers()
 
 
 async def read_members(pieces: Sequence[Piece], members: OuterMembers) -> None:
@@ -162,8 +172,6 @@ def slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
 async def named_model(pieces: Sequence[Piece], head: RequestHead) -> str:
     """Return the model that a body names, also behind a gzip coding (cpp-httplib); "" if none."""
     members, coding = members_of(head), head.get(b"content-encoding")
-    if members is None:
-        return ""
     if coding is not None and coding.lower() in (b"gzip", b"x-gzip"):
         try:
             pieces = [zlib.decompressobj(GZIP).decompress(b"".join(pieces), MOST_BYTES)]

@@ -148,6 +148,8 @@ FORM = b"--x\r\nContent-Disposition: form-data; name=priority\r\n\r\n-5\r\n--x--
         (b"PUT", CHAT, chat("x", priority=-5), "application/json"),
         (b"POST", "/v1/audio/transcriptions", FORM, "multipart/form-data; boundary=x"),
         (b"POST", "/pooling", chat("x").decode().encode("utf-16"), "application/json"),
+        (b"POST", "/generate", b"\n" * 99 + LONG, "application/octet-stream"),
+        (b"POST", "/v1/audio/speech", chat("x", priority=-5), "multipart/mixed; boundary=x"),
     ],
 )
 async def test_no_route_takes_a_clients_priority_to_an_engine(
@@ -184,7 +186,10 @@ async def test_what_has_no_such_field_and_what_is_no_generation_goes_as_it_is() 
         assert (await client.ask(post("/v1/messages", message))).status == 200
         assert (await client.ask(post("/tokenize", chat("priority")))).status == 200
         assert (await client.ask(get("/load"))).status == 200
-        assert [each.body for each in engine.asked if each.body] == [message, chat("priority")]
+        sound = b"RIFF\0\0" + chat("0.1 hello", priority=-5)
+        raw = post("/v1/audio/transcriptions", sound).replace(b"application/json", b"audio/wav")
+        assert (await client.ask(raw)).status == 200
+        assert [each.body for each in engine.asked if each.body] == [message, chat("priority"), sound]
         assert b"/load" in [each.target for each in engine.asked]
 
 

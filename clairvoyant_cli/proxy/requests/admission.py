@@ -448,11 +448,11 @@ class Admission:
                 parsed.bypass = "cloud"
         if parsed.ranks_itself is not None or not self.pool.stamped:
             return
-        if parsed.members is None and (found := members_of(request.head)) is not None:
-            parsed.members = found
-            await read_members(request.arrived, found)
+        if parsed.members is None:
+            parsed.members = members_of(request.head)
+            await read_members(request.arrived, parsed.members)
         if whole:
-            parsed.ranks_itself = parsed.members is not None and parsed.members.sets(FIELD)
+            parsed.ranks_itself = parsed.members.sets(FIELD)
 
     async def _stabilised(
         self, request: Request, asks: ReadBody, parsed: ParsedRequest, stable_prefix: StablePrefix

@@ -26,7 +26,7 @@ from clairvoyant_cli.http.upstream import (
 )
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.lenient_json import OBJECT, entries, fitting, object_in
-from clairvoyant_cli.protocols.outer_members import members_of, named_model
+from clairvoyant_cli.protocols.outer_members import may_have_members, members_of, named_model
 from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.protocols.probes import model_name
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
@@ -122,7 +122,7 @@ class Passthrough:
         if path.startswith(ONE_MODEL):
             return unescaped(head.path)[len(ONE_MODEL) :]
         asked = dict(parse_qsl(head.query.decode("latin-1"))).get("model", "")
-        if asked or not head.has_body or members_of(head) is None:
+        if asked or not head.has_body or not may_have_members(head):
             return asked
         await request.read(NAMING_BYTES)
         return await named_model(request.arrived, head)

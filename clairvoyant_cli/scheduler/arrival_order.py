@@ -180,12 +180,8 @@ class ArrivalOrder:
 
     def arrived(self, job: Job, *, at_grant: bool) -> None:
         """Add a job that joins the queue; `at_grant`: it joins the replay when it starts."""
-        able, arrived_s = (
-            job.able or frozenset(self._servers),
-            inf if at_grant else self._clock(job.arrival_s),
-        )
-        server_id = job.pinned or (next(iter(able)) if len(able) == 1 else "")
-        run = _Run(job.id, (job.arrival_s, job.seq), arrived_s, job.cost_s, server_id, able)
+        arrived_s = inf if at_grant else self._clock(job.arrival_s)
+        run = _Run(job.id, (job.arrival_s, job.seq), arrived_s, job.cost_s, job.pinned, job.able)
         run.chain, run.session, run.prompt_tokens = job.prefix, job.session, job.prompt_tokens
         run.counts = not at_grant
         self._runs[job.id] = run
@@ -277,7 +273,7 @@ class ArrivalOrder:
                 left += self._pending[index:]
                 break
             able = self._able(run)
-            if able & blocked or len(able) != 1 or not self._place(run, *able, clock_s):
+            if able & blocked or len(able) != 1 or not self._place(run, next(iter(able)), clock_s):
                 blocked |= able
                 left.append(run)
             else:
@@ -294,8 +290,7 @@ class ArrivalOrder:
 
     def _able(self, run: _Run) -> set[str]:
         """Return the servers that may have it: the one that it started on, once that is known."""
-        known = self._servers.keys()
-        return ({run.server_id} if run.server_id else run.able or known) & known
+        return {run.server_id} if run.server_id else set(run.able or self._servers)
 
     def _place(self, run: _Run, server_id: str, clock_s: float) -> bool:
         """Give a request its place on a server; False if that is not known yet."""

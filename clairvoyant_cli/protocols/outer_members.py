@@ -23,7 +23,9 @@ LONGEST_NAME = 64  # bytes of a wanted name, all of it in escapes
 MAX_NAME_CHARS = 200
 
 NAMES = frozenset(("model", "source", "name", "stream", "priority"))
-_NAMES = frozenset(name.encode() for name in NAMES)
+_WANTED = re.compile(rb'"(?:%b|[^"\\]{0,64}\\u[^"]{0,64})"' % "|".join(NAMES).encode(), re.IGNORECASE)
+"""Strings that may be a wanted name. Any other costs nothing in Python: a body may have millions."""
+
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 _FIELD = re.compile(
     rb'content-disposition:[^\r\n]*?[;\s]name\s*(?:\*[^=]*)?=\s*(?:"(?P<quoted>[^"\r\n]*)"|(?P<bare>[^;\s]+))'
@@ -73,13 +75,8 @@ class OuterMembers:
         if goes_on:
             between.insert(0, b"")
         # Now string k stands between `between[k]` and `between[k + 1]`; the last may not be whole.
-        depth, counted = self._depth, 0
-        for k, string in enumerate(strings[: len(between) - 1]):
-            if len(string) > LONGEST_NAME or not (string.lower() in _NAMES or b"\\u" in string):
-                continue
-            depth, counted = depth + _opened(between[counted : k + 1]), k + 1
-            if depth == 1 and self._repeats < MOST_REPEATS:
-                self._note(_read(string), between[k + 1], strings[k + 1 : len(between) - 1])
+        if self._depth - _closed(between) <= 1 and self._repeats < MOST_REPEATS:
+            self._look_for_names(bare, between, strings)
         whole = len(strings) < len(between)
         for kept in range(max(goes_on, len(strings) - 2), len(strings)):
             held = b'"' + b'"'.join(parts[2 * kept + 1 - goes_on :])
@@ -91,6 +88,17 @@ class OuterMembers:
                 return
         self._depth, self._in_string = self._depth + _opened(between), not whole
         self._held = escape
+
+    def _look_for_names(self, bare: bytes, between: list[bytes], strings: list[bytes]) -> None:
+        depth, counted, quotes, seen = self._depth, 0, int(self._in_string), 0
+        for found in _WANTED.finditer(bare):
+            quotes, seen = quotes + bare.count(b'"', seen, found.start()), found.start()
+            k, inside = divmod(quotes, 2)
+            if inside or k >= len(between) - 1 or len(strings[k]) > LONGEST_NAME:
+                continue
+            depth, counted = depth + _opened(between[counted : k + 1]), k + 1
+            if depth == 1 and self._repeats < MOST_REPEATS:
+                self._note(_read(strings[k]), between[k + 1], strings[k + 1 : min(k + 2, len(between) - 1)])
 
     def _note(self, name: str, after: bytes, strings: list[bytes]) -> None:
         """Keep the value of a member, if its name is one: `after` it stands a colon, and maybe a string."""
@@ -105,6 +113,14 @@ def _opened(between: list[bytes]) -> int:
     """Return how many more lists and objects were opened than closed."""
     brackets = b"".join(between).translate(None, _NO_BRACKETS)
     return 2 * (brackets.count(b"{") + brackets.count(b"[")) - len(brackets)
+
+
+def _closed(between: list[bytes]) -> int:
+    """Return how many lists and objects from before are closed at most."""
+    brackets = b"".join(between).translate(None, _NO_BRACKETS)
+    for _ in range(8):
+        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
+    return brackets.count(b"}") + brackets.count(b"]")
 
 
 class FormFields(OuterMembers):

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from clairvoyant_cli.http import limits
 from clairvoyant_cli.protocols import lenient_json as loose
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION
 from clairvoyant_cli.protocols.lenient_json import fitting
-from clairvoyant_cli.protocols.outer_members import MAX_PIECES, SLICE_BYTES
+from clairvoyant_cli.protocols.outer_members import MAX_PIECES, SLICE_BYTES, OuterMembers
 from clairvoyant_cli.protocols.prompt_views import FIRST_MESSAGES, LAST_MESSAGES
 from clairvoyant_cli.protocols.request_bodies import MAX_BODY_BYTES, MAX_NAME_CHARS, LongBody
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_body, parse_request
@@ -306,6 +307,27 @@ async def test_others_have_their_turn_between_the_slices_of_a_long_body() -> Non
 
 
 @pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize(
+    "repeated", [b'"a",', b'"\\u0061",', b'{"name":"x"},', b'{"a":["name"]},', b'"\\n":"",']
+)
+def test_many_short_strings_cost_no_step_each(repeated: bytes) -> None:
+    members, calls = OuterMembers(), 0
+
+    def count(_frame: object, _event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    members.feed(b'{"model":"m","messages":[' + repeated * 2)
+    sys.setprofile(count)
+    try:
+        members.feed(repeated * (SLICE_BYTES // len(repeated)))
+    finally:
+        sys.setprofile(None)
+    assert calls < 1000
+    members.feed(b'],"priority":1}')
+    assert members.found == {"model": "m", "priority": ""}
+
+
 @pytest.mark.parametrize("characters", [2, 20_000, 300_000])
 async def test_bodies_that_come_at_once_are_not_decoded_at_once(characters: int) -> None:
     body = json.dumps(chat("x" * characters)).encode()

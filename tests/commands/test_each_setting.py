@@ -206,6 +206,7 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
     "refuse_truncated": (True, composed(answers_too_long), 400),
     "max_wait": (3.0, composed(lambda d: d.operation.patience_s(d.queued("0.5"))), 3.0),
     "keep_alive": ("7", composed(lambda d: d.serving.silent_s), 7.0),
+    "max_answer_s": (7.0, composed(lambda d: d.serving.max_answer_s), 7.0),
     "no_keep_place": (True, composed(lambda d: d.resubmissions.enabled), False),
     "slo": ("ttft-p95=5s", composed(second_is_refused), True),
     "overload_status": (429, composed(lambda d: d.refusals.full().status), 429),

@@ -306,7 +306,6 @@ async def test_others_have_their_turn_between_the_slices_of_a_long_body() -> Non
     assert await turns_meanwhile([b'{"messages":[]}']) <= 3
 
 
-@pytest.mark.usefixtures("slow")
 @pytest.mark.parametrize(
     "repeated", [b'"a",', b'"\\u0061",', b'{"name":"x"},', b'{"a":["name"]},', b'"\\n":"",']
 )
@@ -328,6 +327,7 @@ def test_many_short_strings_cost_no_step_each(repeated: bytes) -> None:
     assert members.found == {"model": "m", "priority": ""}
 
 
+@pytest.mark.usefixtures("slow")
 @pytest.mark.parametrize("characters", [2, 20_000, 300_000])
 async def test_bodies_that_come_at_once_are_not_decoded_at_once(characters: int) -> None:
     body = json.dumps(chat("x" * characters)).encode()

@@ -74,6 +74,7 @@ def is_host(host: str) -> bool:
     return bool(name) and all(category(each)[0] in "LMN" or each in "-._" for each in name + meant)
 
 
+@lru_cache(maxsize=1024)  # asked for each request, of the same few programs
 def is_address(host: str) -> bool:
     """Whether a host is given by its IP address."""
     with suppress(ValueError):

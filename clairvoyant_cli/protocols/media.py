@@ -110,8 +110,3 @@ class Payloads:
         self.left_out += self._size - len(stand_in)
         self._hash = None
         return stand_in
-
-
-def without_payloads(body: bytes) -> bytes:
-    payloads = Payloads()
-    return payloads.feed(body) + payloads.end()

@@ -173,10 +173,6 @@ class Exchange:
         return NO_TOTALS if self.attempt is None else self.attempt.totals
 
     @property
-    def dispatched_s(self) -> float | None:
-        return None if self.attempt is None else self.attempt.granted_s
-
-    @property
     def dispatched_by(self) -> str:
         """Why it was granted that slot, "" if it was not."""
         return "" if self.attempt is None else self.attempt.dispatch.reason.value

@@ -1,5 +1,6 @@
 """How fast a server works, and what follows for the time a request takes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 # Until the server has been seen at work: a small model on a laptop. Only ratios matter for the order.
@@ -72,3 +73,42 @@ def _rate(tokens: float | None, taken_s: float | None, fastest: float) -> float 
 def _mean(old: float | None, new: float, measured: float | None, weight: float = 0.2) -> float:
     mean = new if old is None else old + weight * (near(new, old) - old)
     return mean if measured is None else min(4 * measured, max(measured / 4, mean))
+
+
+# Of prompts whose client leaves while they are being read.
+HALF_BATCH_TOKENS = 1024.0  # until the first cut: a server is taken to go on for half of llama.cpp's batch
+ASSUMED_KEPT = 0.5
+LATEST_WEIGHT = 0.5  # cuts are few, and each costs time where the guess is wrong
+MAX_GAP_S = 6.0  # from a cut to the next request in the slot, the time until the server hangs up included
+
+
+@dataclass(slots=True)
+class PromptCuts:
+    """What a server does with a prompt whose client leaves while it is being read; running means."""
+
+    stop_s: float | None = None  # from a cut until the slot is free; None until the first
+    kept: float = ASSUMED_KEPT  # share of what was read that is found again
+    closed_s: float | None = None  # when the last cut was made, unless something has started since
+    rest_s: float = 0.0  # how long the unread rest of its prompt would have taken
+
+    def stops_s(self, read_s: Callable[[float], float], rest_s: float) -> float:
+        """Return the expected seconds until the slot is free, at most the rest of the prompt."""
+        return min(read_s(HALF_BATCH_TOKENS) if self.stop_s is None else self.stop_s, rest_s)
+
+    def cut(self, now: float, rest_s: float) -> None:
+        self.closed_s, self.rest_s = now, rest_s
+
+    def followed(self, granted_s: float) -> float | None:
+        """Return the time of the cut that freed a slot granted at `granted_s`; None if there was none."""
+        closed_s, self.closed_s = self.closed_s, None
+        return closed_s if closed_s is not None and granted_s - closed_s <= MAX_GAP_S else None
+
+    def stopped(self, took_s: float) -> None:
+        """Learn how long the slot stayed taken, unless the prompt ended before that could be told."""
+        if self.stop_s is None:
+            self.stop_s = took_s
+        elif took_s > self.stop_s or self.rest_s > self.stop_s:
+            self.stop_s += LATEST_WEIGHT * (took_s - self.stop_s)
+
+    def found(self, share: float) -> None:
+        self.kept += LATEST_WEIGHT * (min(max(share, 0.0), 1.0) - self.kept)

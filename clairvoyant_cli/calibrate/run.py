@@ -13,6 +13,7 @@ from statistics import fmean, linear_regression, median
 import msgspec
 
 from clairvoyant_cli.backends.client import TimedAnswer
+from clairvoyant_cli.calibrate.prove import FULL_TOKENS, Prover, progress_name
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed_mu_short, cs2, estimate, in_the_queue
 from clairvoyant_cli.calibrate.server_speeds import (
@@ -28,7 +29,6 @@ from clairvoyant_cli.calibrate.server_speeds import (
 )
 from clairvoyant_cli.calibrate.session import QUICK, ServiceTime, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.preempt.prove import FULL_TOKENS, Prover, progress_name
 from clairvoyant_cli.scheduler.policy import TAU_PER_MU_SHORT
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass

@@ -22,10 +22,10 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.client import Client, Question
+from clairvoyant_cli.calibrate.prove import Progress, Prover, progress_name, progress_of
 from clairvoyant_cli.calibrate.questions import reading
 from clairvoyant_cli.calibrate.server_speeds import survey
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.preempt.prove import Progress, Prover, progress_name, progress_of
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.composition import Daemon, Observer
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd

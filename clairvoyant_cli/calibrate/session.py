@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from clairvoyant_cli.backends.client import Client, Question, TimedAnswer
-from clairvoyant_cli.preempt.prove import TRIALS
+from clairvoyant_cli.calibrate.prove import TRIALS
 from predictor.record import LengthClass
 from profiles.records import MIN_TRIALS, Sample
 

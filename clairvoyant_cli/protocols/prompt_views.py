@@ -1,13 +1,11 @@
 """Turns requests of each dialect into what a predictor sees, agents' steps included, at a bounded cost."""
 
-import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
-from zlib import crc32
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Raw
 
+from clairvoyant_cli.protocols.agent_steps import BY_THE_MODEL, ReadMessage, calls_length, step_of
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     count,
@@ -31,133 +29,10 @@ from clairvoyant_cli.protocols.request_bodies import (
     joined,
     nested,
     prompt_text,
-    short_name,
     text_of,
 )
 from clairvoyant_cli.protocols.routes import Shape
-from predictor.record import NO_THINKING, PromptView, Step, Task, Turn
-
-# Reads from a conversation's last messages where an agent's task stands, at a bounded cost.
-
-ANSWERS, CALLS = 5, 2  # of the latest whose lengths are read, and whose calls
-END_CHARACTERS = 400  # at either end of a result, where errors are looked for
-ARGUMENT_BYTES = 2048  # of a call's arguments, where a command is looked for
-HARNESS_BYTES = 4096  # of the tools on offer: enough to distinguish one agent's from another's
-CALL_CHARACTERS, ID_CHARACTERS = 40, 50  # of a call are its name, and its id and type if it has any
-
-_CALLING = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
-BY_THE_MODEL = _CALLING | {"assistant", "model", "reasoning"}
-_RESULTS = frozenset(("tool", "function", *(f"{call}_output" for call in _CALLING)))
-_INSTRUCTIONS = frozenset(("system", "developer"))
-_FAILURES = ("error", "traceback", "exception", "fail", "not found", "no such", "invalid", "denied")
-_TOOL_USE, _TOOL_RESULT = b'"tool_use"', b'"tool_result"'  # within a text its quotes are escaped
-_BEGINNING = r"""\s*([^"'\s\\`]{1,40})(?:[ \t]+([-<>][^"'\s\\`]{0,4}))?"""
-_COMMAND = re.compile(rf"""["'](?:command|cmd|script|code)["']\s*:\s*\[?\s*["']{_BEGINNING}""")
-_FENCED = re.compile(rf"\A(?:bash|sh|shell|console|mswea_bash_command)?\n{_BEGINNING}")
-_FENCE = "```"
-
-
-class ReadMessage(NamedTuple):
-    """A message: who said it, what, how many characters more it was, its pictures, and its calls of tools."""
-
-    role: str
-    text: str
-    cut: int
-    images: int
-    calls: Raw = ABSENT
-
-    @property
-    def characters(self) -> int:
-        return len(self.text) + self.cut
-
-
-def step_of(
-    messages: Sequence[Raw],
-    read: Sequence[ReadMessage | None],
-    answered: int,
-    read_characters: int,
-    tools: Raw,
-) -> Step:
-    """Return where a task stands. `read` are the last messages as they were read; of the whole conversation
-    `answered` counts the answers.
-    """
-    new: list[tuple[Raw, ReadMessage]] = []
-    answers: list[int] = []
-    called: list[str] = []
-    command, goes_on = "", False
-    for message, said in zip(reversed(messages), reversed(read), strict=False):
-        if said is None or said.role not in BY_THE_MODEL:
-            goes_on = False
-            if said is not None and not answers and said.role not in _INSTRUCTIONS:
-                new.append((message, said))
-            continue
-        if not goes_on:
-            if len(answers) == ANSWERS:
-                break
-            answers.append(0)
-            called.append("")
-        goes_on = True
-        answers[-1] += said.characters
-        if len(answers) <= CALLS and not called[-1]:
-            called[-1], begins = _call(message, said)
-            command = command or (begins if len(answers) == 1 else "")
-    is_result = bool(new) and (new[0][1].role in _RESULTS or _TOOL_RESULT in bytes(new[0][0]))
-    return Step(
-        new_characters=sum(said.characters for _, said in new),
-        is_result=is_result,
-        failed=bool(new) and _failed(new[0][1].text),
-        answers=tuple(answers),
-        tools=tuple(called),
-        command=command,
-        answered=answered,
-        read_characters=read_characters,
-        harness=crc32(memoryview(tools)[:HARNESS_BYTES]) if is_given(tools) else 0,
-    )
-
-
-def calls_length(calls: Raw) -> int:
-    if not is_given(calls):
-        return 0
-    count = bytes(calls).count
-    return max(0, len(calls) - CALL_CHARACTERS * count(b'"arguments"') - ID_CHARACTERS * count(b'"id"'))
-
-
-def _failed(result: str) -> bool:
-    ends = f"{result[:END_CHARACTERS]} {result[-END_CHARACTERS:]}".lower()
-    return any(word in ends for word in _FAILURES)
-
-
-def _call(message: Raw, said: ReadMessage) -> tuple[str, str]:
-    """Return the first tool that a message calls, and how the command begins that it runs."""
-    if is_given(said.calls):
-        call = nested(next(iter(entries(said.calls) or ()), ABSENT))
-    elif said.role in _CALLING:
-        call = nested(message)
-    elif _TOOL_USE in bytes(message):
-        parts = entries(nested(message).content) or ()
-        call = nested(next((part for part in parts if _TOOL_USE in bytes(part)), ABSENT))
-    else:
-        return "", _fenced(said.text)
-    if is_given(call.function):
-        call = nested(call.function)
-    given = next((raw for raw in (call.arguments, call.input, call.action) if raw is not ABSENT), ABSENT)
-    if is_text(given):
-        arguments = text(given)
-    else:
-        arguments = bytes(memoryview(given)[:ARGUMENT_BYTES]).decode("utf-8", "replace")
-    found = _COMMAND.search(arguments, 0, ARGUMENT_BYTES)
-    return short_name(call.name), _words(found)
-
-
-def _fenced(said: str) -> str:
-    """Return how the last fenced command of an answer begins, of agents that call no tools."""
-    parts = said[-ARGUMENT_BYTES:].rsplit(_FENCE, 2)
-    return _words(_FENCED.search(parts[1])) if len(parts) > 2 else ""
-
-
-def _words(found: re.Match[str] | None) -> str:
-    return " ".join(filter(None, found.groups())) if found else ""
-
+from predictor.record import NO_THINKING, PromptView, Task, Turn
 
 MAX_CAP_TOKENS = 1 << 30
 """A larger cap counts as none: JSON integers are unbounded, a predictor's floats are not."""

@@ -12,7 +12,6 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.limits import ConnectionTable
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.preempt.cut import Preemption
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.protocols.stable_prefix import StablePrefix
 from clairvoyant_cli.proxy.access.clients import Clients
@@ -32,23 +31,21 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
-from clairvoyant_cli.proxy.requests.admission import (
-    Admission,
-    ExchangeFactory,
-    PassOn,
-    Resubmissions,
-    UrgencyLevels,
-)
+from clairvoyant_cli.proxy.requests.admission import Admission, ExchangeFactory, PassOn, UrgencyLevels
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
+from clairvoyant_cli.proxy.requests.kept_places import Resubmissions
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
-from clairvoyant_cli.proxy.requests.refusals import Refusals, Truncations
+from clairvoyant_cli.proxy.requests.preemption import Preemption
+from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
+from clairvoyant_cli.proxy.requests.truncations import Truncations
 from clairvoyant_cli.proxy.servers.engine_queue import Annotation, EngineQueues
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
-from clairvoyant_cli.proxy.servers.pool import ServerPool, ServiceTimes
+from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_actions import ServerActions
+from clairvoyant_cli.proxy.servers.service_times import ServiceTimes
 from clairvoyant_cli.proxy.tasks import Callbacks
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.policy import (

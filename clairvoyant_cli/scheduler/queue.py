@@ -45,16 +45,10 @@ from clairvoyant_cli.scheduler.job import (
     Thought,
 )
 from clairvoyant_cli.scheduler.newcomers import Newcomers
-from clairvoyant_cli.scheduler.placement import (
-    MAX_PASSED,
-    Fleet,
-    Placement,
-    Residency,
-    ServerSlots,
-    ServerSpeed,
-)
+from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, ServerSlots, ServerSpeed
 from clairvoyant_cli.scheduler.policy import DEFAULT_TAU_S, FixedRate, Policy, TailRate, tuned
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
+from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
 from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyond_share, level_of, outranks
 

@@ -12,7 +12,7 @@ from clairvoyant_cli.backends.llamacpp import ROUTER
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.servers.server import LoadedModels
+from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler

@@ -2,7 +2,7 @@
 
     python -m tests.perf.perf_soak all|cuts|kills|messages|schedules [--times N] [--minutes M] [--seed S]
 
-cuts: seeded cases of preempted answers in each dialect, as in `tests/preempt/test_cut_equals_uncut.py`.
+cuts: seeded cases of preempted answers in each dialect, as in `tests/proxy/test_cut_equals_uncut.py`.
 kills: kill -9 of a daemon under load. Its database must open clean, with every request whose whole answer a
 client had held for more than a second.
 messages: the framing module against h11, generated messages first, then fragments for M minutes.

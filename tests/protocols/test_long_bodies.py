@@ -19,9 +19,10 @@ from clairvoyant_cli.http import limits
 from clairvoyant_cli.protocols import lenient_json as loose
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION
 from clairvoyant_cli.protocols.lenient_json import fitting
+from clairvoyant_cli.protocols.long_bodies import MAX_BODY_BYTES, LongBody
 from clairvoyant_cli.protocols.outer_members import MAX_PIECES, SLICE_BYTES, OuterMembers
 from clairvoyant_cli.protocols.prompt_views import FIRST_MESSAGES, LAST_MESSAGES
-from clairvoyant_cli.protocols.request_bodies import MAX_BODY_BYTES, MAX_NAME_CHARS, LongBody
+from clairvoyant_cli.protocols.request_bodies import MAX_NAME_CHARS
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_body, parse_request
 from clairvoyant_cli.protocols.routes import ROUTES
 from predictor.record import PromptView

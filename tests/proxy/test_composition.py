@@ -14,10 +14,10 @@ from clairvoyant_cli.proxy.composition import Observer
 from clairvoyant_cli.proxy.observing.request_stats import Ran
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.requests.admission import ReadBody
-from clairvoyant_cli.proxy.requests.refusals import Truncations
 from clairvoyant_cli.proxy.requests.serving_rules import ClientLeft
+from clairvoyant_cli.proxy.requests.truncations import Truncations
 from clairvoyant_cli.proxy.servers.client_means import ClientMeans
-from clairvoyant_cli.proxy.servers.server import TROUBLE_AFTER
+from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.server_cache import USUAL_WEIGHT
 from clairvoyant_cli.state.snapshot import Snapshot

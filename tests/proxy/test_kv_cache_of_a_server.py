@@ -9,7 +9,7 @@ from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import raw_client
 from tests.fakes.replay_backend import Engine, Speed
 from tests.fakes.serving import until
-from tests.preempt.test_cut_answers import LONG, SHORT, Server, body, preempting, thousand
+from tests.proxy.test_cut_answers import LONG, SHORT, Server, body, preempting, thousand
 
 
 def running_with(tokens: int) -> Callable[[Snapshot], bool]:

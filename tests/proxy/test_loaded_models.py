@@ -13,8 +13,9 @@ from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange, Phase
+from clairvoyant_cli.proxy.servers.loaded_models import ASSUMED_LOAD_S, MAX_AFFINITIES, LoadedModels
 from clairvoyant_cli.proxy.servers.pool import ServerPool
-from clairvoyant_cli.proxy.servers.server import ASSUMED_LOAD_S, MAX_AFFINITIES, LoadedModels, Server
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler

@@ -11,7 +11,7 @@ from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.proxy.queue.exchange import AttemptEnd, OutageError
 from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.proxy.requests.serving_rules import Answered, BrokenOff, CutOff, NotTaken, WaitAgain
-from clairvoyant_cli.proxy.servers.server import TROUBLE_AFTER
+from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
 from clairvoyant_cli.proxy.servers.server_actions import RefusedError, ServerActions
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts
 

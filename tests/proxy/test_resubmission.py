@@ -13,8 +13,8 @@ import pytest
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Outcome, RequestEnd
-from clairvoyant_cli.proxy.requests import admission
-from clairvoyant_cli.proxy.requests.admission import Resubmissions
+from clairvoyant_cli.proxy.requests import kept_places
+from clairvoyant_cli.proxy.requests.kept_places import Resubmissions
 from clairvoyant_cli.scheduler.chain import Chain
 from tests.fakes.raw_http import RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
@@ -74,7 +74,7 @@ async def test_it_is_new_once_the_place_is_gone_for_another_prompt_or_where_that
         assert await leave_and_return(daemon, other, chat("patience"), chat("patience!")) == ["3", "4"]
     async with occupied(no_keep_place=True) as (daemon, other):
         assert await leave_and_return(daemon, other, chat("patience"), chat("patience")) == ["3", "4"]
-    monkeypatch.setattr(admission, "KEPT_S", 0.0)
+    monkeypatch.setattr(kept_places, "KEPT_S", 0.0)
     async with occupied() as (daemon, other):
         assert await leave_and_return(daemon, other, chat("patience"), chat("patience")) == ["3", "4"]
 
@@ -132,19 +132,19 @@ def test_time_in_which_nothing_waited_adds_no_age() -> None:
 def test_the_places_of_one_principal_do_not_drop_those_of_another() -> None:
     kept = Resubmissions(Journal(time.monotonic))
     left(kept, "ann", 0, 0.0, 1.0)
-    for prompt in range(admission.MAX_KEPT + 100):
+    for prompt in range(kept_places.MAX_KEPT + 100):
         left(kept, "eve", prompt, 1.0, 1.0)
     assert age_of(kept, "ann", 0, 1.0, waiting=1) == 1.0
     assert age_of(kept, "eve", 50, 1.0, waiting=1) is None
-    assert age_of(kept, "eve", admission.MAX_KEPT, 1.0, waiting=1) == 0.0
+    assert age_of(kept, "eve", kept_places.MAX_KEPT, 1.0, waiting=1) == 0.0
 
 
 def test_what_is_kept_is_bounded_whatever_clients_call_themselves() -> None:
     kept = Resubmissions(Journal(time.monotonic))
-    for number in range(admission.MAX_KEPT + 100):
+    for number in range(kept_places.MAX_KEPT + 100):
         left(kept, f"user{number}", 1, 0.0, 1.0)
-    assert len(kept._left) == admission.MAX_KEPT
-    for number in range(admission.MAX_KEPT + 100):
+    assert len(kept._left) == kept_places.MAX_KEPT
+    for number in range(kept_places.MAX_KEPT + 100):
         age_of(kept, f"user{number}", 1, 1.0, waiting=1)
     assert not kept._left
 

@@ -9,7 +9,7 @@ from clairvoyant_cli.state.encoding import encode, without_prompts
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import asked, replaying, until
-from tests.preempt.test_cut_answers import LONG, ROUTES, SHORT, body, preempting, virtually
+from tests.proxy.test_cut_answers import LONG, ROUTES, SHORT, body, preempting, virtually
 
 
 @pytest.mark.parametrize("path", ROUTES)

@@ -11,7 +11,7 @@ from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.doctor.proxy import check_daemon
 from clairvoyant_cli.proxy.composition import Daemon
-from clairvoyant_cli.proxy.requests.refusals import Length, is_truncated
+from clairvoyant_cli.proxy.requests.truncations import Length, is_truncated
 from clairvoyant_cli.state.encoding import decode, encode
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
 from tests.fakes.serving import serving

@@ -21,7 +21,7 @@ from clairvoyant_cli.state.source import DaemonSource
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import ByFirstWord, asked, replaying, serving, until
-from tests.preempt.test_cut_answers import LONG, SHORT, body, preempting
+from tests.proxy.test_cut_answers import LONG, SHORT, body, preempting
 from tests.tui.board import SIZES, screen_text
 from tui.app import Top
 from tui.hardware.reading import simulated_machine

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import UrgencyLevels
-from clairvoyant_cli.proxy.servers.pool import ServiceTimes
+from clairvoyant_cli.proxy.servers.service_times import ServiceTimes
 from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.urgency import UrgencySource
 from predictor.record import Predictor, PromptView

@@ -19,7 +19,6 @@ from clairvoyant_cli.http.upstream import (
     UpstreamConnection,
     UpstreamError,
 )
-from clairvoyant_cli.preempt.cut import UnfitError
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.heartbeat import Joint, blank_after
 from clairvoyant_cli.protocols.outer_members import OuterMembers
@@ -28,6 +27,7 @@ from clairvoyant_cli.protocols.splice import PartError, Splice
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
 from clairvoyant_cli.proxy.access.page_fields import PageFields, is_preflight
 from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
+from clairvoyant_cli.proxy.requests.preemption import UnfitError
 from clairvoyant_cli.proxy.servers.server import Server
 
 REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")

@@ -24,7 +24,6 @@ from clairvoyant_cli.http.upstream import (
     UpstreamConnection,
     UpstreamError,
 )
-from clairvoyant_cli.preempt.cut import Preemption, UnfitError
 from clairvoyant_cli.protocols.probes import BusySlots
 from clairvoyant_cli.protocols.request_parsing import has_no_side_effects
 from clairvoyant_cli.protocols.routes import Shape, Work
@@ -44,6 +43,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Phase,
 )
 from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
+from clairvoyant_cli.proxy.requests.preemption import Preemption, UnfitError
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import CutError, Relay, SplicedRelay, forward, forward_continuation
 from clairvoyant_cli.proxy.requests.serving_rules import (

@@ -24,8 +24,9 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Outcome, Phase, RequestEnd
 from clairvoyant_cli.proxy.servers.find_servers import find_server
+from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
 from clairvoyant_cli.proxy.servers.pool import ServerPool
-from clairvoyant_cli.proxy.servers.server import LoadedModels, Server
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.silence import overdue
 from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.job import Job

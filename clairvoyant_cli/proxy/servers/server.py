@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from math import inf
@@ -14,238 +14,19 @@ from clairvoyant_cli.addresses import is_loopback, same_host
 from clairvoyant_cli.backends.adapter import Adapter, Found, Status
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
 from clairvoyant_cli.backends.continuation import Way
-from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, Priority
 from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S, Ask, Prober
-from clairvoyant_cli.backends.speeds import Speeds
-from clairvoyant_cli.config import MAX_SLOTS, BackendConfig
+from clairvoyant_cli.backends.speeds import PromptCuts, Speeds
+from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
-from clairvoyant_cli.protocols.probes import LoadedModel, OfferedModel, ProbeAnswer, openai_models
+from clairvoyant_cli.protocols.probes import OfferedModel, ProbeAnswer, openai_models
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase
+from clairvoyant_cli.proxy.servers.health import Health
+from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
 from clairvoyant_cli.proxy.servers.silence import Silences
-from clairvoyant_cli.scheduler.queue import Scheduler
 from profiles.records import Continuation, Profile
-
-# How many requests a server is trusted with, and how long it has been away.
-#
-# A server that fails at once is free at once and would attract every request.
-# Rule 1: one that comes back starts with one slot and doubles them each time an answer begins.
-# Rule 2: one that failed `TROUBLE_AFTER` times in a row rests, longer each time, and is then tried with one.
-# Rule 3: so does one at which a request is overdue, at once. Until an answer comes it gets one at a time.
-# But for that, all hold only while other servers can do its work (`ServerLifecycle`).
-
-TROUBLE_AFTER = 3  # failures in a row; one may be the request's own fault, two those of a client that retries
-FIRST_REST_S = 1.0
-MAX_REST_S = 60.0
-MAX_HUNG_REST_S = 900.0  # each trial costs a request the time until it is overdue
-
-
-@dataclass(slots=True)
-class Health:
-    """How far one server is trusted."""
-
-    changed: Callable[[], None] = lambda: None  # called when it is trusted again
-    hung: int = 0  # how often in a row a request was overdue; it gets one at a time until an answer comes
-    hung_s: float = 0.0  # when that was last noticed
-    give_up: Callable[[], None] = lambda: None  # called once when an outage exceeds `grace_s`
-    # A server that restarts is back in seconds: requests that wait for it keep their places until then, as in
-    # HAProxy's queues.
-    grace_s: float = 0.0
-    # By an operator: "draining" gets only what no other can serve, "leaving" is also removed once it is idle.
-    withdrawn: str = ""
-    slots: int = MAX_SLOTS  # the most requests that it is sent at once
-    failures: int = 0  # in a row
-    given_up: bool = False  # it has been away for longer than `grace_s`
-    _rest: asyncio.TimerHandle | None = None
-    _outage: asyncio.TimerHandle | None = None
-
-    @property
-    def rests(self) -> bool:
-        """Whether it gets nothing for a while, as it failed."""
-        return self._rest is not None
-
-    @property
-    def given_up_in_s(self) -> float | None:
-        """Seconds until it is given up, 0.0 once it was; None while it is there."""
-        if self._outage is None:
-            return 0.0 if self.given_up else None
-        return max(0.0, self._outage.when() - asyncio.get_running_loop().time())
-
-    def note(self, *, away: bool) -> None:
-        """Record whether it is away."""
-        if away and self.given_up_in_s is None:
-            self._outage = asyncio.get_running_loop().call_later(self.grace_s, self._expire)
-        elif not away and self.given_up_in_s is not None:
-            if self.hung:
-                self.forget()
-            if self._outage is not None:
-                self._outage.cancel()
-            self._outage, self.given_up, self.slots = None, False, 1
-
-    def began(self) -> None:
-        """An answer has begun that is not a server error."""
-        if self.slots < MAX_SLOTS:
-            self.slots *= 2
-            self.changed()
-
-    def answered(self) -> None:
-        self.failures = 0
-
-    def failed(self) -> bool:
-        """A request has failed: return whether its slots or rest changed. It does not count during a rest."""
-        if self.rests:
-            return False
-        self.failures += 1
-        if self.failures < TROUBLE_AFTER:
-            return False
-        self._rest_for(min(FIRST_REST_S * 2.0 ** (self.failures - TROUBLE_AFTER), MAX_REST_S))
-        return True
-
-    def hangs(self, now: float) -> None:
-        """A request is overdue, which does not count twice while the server rests for it."""
-        if not (self.hung and self.rests):
-            self.hung, self.hung_s = self.hung + 1, now
-            self._rest_for(min(MAX_REST_S * 2.0 ** (self.hung - 1), MAX_HUNG_REST_S))
-
-    def _rest_for(self, rest_s: float) -> None:
-        if self._rest is not None:
-            self._rest.cancel()
-        self.slots = 1
-        self._rest = asyncio.get_running_loop().call_later(rest_s, self._rested)
-
-    def forget(self) -> None:
-        """Trust it as if it had never failed."""
-        if self._rest is not None:
-            self._rest.cancel()
-        self._rest, self.failures, self.hung, self.slots = None, 0, 0, MAX_SLOTS
-
-    def _rested(self) -> None:
-        self._rest = None
-        self.changed()
-
-    def _expire(self) -> None:
-        self._outage, self.given_up = None, True
-        self.give_up()
-
-
-# Tracks what is loaded in a server that swaps models, and what swapping costs.
-#
-# Ollama swaps models on demand, in 5 to 30 s; a queue that ignores this alternates between two models and
-# serves neither.
-
-ASSUMED_LOAD_S = 8.0  # until a load has been measured: a 5 GB model from an ordinary SSD
-MIN_LOAD_S = 0.5  # Ollama reports a few milliseconds of `load_duration` for a model that was there already
-LONGEST_LOAD_S = 600.0  # Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): longer reports are wrong
-ASKED_CONTEXT = re.compile(r" num_ctx=([0-9]+)")
-LEAST_CONTEXT = 2048  # that a model which reads images is loaded with, whatever is asked (server/sched.go)
-MAX_AFFINITIES = 200  # load times that are remembered, by last use: clients choose the runner's options
-
-
-def asked_context(parsed: ParsedRequest) -> int | None:
-    """Return the context that a request asks for (`num_ctx`), in tokens."""
-    asked = ASKED_CONTEXT.search(parsed.affinity)
-    return int(asked[1]) if asked else None
-
-
-class LoadedModels:
-    """Keeps a scheduler's residency in step with one server.
-
-    Only models that the server has answered for, or lists as loaded, have a load time of their own; others
-    have the assumed one. So made-up names do not affect real models.
-    """
-
-    def __init__(self, scheduler: Scheduler, server: str, known_as: Callable[[str], str] = full_name) -> None:
-        self._residency = scheduler.residency
-        self._residency.unknown_s = ASSUMED_LOAD_S
-        self._server = server
-        self._listed_as = known_as
-        self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
-        self._contexts: dict[str, int] = {}  # what was asked -> the context that it was loaded with
-
-    def _known_as(self, model: str) -> str:
-        # One spelling for all servers: a request may go to Ollama or to a llama.cpp router.
-        return full_name(self._listed_as(model))
-
-    def affinity_of(self, parsed: ParsedRequest) -> str:
-        """Return what a request needs loaded, in one spelling."""
-        return (
-            self._known_as(parsed.model) + parsed.affinity.removeprefix(parsed.model) if parsed.model else ""
-        )
-
-    def is_plain(self, model: str) -> bool:
-        """Whether a model was asked for with no option but a context, as far as is known."""
-        return " " not in ASKED_CONTEXT.sub("", self._affinity_of.get(self._known_as(model), ""))
-
-    def context_of(self, parsed: ParsedRequest) -> int | None:
-        """Return the context for a request, in tokens: what it asks for, or that of the model as it was
-        loaded for the last such request; None if unknown. At most this is what it gets.
-        """
-        asked = asked_context(parsed)
-        return max(asked, LEAST_CONTEXT) if asked else self._contexts.get(self.affinity_of(parsed))
-
-    def answered(self, exchange: Exchange, status: int) -> None:
-        """Learn from an answer whether its model was loaded, and how long that took; errors do not count."""
-        job_id, affinity, load_s = exchange.job.id, exchange.job.affinity, exchange.totals.load_s
-        if load_s is None:
-            load_s = self._seen_load_s(exchange)
-        if not 200 <= status < 300 or exchange.totals.error:
-            self._residency.not_loaded(self._server, job_id)
-            return
-        if not affinity:
-            return
-        was_there = load_s is not None and load_s < MIN_LOAD_S
-        note = self._residency.was_there if was_there else self._residency.loaded
-        note(self._server, job_id)
-        learned = load_s is not None and MIN_LOAD_S <= load_s <= LONGEST_LOAD_S
-        self._remember(affinity, load_s if learned else None)
-        self._affinity_of[self._known_as(exchange.asked.parsed.model)] = affinity
-
-    def listed(self, names: Iterable[str], live: Iterable[Exchange]) -> None:
-        """Update from the server's list of loaded models, unless one may be loading."""
-        if _may_load(live):
-            return
-        names = [self._known_as(name) for name in names]
-        loaded = frozenset(self._affinity_of.get(name, name) for name in names)
-        for affinity in loaded:
-            self._remember(affinity, None)
-        if loaded:
-            self._residency.set(self._server, loaded)
-
-    def loaded_with(self, models: Iterable[LoadedModel], live: Iterable[Exchange]) -> None:
-        """Take over the contexts that the server has just listed, unless a model may be loading. A model that
-        was not loaded for a request from here may have another context than for one.
-        """
-        if not _may_load(live):
-            known = ((self._affinity_of.get(self._known_as(each.name)), each.context) for each in models)
-            self._contexts = {affinity: context for affinity, context in known if affinity and context}
-
-    def _seen_load_s(self, exchange: Exchange) -> float | None:
-        """Return how long a load took by the time before the answer, where the server tells the rest."""
-        attempt, totals = exchange.attempt, exchange.totals
-        if attempt is None or attempt.first_byte_s is None or attempt.usage is None or exchange.parts:
-            return None
-        if totals.prefill_s is None or not self._residency.swaps(self._server, exchange.job.id, ""):
-            return None
-        worked_s = totals.prefill_s + (0.0 if attempt.usage.streaming else totals.decode_s or 0.0)
-        return max(attempt.first_byte_s - attempt.granted_s - worked_s, 0.0)
-
-    def _remember(self, affinity: str, load_s: float | None) -> None:
-        """Remember a load time as the last used; None keeps the known one."""
-        prices = self._residency.load_s
-        known_s = prices.pop(affinity, ASSUMED_LOAD_S)
-        if len(prices) >= MAX_AFFINITIES:
-            forgotten = next(iter(prices))
-            del prices[forgotten]
-            self._affinity_of = {n: kept for n, kept in self._affinity_of.items() if kept != forgotten}
-        prices[affinity] = known_s if load_s is None else load_s
-
-
-def _may_load(live: Iterable[Exchange]) -> bool:
-    return any(each.phase in (Phase.CONNECTING, Phase.PREFILL) for each in live)
-
 
 NO_ANSWER = ProbeAnswer(0)
 UNCLEAR = (0, 401, 403, 408, 429)  # statuses that do not tell what has answered, as those from 500 on
@@ -254,11 +35,6 @@ MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to tell w
 LOOK_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last known ones are used
 CHANGED = "the server is not the one that was measured"
 
-# Of prompts whose client leaves while they are being read.
-HALF_BATCH_TOKENS = 1024.0  # until the first cut: a server is taken to go on for half of llama.cpp's batch
-ASSUMED_KEPT = 0.5
-LATEST_WEIGHT = 0.5  # cuts are few, and each costs time where the guess is wrong
-MAX_GAP_S = 6.0  # from a cut to the next request in the slot, the time until the server hangs up included
 
 _URL = re.compile(
     rb"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[^/?#@:]+)(?::(?P<port>[0-9]{1,5}))?(?P<path>[/?#].*)?",
@@ -269,38 +45,6 @@ _URL = re.compile(
 def is_under(prefix: bytes, target: bytes) -> bool:
     """Whether a path is the prefix itself or below it."""
     return target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in (b"", b"/", b"?", b"#")
-
-
-@dataclass(slots=True)
-class PromptCuts:
-    """What a server does with a prompt whose client leaves while it is being read; running means."""
-
-    stop_s: float | None = None  # from a cut until the slot is free; None until the first
-    kept: float = ASSUMED_KEPT  # share of what was read that is found again
-    closed_s: float | None = None  # when the last cut was made, unless something has started since
-    rest_s: float = 0.0  # how long the unread rest of its prompt would have taken
-
-    def stops_s(self, read_s: Callable[[float], float], rest_s: float) -> float:
-        """Return the expected seconds until the slot is free, at most the rest of the prompt."""
-        return min(read_s(HALF_BATCH_TOKENS) if self.stop_s is None else self.stop_s, rest_s)
-
-    def cut(self, now: float, rest_s: float) -> None:
-        self.closed_s, self.rest_s = now, rest_s
-
-    def followed(self, granted_s: float) -> float | None:
-        """Return the time of the cut that freed a slot granted at `granted_s`; None if there was none."""
-        closed_s, self.closed_s = self.closed_s, None
-        return closed_s if closed_s is not None and granted_s - closed_s <= MAX_GAP_S else None
-
-    def stopped(self, took_s: float) -> None:
-        """Learn how long the slot stayed taken, unless the prompt ended before that could be told."""
-        if self.stop_s is None:
-            self.stop_s = took_s
-        elif took_s > self.stop_s or self.rest_s > self.stop_s:
-            self.stop_s += LATEST_WEIGHT * (took_s - self.stop_s)
-
-    def found(self, share: float) -> None:
-        self.kept += LATEST_WEIGHT * (min(max(share, 0.0), 1.0) - self.kept)
 
 
 class VerifiedContinuation(NamedTuple):

@@ -12,7 +12,7 @@ from clairvoyant_cli.commands.setup import opened_database
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.chores import chore_of
 from clairvoyant_cli.protocols.lenient_json import OBJECT
-from clairvoyant_cli.protocols.request_bodies import LongBody
+from clairvoyant_cli.protocols.long_bodies import LongBody
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, parse_body
 from clairvoyant_cli.protocols.routes import ROUTES, Work, plainly_spelled
 from clairvoyant_lab.training.dataset import Dataset, read_dataset

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.preempt.cut import share_found
+from clairvoyant_cli.backends.speeds import ASSUMED_KEPT, PromptCuts
 from clairvoyant_cli.proxy.composition import Daemon
-from clairvoyant_cli.proxy.servers.server import ASSUMED_KEPT, PromptCuts
+from clairvoyant_cli.proxy.requests.prompt_cuts import share_found
 from clairvoyant_cli.scheduler.policy import MAX_CUTS
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import Message, RawClient, post, raw_client

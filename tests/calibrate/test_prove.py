@@ -14,9 +14,8 @@ from clairvoyant_lab.virtual_time import run_virtually
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.client import Client
-from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.preempt import prove
-from clairvoyant_cli.preempt.prove import (
+from clairvoyant_cli.calibrate import prove
+from clairvoyant_cli.calibrate.prove import (
     FAR_NATS,
     FULL_TOKENS,
     HOPELESS,
@@ -27,6 +26,7 @@ from clairvoyant_cli.preempt.prove import (
     _gap,
     _parting,
 )
+from clairvoyant_cli.calibrate.run import Outcome
 from profiles.records import MIN_TRIALS, Continuation
 from tests.fakes.calibrating import SMALL, measured, replay
 from tests.fakes.replay_backend import Engine, Replay, Service, Speed

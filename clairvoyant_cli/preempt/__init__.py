@@ -1,1 +1,0 @@
-"""Preemption: cuts running requests for shorter ones, continues them, and proves that no client can tell."""

@@ -11,10 +11,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import NoReturn
 
-import click
+try:
+    import click
 
-from clairvoyant_cli import __version__
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode, printable
+    from clairvoyant_cli import __version__
+    from clairvoyant_cli.errors import ClairvoyantError, ExitCode, printable
+except KeyboardInterrupt:
+    sys.exit("clairvoyant: aborted")
 
 # name -> one-line help; the module is <package>.<name> and its command is `command`.
 PACKAGE = "clairvoyant_cli.commands"
@@ -89,6 +92,8 @@ class LazyGroup(click.Group):
             # Once it serves, its own signal handlers drain and exit with 0.
             if ctx.meta.get(ASKED_FOR) == "serve":
                 raise click.exceptions.Exit(ExitCode.OK) from None
+            if ctx.meta.get(ASKED_FOR) == "batch":
+                raise ClairvoyantError("stopped; run the same command again to go on") from None
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

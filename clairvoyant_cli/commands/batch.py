@@ -4,19 +4,16 @@ import asyncio
 import json
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from time import time
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import click
 import httpx
 from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from clairvoyant_cli.backends.chat_probe import client_for, error_text
-from clairvoyant_cli.commands.batch_files import ROUTES, Line, encoded, read_batch, results_of
+from clairvoyant_cli.commands.batch_files import ROUTES, Line, add_line, encoded, read_batch, results_of
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.env import key_option
 from clairvoyant_cli.commands.options import FILE, url_option
@@ -34,14 +31,12 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_ASKED_S = 5.0, 60.0, 600.0
 USUAL_AT_ONCE = 2  # where the daemon does not tell its slots
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What came of a request; an "error" would not change if it were repeated."""
+class Reply(NamedTuple):
+    """What came of a request; an "error" is final until the command is run again."""
 
     kind: Literal["result", "error", "broken off", "not accepted"]
     why: str = ""  # it is no result
-    response: httpx.Response | None = None
-    body: Any = None  # None if it is not JSON
+    response: dict[str, Any] | None = None  # as in OpenAI's format
     asked_s: float = 0.0  # the pause that the server asks for
 
 
@@ -96,8 +91,7 @@ class Batch:
     suspects: deque[Line] = field(default_factory=deque)  # their answers broke off
     tries: Counter[str] = field(default_factory=Counter)  # that broke off, by custom_id
     gate: asyncio.Lock = field(default_factory=asyncio.Lock)
-    resume_at: float = 0.0  # after a failure, until there is an answer: when one request may be sent
-    pause_s: float = 0.0
+    pause_s: float = 0.0  # before the next request; 0 unless the last was not accepted or broke off
 
     def __post_init__(self) -> None:
         self.left = len(self.waiting)
@@ -126,55 +120,41 @@ class Batch:
                 self.suspects.appendleft(line)  # its last try follows, rather than all others' pauses
             else:
                 self._keep(line, reply)
-                continue
-            self._pause(reply)
 
     async def _reply(self, client: httpx.AsyncClient, line: Line) -> Reply:
-        if self.resume_at:  # one request is sent in place of all, once a server is up
+        if self.pause_s:
             async with self.gate:
-                while True:
-                    await asyncio.sleep(self.resume_at - _now())
+                wait_s = self.pause_s
+                while wait_s:  # one request is sent in place of all, once a server is up
+                    await asyncio.sleep(wait_s)
                     if await _is_up(str(client.base_url)):
-                        break
-                    self.resume_at = _now() + FIRST_PAUSE_S
-                if self.resume_at:
-                    return await ask(client, line)
-        return await ask(client, line)
+                        return await self._ask(client, line)
+                    wait_s = FIRST_PAUSE_S
+        return await self._ask(client, line)
 
-    def _pause(self, reply: Reply) -> None:
-        now = _now()
-        if now >= self.resume_at:  # else it was sent before the last pause began
-            self.pause_s = min(max(2 * self.pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
-        self.resume_at = max(self.resume_at, now + max(self.pause_s, reply.asked_s))
-        self.show(f"waiting: {reply.why}")
+    async def _ask(self, client: httpx.AsyncClient, line: Line) -> Reply:
+        before_s, reply = self.pause_s, await ask(client, line)
+        if reply.kind not in ("result", "error"):
+            self.show(f"waiting: {reply.why}")
+            next_s = max(FIRST_PAUSE_S, min(2 * before_s, LONGEST_PAUSE_S), reply.asked_s)
+        else:
+            next_s = 0.0
+        if self.pause_s == before_s:  # else it was sent before the last pause began
+            self.pause_s = next_s
+        return reply
 
     def _keep(self, line: Line, reply: Reply) -> None:
-        number, answer, error = "", None, None
-        if (response := reply.response) is not None:
-            number = response.headers.get("x-clairvoyant-request-id", "")
-            body = {"error": {"message": response.text[:1000]}} if reply.body is None else reply.body
-            answer = {"status_code": response.status_code, "request_id": number, "body": body}
+        error = None
         if reply.kind == "broken off":
             error = {"code": "broken_off", "message": f"given up after {MAX_TRIES} tries: {reply.why}"}
-        record = {
-            "id": f"batch_req_{number}",
-            "custom_id": line.custom_id,
-            "response": answer,
-            "error": error,
-        }
-        own = {"batch_file": self.name, "request_sha256": line.digest}  # not of OpenAI's format
-        file = self.results if reply.kind == "result" else self.errors
-        file.write(encoded(record | own) + b"\n")
-        file.flush()
+        number = (reply.response or {}).get("request_id", "")
+        record: dict[str, Any] = {"id": f"batch_req_{number}", "custom_id": line.custom_id}
+        record |= {"response": reply.response, "error": error}
+        record |= {"batch_file": self.name, "request_sha256": line.digest}  # not of OpenAI's format
+        add_line(self.results if reply.kind == "result" else self.errors, record)
         self.left -= 1
         self.failed += reply.kind != "result"
-        if _now() >= self.resume_at:
-            self.resume_at = self.pause_s = 0.0
         self.show()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def ask(client: httpx.AsyncClient, line: Line) -> Reply:
@@ -183,34 +163,28 @@ async def ask(client: httpx.AsyncClient, line: Line) -> Reply:
         response = await client.post(line.url, content=encoded(line.body), headers=HEADERS)
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         return Reply("not accepted", f"no connection to the daemon: {error}")
+    except httpx.DecodingError as error:
+        return Reply("error", str(error))
     except httpx.RequestError as error:
         return Reply("broken off", str(error) or type(error).__name__)
-    status, body = response.status_code, None
-    with suppress(ValueError, RecursionError):
-        found = json.loads(response.content)
-        encoded([[found]])  # as deep as it will be in the file of results
-        body = found
-    fields = body if isinstance(body, dict) else {}
-    failed = error_text(fields)[:500] if fields.get("error") else ""
-    why = f"HTTP {status}, {failed or 'not an answer of this API'}"
-    pause_s = asked_s(response.headers.get("retry-after", ""))
-    if status in NOT_ACCEPTED:
-        return Reply("not accepted", why, response, body, pause_s)
-    items = fields.get(ROUTES[line.url])
-    if response.is_success and not failed and items and isinstance(items, list):
-        return Reply("result", "", response, body)
-    # The status of an error may be 200, sent while the request waited.
-    is_broken = response.is_success or status in BROKEN_OFF
-    return Reply("broken off" if is_broken else "error", why, response, body, pause_s)
-
-
-def asked_s(told: str) -> float:
-    """Return the seconds that a Retry-After header asks for, 0 if it is neither a number nor a date."""
+    status, told = response.status_code, response.headers
     try:
-        at_s = float(told[:9]) if told.isdecimal() else parsedate_to_datetime(told).timestamp() - time()
-    except (ValueError, OverflowError, OSError):
-        return 0.0
-    return min(at_s, LONGEST_ASKED_S)
+        body = json.loads(response.content)
+        encoded([[body]])  # as deep as it will be in the file of results
+    except (ValueError, RecursionError):
+        body = {"error": {"message": response.text[:1000]}}
+    answer = {"status_code": status, "request_id": told.get("x-clairvoyant-request-id", ""), "body": body}
+    fields = body if isinstance(body, dict) else {}
+    failed, items = fields.get("error"), fields.get(ROUTES[line.url])
+    if response.is_success and not failed and items and isinstance(items, list):
+        return Reply("result", "", answer)
+    why = f"HTTP {status}, {error_text(fields)[:500] if failed else 'not an answer of this API'}"
+    if status in NOT_ACCEPTED:
+        asked = told.get("retry-after", "")
+        return Reply(
+            "not accepted", why, answer, min(float(asked), LONGEST_ASKED_S) if asked.isdecimal() else 0.0
+        )
+    return Reply("broken off" if status in BROKEN_OFF else "error", why, answer)
 
 
 async def _is_up(url: str) -> bool:

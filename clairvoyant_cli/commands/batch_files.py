@@ -1,9 +1,10 @@
 """The files of `clairvoyant batch`: requests in OpenAI's batch format, their results and errors."""
 
 import json
+import os
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from io import TextIOWrapper
@@ -12,7 +13,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from clairvoyant_cli.errors import InputError
+from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.files import LARGE_BYTES, opened
 from clairvoyant_cli.system import lock_now
 
@@ -71,14 +72,13 @@ def results_of(path: Path, lines: Sequence[Line]) -> Iterator[tuple[set[str], Bi
     """Open the files of results and errors beside a batch file, for this process alone. Yield the ids that
     have a result, and both files. InputError if another program wrote one of them.
 
-    Errors, and a last line that a crash has cut off, are removed. If a request has changed since its result
-    came, the file of results is renamed, and the results that are still current are copied.
+    Errors are removed. If the results have a line that a crash has cut off, or one of a request that has
+    changed since, the file is renamed, and the results that are still current are copied.
     """
-    name = path.name.removesuffix(".jsonl")
+    name, asked = path.name.removesuffix(".jsonl"), {line.custom_id: line.digest for line in lines}
     kept, old, wrong = (
         path.with_name(f"{name}.{each}.jsonl") for each in ("results", "results.old", "errors")
     )
-    asked, done, whole, outdated = {line.custom_id: line.digest for line in lines}, set[str](), 0, False
     for each in (kept, wrong):
         if each.exists() and not each.is_file():
             raise InputError(f"{each} is not a regular file; move it away")
@@ -87,29 +87,24 @@ def results_of(path: Path, lines: Sequence[Line]) -> Iterator[tuple[set[str], Bi
             errors.seek(LOCKED_BYTE)
             if not lock_now(errors.fileno()):
                 raise InputError(f"another command runs {path}; wait for its end")
-            deque(_written(wrong, path), maxlen=0)
-            for text, custom_id, digest in _written(kept, path):
-                whole += len(text)
-                if asked.get(custom_id) == digest:
-                    done.add(custom_id)
-                outdated |= asked.get(custom_id, digest) != digest
-            if outdated:
-                deque(_written(old, path), maxlen=0)
+            deque(_written(wrong, path, {}), maxlen=0)
+            current = {custom_id: len(text) for text, custom_id in _written(kept, path, asked)}
+            is_whole = not kept.exists() or sum(current.values()) == kept.stat().st_size
+            if not is_whole:
+                deque(_written(old, path, {}), maxlen=0)
                 kept.replace(old)
             errors.truncate(0)
             with kept.open("ab") as results:
-                if outdated:
-                    results.writelines(t for t, i, d in _written(old, path) if asked.get(i, d) == d)
+                if not is_whole:
+                    results.writelines(text for text, _ in _written(old, path, asked))
                     results.flush()
-                else:
-                    results.truncate(whole)
-                yield done, results, errors
+                yield asked.keys() & current, results, errors
     except OSError as error:
         raise InputError(f"cannot write {error.filename or kept}: {error.strerror or error}") from None
 
 
-def _written(path: Path, batch_file: Path) -> Iterator[tuple[bytes, str, str]]:
-    """Yield each whole line of results or errors, with its custom_id and the digest of its request.
+def _written(path: Path, batch_file: Path, asked: Mapping[str, str]) -> Iterator[tuple[bytes, str]]:
+    """Yield each whole line of results or errors with its custom_id, except where `asked` has another digest.
 
     InputError if another command wrote them, or this one for another batch file that exists.
     """
@@ -121,13 +116,23 @@ def _written(path: Path, batch_file: Path) -> Iterator[tuple[bytes, str, str]]:
                 return
             try:
                 record = json.loads(text)
-                found = text, str(record["custom_id"]), str(record["request_sha256"])
+                custom_id, digest = str(record["custom_id"]), str(record["request_sha256"])
                 origin = batch_file.with_name(record["batch_file"])
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise InputError(f"{path} was not written by clairvoyant batch; move it away") from None
             if origin.name != batch_file.name and origin.exists():
                 raise InputError(f"{path} belongs to {origin}; rename {batch_file}")
-            yield found
+            if asked.get(custom_id, digest) == digest:
+                yield text, custom_id
+
+
+def add_line(file: BinaryIO, record: dict[str, Any]) -> None:
+    """Write a record. ClairvoyantError if the file has been removed or replaced: results would be missing."""
+    file.write(encoded(record) + b"\n")
+    file.flush()
+    path = Path(file.name)
+    if not (path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))):
+        raise ClairvoyantError(f"{file.name} was removed or replaced; run the same command again")
 
 
 def encoded(value: object, *, sort_keys: bool = False) -> bytes:

@@ -230,6 +230,14 @@ def test_serve_ends_quietly_when_it_is_interrupted_before_it_serves(
     assert (result.exit_code, result.output) == (0, "")
 
 
+def test_a_batch_that_is_interrupted_during_its_start_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clairvoyant_cli.main, "import_module", interrupted)
+    result = CliRunner().invoke(cli, ["batch", "night.jsonl"])
+    assert str(result.exception) == "stopped; run the same command again to go on"
+
+
 def test_another_command_that_is_interrupted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clairvoyant_cli.commands.setup.database_path", interrupted)
     result = CliRunner().invoke(cli, ["history"])

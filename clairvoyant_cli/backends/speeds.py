@@ -12,6 +12,7 @@ SLOWEST_TOKENS_PER_S = 0.01  # a model of 100 GB, read from a disk at 1 GB/s for
 # One answer counts as at most this many times faster or slower than those before: the server's own report
 # may be wrong, and the order of the queue depends on it.
 MAX_AT_ONCE = 4.0
+MAX_SLOWDOWN = 16.0
 MIN_TOKENS = 8  # of an answer that tells a speed
 
 
@@ -25,16 +26,19 @@ class Speeds:
     prefill_tokens_per_s: float | None = None
     measured: tuple[float | None, float | None] = (None, None)
     frozen: bool = False
+    slowdown: float = 1.0  # of the last answer against the mean, at least 1: a hot machine, or another load
     tokens_an_event: float = 1.0  # of its streams: more with speculative decoding, or a stream interval
 
     def learn(
         self, tokens: float | None, decode_s: float | None, prefilled: float | None, prefill_s: float | None
     ) -> None:
         """Learn from one answer; small samples measure timers rather than speed, and are skipped."""
+        decode = decode_rate(tokens, decode_s)
+        if decode is not None and tokens and tokens >= MIN_TOKENS:
+            self.slowdown = min(max(1.0, (self.decode_tokens_per_s or decode) / decode), MAX_SLOWDOWN)
         if self.frozen:
             return
         decode_measured, prefill_measured = self.measured
-        decode = decode_rate(tokens, decode_s)
         if decode is not None and tokens and tokens >= MIN_TOKENS:
             self.decode_tokens_per_s = _mean(self.decode_tokens_per_s, decode, decode_measured)
         prefill = _rate(prefilled, prefill_s, FASTEST_PREFILL_TOKENS_PER_S)

@@ -47,7 +47,11 @@ async def test_the_bound_follows_what_may_take_long() -> None:
     assert bound_s(exchange, known=Silences(), loads=None) == COLD_S + 1, "its model has not answered lately"
     assert bound_s(exchange, known=Silences(_model="other"), loads=None) == COLD_S + 1, "it may swap models"
     assert bound_s(exchange, known=Silences(longest_s=60.0)) == 121
+    hot = Speeds(decode_tokens_per_s=20.0, prefill_tokens_per_s=500.0)
+    hot.learn(20, 10.0, None, None)
+    assert hot.slowdown > 8.0, "its last answer came at 2 tokens a second"
     exchange.job.prompt_tokens = 50_000.0
+    assert bound_s(exchange, hot) > 8 * bound_s(exchange)
     assert bound_s(exchange) > 4 * 250, "the end of a long prompt is read more slowly"
     assert bound_s(exchange, Speeds()) > 4 * 2000, "a CPU may read it"
     exchange.job.prompt_tokens = 4.0
@@ -55,6 +59,47 @@ async def test_the_bound_follows_what_may_take_long() -> None:
     assert bound_s(exchange) > 4 * 25, "any answer may be long"
     exchange.asked.parsed.view = None
     assert bound_s(exchange) > COLD_S
+
+
+@pytest.mark.parametrize(
+    ("first_byte_s", "granted_later_s", "queues", "late"),
+    [
+        (0.0, -1.0, False, True),  # its answer stopped in the middle
+        (None, 1.0, False, True),  # a request that was granted later has been begun
+        (None, -1.0, False, False),  # it may wait inside the server, which has fewer slots than it is said to
+        (None, 1.0, True, False),  # an engine with priorities begins them in another order
+    ],
+)
+async def test_one_hangs_while_its_server_answers_others(
+    first_byte_s: float | None, granted_later_s: float, queues: bool, late: bool
+) -> None:
+    parts = daemon_parts(slots=2)
+    exchange = streaming(parts)
+    attempt, known = exchange.attempt, Silences()
+    assert attempt is not None
+    attempt.heard_s, attempt.first_byte_s = parts.now[0], first_byte_s
+    other = cast(Any, SimpleNamespace(dispatch=attempt.dispatch, heard_s=None))
+    other.granted_s = attempt.heard_s + granted_later_s
+    known.heard(other, now := attempt.heard_s + LEAST_S + 1.0)
+    assert bool(overdue([(exchange, attempt)], known, MEASURED, now, loads=False, queues=queues)) is late
+
+
+async def test_a_request_stays_overdue_until_it_is_heard_itself() -> None:
+    parts = daemon_parts(slots=2)
+    exchange, other = streaming(parts), streaming(parts, "0.1 other")
+    server, attempt = parts.pool.first, exchange.attempt
+    assert attempt is not None
+    assert other.attempt is not None
+    parts.now[0] += LEAST_S + 1.0
+    overdue_s = list[float | None]()
+    for heard in (None, other.attempt, None, attempt):
+        parts.now[0] += 1.0
+        if heard is not None:
+            server.traits.silences.heard(heard, parts.now[0])
+        parts.lifecycle._look_for_overdue(server)
+        overdue_s.append(attempt.overdue_s)
+    assert overdue_s[0] == overdue_s[1] == overdue_s[2] is not None
+    assert overdue_s[3] is None
 
 
 async def test_a_client_that_does_not_read_is_no_silence_of_the_server() -> None:

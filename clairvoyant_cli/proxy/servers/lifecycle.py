@@ -129,8 +129,9 @@ class ServerLifecycle:
         queues = server.stamps is not None
         late = overdue(running, known, server.traits.speeds, now, loads=loads, queues=queues)
         for exchange, attempt in running:
+            if attempt.overdue_s is not None and (attempt.heard_s or 0.0) > attempt.overdue_s:
+                attempt.overdue_s = None  # it has been heard again, not only another request
             if exchange.id not in late:
-                attempt.overdue_s = None
                 continue
             if attempt.overdue_s is None:
                 attempt.overdue_s = now

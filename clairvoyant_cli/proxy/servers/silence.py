@@ -7,6 +7,7 @@ tools; loading a model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.protocols.routes import Work
@@ -16,7 +17,9 @@ LEAST_S = 30.0
 MARGIN = 4.0  # times the upper expectation
 BEFORE = 2.0  # times the longest silence before that ended with an answer
 FORGETTING = 0.98  # of that silence, at each answer
-ALONE = 10.0  # times the bound, where the server answers others: it may have fewer slots than it is said to
+# Times the bound, where the server answers others and may have this one in a queue of its own: it may have
+# fewer slots than it is said to.
+MAYBE_QUEUED = 10.0
 COLD_S = 600.0  # a model may have to be loaded: Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT)
 WARM_S = 240.0  # a model that answered this long ago is loaded still: Ollama unloads after five minutes
 A_LOOK_S = 20.0  # between two looks at a server; in more, this process was stopped, and perhaps the server
@@ -35,6 +38,7 @@ class Silences:
 
     heard_s: float = 0.0  # when it last sent a piece of an answer
     longest_s: float = 0.0
+    granted_s: float = -inf  # when the last of the requests was granted that it has begun to answer
     looked_s: float | None = None  # when it was last looked at
     _model: str | None = None  # that of this piece: answering with another may have unloaded all others
 
@@ -43,6 +47,7 @@ class Silences:
         if attempt.heard_s is not None and not self.is_cold(attempt):
             self.longest_s = max(self.longest_s, now - attempt.heard_s)
         self._model, attempt.heard_s, self.heard_s = attempt.dispatch.job.model, now, now
+        self.granted_s = max(self.granted_s, attempt.granted_s)
 
     def answered(self) -> None:
         self.longest_s *= FORGETTING
@@ -73,9 +78,12 @@ def overdue(
         if attempt.heard_s is None or (attempt.connection is not None and attempt.connection.paused):
             continue  # its client is slow: it still sends the request, or does not read the answer
         attempt.heard_s += stopped_s
-        bound_s = max(least_s, MARGIN * (reading_s + _unseen_s(exchange, speeds)))
-        own_s = now - attempt.heard_s
-        if min(own_s, now - known.heard_s) > bound_s or (own_s > ALONE * bound_s and not queues):
+        expected_s = (reading_s + _unseen_s(exchange, speeds)) * speeds.slowdown
+        bound_s, own_s = max(least_s, MARGIN * expected_s), now - attempt.heard_s
+        # Servers take requests in the order of their arrival, so that this one has left their queue.
+        started = attempt.first_byte_s is not None or attempt.heard_s < known.granted_s
+        own_bound_s = inf if queues else bound_s if started else MAYBE_QUEUED * bound_s
+        if min(own_s, now - known.heard_s) > bound_s or own_s > own_bound_s:
             late.add(exchange.id)
     return late
 

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.protocols.usage import Totals, told_by_line
+from clairvoyant_cli.protocols.usage import Totals, totals_in_event
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 1 << 20
@@ -56,7 +56,7 @@ def read_line(line: bytes) -> Piece | None:
         words="".join(each for each in words if isinstance(each, str)),
         whole=bool(reasons),
         capped="length" in reasons,
-        totals=told_by_line(held),
+        totals=totals_in_event(held),
     )
 
 

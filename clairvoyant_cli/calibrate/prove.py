@@ -28,10 +28,10 @@ from clairvoyant_cli.backends.client import Client, Question, together
 from clairvoyant_cli.backends.continuation import Way, request_to_continue
 from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.protocols.answer_events import EVENTS
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.protocols.probes import ProbeAnswer
+from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES
 from clairvoyant_cli.protocols.splice import Splice
 from profiles.records import Continuation
 
@@ -436,7 +436,9 @@ class Cutter:
         first_only: bool = False,
     ) -> Part:
         untouched, said = splice.passes_untouched, len(splice.said)
-        lines_to_cut = None if cut_after is None else cut_after * (2 if EVENTS[splice.asked.shape].sse else 1)
+        lines_to_cut = (
+            None if cut_after is None else cut_after * (1 if splice.asked.shape in OLLAMA_SHAPES else 2)
+        )
         lines = 0
         part = Part(self._client.clock())
         async with aclosing(self._client.chunks(path, body)) as chunks:

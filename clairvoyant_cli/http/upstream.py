@@ -23,7 +23,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import End, Event, Malformed, ResponseReader, chunk, last_chunk
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
-from clairvoyant_cli.http.limits import Throttle
+from clairvoyant_cli.http.limits import ConnectedClient, Throttle
 from clairvoyant_cli.http.request import SHORT_BYTES, Piece
 from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of, unread
 
@@ -64,14 +64,10 @@ class RefusedError(UpstreamError):
 class ResponseSink:
     """Receives an answer: 1xx answers, the head, pieces of the body. `end` or `failed` is called once, last.
 
-    What arrived together comes between `hold` and `flush`, and should be sent together.
+    What arrived together is handed on while `client` is corked.
     """
 
-    def hold(self) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
+    client: ConnectedClient | None = None
 
     def informational(self, head: ResponseHead) -> None:
         pass
@@ -254,13 +250,15 @@ class UpstreamConnection(asyncio.Protocol):
         return self.open and self._transport is not None and peer_of(self._transport) is Peer.OPEN
 
     def _take(self, events: list[Event], sink: ResponseSink) -> None:
-        if len(events) > 1:
-            sink.hold()
+        client = sink.client if len(events) > 1 else None
+        if client is None:
+            self._hand_on(events, sink)
+            return
+        client.cork()
         try:
             self._hand_on(events, sink)
         finally:
-            if len(events) > 1:
-                sink.flush()
+            client.uncork()
 
     def _hand_on(self, events: list[Event], sink: ResponseSink) -> None:
         for event in events:

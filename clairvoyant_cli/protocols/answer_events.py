@@ -1,25 +1,104 @@
-"""The events of streamed answers, route by route: how they are parsed and written, and how totals add up.
+"""The events of streamed answers: what each brings, how they are read and written, and how totals add up.
 
-An event is a JSON object: the `data:` of a server-sent event, or a line of NDJSON.
+An event is a JSON object: the `data:` of a server-sent event, or a line of NDJSON. As it passes, a regular
+expression tells its kind. It is parsed only where an answer may be cut or has ended.
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.protocols.routes import Shape
-from clairvoyant_cli.protocols.usage import Totals
+from clairvoyant_cli.protocols.lenient_json import Object, is_given, scalar, text
+from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 AnswerEvent = dict[str, Any]
 EVENT_END = re.compile(rb"\r?\n\r?\n")  # of a server-sent event
 
 
+class Kind(StrEnum):
+    """What an event brings: a part of the answer, or its end. All others are openings, totals or idle."""
+
+    TEXT = "answer"
+    THINKING = "thinking"
+    TOOL = "tool call"
+    END = "end"
+    ERROR = "error"
+
+
+TEXT_KINDS = {
+    b"content": Kind.TEXT,
+    b"response": Kind.TEXT,
+    b"text": Kind.TEXT,
+    b"delta": Kind.TEXT,  # of a Responses stream, unless the event's type says otherwise
+    b"thinking": Kind.THINKING,
+    b"reasoning": Kind.THINKING,
+    b"reasoning_content": Kind.THINKING,
+    b"arguments": Kind.TOOL,
+    b"partial_json": Kind.TOOL,
+}
+"""The names under which events of all dialects have their text. Inside a text the quotes are escaped."""
+
+_BRINGS_TEXT = re.compile(rb'"(%b)"\s*:\s*"[^"][^\n]*' % b"|".join(TEXT_KINDS))
+_TEXTS = re.compile(rb'"(%b)"\s*:\s*"((?:[^"\\]|\\.)++)"' % b"|".join(TEXT_KINDS))
+_RESPONSES = b'"response.'  # how the types of events begin in a Responses stream
+_RESPONSES_TYPE = re.compile(rb'"type"\s*:\s*"response\.([a-z_.]+)"')
+
+ENDING_TYPES = ("message_stop", "response.completed", "response.incomplete", "chat.end")
+ERROR_TYPES = ("error", "response.failed")
+END_OF_THINKING = re.compile(rb"(?:<|\\u003c)/think(?:>|\\u003e)")
+"""The tag at the end of thinking that a server leaves in the text. Go escapes its brackets."""
+
+CALLS_TOOL = re.compile(
+    rb'"(?:finish_reason|stop_reason)"\s*:\s*"(?:tool_calls|tool_use|function_call)"'
+    rb'|"type"\s*:\s*"function_call"|"tool_calls"\s*:\s*\[\s*\{'
+)
+"""What an answer contains that calls a tool."""
+
+_IDLE = re.compile(rb"(?:\s*+:[^\n]*+)++\s*+")
+
+
+def is_idle(piece: bytes) -> bool:
+    """Whether a piece of server-sent events brings nothing of the answer, not even its opening."""
+    return _IDLE.fullmatch(piece) is not None
+
+
+def kinds_of_text(lines: bytes) -> list[Kind]:
+    """Return the kind of text of each event in some lines of a stream that brings any."""
+    if _RESPONSES not in lines:
+        return [TEXT_KINDS[name] for name in _BRINGS_TEXT.findall(lines)]
+    return [next(iter(texts)) for line in lines.split(b"\n") if (texts := texts_of(line))]
+
+
+def texts_of(line: bytes) -> dict[Kind, bytes]:
+    """Return the texts that an event brings, as they are quoted. Of one kind the last counts: vLLM sends its
+    reasoning under two names.
+    """
+    texts = _TEXTS.findall(line)
+    found = _RESPONSES_TYPE.search(line) if _RESPONSES in line else None
+    if found is None:
+        return {TEXT_KINDS[name]: quoted for name, quoted in texts}
+    if not (texts and found[1].endswith(b".delta")):
+        return {}  # it repeats the text of earlier events
+    kind = Kind.TOOL if b"arguments" in found[1] else Kind.TEXT
+    kind = Kind.THINKING if found[1].startswith(b"reasoning") else kind
+    return {kind: texts[-1][1]}
+
+
+def ending_of(event: Object) -> Kind | None:
+    """Return END or ERROR for an event that ends an answer, else None."""
+    event_type = text(event["type"])
+    if event_type in ERROR_TYPES or is_given(event["error"]):
+        return Kind.ERROR
+    ends = event_type in ENDING_TYPES or scalar(event["done"]) is True or scalar(event["stop"]) is True
+    return Kind.END if ends else None
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What an event brings: text, the finish reason, totals, or the end of the stream.
+    """What an event of an answer that may be cut brings: text, the finish reason, totals, or the end.
 
     `plain` is False for what a continuation cannot reproduce: thinking, tool calls, several choices.
     """
@@ -35,92 +114,50 @@ NOTHING = Said()  # a comment, or an empty line
 CLOSES = Said(closes=True)
 STRANGE = Said(plain=False)
 
-ENDS = ("stop", "length")
+CUTTABLE = frozenset((Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE, Shape.CHAT, Shape.COMPLETION))
+"""The routes with answers that may be cut."""
+
+ENDS = (None, "stop", "length")
 """Why an answer that is text alone ends. Ollama's `load` and `unload` are no answers."""
 
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """How the events of a route are parsed and written; `sse` or NDJSON.
-
-    `read` parses an event, and `written` returns one like `event` with another text.
-    """
-
-    sse: bool
-    read: Callable[[AnswerEvent], Said]
-    written: Callable[[AnswerEvent, str], AnswerEvent]
+_MESSAGE = {Shape.OLLAMA_CHAT: "message", Shape.CHAT: "delta"}  # the object that has the text
+_TEXT = {Shape.OLLAMA_GENERATE: "response", Shape.COMPLETION: "text"}  # its name; that of a chat is `content`
 
 
-def _read_ollama_chat(event: AnswerEvent) -> Said:
-    message = event.get("message")
-    if not isinstance(message, dict) or any(message[name] for name in message.keys() - {"role", "content"}):
+def read_event(shape: Shape, event: AnswerEvent) -> Said:
+    """Parse an event of a route whose answers may be cut."""
+    is_ollama, choice = shape in OLLAMA_SHAPES, event
+    if not is_ollama:
+        choices = event.get("choices")
+        if choices == [] and "error" not in event:
+            return Said(totals="usage" in event)
+        choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else {}
+    index = choice.get("index") if isinstance(choice, dict) else None
+    if (index != 0 and not is_ollama) or "error" in event or choice.get("logprobs") is not None:
         return STRANGE
-    return _ollama_said(event, message.get("content"))
-
-
-def _read_ollama_generate(event: AnswerEvent) -> Said:
-    if "thinking" in event or "context" in event:
-        return STRANGE
-    return _ollama_said(event, event.get("response"))
-
-
-def _ollama_said(event: AnswerEvent, text: Any) -> Said:
-    if not isinstance(text, str) or "error" in event or "logprobs" in event:
-        return STRANGE
-    if event.get("done") is not True:
-        return Said(text)
-    reason = event.get("done_reason") or "stop"
-    return Said(text, reason, totals=True) if reason in ENDS else STRANGE
-
-
-def _with_message(event: AnswerEvent, text: str) -> AnswerEvent:
-    return event | {"message": event["message"] | {"content": text}}
-
-
-def _read_chat(event: AnswerEvent) -> Said:
-    choice = _choice(event)
-    if choice is None:
-        return STRANGE
-    if not choice:
-        return Said(totals="usage" in event)
-    delta = choice.get("delta")
-    if not isinstance(delta, dict) or any(delta[name] for name in delta.keys() - {"role", "content"}):
+    said = choice.get(_MESSAGE[shape]) if shape in _MESSAGE else choice
+    is_chat = said is not choice
+    if not isinstance(said, dict) or (is_chat and any(said[n] for n in said.keys() - {"role", "content"})):
         return STRANGE  # thinking, a tool's call, a refusal
-    return _openai_said(event, choice, delta.get("content"))
-
-
-def _read_completion(event: AnswerEvent) -> Said:
-    choice = _choice(event)
-    if choice is None:
+    if shape is Shape.OLLAMA_GENERATE and ("thinking" in event or "context" in event):
         return STRANGE
-    return _openai_said(event, choice, choice.get("text")) if choice else Said(totals="usage" in event)
-
-
-def _choice(event: AnswerEvent) -> AnswerEvent | None:
-    """Return an event's one choice, nothing if it has none, None if it is no plain event."""
-    choices = event.get("choices")
-    if "error" in event or not isinstance(choices, list) or len(choices) > 1:
-        return None
-    if not choices:
-        return {}
-    choice = choices[0]
-    if not isinstance(choice, dict) or choice.get("index") != 0 or choice.get("logprobs") is not None:
-        return None
-    return choice
-
-
-def _openai_said(event: AnswerEvent, choice: AnswerEvent, text: Any) -> Said:
-    if text is not None and not isinstance(text, str):
+    held = said.get("content" if is_chat else _TEXT[shape])
+    reason, totals = choice.get("finish_reason"), "timings" in event
+    if is_ollama:
+        totals = event.get("done") is True
+        reason = (event.get("done_reason") or "stop") if totals else None
+    if not isinstance(held, str if is_ollama else str | None) or reason not in ENDS:
         return STRANGE
-    reason = choice.get("finish_reason")
-    if reason not in (None, *ENDS):
-        return STRANGE
-    return Said(text or "", reason, totals="timings" in event)
+    return Said(held or "", reason, totals=totals)
 
 
-def _with_delta(event: AnswerEvent, text: str) -> AnswerEvent:
+def with_text(shape: Shape, event: AnswerEvent, text: str) -> AnswerEvent:
+    """Return an event like another one, with this text."""
+    held = {_TEXT.get(shape, "content"): text}
+    if shape in OLLAMA_SHAPES:
+        return event | ({"message": event["message"] | held} if shape in _MESSAGE else held)
     choice = event["choices"][0]
-    return event | {"choices": [choice | {"delta": choice["delta"] | {"content": text}}]}
+    return event | {"choices": [choice | ({"delta": choice["delta"] | held} if shape in _MESSAGE else held)]}
 
 
 def without_role(event: AnswerEvent) -> AnswerEvent:
@@ -132,24 +169,10 @@ def without_role(event: AnswerEvent) -> AnswerEvent:
     return event | {"choices": [choices[0] | {"delta": delta}]}
 
 
-def _with_text(event: AnswerEvent, text: str) -> AnswerEvent:
-    return event | {"choices": [event["choices"][0] | {"text": text}]}
-
-
-EVENTS: dict[Shape, Events] = {
-    Shape.OLLAMA_CHAT: Events(False, _read_ollama_chat, _with_message),
-    Shape.OLLAMA_GENERATE: Events(
-        False, _read_ollama_generate, lambda event, text: event | {"response": text}
-    ),
-    Shape.CHAT: Events(True, _read_chat, _with_delta),
-    Shape.COMPLETION: Events(True, _read_completion, _with_text),
-}
-
-
 def unstreamed(shape: Shape, ended: AnswerEvent, totals: AnswerEvent, text: str) -> AnswerEvent:
     """Return the unstreamed answer, made of the events that end a stream and have its totals."""
     counts = {name: totals[name] for name in ("usage", "timings") if name in totals}
-    whole = EVENTS[shape].written(ended, text) | counts
+    whole = with_text(shape, ended, text) | counts
     if shape is Shape.CHAT:
         message = {"role": "assistant", "content": text}
         named = whole["choices"][0].items()  # in the server's order of names
@@ -170,6 +193,7 @@ def ndjson(event: AnswerEvent) -> bytes:
 
 NS = 1e9
 MS = 1e3
+COUNTED = ("prompt_tokens", "completion_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,36 +212,19 @@ class Earlier:
 def summed(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
     """Return an event with the totals of the whole answer in place of those of its last part."""
     changed: AnswerEvent = {}
-    if _counts(event.get("usage")):
-        changed["usage"] = _usage(event["usage"], earlier)
-    if isinstance(event.get("timings"), dict):
-        changed["timings"] = _timings(event["timings"], earlier)
+    usage, timings = event.get("usage"), event.get("timings")
+    # Ollama's completions have a usage of zeros in every event.
+    if isinstance(usage, dict) and any(_number(usage, n) > 0 for n in COUNTED):
+        changed["usage"] = summed_usage(usage, earlier)
+    if isinstance(timings, dict):
+        changed["timings"] = _timings(timings, earlier)
     if event.get("done") is True:
         changed |= _ollama(event, earlier)
     return event | changed if changed else event
 
 
-def summed_totals(last: Totals, earlier: Earlier) -> Totals:
-    """Return the totals of the whole answer; its prefill speed is unknown."""
-    if not earlier.tokens:
-        return last
-    return replace(
-        last,
-        tokens=None if last.tokens is None else last.tokens + earlier.tokens,
-        prompt_tokens=None if last.prompt_tokens is None else max(1, last.prompt_tokens - earlier.reread),
-        decode_s=None if last.decode_s is None else last.decode_s + earlier.decode_s,
-        prefill_s=None,
-        prefilled_tokens=None,
-    )
-
-
-def openai_usage(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
-    prompt, completion = _number(event, "prompt_eval_count"), _number(event, "eval_count")
-    told = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": 0}
-    return _usage(told, earlier)
-
-
-def _usage(usage: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
+def summed_usage(usage: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
+    """Return OpenAI's `usage` of the whole answer."""
     completion = _number(usage, "completion_tokens") + earlier.tokens
     prompt = max(0, _number(usage, "prompt_tokens") - earlier.reread)
     changed: dict[str, Any] = {
@@ -232,18 +239,12 @@ def _usage(usage: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
     return usage | changed
 
 
-def _counts(usage: Any) -> bool:
-    """Whether it is a count: Ollama's completions have one of zeros in every event."""
-    told = ("prompt_tokens", "completion_tokens")
-    return isinstance(usage, dict) and any(_number(usage, name) > 0 for name in told)
-
-
 def _timings(timings: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
     """Return llama.cpp's times; `prompt_n` stays what was evaluated in the end, most of it being cached."""
     tokens = _number(timings, "predicted_n") + earlier.tokens
-    decode_ms = _seconds(timings, "predicted_ms") + earlier.decode_s * MS
+    decode_ms = _milliseconds(timings, "predicted_ms") + earlier.decode_s * MS
     prompt_n = max(1, _number(timings, "prompt_n"))
-    prompt_ms = _seconds(timings, "prompt_ms") + earlier.prefill_s * MS
+    prompt_ms = _milliseconds(timings, "prompt_ms") + earlier.prefill_s * MS
     changed: dict[str, Any] = {
         "prompt_ms": prompt_ms,
         "prompt_per_token_ms": prompt_ms / prompt_n,
@@ -259,13 +260,14 @@ def _timings(timings: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
 
 
 def _ollama(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
-    changed = {
-        "eval_count": _number(event, "eval_count") + earlier.tokens,
-        "eval_duration": _number(event, "eval_duration") + round(earlier.decode_s * NS),
-        "prompt_eval_duration": _number(event, "prompt_eval_duration") + round(earlier.prefill_s * NS),
-        "total_duration": _number(event, "total_duration")
-        + round((earlier.prefill_s + earlier.decode_s) * NS),
+    prefill_ns, decode_ns = round(earlier.prefill_s * NS), round(earlier.decode_s * NS)
+    added = {
+        "eval_count": earlier.tokens,
+        "eval_duration": decode_ns,
+        "prompt_eval_duration": prefill_ns,
+        "total_duration": round((earlier.prefill_s + earlier.decode_s) * NS),
     }
+    changed = {name: _number(event, name) + more for name, more in added.items()}
     if "prompt_eval_count" in event:
         changed["prompt_eval_count"] = max(1, _number(event, "prompt_eval_count") - earlier.reread)
     return changed
@@ -276,6 +278,6 @@ def _number(held: dict[str, Any], name: str) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _seconds(held: dict[str, Any], name: str) -> float:
+def _milliseconds(held: dict[str, Any], name: str) -> float:
     value = held.get(name)
     return float(value) if isinstance(value, int | float) else 0.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from clairvoyant_cli.protocols.answer_events import EVENTS
+from clairvoyant_cli.protocols.answer_events import CUTTABLE
 from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
@@ -98,7 +98,7 @@ def continuable(
     route's default of `stream`; see `Continuable` for the others.
     """
     defaults = defaults or {}
-    if shape not in EVENTS:
+    if shape not in CUTTABLE:
         return "the route"
     body = fitting(PLAIN_OBJECT, raw)
     if body is None or len(set(map(str.casefold, body))) != len(body):

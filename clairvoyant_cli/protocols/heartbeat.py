@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.protocols.answer_events import EVENT_END, AnswerEvent, ndjson, sse
+from clairvoyant_cli.protocols.answer_events import EVENT_END, AnswerEvent, ending_of, ndjson, sse
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
+from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting, object_of
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 EVENT_STREAM = b"text/event-stream"
@@ -110,8 +110,9 @@ def blank_after(shape: Shape, passed: bytes) -> bytes:
     line = passed.rstrip().rpartition(b"\n")[2]
     if shape not in OLLAMA_SHAPES and not (passed.endswith((b"\n\n", b"\r\n\r\n")) and line[:5] == b"data:"):
         return b""
-    last = fitting(PLAIN_OBJECT, line.removeprefix(b"data:")) if passed.endswith(b"\n") else None
-    if last is None or last.get("done") or last.get("error") or last.get("type") in ("message_stop", "error"):
+    line = line.removeprefix(b"data:") if passed.endswith(b"\n") else b""
+    last, event = fitting(PLAIN_OBJECT, line), object_of(line)
+    if last is None or event is None or ending_of(event) is not None:
         return b""
     if shape is Shape.MESSAGES:
         return PING

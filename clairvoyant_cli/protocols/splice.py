@@ -19,22 +19,23 @@ import msgspec
 from clairvoyant_cli.protocols.answer_events import (
     CLOSES,
     EVENT_END,
-    EVENTS,
     NOTHING,
     STRANGE,
     AnswerEvent,
     Earlier,
     Said,
     ndjson,
-    openai_usage,
+    read_event,
     sse,
     summed,
+    summed_usage,
     unstreamed,
+    with_text,
     without_role,
 )
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting
-from clairvoyant_cli.protocols.routes import Shape
+from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 MAX_KEPT_BYTES = 8 * 1024 * 1024  # an answer of which more has come is not cut any more: some 40,000 tokens
 MAX_EVENT_BYTES = 1024 * 1024  # the longest event
@@ -72,7 +73,7 @@ class Splice:
         self.is_cut = False
         self.holds_more = False
         self.earlier = Earlier()
-        self._events = EVENTS[asked.shape]
+        self._sse = asked.shape not in OLLAMA_SHAPES
         self._part = asked.shape
         self._first = True
         self._wanted = False
@@ -119,15 +120,16 @@ class Splice:
         """An event like those of a streamed answer, without text: for its client while it waits to go on."""
         if self._like is None or not self.asked.streamed:
             return b""
-        return self._line(self._events.written(self._like, ""))
-
-    def _line(self, event: AnswerEvent) -> bytes:
-        return sse(event) if self._events.sse else ndjson(event)
+        event = with_text(self.asked.shape, self._like, "")
+        return sse(event) if self._sse else ndjson(event)
 
     def read(self) -> None:
-        """Read what has passed so far."""
+        """Read what has passed so far. The event that has passed in part will pass whole."""
         if self.passes_untouched and not self.why_not:
-            self._understand()
+            kept, self._kept = bytes(self._kept), bytearray()
+            for block in self._blocks(kept):
+                self._add(*self._read(block))
+            self._sent_of_rest = len(self._rest)
 
     def want_cut(self) -> bool:
         """Cut at the next good place; False if this answer cannot be cut (`why_not`)."""
@@ -142,7 +144,12 @@ class Splice:
         if self.is_cut:
             return b""
         if self.passes_untouched:
-            self._keep(data)
+            if len(self._kept) + len(data) > MAX_KEPT_BYTES:
+                self.why_not = TOO_LONG
+            if self.why_not:
+                self._kept.clear()
+            else:
+                self._kept += data
             return data
         out = bytearray()
         try:
@@ -160,7 +167,7 @@ class Splice:
                 self.is_cut = True
                 self._rest.clear()
                 break
-            self._note(event, said)
+            self._add(event, said)
             if self.asked.streamed:
                 out += block[sent:] if self._first else self._rewritten(block, event, said)
         if self.why_not and self._first:  # it passes untouched again
@@ -182,40 +189,25 @@ class Splice:
         if not self.asked.streamed:
             answer = unstreamed(self.asked.shape, self._ended, self._totals or {}, self.said)
             return msgspec.json.encode(answer)
-        if self._closed or not self._events.sse:
+        if self._closed or not self._sse:
             return b""
         return b"data: " + DONE + b"\n\n"
 
-    def _keep(self, data: bytes) -> None:
-        if len(self._kept) + len(data) > MAX_KEPT_BYTES:
-            self.why_not = TOO_LONG
-        if self.why_not:
-            self._kept.clear()
-        else:
-            self._kept += data
-
-    def _understand(self) -> None:
-        """Read what has passed so far. The event that has passed in part will pass whole."""
-        kept, self._kept = bytes(self._kept), bytearray()
-        for block in self._blocks(kept):
-            self._note(*self._read(block))
-        self._sent_of_rest = len(self._rest)
-
     def _blocks(self, data: bytes) -> Iterator[bytes]:
-        end = EVENT_END if EVENTS[self._part].sse else LINE_END
+        end = LINE_END if self._part in OLLAMA_SHAPES else EVENT_END
         rest, begun = self._rest, 0
-        looked_at = max(0, len(rest) - 3)  # the beginning of its end may have come before
+        searched = max(0, len(rest) - 3)  # the beginning of its end may have come before
         rest += data
-        while (mark := end.search(rest, looked_at)) is not None:
+        while (mark := end.search(rest, searched)) is not None:
             yield bytes(rest[begun : mark.end()])
-            begun = looked_at = mark.end()
+            begun = searched = mark.end()
         if len(rest) - begun > MAX_EVENT_BYTES:
             self._give_up("an event has no end")
         del rest[:begun]
 
     def _read(self, block: bytes) -> tuple[AnswerEvent, Said]:
         held = block.strip()
-        if EVENTS[self._part].sse:
+        if self._part not in OLLAMA_SHAPES:
             lines = [line for line in held.splitlines() if not line.startswith(b":")]
             if any(not line.startswith(b"data:") for line in lines):
                 return {}, STRANGE
@@ -225,9 +217,10 @@ class Splice:
         if not held:
             return {}, NOTHING
         event = fitting(PLAIN_OBJECT, held)
-        return ({}, STRANGE) if event is None else (event, EVENTS[self._part].read(event))
+        return ({}, STRANGE) if event is None else (event, read_event(self._part, event))
 
-    def _note(self, event: AnswerEvent, said: Said) -> None:
+    def _add(self, event: AnswerEvent, said: Said) -> None:
+        """Remember what an event brings: its text, or the end."""
         if not said.plain:
             self.holds_more = "error" not in event
             self._give_up(MORE_THAN_TEXT if self.holds_more else AN_ERROR, _error_in(event))
@@ -236,27 +229,24 @@ class Splice:
             self._give_up("the stream ended before the answer did")
         if said.text:
             # The first event of a chat has the role, and with some servers every other: the second tells.
-            if self._first and (self.pieces or not self._events.sse):
+            if self._first and (self.pieces or not self._sse):
                 self._like = event
             self.pieces.append(said.text)
             self._bytes += len(said.text)
             if self._bytes > MAX_KEPT_BYTES:
                 self._give_up(TOO_LONG)
         if said.totals or said.reason is not None:
-            self._remember_end(event, said)
+            for ours in [event] if self._first else self._as_ours(event, said):
+                if read_event(self.asked.shape, ours).reason is not None:
+                    self._ended = ours
+                if any(name in ours for name in ("usage", "timings")) or ours.get("done") is True:
+                    self._totals = ours
 
     def _give_up(self, why: str, error: str = "") -> None:
         """What came cannot be cut and continued: the client gets it as it is, or nothing of it (rule 4)."""
         if not self.asked.streamed or not self._first:
             raise PartError(error or why)
         self.why_not = self.why_not or why
-
-    def _remember_end(self, event: AnswerEvent, said: Said) -> None:
-        for each in [event] if self._first else self._as_ours(event, said):
-            if self._events.read(each).reason is not None:
-                self._ended = each
-            if any(name in each for name in ("usage", "timings")) or each.get("done") is True:
-                self._totals = each
 
     def _may_cut_before(self, said: Said) -> bool:
         if not said.plain or said.reason is not None or said.totals or said.closes:
@@ -274,48 +264,55 @@ class Splice:
             self._closed, was_closed = True, self._closed
             return b"" if was_closed else block
         if not event:  # a comment; in NDJSON an empty line, which some clients cannot read
-            return block if self._events.sse else b""
-        return b"".join(map(self._line, self._as_ours(event, said)))
+            return block if self._sse else b""
+        return b"".join(map(sse if self._sse else ndjson, self._as_ours(event, said)))
 
     def _as_ours(self, event: AnswerEvent, said: Said) -> list[AnswerEvent]:
         like = self._like
         assert like is not None  # noqa: S101 - there is no cut before the first piece of text
         if self._part is self.asked.shape:
             if said.text or said.reason is not None or said.totals:
-                return [self._same(summed(event, self.earlier), like)]
+                # What is the same in all of the answer, and the role only where that is.
+                event = summed(event, self.earlier)
+                event = event | {name: like[name] for name in SAME if name in like and name in event}
+                return [without_role(event) if without_role(like) is like else event]
             return []
         if "created" in like and isinstance(event.get("created_at"), str):
             like = like | {"created": _epoch_s(event["created_at"]) or like["created"]}
-        written = [self._events.written(like, said.text)] if said.text else []
+        written = [with_text(self.asked.shape, like, said.text)] if said.text else []
         if self.asked.shape is Shape.OLLAMA_CHAT:
             if "created_at" in event:
-                written = [each | {"created_at": event["created_at"]} for each in written]
+                written = [ours | {"created_at": event["created_at"]} for ours in written]
             return written if said.reason is None else [self._chat_end(event, like)]
         if said.reason is None:
             return written
         return [*written, *self._openai_end(event, like, said.reason)]
 
-    def _same(self, event: AnswerEvent, like: AnswerEvent) -> AnswerEvent:
-        """Return an event with what is the same in all of the answer, and the role only where that is."""
-        event = event | {name: like[name] for name in SAME if name in like and name in event}
-        return without_role(event) if without_role(like) is like else event
-
     def _chat_end(self, event: AnswerEvent, like: AnswerEvent) -> AnswerEvent:
         """Return Ollama's last object of a chat, made of its last object of a generation."""
-        told = summed(event, self.earlier)
-        held = {name: value for name, value in told.items() if name not in ("response", "context")}
+        held = dict(summed(event, self.earlier))
+        for name in ("response", "context"):
+            held.pop(name, None)
         message = like["message"] | {"content": event.get("response") or ""}
         ordered = {name: held.pop(name) for name in ("model", "created_at") if name in held}
         return ordered | {"message": message} | held
 
     def _openai_end(self, event: AnswerEvent, like: AnswerEvent, reason: str) -> list[AnswerEvent]:
         """Return what ends an OpenAI stream of Ollama's, made of its last object of a generation."""
-        choice: dict[str, Any] = self._events.written(like, "")["choices"][0] | {"finish_reason": reason}
+        choice: dict[str, Any] = with_text(self.asked.shape, like, "")["choices"][0] | {
+            "finish_reason": reason
+        }
         if self.asked.shape is Shape.CHAT and without_role(like) is like:
             choice["delta"] = {}  # as newer servers end; older ones have a whole message in every event
         ended = [like | {"choices": [choice]}]
         if self.asked.wants_usage or not self.asked.streamed:
-            ended.append(like | {"choices": [], "usage": openai_usage(event, self.earlier)})
+            counts = {
+                "prompt_tokens": event.get("prompt_eval_count"),
+                "completion_tokens": event.get("eval_count"),
+            }
+            ended.append(
+                like | {"choices": [], "usage": summed_usage(counts | {"total_tokens": 0}, self.earlier)}
+            )
         return ended
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clairvoyant_cli.protocols.usage import LOOK_BYTES, SHOWN_CHARS, AnswerText
+from clairvoyant_cli.protocols.usage import SHOWN_CHARS, UNREAD_BYTES, AnswerText
 
 STREAMS = {
     "ollama generate": (b'{"response":"Hello","done":false}\n{"response":" you","done":true}\n', "Hello you"),
@@ -74,13 +74,13 @@ def test_only_the_end_is_kept_and_an_unread_stream_does_not_grow() -> None:
     text = AnswerText()
     for number in range(20_000):
         text.feed(b'{"response":"%d "}\n' % number)
-        assert len(text._fresh) <= LOOK_BYTES + 100
+        assert len(text._unread) <= UNREAD_BYTES + 100
     assert len(text.read()) == SHOWN_CHARS
     assert text.read().endswith("19998 19999 ")
-    text.feed(b"x" * (3 * LOOK_BYTES))
-    assert len(text._fresh) <= 3 * LOOK_BYTES
+    text.feed(b"x" * (3 * UNREAD_BYTES))
+    assert len(text._unread) <= 3 * UNREAD_BYTES
     text.read()
-    assert len(text._fresh) <= LOOK_BYTES
+    assert len(text._unread) <= UNREAD_BYTES
 
 
 def test_an_answer_that_was_cut_goes_on_where_it_was() -> None:

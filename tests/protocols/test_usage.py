@@ -8,14 +8,13 @@ import pytest
 
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols.usage import (
-    FIRST_LINES,
     LAST_LINES,
     LONGEST_S,
     TAIL_BYTES,
     WHOLE_BYTES,
     Totals,
     UsageReader,
-    told_by_line,
+    totals_in_event,
 )
 
 SSE, NDJSON, JSON = "text/event-stream", "application/x-ndjson", "application/json; charset=utf-8"
@@ -239,7 +238,6 @@ def test_of_an_endless_stream_the_end_is_held() -> None:
         assert len(watch._tail) <= 3 * TAIL_BYTES
     watch.feed(json.dumps(OLLAMA_END).encode() + b"\n")
     assert (watch.totals().tokens, watch.events) == (9, 2_000_000)
-    assert len(list(watch._last_lines())) <= FIRST_LINES + LAST_LINES + 1
 
 
 def test_speeds_are_in_seconds() -> None:
@@ -296,5 +294,5 @@ def test_a_compressed_answer_is_left_alone() -> None:
 def test_what_came_from_the_cache_is_read(
     answer: dict[str, Any], prompt: int, cached: int | None, read: int | None
 ) -> None:
-    totals = told_by_line(json.dumps(answer).encode())
+    totals = totals_in_event(json.dumps(answer).encode())
     assert (totals.prompt_tokens, totals.cached_tokens, totals.prefilled_tokens) == (prompt, cached, read)

@@ -56,12 +56,6 @@ class Sink(ResponseSink):
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def hold(self) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
     def informational(self, head: ResponseHead) -> None:
         raise AssertionError("nobody sent one")
 

@@ -36,7 +36,7 @@ BINARY = re.compile(rb'"encoding_format"\s*:\s*"(?!float"|base64")')  # an answe
 class Heartbeat:
     """Keeps the client of one request, which starts now.
 
-    `silent_s` is how long the client gets nothing; None: no events before its answer. `request.opened` tells
+    `silent_s` is how long the client gets nothing; None: no events before its answer. `request.opened` means
     that it has got a head and nothing of its answer.
     """
 
@@ -89,11 +89,6 @@ class Heartbeat:
         self._every_s = min(self._every_s, SUSPENDED_EVERY_S)
         self._repeat(lambda: event, self._every_s)
 
-    def fill(self, blank: Callable[[], bytes]) -> None:
-        """Send what `blank` returns again and again to the client of a stream that has begun."""
-        if self._fills:
-            self._repeat(blank, EVERY_S)
-
     def _repeat(self, event: Callable[[], bytes], every_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(every_s, self._send, event, every_s)
 
@@ -110,8 +105,15 @@ class Heartbeat:
             self._timer.cancel()
             self._timer = None
 
-    def join(self, head: ResponseHead) -> Joint | None:
-        """Return what joins a server's answer to what its client has got; None if that is nothing."""
+    def answered(self, head: ResponseHead | None, blank: Callable[[], bytes]) -> Joint | None:
+        """Stop, as the answer begins with a `head`, or goes on. Return what joins it to what its client has
+        got, None if that is nothing. From then on `blank` makes the events that fill a silence in a stream.
+        """
+        self.stop()
+        if head is None:
+            return None
+        if self._fills and (head.length is None or self._request.opened):
+            self._repeat(blank, EVERY_S)
         if not self._request.opened:
             return None
         asked = self._exchange.asked
@@ -138,9 +140,9 @@ def _announced_s(request: Request) -> float:
     shortest_s = float("inf")
     for name in TIMEOUT_HEADERS:
         try:
-            told_s = float(request.head.get(name) or b"inf")
+            announced_s = float(request.head.get(name) or b"inf")
         except ValueError:
             continue
-        if told_s > 0:
-            shortest_s = min(shortest_s, max(told_s, SHORTEST_S))
+        if announced_s > 0:
+            shortest_s = min(shortest_s, max(announced_s, SHORTEST_S))
     return shortest_s

@@ -14,7 +14,6 @@ from math import inf
 from clairvoyant_cli.backends.continuation import ContinuationRequest, request_to_continue, streamed
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import UpstreamError
-from clairvoyant_cli.protocols.answer_events import summed_totals
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.request_bodies import KEPT_RUNNING
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
@@ -355,7 +354,7 @@ class Preemption:
             # cached.
             tells = told.prefill_s is not None and told.prefilled_tokens != told.prompt_tokens
             self.stats.recomputed_tokens += (tells and told.prefilled_tokens) or attempt.reread_tokens
-        return summed_totals(told, exchange.splice.earlier)
+        return told.after(exchange.splice.earlier)
 
 
 def _context_tokens(exchange: Exchange) -> float:

@@ -5,7 +5,7 @@ or as one part of several.
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from clairvoyant_cli.backends.adapter import LOADING
 from clairvoyant_cli.backends.priority import OUTDATED, Barred, BarredError, Filtering, Stamp, Stamping
@@ -19,12 +19,13 @@ from clairvoyant_cli.http.upstream import (
     UpstreamConnection,
     UpstreamError,
 )
+from clairvoyant_cli.protocols.answer_events import is_idle
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.heartbeat import Joint, blank_after
 from clairvoyant_cli.protocols.outer_members import OuterMembers
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import PartError, Splice
-from clairvoyant_cli.protocols.usage import UsageReader, is_comment
+from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.access.page_fields import PageFields, is_preflight
 from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
 from clairvoyant_cli.proxy.requests.preemption import UnfitError
@@ -73,27 +74,12 @@ class CutError(Exception):
     """The answer was cut, as was wanted; its request waits again."""
 
 
-def kept_here(head: ResponseHead, server: Server) -> ResponseHead:
-    """Return a head whose redirect does not lead past the proxy."""
-    if head.get(b"location") is None and head.get(b"content-location") is None:
-        return head
-    headers = [
-        (name, server.kept_here(value) if name.lower() in LOCATIONS else value)
-        for name, value in head.headers
-    ]
-    return replace(head, headers=headers, fields=None)
-
-
 def is_of_this_server(status: int, body: bytearray) -> bool:
     """Whether a refusal is one that another server might not give: this one lacks the model, the route or
     the stored response, its context is too short, or it does not take images, say.
     """
     said = _NO_MEDIA if status == 500 else _OF_THIS_SERVER
     return status in (404, 415, 501) or said.search(body) is not None
-
-
-def _future() -> "asyncio.Future[None]":
-    return asyncio.get_running_loop().create_future()
 
 
 def forward(
@@ -177,7 +163,7 @@ def forward_continuation(
 class Relay(ResponseSink):
     """Feeds a client from an upstream connection; `finished` resolves, or fails, when the answer ends.
 
-    `whole` and `broken` say how it ended even if `finished` was cancelled by a client that left at that
+    `whole` and `broken` say how it ended even if `finished` was canceled by a client that left at that
     moment. With `may_wait`, a "loading" answer is kept from the client and `finished` fails with
     `NotReadyError`. With `holds_head` the head is sent with the first of the body: until then the request can
     be repeated. `heartbeat` keeps the client waiting until then. `extra` are headers of the proxy's own.
@@ -192,14 +178,13 @@ class Relay(ResponseSink):
     extra: tuple[Header, ...]
     on_head: Callable[[ResponseHead], tuple[UsageReader, tuple[Header, ...]]] | None = None  # more of `extra`
     on_first_byte: Callable[[], None] | None = None
-    on_piece: Callable[[], None] | None = None  # each that is no comment
+    on_piece: Callable[[], None] | None = None  # each that brings anything
     shape: Shape = Shape.OPAQUE
     may_wait: bool = False
     elsewhere: Callable[[], object] | None = None
     holds_head: bool = False
     heartbeat: Heartbeat | None = None
     on_id: Callable[[str], None] | None = None
-    finished: "asyncio.Future[None]" = field(default_factory=_future)
     status: int = 0
     whole: bool = False
     broken: bool = False
@@ -211,13 +196,8 @@ class Relay(ResponseSink):
     _silent: bool = False
 
     def __post_init__(self) -> None:
-        self._client = self.request.connection
-
-    def hold(self) -> None:
-        self._client.cork()
-
-    def flush(self) -> None:
-        self._client.uncork()
+        self.client = self._client = self.request.connection
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def informational(self, head: ResponseHead) -> None:
         self._client.send_informational(head)
@@ -225,7 +205,12 @@ class Relay(ResponseSink):
     def head(self, head: ResponseHead) -> None:
         """Pass on the head, with the proxy's headers after the backend's."""
         self.pages.learn(self.request.head, head)
-        head = kept_here(head, self.server)
+        if any(head.get(name) is not None for name in LOCATIONS):  # which must not lead past the proxy
+            moved = self.server.kept_here
+            fields = [
+                (name, moved(value) if name.lower() in LOCATIONS else value) for name, value in head.headers
+            ]
+            head = replace(head, headers=fields, fields=None)
         refused = head.status in REFUSALS and self.elsewhere is not None and self.elsewhere()
         is_stream = b"event-stream" in (head.get(b"content-type") or b"")
         may_be_error = head.status == 503 or (head.status == 200 and is_stream)
@@ -240,18 +225,16 @@ class Relay(ResponseSink):
             held.extend(data)
             if not _may_be_refusal(head.status, held):
                 self._pass_on_held()
-            return
-        if self.broken:
-            return
-        if self.on_id is not None:
-            self._find_id(data)
-        self._send(data)
-        self._note_piece(data)
-        if self._usage is not None:
-            self._usage.feed(data)
+        elif not self.broken:
+            if self.on_id is not None:
+                self._find_id(data)
+            self._send(data)
+            if self._usage is not None:
+                self._usage.feed(data)
+            self._goes_on(data)
 
     def _find_id(self, data: bytes) -> None:
-        """Tell the id of the response, which may arrive in pieces."""
+        """Report the id of the response, which may arrive in pieces."""
         self._tail += data
         found = RESPONSE_ID.search(self._tail)
         if found is not None and self.on_id is not None:
@@ -259,18 +242,28 @@ class Relay(ResponseSink):
             self.on_id = None
         self._tail = b"" if found is not None else self._tail[-LONGEST_ID:]
 
+    def _goes_on(self, data: bytes) -> None:
+        """Report that the answer begins or goes on, unless a piece of it brings nothing."""
+        self._silent = False
+        if is_idle(data):
+            return
+        if self.on_first_byte is not None:
+            self.on_first_byte()
+            self.on_first_byte = None
+        if self.on_piece is not None:
+            self.on_piece()
+
     def end(self, trailers: list[Header]) -> None:
         if self._held is not None:
             head, held = self._held
+            not_ready = next((why for words, why in NOT_READY.items() if words in held), "")
             if head.status in REFUSALS and is_of_this_server(head.status, held):
                 self.failed(RefusedError(f"HTTP {head.status}"))
-                return
-            for said, why in NOT_READY.items():
-                if said in self._held[1]:
-                    self.failed(NotReadyError(why))
-                    return
-            self._pass_on_held()
-            self.end(trailers)  # now that it is known what is joined
+            elif not_ready:
+                self.failed(NotReadyError(not_ready))
+            else:
+                self._pass_on_held()
+                self.end(trailers)  # now that it is known what is joined
             return
         if self.broken:
             return
@@ -281,9 +274,6 @@ class Relay(ResponseSink):
             self._client.cut()
         else:
             self._client.send_end(trailers)
-        self._ended()
-
-    def _ended(self) -> None:
         self.whole = True
         if not self.finished.done():
             self.finished.set_result(None)
@@ -312,27 +302,12 @@ class Relay(ResponseSink):
         if not self.finished.done():
             self.finished.set_exception(error)
 
-    def _note_piece(self, data: bytes) -> None:
-        """Tell that the answer begins or goes on, which a comment does not do."""
-        self._silent = False
-        if is_comment(data):
-            return
-        if self.on_first_byte is not None:
-            self.on_first_byte()
-            self.on_first_byte = None
-        if self.on_piece is not None:
-            self.on_piece()
-
     def _begin(self, head: ResponseHead) -> None:
-        self._read_head(head)
-        self._pass_on(head)
-
-    def _read_head(self, head: ResponseHead) -> UsageReader | None:
         self.status = head.status
         if self.on_head is not None:
             self._usage, more = self.on_head(head)
             self.extra += more
-        return self._usage
+        self._pass_on(head)
 
     def _pass_on(self, head: ResponseHead) -> None:
         self._client.fed_by(self.upstream)
@@ -340,17 +315,21 @@ class Relay(ResponseSink):
         if not self.holds_head:
             self._send_head()
 
+    def _pass_on_held(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._begin(held[0])
+            self.data(bytes(held[1]))
+
     def _send(self, data: bytes) -> None:
         self._send_head()
         self._client.send_body(data if self._joint is None else self._joint.feed(data))
 
     def _send_head(self) -> None:
+        """Send the head, unless that has been done, and stop the heartbeat."""
         head, self._unsent_head = self._unsent_head, None
         if self.heartbeat is not None:
-            self.heartbeat.stop()
-            self._joint = None if head is None else self.heartbeat.join(head)
-            if head is not None and (head.length is None or self.request.opened):
-                self.heartbeat.fill(self._blank)
+            self._joint = self.heartbeat.answered(head, self._blank)
             self.heartbeat = None
         if head is None:
             return
@@ -368,12 +347,6 @@ class Relay(ResponseSink):
         if not silent or self.finished.done() or usage is None or self.upstream.paused:
             return b""
         return blank_after(self.shape, usage.passed) if usage.streaming and usage.readable else b""
-
-    def _pass_on_held(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            self._begin(held[0])
-            self.data(bytes(held[1]))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -407,7 +380,7 @@ class SplicedRelay(Relay):
             return
         if out:
             self._send(out)
-        self._note_piece(data)
+        self._goes_on(data)
         if self.splice.is_cut and not self.finished.done():
             self._cut()
 
@@ -430,20 +403,20 @@ class SplicedRelay(Relay):
             self._send(last)
         super().end(trailers)
 
-    def _begin(self, head: ResponseHead) -> None:
-        usage = self._read_head(head)
+    def _pass_on(self, head: ResponseHead) -> None:
+        usage = self._usage
         self._spliced = head.status == 200 and usage is not None and usage.streaming and usage.readable
         if not self._spliced and (self.resumes or not self.splice.asked.streamed):
             self._unfit(f"HTTP {head.status} instead of a stream")
         elif not self._spliced:
             self.splice.why_not = "the answer is not a stream"
-            self._pass_on(head)
+            super()._pass_on(head)
         elif not self.splice.asked.streamed:
             self._answer_head = head
         elif self.resumes:
             self._client.fed_by(self.upstream)
         else:
-            self._pass_on(head)
+            super()._pass_on(head)
 
     def _blank(self) -> bytes:
         return super()._blank() if not self._spliced or self.splice.passes_untouched else b""

@@ -57,7 +57,11 @@ CALLS_TOOL = re.compile(
 )
 """What an answer contains that calls a tool."""
 
-_IDLE = re.compile(rb"(?:\s*+:[^\n]*+)++\s*+")
+_IDLE = re.compile(
+    rb"(?:\s*+(?::[^\n]*+|event: ?ping[^\n]*+|data: ?\{"
+    rb'(?:\s*"type"\s*:\s*"ping"|[^\n]*?"prompt_progress"\s*:\s*\{)[^\n]*+))*+\s*+'
+)
+"""Comments, Anthropic's pings, and llama.cpp's reports of how much of the prompt it has read."""
 
 
 def is_idle(piece: bytes) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.protocols.answer_events import is_idle
 from clairvoyant_cli.protocols.usage import (
     LAST_LINES,
     LONGEST_S,
@@ -154,6 +155,32 @@ def test_the_thinking_is_counted_and_its_end_reported(
         watch.feed(body[start : start + piece])
     thought = 5 + bool(ends)
     assert (watch.thought, watch.events, at) == (thought, thought + 3, [thought])
+
+
+@pytest.mark.parametrize(
+    ("piece", "idle"),
+    [
+        (b": still reading\n\n", True),
+        (b'event: ping\ndata: {"type": "ping"}\n\n:\n\n', True),
+        (b'data: {"type":"ping"}\r\n\r\n', True),
+        (b'data: {"choices":[{"delta":{"content":null}}],"prompt_progress":{"total":9}}\n\n', True),
+        (b": still reading\n\n" + events(ROLE), False),
+        (events({"type": "ping"}, DELTA), False),
+        (events({"choices": [{"delta": {"content": '{"type":"ping"} "prompt_progress":{'}}]}), False),
+        (b'{"response":"a"}\n', False),
+    ],
+)
+def test_what_a_server_sends_while_it_reads_is_no_part_of_an_answer(piece: bytes, idle: bool) -> None:
+    assert is_idle(piece) is idle
+
+
+def test_what_a_responses_stream_repeats_is_not_counted_again() -> None:
+    done = ({"type": f"response.{kind}", "text": "hmhm"} for kind in ("output_text.done", "completed"))
+    repeated = b"".join(b"event: x\n" + events(event) for event in done)
+    watch = UsageReader(ResponseHead(200, b"OK", [(b"Content-Type", SSE.encode())]))
+    last = b'data: {"delta":"hm","item_id":"i","type":"response.output_text.delta"}\n\n'
+    watch.feed(_responses("output_text") + last + repeated)
+    assert watch.events == 2
 
 
 def test_answer_without_thinking_reports_no_end_of_thinking() -> None:

@@ -317,7 +317,8 @@ class ServeConfig:
     body_budget_mib: int = setting(
         256,
         "MIB",
-        "Memory for the bodies of all queued requests. A body up to half of it is held until it is complete.",
+        "Memory for the bodies of all queued requests. A body up to half of it is held until it is complete; "
+        "several of one client together get at most as much as is free.",
         AT_LEAST_1,
         expert=True,
     )

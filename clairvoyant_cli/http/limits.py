@@ -9,6 +9,7 @@ with the most of them, the one that has been silent longest.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -162,7 +163,8 @@ class ConnectedClient(Protocol):
 class ConnectionTable:
     """The open client connections, at most `most`.
 
-    The bodies of waiting requests may hold `body_budget_bytes` together, and hold `body_bytes`. Of the
+    The bodies of waiting requests may hold `body_budget_bytes` together, and hold `body_bytes`, those of each
+    client `bodies`. Of the
     connections, `unfinished` have sent no whole request yet, by address; `resting` are between two requests.
     In both, those that have been silent longest are first.
     """
@@ -171,6 +173,7 @@ class ConnectionTable:
     most: int = 16_384
     body_budget_bytes: int = 256 * 1024 * 1024
     body_bytes: int = 0
+    bodies: Counter[str] = field(default_factory=Counter)
     every: "set[ConnectedClient]" = field(default_factory=set)
     unfinished: "dict[str, dict[ConnectedClient, None]]" = field(default_factory=dict)
     resting: "dict[ConnectedClient, None]" = field(default_factory=dict)
@@ -214,6 +217,20 @@ class ConnectionTable:
     def remove(self, connection: ConnectedClient) -> None:
         self.every.discard(connection)
         self.busy(connection)
+
+    def hold(self, client: str, change: int) -> None:
+        """Count what the bodies of a client hold."""
+        self.body_bytes += change
+        self.bodies[client] += change
+        if not self.bodies[client]:
+            del self.bodies[client]
+
+    def is_full(self, client: str, own: int) -> bool:
+        """Whether a body that holds `own` bytes may not hold more. The bodies of one client together may hold
+        as much as is left, so that others always find room.
+        """
+        left = self.body_budget_bytes - self.body_bytes
+        return left <= 0 or self.bodies[client] > max(own, left)
 
     @property
     def tunnels(self) -> int:

@@ -105,6 +105,7 @@ class Request:
         self.opened = False
         self._body = WaitingBody()
         self._charged = 0
+        self._client = ""
         self._limit = READ_AHEAD_BYTES
         self._arrived: asyncio.Future[None] | None = None
         self._sink: BodySink | None = None
@@ -155,10 +156,12 @@ class Request:
         if not self._discarded and not self.connection.head_sent:
             self.welcome_body()
 
-    async def read(self, limit_bytes: int) -> list[Piece] | None:
+    async def read(self, limit_bytes: int, client: str = "") -> list[Piece] | None:
         """Return the whole body in pieces; None if it is longer than `limit_bytes`, or the budget for all
-        bodies is used up. What has arrived is kept then, and the rest stays in the socket.
+        bodies or those of its client is used up. What has arrived is kept then, and the rest stays in the
+        socket.
         """
+        self._charge(client)
         self._limit = limit_bytes
         self.welcome_body()
         while not self.complete and not self._too_long():
@@ -258,16 +261,15 @@ class Request:
         self.sent()
 
     def _too_long(self) -> bool:
-        table = self.connection.table
-        is_spent = self._charged > 0 and table.body_bytes >= table.body_budget_bytes
+        is_spent = self._charged > 0 and self.connection.table.is_full(self._client, self._charged)
         return is_spent or self._body.size > self._limit
 
-    def _charge(self) -> None:
-        charged = self._body.charged
-        if charged == self._charged:
-            return
-        self.connection.table.body_bytes += charged - self._charged
-        self._charged = charged
+    def _charge(self, client: str | None = None) -> None:
+        charged, client = self._body.charged, self._client if client is None else client
+        if (charged, client) != (self._charged, self._client):
+            self.connection.table.hold(self._client, -self._charged)
+            self.connection.table.hold(client, charged)
+            self._charged, self._client = charged, client
 
     # Called by the connection as bytes arrive.
 

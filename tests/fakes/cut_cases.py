@@ -10,11 +10,11 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any, cast
 
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
+from clairvoyant_cli.http.limits import ConnectionTable
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.model_settings import ModelSettings
@@ -81,7 +81,7 @@ class Client:
         self.head_sent = False
         self.gone = False
         self.peer = "ann"
-        self.table = SimpleNamespace(body_bytes=0, body_budget_bytes=1)
+        self.table = ConnectionTable(body_budget_bytes=1)
 
     def send_head(self, head: ResponseHead, *extra: Header) -> None:
         assert not self.head_sent

@@ -160,3 +160,18 @@ async def test_a_long_body_leaves_turns_of_the_loop_to_others() -> None:
     await sink.ended.wait()
     assert b"".join(sink.taken) == whole
     assert max(map(len, sink.taken)) <= TURN_BYTES
+
+
+def test_one_client_leaves_room_for_the_bodies_of_others() -> None:
+    table = ConnectionTable(body_budget_bytes=100)
+    table.hold("ann", 80)
+    assert not table.is_full("ann", 80), "a lone body is limited by the budget alone"
+    table.hold("ann", -30)
+    table.hold("ann", 10)
+    assert table.is_full("ann", 10), "her bodies hold 60, and 40 are left"
+    table.hold("bob", 30)
+    assert not table.is_full("bob", 30)
+    table.hold("bob", 10)
+    assert table.is_full("bob", 40), "nothing is left"
+    table.hold("ann", -60)
+    assert (table.body_bytes, table.bodies) == (40, {"bob": 40})

@@ -293,18 +293,16 @@ class Admission:
         if not isinstance(verdict, ReadBody):
             return verdict
         request.schedule()
-        if (programs := self.access.programs_of(verdict.client)) is not None:
-            programs.look(request.connection)  # while the body comes
-        # It gets a slot once its body is here; one that is too large for that streams to the server.
-        table = request.connection.table
-        pieces = await request.read(max(self.body_limit_bytes, table.body_budget_bytes // 2))
         late = None
-        if programs is not None:
+        if (programs := self.access.programs_of(verdict.client)) is not None:
             named = await programs.wait(request.connection)
             if not named.done():
                 late = named
             elif (program := named.result()) is not None:
                 verdict = self._of_program(request, verdict, program)
+        # It gets a slot once its body is here; one that is too large for that streams to the server.
+        limit_bytes = max(self.body_limit_bytes, request.connection.table.body_budget_bytes // 2)
+        pieces = await request.read(limit_bytes, verdict.client)
         with self.entering(verdict) as refused:
             if refused is not None:
                 return refused

@@ -1,6 +1,7 @@
 """What clients choose is learned for each of them, and bounded."""
 
 import asyncio
+import json
 from typing import Any
 
 import msgspec
@@ -73,6 +74,13 @@ async def test_a_prompt_of_a_picture_alone_is_learned() -> None:
     await asker.told("ann", picture, 300)
     await asker.told("ann", picture, 300)
     assert await asker.expected("ann", picture) == pytest.approx(300, rel=0.1)
+
+
+async def test_base64_in_the_text_of_a_tool_counts_as_text_before_anything_is_learned() -> None:
+    text = json.dumps({"image": "data:image/png;base64," + "iVBORw0KGgo" * 10_000})
+    messages = [{"role": "user", "content": "see"}, {"role": "tool", "tool_call_id": "1", "content": text}]
+    expected = await Asker().expected("ann", {"model": "m", "messages": messages})
+    assert expected == pytest.approx(len(text) / 4, rel=0.01)
 
 
 async def test_a_lie_is_believed_of_its_client_alone() -> None:

@@ -21,6 +21,7 @@ from predictor.record import Prediction
 
 NEARLY_FULL = 0.9  # of a context
 MEDIUM_TOKENS = MEDIUM_CHARACTERS / 4.0  # of a picture or another medium, before anything is learned
+USUAL_RATIO = 0.25  # tokens a character
 # A shorter prompt tells more of the chat template than of how many tokens a character makes.
 TELLING_CHARACTERS = 400
 READ_SHARE = 0.25  # of the time that a whole prompt takes, in which it was certainly not read
@@ -47,9 +48,11 @@ class ServiceTimes:
         return tokens
 
     def _text_tokens(self, parsed: ParsedRequest) -> float:
-        ratio = self.tokens_per_character.get(parsed.model, parsed.client)
         chain = parsed.conversation.chain
-        return parsed.prompt_tokens if ratio is None or not chain else ratio * chain.text_length
+        if not chain:
+            return parsed.prompt_tokens
+        ratio = self.tokens_per_character.get(parsed.model, parsed.client)
+        return (USUAL_RATIO if ratio is None else ratio) * chain.text_length
 
     def _medium_tokens(self, parsed: ParsedRequest, medium: Medium) -> float:
         keys = ((parsed.model, medium), (parsed.model, medium.kind))  # of its size, or of any

@@ -43,6 +43,12 @@ class Refusal:
     busy: bool = False  # the queue is full
     final: bool = False  # it would come again
     kind: str = "other"
+    body: bytes = b""  # the server's own, in place of one that says `message`
+
+    @property
+    def is_final(self) -> bool:
+        """Whether SDKs do not send the request again after it."""
+        return self.final or (400 <= self.status < 500 and self.status not in (408, 409, 425, 429))
 
     @property
     def reason(self) -> str:

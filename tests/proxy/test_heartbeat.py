@@ -20,7 +20,7 @@ from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests import heartbeat
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.scripted_upstream import answer
+from tests.fakes.scripted_upstream import Conversation, answer
 from tests.fakes.serving import between, replaying, until
 
 LENGTHS = tabled({"endless": 100_000, "short": 3})
@@ -193,6 +193,45 @@ async def test_the_official_clients_raise_what_fails_behind_an_early_head() -> N
         for client in (of_openai, of_anthropic):
             await client.close()
         await of_ollama.close()  # type: ignore[no-untyped-call]
+
+
+async def test_an_error_that_is_final_is_told_to_who_repeats_and_the_server_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, begun, begin = list[int](), asyncio.Event(), heartbeat.Heartbeat._begin
+
+    def seen(self: heartbeat.Heartbeat) -> None:
+        begin(self)
+        begun.set()
+
+    monkeypatch.setattr(heartbeat.Heartbeat, "_begin", seen)
+    told = {"type": "error", "error": {"type": "t", "message": "too long", "code": "context_length_exceeded"}}
+
+    async def refusing(it: Conversation) -> None:
+        while True:
+            asked.append(len((await it.request()).body))
+            await begun.wait()
+            begun.clear()
+            status = "500 Broken" if len(asked) == 1 else "400 Bad Request"
+            it.send(answer(json.dumps(told).encode(), status=status))
+
+    async with between(refusing, keep_alive="0.01") as (daemon, _):
+        base = daemon.base_url
+        of_openai = openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="none")
+        of_anthropic = anthropic.AsyncAnthropic(base_url=base, api_key="none")
+        with pytest.raises(openai.BadRequestError) as raised:  # not of the 500, which may pass
+            await of_openai.chat.completions.create(model="m", messages=ASK)
+        assert (raised.value.code, len(asked)) == ("context_length_exceeded", 2)
+        with pytest.raises(anthropic.BadRequestError, match="too long"):
+            await of_anthropic.messages.create(model="m", messages=ASK, max_tokens=9)
+        assert len(asked) == 3
+        await of_openai.close()
+        await of_anthropic.close()
+        chat = json.dumps({"model": "m", "messages": ASK}).encode()
+        for _ in range(2):  # a person who sends the same again wants to have it tried
+            async with raw_client(base) as person:
+                await person.ask(post("/v1/chat/completions", chat))
+        assert len(asked) == 5
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -317,6 +317,7 @@ class Admission:
             await self._look_through(request, verdict.route, parsed, whole=whole)
             able = self.pool.able(verdict.route.speakers, parsed)
             objection = self.annotation.objection(parsed, verdict.route, verdict.client, able, whole=whole)
+            objection = objection or self.refusals.of_repeated(request, verdict.client)
             if objection is not None:
                 return self._rejected(verdict.route, objection)
             await READING.next()

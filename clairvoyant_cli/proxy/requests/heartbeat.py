@@ -4,12 +4,14 @@ Clients close the connection after 60 s (gemini-cli) to 600 s (SDKs in Python) i
 sooner after a head without a body. So a client gets nothing at first, while a refusal can still have a
 status. After that it gets the head of its answer and an empty event of its protocol every few seconds, and
 an error is sent as an event. An answer that is not streamed breaks off behind its error: the SDKs of OpenAI,
-Anthropic and Ollama raise an exception then, and those in Python that repeat failed requests do so.
+Anthropic and Ollama raise an exception then, and those in Python that repeat failed requests do so. Where the
+error is final, they get it with its status then, and the server is not asked again.
 """
 
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.request import Request
@@ -18,7 +20,7 @@ from clairvoyant_cli.protocols.heartbeat import Joint, error_event, filler_of, j
 from clairvoyant_cli.protocols.request_parsing import has_no_side_effects
 from clairvoyant_cli.protocols.routes import Shape, Work
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.requests.refusals import Refusals, key_of
 from clairvoyant_cli.proxy.servers.silence import HEARTBEATS_END_S
 
 EVERY_S = 10.0  # a silence in the middle of an answer is filled after one to two of these
@@ -40,7 +42,7 @@ class Heartbeat:
     that it has got a head and nothing of its answer.
     """
 
-    __slots__ = ("_every_s", "_exchange", "_fills", "_refusals", "_request", "_timer")
+    __slots__ = ("_every_s", "_exchange", "_fills", "_key", "_refusals", "_request", "_timer")
 
     def __init__(
         self, exchange: Exchange, request: Request, refusals: Refusals, silent_s: float | None
@@ -49,6 +51,7 @@ class Heartbeat:
         self._request = request
         self._refusals = refusals
         self._every_s = EVERY_S
+        self._key = 0  # of a request that its client may repeat without having got a status
         self._timer: asyncio.TimerHandle | None = None
         asked = exchange.asked
         readable = request.complete and asked.parsed.view is not None and asked.route.work is not Work.OPAQUE
@@ -72,6 +75,8 @@ class Heartbeat:
         if filler is None:
             return
         self._request.opened = True
+        if not asked.parsed.stream:
+            self._key = key_of(self._request, self._exchange.job.client)
         lent = self._refusals.pages.of_early_head(self._request.head)
         head = ResponseHead(200, reason_of(200), [(b"Content-Type", filler.content_type), *lent])
         self._request.connection.send_head(head, *self._refusals.about(self._exchange))
@@ -122,6 +127,8 @@ class Heartbeat:
     def _error(self, body: bytes, refusal: Refusal) -> bytes:
         asked = self._exchange.asked
         body = body or self._refusals.rendered(refusal, asked.route)[1]
+        if self._key and refusal.is_final:
+            self._refusals.remember(self._key, replace(refusal, body=body))
         return error_event(body, asked.route.shape, refusal, self._exchange.id, streamed=asked.parsed.stream)
 
     def fail(self, refusal: Refusal) -> None:

@@ -30,6 +30,10 @@ OVERRAN = Refusal(
 )
 STOPPED = Refusal(499, "request canceled by the operator", kind="canceled")
 AWAY_RETRY_S = 5.0
+RETRY_COUNT = b"x-stainless-retry-count"  # of OpenAI's and Anthropic's SDKs
+FINAL_S = 30.0  # how long a final refusal is remembered: SDKs send again after 0.5 to 8 s
+MOST_FINAL = 64
+LONGEST_REPEATED = 8 << 20  # a body is compared by a hash, at about 1 GB/s
 UNREACHABLE_RETRY_S = 2.0
 
 
@@ -42,6 +46,7 @@ class Refusals:
     overload_status: int = 503
     truncations: Truncations | None = None
     pages: PageFields = field(default_factory=PageFields)
+    final: dict[int, tuple[float, Refusal]] = field(default_factory=dict)  # told behind early heads
 
     def full(self) -> Refusal:
         return self._overload("queue_full", "clairvoyant: the queue is full")
@@ -112,7 +117,22 @@ class Refusals:
         request.connection.respond(head, body, *about, *self.pages.of_refusal(request.head))
 
     def rendered(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
-        return self.pool.speaker(route.family).adapter.render(refusal, route)
+        head, body = self.pool.speaker(route.family).adapter.render(refusal, route)
+        return head, refusal.body or body
+
+    def remember(self, key: int, refusal: Refusal) -> None:
+        """Keep a refusal for a client that repeats its request, as it could not read the status."""
+        self.final.pop(key, None)
+        self.final[key] = self.stats.journal.clock(), refusal
+        if len(self.final) > MOST_FINAL:
+            del self.final[next(iter(self.final))]
+
+    def of_repeated(self, request: Request, client: str) -> Refusal | None:
+        """Return what a request that an SDK repeats was refused with."""
+        if not self.final or request.head.get(RETRY_COUNT) in (None, b"0"):
+            return None
+        at_s, refusal = self.final.get(key_of(request, client), (-inf, None))
+        return refusal if self.stats.journal.clock() - at_s < FINAL_S else None
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
         """Return the headers that report a request's prediction and its wait."""
@@ -131,6 +151,14 @@ class Refusals:
     def by(self, server: Server) -> tuple[Header, ...]:
         """Return the header that names the server of an answer, where there are several."""
         return ((b"X-Clairvoyant-Backend", server.name.encode()),) if len(self.pool) > 1 else ()
+
+
+def key_of(request: Request, client: str) -> int:
+    """Identify a request of a client by its whole body; 0 if it is too long, or not there any more."""
+    pieces = request.arrived if request.is_kept else []
+    if not 0 < sum(map(len, pieces)) <= LONGEST_REPEATED:
+        return 0
+    return hash((client, request.head.path, b"".join(pieces)))
 
 
 def _stabilised(done: str) -> tuple[Header, ...]:

@@ -372,7 +372,6 @@ class ServeConfig:
     no_self_test: bool = setting(
         False, None, "Do not test in idle time whether answers can be preempted and continued."
     )
-    quantum: int = setting(100, "TOKENS", "Tokens per turn under `rr` and `rr-sjf`.", AT_LEAST_1, expert=True)
     freeze: bool = setting(
         False, None, "Do not learn from traffic: keep tau, speeds and predictions fixed.", expert=True
     )

@@ -54,7 +54,6 @@ from clairvoyant_cli.scheduler.policy import (
     POLICIES,
     URGENCY_POLICY,
     Policy,
-    in_turns_of,
     policy_named,
     tau_from_setting,
 )
@@ -131,9 +130,8 @@ class Daemon:
         for server in servers:
             self.lifecycle.adopt(server)
         tau_from = "default" if config.tau is None else "flag"
-        operation = self.operation = Operation(dispatcher, times.coverage, clock, say, tau_from)
-        operation.quantum_tokens, operation.max_wait_s = config.quantum, config.max_wait
-        self.learn_queue = LearnQueue(predictor, operation.review_predictor)
+        operation = self.operation = Operation(dispatcher, clock, tau_from, max_wait_s=config.max_wait)
+        self.learn_queue = LearnQueue(predictor)
         level = None if config.slo is None else ServiceLevel(config.slo, scheduler, clock, say)
         self.service_level = level
 
@@ -402,7 +400,7 @@ def policy_of(config: ServeConfig) -> Policy:
     """Return the policy to start with; ClairvoyantError if there is none of that name."""
     name = config.policy or (DEFAULT_POLICY if config.urgency is None else URGENCY_POLICY)
     try:
-        return in_turns_of(policy_named(name), config.quantum)
+        return policy_named(name)
     except KeyError:
         known = f"there are {', '.join(POLICIES)}{did_you_mean(name, POLICIES)}"
         raise ClairvoyantError(f"no policy {name!r}; {known}", ExitCode.USAGE) from None

@@ -14,7 +14,7 @@ from typing import overload
 
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
 from clairvoyant_cli.scheduler.job import Job, Reason
-from clairvoyant_cli.scheduler.policy import arrival, joined, joined_then_short
+from clairvoyant_cli.scheduler.policy import arrival
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import StartForecast
 
@@ -190,4 +190,4 @@ class Standings(Sequence[Standing]):
             return Cause.URGENT
         if self._excess_s.get((job.client, job.interactive)):
             return Cause.SHARE
-        return Cause.ARRIVAL if policy.key in (arrival, joined, joined_then_short) else Cause.SIZE
+        return Cause.ARRIVAL if policy.key is arrival else Cause.SIZE

@@ -172,12 +172,10 @@ class Job:
     key: float = 0.0  # orders equal ranks
     share_key: float = 0.0  # orders it among the first jobs of other clients, where a policy is fair
     queued_s: float = 0.0  # when it last joined the queue; its age counts from its arrival
-    usage_s: float = 0.0  # its client's decayed service per weight when it was submitted
     levels_at_arrival: int = 0  # of the background
     by_operator: bool = False  # the operator set its rank
     held: bool = False
     parked: bool = False  # its session waits for its turn
-    routed: str = ""  # the server that a routing policy chose
 
     # Its runs.
     server_id: str = ""
@@ -212,7 +210,7 @@ class Job:
     @property
     def pinned_to(self) -> str:
         """The only server that can run it, "" if there are several."""
-        return self.pinned or self.routed or (next(iter(self.able)) if len(self.able) == 1 else "")
+        return self.pinned or (next(iter(self.able)) if len(self.able) == 1 else "")
 
     @property
     def promoted(self) -> bool:

@@ -130,9 +130,9 @@ class Fleet:
 
     def may_take(self, server_id: str, job: Job) -> bool:
         """Return whether a server may serve a job, were it up."""
-        able, pinned_to = job.able, job.pinned or job.routed
-        if pinned_to or (able and server_id not in able):
-            return pinned_to == server_id
+        able = job.able
+        if job.pinned or (able and server_id not in able):
+            return job.pinned == server_id
         server = self.servers.get(server_id)
         return not (server and server.last_resort) or not any(
             each.slots and not each.last_resort and (not able or each.id in able)
@@ -231,7 +231,7 @@ class Fleet:
             if own_s < best_s:
                 best, best_s = server, own_s
         sooner_s, waits_for, takes_s = best_s * (1.0 - WAIT_MARGIN), None, 0.0
-        for server in () if job.pinned or job.routed else self.servers.values():
+        for server in () if job.pinned else self.servers.values():
             full = 0 < server.slots <= len(server.running)
             if not full or not self.takes(server.id, job.able) or not self.open_to(job, server, now):
                 continue
@@ -267,25 +267,6 @@ class Fleet:
         server = self.servers.get(server_id)
         return bool(server and server.slots and not server.last_resort and (not able or server_id in able))
 
-    def route(self, job: Job, among: int, now: float, waiting_s: Mapping[str, float]) -> str:
-        """Return the server that a job should wait for: of `among` servers drawn by its number, the one with
-        the soonest cautious completion (QUARTZ, Algorithm 1); "" if none can run it.
-
-        `waiting_s` has the seconds of work that wait for each server.
-        """
-        able = [s for s in self.servers.values() if s.slots and (not job.able or s.id in job.able)]
-        able = [s for s in able if not s.last_resort] or able
-        cached, cautious = self.cached(job), job.cost_high_s / job.cost_s if job.cost_s else 1.0
-
-        def ends_s(server: ServerSlots) -> float:
-            # Means add, so only the job's own time is a quantile (QUARTZ, Eq. 4).
-            backlog_s = (waiting_s.get(server.id, 0.0) + server.left_s(now)) / server.at_once
-            price_s = self.residency.price_s(server.id, job.affinity)
-            return backlog_s + (self.own_s(job, server, cached) - price_s) * cautious + price_s
-
-        best = min(_drawn(able, among, job.seq), key=ends_s, default=None)
-        return "" if best is None else best.id
-
 
 def _seconds(server: ServerSlots, job: Job, cached_tokens: float) -> float:
     assert server.speed is not None  # noqa: S101 - the caller asks only servers that have one
@@ -294,15 +275,3 @@ def _seconds(server: ServerSlots, job: Job, cached_tokens: float) -> float:
 
 def _most_tokens(job: Job) -> float:
     return job.prompt_tokens + max(job.tokens, job.tokens_q90)
-
-
-def _drawn(able: list[ServerSlots], count: int, number: int) -> list[ServerSlots]:
-    """Return `count` of the servers, drawn by a hash of `number`; all of them if there are no more."""
-    if count >= len(able):
-        return able
-    left, drawn = list(able), []
-    for _ in range(count):
-        number = (number + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF  # splitmix64's steps
-        number ^= number >> 31
-        drawn.append(left.pop(number % len(left)))
-    return drawn

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import expm1, log, sqrt
 
-from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.urgency import level_of
 
@@ -125,21 +124,9 @@ class FixedRate(TailRate):
 GENTLE_AGING_RATE = 0.02
 """The aging coefficient of QUARTZ (Table 3): a job 1 s shorter may come up to 50 s later and pass."""
 
-QUARTZ_FAIRNESS = 0.10
-"""Seconds of disadvantage per second of the client's service rate (beta: QUARTZ, Table 3)."""
-
-QUARTZ_CANDIDATES = 2  # servers among which a job is routed: the power of two choices (K of QUARTZ, Table 3)
-
 LEAST_DUE_S = 0.01
 
 URGENCY_STEP_S = 1e6  # one level of urgency outweighs any remaining time: eleven days
-
-TIE_S_PER_TOKEN = 1e-6
-"""Waiting times closer than a microsecond a token are a tie, broken by predicted length."""
-
-QUANTUM_TOKENS = 100.0
-"""Tokens a job may produce before it can be preempted. RR-SJF (section 3.4) has 5, inside the engine. From
-outside, a cut costs 10 to 150 ms: at 50 ms and 40 tokens/s, a hundred tokens keep it to 2 % of the time."""
 
 CUT_MARGIN = 0.1
 """A cut must gain this share of the waiting job's own time beyond its cost; otherwise jobs of similar length
@@ -160,17 +147,12 @@ class Policy:
     by_level: bool = False  # urgent jobs first, and clients' claims are limited to their share
     # Where there are several clients, the first job of each goes by `size_key` and its client's service.
     by_share: bool = False
-    # A job waits for one server from its arrival, the best of this many drawn (QUARTZ, Algorithm 1). None: it
-    # waits for the server where it is predicted to end first when a slot falls free.
-    candidates: int | None = None
     preemptive: bool = False  # a waiting job takes a running one's slot if that gains (see `preemption`)
     margin: float = 0.0  # what a cut must gain beyond its cost, as a share of the waiting job's time
-    max_cuts: int | None = MAX_CUTS  # per job
+    max_cuts: int = MAX_CUTS  # per job
     # The seconds that a job is still to take, where the key does not tell: what a cut gains is in these.
     size_key: Callable[[Job], float] | None = None
     boosts: bool = False  # the key depends on the load, and takes the seconds to load a model: see `boosted`
-    quantum_tokens: float | None = None  # a running job yields to any waiting one after this many
-    yields: Callable[[Job], float] | None = None  # the highest yields first
 
     def seconds(self, job: Job) -> float:
         """Return the seconds that a job is still to take, by which jobs of several clients are compared."""
@@ -179,11 +161,6 @@ class Policy:
     @property
     def guarded(self) -> bool:
         return self.guard is not None
-
-    @property
-    def interrupts(self) -> bool:
-        """Whether it stops jobs that are being answered."""
-        return self.preemptive or self.quantum_tokens is not None
 
 
 def arrival(job: Job) -> float:
@@ -194,20 +171,6 @@ def arrival(job: Job) -> float:
 def probability_long(job: Job) -> float:
     """Order by ascending P(Long) (Clairvoyant, section 3.4)."""
     return job.p_long
-
-
-def quartz_key(aging: float = GENTLE_AGING_RATE, fairness: float = QUARTZ_FAIRNESS) -> Callable[[Job], float]:
-    """Return the order of QUARTZ, by default with the coefficients of its Table 3 (Eq. 6 to 8): the upper
-    quantile of the service time, arrival-adjusted, plus a share of the rate at which the client was served.
-
-    The service is that of the whole answer: a slot is not free after the first token.
-    """
-
-    def key(job: Job) -> float:
-        served = job.usage_s / SERVICE_MEMORY_S
-        return job.cost_high_s + aging * job.arrival_s + fairness * served
-
-    return key
 
 
 def remaining_of_size(job: Job) -> float:
@@ -248,30 +211,6 @@ def urgency_then_remaining(job: Job) -> float:
     return level_of(job) * URGENCY_STEP_S + job.remaining_s
 
 
-def joined(job: Job) -> float:
-    """Order by when the job last joined the queue: round robin."""
-    return job.queued_s
-
-
-def joined_then_short(job: Job) -> float:
-    """Order by waiting time, predicted length breaking ties (RR-SJF, Algorithm 1)."""
-    return job.queued_s + TIE_S_PER_TOKEN * job.tokens
-
-
-def started_first(job: Job) -> float:
-    """Make the job that has held its slot longest yield first."""
-    return -job.started_s
-
-
-def longest(job: Job) -> float:
-    """Make the job with the longest predicted answer yield first (RR-SJF, Algorithm 1)."""
-    return job.tokens
-
-
-def in_turns_of(policy: Policy, tokens: float) -> Policy:
-    return policy if policy.quantum_tokens is None else replace(policy, quantum_tokens=tokens)
-
-
 DEFAULT_POLICY = "boost"
 """Chosen by the sum of the logs of short P50 and P95, long P95, P99 of all and the mean on log-normal answers
 and on the paper's two classes, and judged on other seeds and loads (docs/bench/tail.md)."""
@@ -310,33 +249,6 @@ POLICIES = {
             preemptive=True,
             margin=CUT_MARGIN,
             by_level=True,
-        ),
-        Policy(
-            "quartz",
-            quartz_key(),
-            "Lowest upper quantile of the predicted service time first, with some aging and fairness. Each "
-            "request waits for the better of two servers, drawn at its arrival.",
-            in_seconds=True,
-            candidates=QUARTZ_CANDIDATES,
-        ),
-        Policy(
-            "rr",
-            joined,
-            "Round robin: turns of `--quantum` tokens, in the order of joining the queue.",
-            in_seconds=True,
-            max_cuts=None,
-            quantum_tokens=QUANTUM_TOKENS,
-            yields=started_first,
-        ),
-        Policy(
-            "rr-sjf",
-            joined_then_short,
-            "Turns of `--quantum` tokens, the shorter first among requests that joined together; the longest "
-            "predicted answer yields first.",
-            in_seconds=True,
-            max_cuts=None,
-            quantum_tokens=QUANTUM_TOKENS,
-            yields=longest,
         ),
         Policy("fcfs", arrival, "Arrival order, as the servers themselves do.", in_seconds=True),
     )

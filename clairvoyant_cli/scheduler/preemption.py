@@ -24,13 +24,13 @@ def may_be_cut(job: Job, policy: Policy) -> bool:
     answers, only while its prompt is read.
     """
     reads = job.stops_s is not None
-    if job.spared or job.reason is Reason.PROMOTED or not (reads or policy.interrupts):
+    if job.spared or job.reason is Reason.PROMOTED or not (reads or policy.preemptive):
         return False
     if not job.interactive and not reads:
         return True
     if job.reason is Reason.TAU and job.interactive:
         return False
-    return policy.max_cuts is None or job.cuts < most_cuts(policy.max_cuts, job.kept_tokens)
+    return job.cuts < most_cuts(policy.max_cuts, job.kept_tokens)
 
 
 def most_cuts(max_cuts: int, done_tokens: float) -> int:
@@ -89,11 +89,3 @@ def worthwhile(
             if gained_s > best.get(waiting.id, (0.0,))[0]:
                 best[waiting.id] = gained_s, Preempt(victim.id, victim.server_id)
     return [preempt for _, preempt in sorted(best.values(), key=lambda each: -each[0])]
-
-
-def spent(running: Iterable[Job], policy: Policy, quantum_tokens: float) -> list[Preempt]:
-    """Return the cuts of jobs that have used their quantum, ordered by the policy's `yields`."""
-    yields = policy.yields or policy.key
-    done = [e for e in running if e.done_tokens - e.slice_start_tokens >= quantum_tokens]
-    done.sort(key=lambda e: (e.rank, yields(e), e.seq), reverse=True)
-    return [Preempt(e.id, e.server_id) for e in done]

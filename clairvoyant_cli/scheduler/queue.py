@@ -47,7 +47,7 @@ from clairvoyant_cli.scheduler.job import (
 from clairvoyant_cli.scheduler.newcomers import Newcomers
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, ServerSlots, ServerSpeed
 from clairvoyant_cli.scheduler.policy import DEFAULT_TAU_S, FixedRate, Policy, TailRate, tuned
-from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
+from clairvoyant_cli.scheduler.preemption import may_be_cut, worthwhile
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
 from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyond_share, level_of, outranks
@@ -158,7 +158,6 @@ class Scheduler:
         self._now = now
         self._admit(job, next(self._seq))
         self.fleet.price(job)
-        job.usage_s = self.accounts.used_s(client, now, interactive=job.interactive) / rules.weight
         displaced = None
         if len(self._waiting) >= self.capacity:
             displaced = self._one_too_many(client)
@@ -433,19 +432,13 @@ class Scheduler:
         for a job that the guard would start after it.
         """
         policy = self.policy
-        if self.paused or not self._waiting or not policy.interrupts:
+        if self.paused or not self._waiting or not policy.preemptive:
             return []
         victims = dict[ServerSlots, list[Job]]()
         for server in self.fleet.servers.values():
             running = [each for each in server.running.values() if may_be_cut(each, policy)]
             if running and len(server.running) == server.slots:
                 victims[server] = running
-        if policy.quantum_tokens is not None:
-            preempts = list[Preempt]()
-            for server, running in victims.items():
-                room = min(len(self._open_to(server, now)), len(self._waiting) - len(preempts))
-                preempts += spent(running, policy, policy.quantum_tokens)[:room]
-            return preempts
         able = [
             (choice.job, [each for each in victims[server] if self._may_pass(choice.job, each, now)])
             for server, choice in self._choices(victims, now)
@@ -628,7 +621,7 @@ class Scheduler:
         Unless `for_good`, claims of urgency are accepted without a check.
         """
         several = len(self.fleet.servers) > 1
-        apart = several and any(e.pinned or e.routed or e.able for e in self._waiting.values())
+        apart = several and any(e.pinned or e.able for e in self._waiting.values())
         excess_s = self.excess_s(now)
         found = dict[tuple[object, ...], Choice | None]()
         for server in servers:
@@ -704,7 +697,7 @@ class Scheduler:
             and not e.parked
             and e.client not in limited
             and e.affinity not in full
-            and ((shares and not (e.pinned or e.routed or e.able)) or may_take(server_id, e))
+            and ((shares and not (e.pinned or e.able)) or may_take(server_id, e))
         ]
         if there := self.residency.swapping_to(server_id):
             return [e for e in jobs if not e.affinity or e.affinity in there]
@@ -841,9 +834,6 @@ class Scheduler:
         `at_once` is how many of these it serves concurrently; the others wait in its own queue.
         """
         self.fleet.set(server_id, slots, last_resort=last_resort, weight=weight, at_once=at_once)
-        for job in self._waiting.values():
-            if job.routed == server_id and not self.fleet.takes(server_id, job.able):
-                self._place(job)
 
     def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
         self._now = now
@@ -872,7 +862,7 @@ class Scheduler:
         unheld = (job for job in self._waiting.values() if not job.held)
         for job in islice(unheld, 0, None, every):
             mine = copy(job)
-            mine.parked, mine.routed, mine.moves = False, "", []
+            mine.parked, mine.moves = False, []
             trial._wait(mine)
         return trial
 
@@ -922,11 +912,10 @@ class Scheduler:
         if not running[client]:
             del running[client]
 
-    def _place(self, job: Job, pinned_s: Mapping[str, float] | None = None) -> None:
-        """Give a waiting job the key, the server and the turn that it has by now."""
+    def _place(self, job: Job) -> None:
+        """Give a waiting job the key and the turn that it has by now."""
         if not job.promoted:
             self._set_keys(job, job)
-        self._route(job, pinned_s)
         self._unpark(job)
         job.parked = self._must_park(job)
         self._parked += job.parked
@@ -1016,22 +1005,9 @@ class Scheduler:
         if not job.promoted and not job.by_operator:
             job.rank = float(job.own_rank)
 
-    def _route(self, job: Job, pinned_s: Mapping[str, float] | None) -> None:
-        """Choose the server that a job waits for, under a policy that routes; a valid choice stays."""
-        among, routed = self.policy.candidates, job.routed
-        if among is None or job.pinned:
-            job.routed = ""
-        elif not routed or not self.fleet.takes(routed, job.able):
-            job.routed = ""
-            pinned_s = self._pinned_s() if pinned_s is None else pinned_s
-            job.routed = self.fleet.route(job, among, self._now, pinned_s)
-
     def _place_all(self) -> None:
-        pinned_s = dict[str, float]()  # by those that are placed
         for job in self._waiting.values():
-            self._place(job, pinned_s)
-            if job.ready:
-                pinned_s[job.pinned_to] = pinned_s.get(job.pinned_to, 0.0) + job.cost_s
+            self._place(job)
 
     def _leave(self, job: Job) -> None:
         del self._waiting[job.id]

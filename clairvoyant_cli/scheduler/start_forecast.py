@@ -140,7 +140,7 @@ class StartForecast:
         """Return the slot that a job would take, and when."""
         slots, free_s = self._slots, self._free_s
         able: Iterable[int] = range(len(slots))
-        if job.pinned or job.routed or job.able:
+        if job.pinned or job.able:
             names = {server.id for server in self._scheduler.takers(job)}
             able = [number for number in able if slots[number].id in names] or able  # it may have left
         slot = min(able, key=free_s.__getitem__)

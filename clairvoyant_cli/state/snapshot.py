@@ -477,7 +477,6 @@ class Snapshot:
     service_level: ServiceLevelState | None = None
     waiting: WaitingState = WaitingState()
     summaries: tuple[str, ...] = ()  # of each of `policies`
-    displaced_policy: str = ""  # suspended while its upper bounds do not hold, "" if none is
     verdict: StatusLine = StatusLine()
     gain: GainState = GainState()
     sessions: SessionsState = SessionsState()

@@ -243,7 +243,6 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
         "^Now: .*$",
     ),
     "no_self_test": (True, self_tests, False),
-    "quantum": (7, composed(lambda d: d.operation.quantum_tokens), 7),
     "freeze": (True, frozen, True),
     "history_days": (7, opened(lambda call: call.kwargs["bounds"].days), 7),
     "history_rows": (7, opened(lambda call: call.kwargs["bounds"].rows), 7),

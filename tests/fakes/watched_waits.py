@@ -169,7 +169,7 @@ def of_workload(
     policy: str, workload: Workload, predictions: Predictions, slots: int, seed: int, look_s: float
 ) -> WatchedWaits:
     scheduler = Scheduler(POLICIES[policy], servers={"a": slots}, tau_s=TAU_S, capacity=len(workload))
-    preemption = Preemption(fixed_s=0.1) if scheduler.policy.interrupts else None
+    preemption = Preemption(fixed_s=0.1) if scheduler.policy.preemptive else None
     return WatchedWaits(scheduler, workload, predictions, look_s=look_s, seed=seed, preemption=preemption)
 
 

@@ -110,7 +110,7 @@ def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(
     assert (first.wait_s >= 0.0).all()
 
 
-@given(st.integers(0, 1000), st.sampled_from(["fcfs", "sjf", "bounded", "boost", "quartz"]))
+@given(st.integers(0, 1000), st.sampled_from(["fcfs", "sjf", "bounded", "boost", "quartz", "rr"]))
 @settings(max_examples=30, deadline=None)
 def test_the_last_answer_comes_at_the_same_time_under_any_order(seed: int, policy: str) -> None:
     """Work conservation: one slot that never idles is done with a burst when its work is done."""

@@ -16,11 +16,12 @@ from random import Random
 
 import numpy as np
 from clairvoyant_lab.simulator.engine import SlotSimulation
+from clairvoyant_lab.simulator.policies import joined
 from clairvoyant_lab.simulator.workload import Floats, Predictions, Workload
 
 from clairvoyant_cli.scheduler import engine_priority
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, joined
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.loading import load_model
 from predictor.record import PromptView

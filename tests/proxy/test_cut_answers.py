@@ -183,18 +183,6 @@ async def test_one_that_was_granted_a_moment_ago_is_cut_once_it_runs() -> None:
 
 
 @virtually
-async def test_two_long_ones_take_turns_of_as_many_tokens_as_said() -> None:
-    async with preempting(policy="rr", quantum=50) as (daemon, _):
-        async with raw_client(daemon.base_url) as one, raw_client(daemon.base_url) as other:
-            one.send(body("/api/chat", LONG, stream=True))
-            other.send(body("/api/chat", LONG, stream=True))
-            assert (await one.response()).status == (await other.response()).status == 200
-        cuts = [each.cuts for each in daemon.snapshot().recent]
-    assert min(cuts) >= 2, "300 tokens are several turns, though what comes between two looks is more"
-    assert max(cuts) <= TOKENS // 50
-
-
-@virtually
 async def test_what_could_be_told_is_not_cut() -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         client.send(body("/api/chat", LONG, stream=True, format="json"))

@@ -154,11 +154,10 @@ async def test_it_is_sent_again_byte_for_byte(route: str) -> None:
         (long("/v1/responses", input=PROMPT), {}),
         (long(), {"preempt": "off"}),
         (long(), {"policy": "fcfs"}),
-        (long(), {"policy": "rr"}),
         (long(messages=[{"role": "user", "content": PROMPT[:1500]}]), {}),
         (post("/v1/embeddings", json.dumps({"model": "m", "input": PROMPT}).encode()), {}),
     ],
-    ids=["kept running", "stored", "switched off", "arrival order", "turns", "soon read", "embedding"],
+    ids=["kept running", "stored", "switched off", "arrival order", "soon read", "embedding"],
 )
 async def test_it_is_not_cut(request_: bytes, settings: dict[str, Any]) -> None:
     async with reading(**settings) as (daemon, server, client):

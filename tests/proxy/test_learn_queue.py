@@ -23,6 +23,7 @@ class Pupil(Predictor):
 
     def __init__(self, balks_at: int = -1) -> None:
         self.learned: list[int] = []
+        self.done = asyncio.Event()
         self.balks_at = balks_at
 
     def predict(self, view: PromptView, opinion: object = None) -> Prediction:
@@ -32,22 +33,24 @@ class Pupil(Predictor):
         if tokens == self.balks_at:
             raise ValueError("too hard")
         self.learned.append(tokens)
+        if len(self.learned) == 3:
+            self.done.set()
 
 
 async def test_an_answer_is_learned_later_and_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lessons_module, "REST_S", 0.0)
-    pupil, done = Pupil(), asyncio.Event()
-    learn_queue = LearnQueue(pupil, lambda: done.set() if len(pupil.learned) == 3 else None)
+    pupil = Pupil()
+    learn_queue = LearnQueue(pupil)
     for tokens in (1, 2, 3):
         learn_queue.add(PREDICTED, tokens)
     assert pupil.learned == []
-    await done.wait()
+    await pupil.done.wait()
     assert pupil.learned == [1, 2, 3]
 
 
 async def test_queued_answers_are_learned_at_shutdown() -> None:
     pupil = Pupil()
-    learn_queue = LearnQueue(pupil, lambda: None)
+    learn_queue = LearnQueue(pupil)
     for tokens in range(5):
         learn_queue.add(PREDICTED, tokens)
     learn_queue.flush()
@@ -56,7 +59,7 @@ async def test_queued_answers_are_learned_at_shutdown() -> None:
 
 async def test_a_flood_is_sampled() -> None:
     pupil = Pupil()
-    learn_queue = LearnQueue(pupil, lambda: None)
+    learn_queue = LearnQueue(pupil)
     for tokens in range(2 * MAX_WAITING):
         learn_queue.add(PREDICTED, tokens)
     learn_queue.flush()
@@ -65,7 +68,7 @@ async def test_a_flood_is_sampled() -> None:
 
 async def test_a_lesson_that_fails_does_not_end_the_school(caplog: pytest.LogCaptureFixture) -> None:
     pupil = Pupil(balks_at=2)
-    learn_queue = LearnQueue(pupil, lambda: None)
+    learn_queue = LearnQueue(pupil)
     with caplog.at_level(logging.ERROR, "clairvoyant"):
         for tokens in (1, 2, 3):
             learn_queue.add(PREDICTED, tokens)
@@ -81,7 +84,7 @@ async def test_the_sum_of_several_answers_is_not_learned(choices: int, learned: 
     exchange.asked.parsed.choices = choices
     assert exchange.attempt is not None
     exchange.attempt.totals = Totals(tokens=9, complete=True)
-    learn_queue = LearnQueue(pupil, lambda: None)
+    learn_queue = LearnQueue(pupil)
     learn_queue.ended(exchange, RequestEnd(Outcome.COMPLETED, 200, 1.0))
     learn_queue.flush()
     assert pupil.learned == learned

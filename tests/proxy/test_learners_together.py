@@ -129,30 +129,23 @@ def serve(parts: DaemonParts, model: str, pairs: int, random: Random) -> Iterato
 class Course:
     """What was in force after each pair."""
 
-    policies: list[str] = field(default_factory=list)
     taus_s: list[float] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
 
 
 async def test_all_that_learns_settles_after_another_model_and_nothing_stays_off() -> None:
     parts, random = daemon_parts(), Random(5)
-    parts.operation.choose_policy("quartz")
     parts.remember(Kept())
     courses = []
     for model in (SMALL, BIG, SMALL):
         course = Course()
         for _ in serve(parts, model, 400, random):
-            course.policies.append(parts.operation.policy)
             course.taus_s.append(parts.operation.tau_s or 0.0)
             course.speeds.append(parts.pool.named("mac").traits.speeds.decode_tokens_per_s or 0.0)
         courses.append(course)
-        assert course.policies[-1] == "quartz", "it returns once the upper bounds hold again"
-        assert parts.times.coverage.trusted
         assert course.speeds[-50:] == pytest.approx([TOKENS_PER_S[model]] * 50)
         assert course.taus_s[-50:] == pytest.approx([course.taus_s[-1]] * 50, rel=0.1)
     first, other, again = courses
-    assert 0 < other.policies.count("fcfs") < 200, "answers of twice the predicted length break the bounds"
-    assert "fcfs" not in first.policies + again.policies
     assert other.taus_s[-1] > 3.0 * first.taus_s[-1], "three times as slow, and longer answers"
     assert again.taus_s[-1] == pytest.approx(first.taus_s[-1], rel=0.1)
     for task in parts.tasks:

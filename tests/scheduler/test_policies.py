@@ -118,39 +118,6 @@ def test_among_overdue_jobs_the_first_arrival_goes_first_even_if_preempted() -> 
     assert (order[0], order[10]) == ("first", "second")
 
 
-def test_round_robin_passes_the_slot_on_after_a_quantum() -> None:
-    scheduler = one_slot("rr")
-    for number in range(3):
-        scheduler.submit(Job(str(number), float(number)), 2.0)
-    turns = []
-    now = 10.0
-    for _ in range(6):
-        dispatch = scheduler.next(now)
-        assert dispatch is not None
-        turns.append(dispatch.job.id)
-        tokens = scheduler.running[dispatch.job.id].done_tokens
-        scheduler.progress(dispatch.job.id, tokens + 99)
-        assert scheduler.preemptions(now) == []
-        scheduler.progress(dispatch.job.id, tokens + 100)
-        for preempt in scheduler.preemptions(now):
-            scheduler.requeue(preempt.job_id, now)
-        now += 1.0
-    assert turns == ["0", "1", "2", "0", "1", "2"]
-
-
-def test_rr_sjf_breaks_ties_of_waiting_time_by_length_and_preempts_the_longest() -> None:
-    policy = POLICIES["rr-sjf"]
-    scheduler = Scheduler(policy, servers={"a": 2})
-    for number, tokens in enumerate([400.0, 100.0, 300.0, 200.0]):
-        scheduler.submit(Job(str(number), 0.0, tokens=tokens), 0.0)
-    scheduler.next(0.0)
-    scheduler.next(0.0)
-    assert set(scheduler.running) == {"1", "3"}
-    for job_id in ("1", "3"):
-        scheduler.progress(job_id, 100.0)
-    assert scheduler.preemptions(1.0) == [Preempt("3", "a"), Preempt("1", "a")]
-
-
 def test_a_flooding_clients_running_jobs_are_preempted() -> None:
     scheduler = one_slot("boost")
     for number in range(5):

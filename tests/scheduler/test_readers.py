@@ -73,7 +73,7 @@ def resting(now: float) -> Session:
     return Session("rests", "ann", "", True, active=True, last_end_s=now - 60.0, answers=3, tokens=5000.0)
 
 
-@pytest.mark.parametrize("policy", ["boost", "sjf", "urgency", "quartz"])
+@pytest.mark.parametrize("policy", ["boost", "sjf", "urgency"])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_reader_changes_the_scheduler(policy: str, seed: int) -> None:
     scheduler, now = busy(policy, Random(seed))

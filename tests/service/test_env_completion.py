@@ -131,7 +131,7 @@ def test_every_shell_has_a_completion(shell: str) -> None:
     ("words", "some"),
     [
         ("", set(installed())),
-        ("serve --policy rr", {"rr", "rr-sjf"}),
+        ("serve --policy u", {"urgency"}),
         ("calibrate --backend l", {"llamacpp", "lmstudio"}),
         ("profiles show ge", {"gemma@ollama"}),
     ],

@@ -180,7 +180,6 @@ CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
     "long_queue": long_queue,
     "draining": lambda state: replace(state, mode="draining"),
     "paused": lambda state: replace(state, mode="paused", running=()),
-    "fallen_back": lambda state: replace(state, policy="fcfs", displaced_policy="quartz"),
     "more_slots": more_slots,
     "loading": loading,
     "urgent": urgent,

@@ -118,9 +118,8 @@ def _state(view: ViewState, width: int) -> Line:
     squares = Line("slots ", "faint")
     if 0 < slots <= 8 and width >= _NARROW:
         squares.add("■" * busy, "accent").add("□" * (slots - busy), "faint").add(" ")
-    order = Line(" ").add("order ", "faint").add(state.policy, "strong")
     pieces = [
-        order.add(f" for {state.displaced_policy}" if state.displaced_policy else "", "warn"),
+        Line(" ").add("order ", "faint").add(state.policy, "strong"),
         Line("τ ", "faint").add(limit, "ink" if limit != "off" else "soft").join(fired),
         squares.add(f"{busy}/{slots}"),
         Line("waiting ", "faint").add(count(state.waits), "alert" if full else "strong"),

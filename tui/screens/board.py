@@ -47,7 +47,7 @@ NO_REQUEST = "this key is for requests"
 NO_ROWS = "this panel has no rows: 1 goes to the running requests, 2 to the queue"
 NO_ROW = "no request is chosen: j or k chooses one"
 _SAME_S = 0.1
-_SELDOM = ("sjf", "quartz", "rr", "rr-sjf")  # policies for comparisons: only `:policy` has them
+_SELDOM = ("sjf",)  # policies for comparisons: only `:policy` has them
 _THEMES = tuple(theme.name for theme in THEMES)
 _QUEUE_STEP, _MOST_ROWS = 4, 100
 

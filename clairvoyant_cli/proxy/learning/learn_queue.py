@@ -6,7 +6,6 @@ Each takes under half a millisecond, with a pause after it; if they arrive faste
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from predictor.record import Prediction, Predictor
@@ -18,11 +17,10 @@ MAX_WAITING = 500
 
 
 class LearnQueue:
-    """Answers waiting to be learned. `learned` is called after each."""
+    """Answers waiting to be learned."""
 
-    def __init__(self, predictor: Predictor, learned: Callable[[], None]) -> None:
+    def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
-        self._learned = learned
         self._waiting: deque[tuple[Prediction, int]] = deque()
         self._next: asyncio.TimerHandle | None = None
 
@@ -67,7 +65,6 @@ class LearnQueue:
         prediction, tokens = self._waiting.popleft()
         try:
             self._predictor.learn(prediction, tokens)
-            self._learned()
         except Exception:
             # A predictor that cannot learn still predicts; no request fails for it.
             log.exception("the predictor could not learn from an answer")

@@ -212,7 +212,6 @@ class StateSaver:
         self.learn_queue.clear()
         self._pool.stored.clear()
         self.predictor.import_state(self._unlearned)
-        self.operation.review_predictor()
         for memory in self._memories.values():
             memory.forget()
             self._set_cache_size(memory)

@@ -28,7 +28,7 @@ from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES, in_turns_of
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.sessions import Session
 from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.encoding import WORDS
@@ -157,7 +157,6 @@ class SnapshotBuilder:
             gain=gain,
             sessions=self._sessions(waiting.standings.jobs, now),
             summaries=tuple(each.summary for each in POLICIES.values()),
-            displaced_policy=operation.displaced_policy,
             in_order=tuple(self._in_order(now)) if explains else (),
         )
         queue = list[QueuedRequest]()
@@ -191,8 +190,8 @@ class SnapshotBuilder:
         }
         played: dict[str, dict[str, float]] = {}
         for name, policy in POLICIES.items():
-            begun, ordered = played.setdefault(name, {}), in_turns_of(policy, operation.quantum_tokens)
-            for job_id, start_s in starts(dispatcher.scheduler, ordered, operation.clock()):
+            begun = played.setdefault(name, {})
+            for job_id, start_s in starts(dispatcher.scheduler, policy, operation.clock()):
                 begun[job_id] = start_s
                 if not len(begun) % PLAYED_AT_ONCE:
                     yield []
@@ -209,7 +208,7 @@ class SnapshotBuilder:
                 name,
                 median_s(name, LengthClass.SHORT),
                 median_s(name, LengthClass.LONG),
-                policy.interrupts,
+                policy.preemptive,
             )
             for name, policy in POLICIES.items()
         ]

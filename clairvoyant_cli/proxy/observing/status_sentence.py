@@ -116,9 +116,6 @@ def _impaired(state: Snapshot) -> Iterator[StatusLine]:
         needed = f"{number:,} request{'s' * (not one)} need{'s' * one} {them}{fail}"
         rest = needed if number else "other servers take what they can"
         yield StatusLine("warn", f"{away[0].name} is {how}{others}: {rest}")
-    if state.displaced_policy:
-        text = "Predictions unreliable: first come, first served until they recover"
-        yield StatusLine("warn", text)
 
 
 def _failing(state: Snapshot) -> Iterator[StatusLine]:

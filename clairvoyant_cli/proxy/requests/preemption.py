@@ -74,7 +74,7 @@ class Preemption:
             resume = f"{proof.resume_s * 1000:.0f} ms to resume"
             news = f"{server.name}: preemption enabled for {model}: {verdict_of(proof)}, {resume}"
             self.stats.journal.event(logging.INFO, news)
-        if self.dispatcher.scheduler.policy.interrupts and not proofs:
+        if self.dispatcher.scheduler.policy.preemptive and not proofs:
             news = "answers are not preempted yet: no server is proven to continue them as if uncut"
             self.stats.journal.event(logging.INFO, news)
 
@@ -104,7 +104,7 @@ class Preemption:
         """Return what is needed to continue an answer that is about to begin, or why it must not be cut."""
         if exchange.only_as_asked:
             return "the request was repeated unchanged"
-        if not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
+        if not self.enabled or not self.dispatcher.scheduler.policy.preemptive:
             return "the policy does not preempt" if self.enabled else "--preempt off"
         if server.stamps is not None:
             return "the engine orders its own queue"
@@ -166,7 +166,7 @@ class Preemption:
     def look(self) -> None:
         """Cut what the scheduler decides to preempt, at the next place where the client does not notice."""
         self._looks_soon, scheduler = False, self.dispatcher.scheduler
-        interrupts = self.enabled and scheduler.policy.interrupts
+        interrupts = self.enabled and scheduler.policy.preemptive
         if not interrupts or self.operation.draining or not len(scheduler):
             self._undecided.clear()
             return

@@ -40,7 +40,7 @@ class Arm:
     @property
     def interrupts(self) -> bool:
         """Whether its policy cuts running answers."""
-        return self.policy is not None and ALL_POLICIES[self.policy].interrupts
+        return self.policy is not None and ALL_POLICIES[self.policy].preemptive
 
 
 def parse_arm(text: str) -> Arm:

@@ -15,7 +15,7 @@ from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from clairvoyant_cli.settings import did_you_mean
-from clairvoyant_lab.baselines import ALL_POLICIES
+from clairvoyant_lab.simulator.policies import SIMULATED_POLICIES
 
 if TYPE_CHECKING:
     from clairvoyant_lab.report import Report
@@ -161,9 +161,9 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
     from clairvoyant_lab.simulator.traces import mean_by_class, read_history
 
     for name in mix.policies:
-        if name not in ALL_POLICIES:
-            hint = did_you_mean(name, ALL_POLICIES)
-            raise InputError(f"--policy {name!r} is none of {', '.join(ALL_POLICIES)}{hint}")
+        if name not in SIMULATED_POLICIES:
+            hint = did_you_mean(name, SIMULATED_POLICIES)
+            raise InputError(f"--policy {name!r} is none of {', '.join(SIMULATED_POLICIES)}{hint}")
     policies = list(dict.fromkeys(["fcfs", *(mix.policies or (DEFAULT_POLICY, "sjf"))]))
     history = None
     short_s, long_s = mix.short_s[0], mix.long_s[0]

@@ -7,10 +7,10 @@ import numpy as np
 
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_lab.baselines import ALL_POLICIES
 from clairvoyant_lab.confidence import change_of, mean_of, percentile
 from clairvoyant_lab.report import Cell
 from clairvoyant_lab.simulator.engine import Preemption, Run, SlotSimulation
+from clairvoyant_lab.simulator.policies import SIMULATED_POLICIES
 from clairvoyant_lab.simulator.workload import (
     LONG,
     MEDIUM,
@@ -69,7 +69,7 @@ def variant(
     policy: str, tau_s: float | None = None, forecaster: Forecaster | None = None, name: str = ""
 ) -> Variant:
     """Return a variant of a policy known by name; without `forecaster`, lengths are known."""
-    made = Variant(name or policy, ALL_POLICIES[policy], tau_s)
+    made = Variant(name or policy, SIMULATED_POLICIES[policy], tau_s)
     return made if forecaster is None else Variant(made.name, made.policy, tau_s, forecaster)
 
 

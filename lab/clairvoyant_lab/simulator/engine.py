@@ -12,9 +12,10 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.job import Job, Preempt
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.server_cache import ServerCache
+from clairvoyant_lab.simulator.policies import RoutedPolicy, TurnPolicy
 from clairvoyant_lab.simulator.workload import Floats, Predictions, Workload
 
 Completion = tuple[float, int, int, int]
@@ -91,7 +92,7 @@ class SlotSimulation:
         self._worker = [""] * n
         self._runs = [0] * n
         self._completions: list[Completion] = []
-        self._interrupts = scheduler.policy.interrupts
+        self._policy = scheduler.policy
         self._look_s = float("inf")
         self._seq = 0
         self._preemptions = 0
@@ -131,16 +132,20 @@ class SlotSimulation:
                     self._leave(number, self._service_s[number], now, self._preemption, waits=False)
 
     def _arrive(self, number: int, now: float) -> None:
-        server_id = "" if self._route is None else self._route(number, now, self.scheduler)
-        self.scheduler.submit(replace(self._job(number), pinned=server_id), now)
+        job = self._job(number)
+        if self._route is not None:
+            job = replace(job, pinned=self._route(number, now, self.scheduler))
+        elif isinstance(self._policy, RoutedPolicy):
+            job = self._policy.routed(job, now, self.scheduler)
+        self.scheduler.submit(job, now)
 
     def _decide(self, now: float) -> None:
         self._fill(now)
-        if self._preemption is None or not self._interrupts:
+        if self._preemption is None or not self._policy.preemptive:
             self._look_s = now + LOOK_S if self.scheduler.deferring else float("inf")
             return
         self._report_progress(now, self._preemption)
-        while preempts := self.scheduler.preemptions(now):
+        while preempts := self._preemptions_at(now):
             for preempt in preempts:
                 number = int(preempt.job_id)
                 self._stop(number, now, self._preemption)
@@ -148,6 +153,11 @@ class SlotSimulation:
                 self._leave(number, self._done_s[number], now, self._preemption, waits=True)
             self._fill(now)
         self._look_s = now + LOOK_S if len(self.scheduler) else float("inf")
+
+    def _preemptions_at(self, now: float) -> list[Preempt]:
+        if isinstance(self._policy, TurnPolicy):
+            return self._policy.preemptions(self.scheduler)
+        return self.scheduler.preemptions(now)
 
     def _fill(self, now: float) -> None:
         while (dispatch := self.scheduler.next(now)) is not None:

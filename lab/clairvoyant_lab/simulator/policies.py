@@ -1,0 +1,147 @@
+"""Policies that are simulated only: turns of so many tokens (RR, RR-SJF), and routing at arrival (QUARTZ)."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
+from clairvoyant_cli.scheduler.job import Job, Preempt
+from clairvoyant_cli.scheduler.placement import ServerSlots
+from clairvoyant_cli.scheduler.policy import GENTLE_AGING_RATE, Policy
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_lab.baselines import ALL_POLICIES
+
+FAIRNESS = 0.10
+"""Seconds of disadvantage per second of the client's service rate (beta: QUARTZ, Table 3)."""
+
+CANDIDATES = 2  # servers among which a job is routed: the power of two choices (K of QUARTZ, Table 3)
+
+TIE_S_PER_TOKEN = 1e-6
+"""Waiting times closer than a microsecond a token are a tie, broken by predicted length."""
+
+QUANTUM_TOKENS = 100.0
+"""Tokens of a turn. RR-SJF (section 3.4) has 5, inside the engine. From outside, a preemption costs 10 to
+150 ms: at 50 ms and 40 tokens/s, a hundred tokens keep it to 2 % of the time."""
+
+
+def joined(job: Job) -> float:
+    """Order by when the job last joined the queue: round robin."""
+    return job.queued_s
+
+
+def joined_then_short(job: Job) -> float:
+    """Order by waiting time, predicted length breaking ties (RR-SJF, Algorithm 1)."""
+    return job.queued_s + TIE_S_PER_TOKEN * job.tokens
+
+
+def started_first(job: Job) -> float:
+    return -job.started_s
+
+
+def longest(job: Job) -> float:
+    return job.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPolicy(Policy):
+    """A running job yields to a waiting one after `quantum_tokens`, the highest `yields` first."""
+
+    quantum_tokens: float = QUANTUM_TOKENS
+    yields: Callable[[Job], float] = started_first
+
+    def preemptions(self, scheduler: Scheduler) -> list[Preempt]:
+        found = list[Preempt]()
+        for server in scheduler.fleet.servers.values():
+            if server.running and len(server.running) == server.slots:
+                waiting = sum(scheduler.fleet.may_take(server.id, job) for job in scheduler)
+                room = min(waiting, len(scheduler) - len(found))
+                found += self._spent(server.running.values())[:room]
+        return found
+
+    def _spent(self, running: Iterable[Job]) -> list[Preempt]:
+        done = [job for job in running if job.done_tokens - job.slice_start_tokens >= self.quantum_tokens]
+        done.sort(key=lambda job: (job.rank, self.yields(job), job.seq), reverse=True)
+        return [Preempt(job.id, job.server_id) for job in done]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class RoutedJob(Job):
+    """`served_share` is the rate at which its client was served when it arrived, in slots per weight."""
+
+    served_share: float = 0.0
+
+
+def quartz_key(job: Job) -> float:
+    """Order by the upper quantile of the service time, arrival-adjusted, plus a share of the rate at which
+    the client was served (QUARTZ, Eq. 6 to 8, with the coefficients of its Table 3).
+
+    The service is that of the whole answer: a slot is not free after the first token.
+    """
+    served_share = job.served_share if isinstance(job, RoutedJob) else 0.0
+    return job.cost_high_s + GENTLE_AGING_RATE * job.arrival_s + FAIRNESS * served_share
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedPolicy(Policy):
+    """A job waits from its arrival for one server, the best of `candidates` drawn (QUARTZ, Algorithm 1)."""
+
+    candidates: int = CANDIDATES
+
+    def routed(self, job: Job, now: float, scheduler: Scheduler) -> Job:
+        """Return a job as it arrives: pinned to the server with the soonest cautious completion."""
+        client, servers = job.client, list(scheduler.fleet.servers.values())
+        used_s = scheduler.accounts.used_s(client, now) / scheduler.rules_of(client).weight
+        fields = {name: getattr(job, name) for name in Job.__slots__}
+        found = RoutedJob(**fields, served_share=used_s / SERVICE_MEMORY_S)
+        cautious = job.cost_high_s / job.cost_s if job.cost_s else 1.0
+
+        def ends_s(server: ServerSlots) -> float:
+            # Means add, so only the job's own time is a quantile (QUARTZ, Eq. 4).
+            waiting_s = sum(each.cost_s for each in scheduler if each.pinned == server.id)
+            backlog_s = (waiting_s + server.left_s(now)) / server.at_once
+            return backlog_s + scheduler.fleet.own_s(job, server) * cautious
+
+        best = min(drawn(servers, self.candidates, int(job.id)), key=ends_s)
+        return replace(found, pinned=best.id)
+
+
+def drawn(servers: list[ServerSlots], count: int, number: int) -> list[ServerSlots]:
+    """Return `count` of the servers, drawn by a hash of `number`; all of them if there are no more."""
+    if count >= len(servers):
+        return servers
+    left, found = list(servers), list[ServerSlots]()
+    for _ in range(count):
+        number = (number + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF  # splitmix64's steps
+        number ^= number >> 31
+        found.append(left.pop(number % len(left)))
+    return found
+
+
+SIMULATED_POLICIES = ALL_POLICIES | {
+    policy.name: policy
+    for policy in (
+        RoutedPolicy(
+            "quartz",
+            quartz_key,
+            "Lowest upper quantile of the predicted service time first, with some aging and fairness. Each "
+            "request waits for the better of two servers, drawn at its arrival.",
+            in_seconds=True,
+        ),
+        TurnPolicy(
+            "rr",
+            joined,
+            "Round robin: turns of 100 tokens, in the order of joining the queue.",
+            in_seconds=True,
+            preemptive=True,
+        ),
+        TurnPolicy(
+            "rr-sjf",
+            joined_then_short,
+            "Turns of 100 tokens, the shorter first among requests that joined together; the longest "
+            "predicted answer yields first.",
+            in_seconds=True,
+            preemptive=True,
+            yields=longest,
+        ),
+    )
+}
+"""All policies that can be simulated, by name."""

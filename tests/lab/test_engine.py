@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from clairvoyant_lab.baselines import ALL_POLICIES
 from clairvoyant_lab.simulator.engine import Preemption, Run, SlotSimulation
+from clairvoyant_lab.simulator.policies import SIMULATED_POLICIES
 from clairvoyant_lab.simulator.workload import (
     Predictions,
     TwoNormals,
@@ -24,7 +25,7 @@ def three(arrival_s: list[float], service_s: list[float]) -> Workload:
 
 
 def serve(policy: str, workload: Workload, **options: object) -> Run:
-    scheduler = Scheduler(ALL_POLICIES[policy], servers={"a": 1}, capacity=10_000)
+    scheduler = Scheduler(SIMULATED_POLICIES[policy], servers={"a": 1}, capacity=10_000)
     return SlotSimulation(scheduler, workload, oracle(workload), **options).run()  # type: ignore[arg-type]
 
 

@@ -58,7 +58,9 @@ class FramingError(Exception):
 
 
 class Fields:
-    """The fields of a head: as they came, and what must be known of them."""
+    """The fields of a head: `items` as they came, their names in lower case as `keys`, the `first` value of
+    each, and the members of comma-separated ones, all lines together, in lower case, as `listed`.
+    """
 
     __slots__ = ("first", "items", "keys", "listed")
 
@@ -69,12 +71,14 @@ class Fields:
         self.first: dict[bytes, bytes] = {}
         self.listed: dict[bytes, list[bytes]] = {}
         for item in items:
-            name, value = item
-            key = name.lower()
+            key, value = item[0].lower(), item[1]
             self.items.append(item)
             self.keys.append(key)
             if key in _LISTED:
-                self._list(key, value)
+                members = value.lower().split(b",")
+                if len(members) > MAX_MEMBERS + 1:
+                    raise FramingError(431, f"more than {MAX_MEMBERS} members in {key.decode().title()}")
+                self.listed.setdefault(key, []).extend([member.strip(b" \t") for member in members])
             elif key in self.first:
                 if key in _SINGLE:
                     raise FramingError(400, f"more than one {key.decode().title()} field")
@@ -95,16 +99,6 @@ class Fields:
             name, _, value = line.partition(b":")
             items.append((name, value.strip(b" \t")))
         return cls(items)
-
-    def _list(self, key: bytes, value: bytes) -> None:
-        if value.count(b",") > MAX_MEMBERS:
-            raise FramingError(431, f"more than {MAX_MEMBERS} members in {key.decode().title()}")
-        members = self.listed.setdefault(key, [])
-        members += [member.strip(b" \t").lower() for member in value.split(b",")]
-
-    def members(self, key: bytes) -> list[bytes]:
-        """Return the members of a comma-separated field, all its lines together, in lower case."""
-        return self.listed.get(key, [])
 
     def passing(self, *dropped: bytes) -> list[Header]:
         """Return the fields that pass to the next hop, without those named (Rules 2 and 3)."""

@@ -87,7 +87,8 @@ _SECTIONS = {
 
 
 class Reader:
-    """Reads the messages of one side of a connection in turn; what follows a message is held.
+    """Reads the messages of one side of a connection in turn. What waits for its rest, or for the end of the
+    message before it, is `held`.
 
     A packet of very many tiny chunks is read in parts: while `pending`, `receive(b"")` returns more.
     """
@@ -99,14 +100,9 @@ class Reader:
     def __init__(self, state: _State) -> None:
         self.pending = False
         self._state = state
-        self._held = bytearray()
+        self.held = bytearray()
         self._left = 0
         self._slack = 0
-
-    @property
-    def held(self) -> int:
-        """How many bytes wait here: for the rest of something, or for their turn."""
-        return len(self._held)
 
     def receive(self, data: bytes) -> list[Event]:
         """Read what has come; the events it makes whole."""
@@ -114,13 +110,19 @@ class Reader:
             self._left -= len(data)
             return [data] if data else []
         events: list[Event] = []
+        pos = 0
         try:
-            ready = self._with_held(data) if self._held else data
-            if ready:
-                self._read(ready, events)
+            if self.held:
+                data = self._with_held(data)
+            while pos < len(data) and self._state is not _State.BROKEN:
+                step = self._STEPS.get(self._state)
+                if step is None or self.pending:
+                    self.held += data[pos:]
+                    break
+                pos = step(self, data, pos, events)
         except FramingError as error:
             self._state = _State.BROKEN
-            self._held.clear()
+            self.held.clear()
             events.append(Malformed(error.status, str(error)))
         return events
 
@@ -128,19 +130,19 @@ class Reader:
         """Hold data for `receive(b"")`; False if another message must end first."""
         if self._state in (_State.DONE, _State.BROKEN):
             return False
-        self._held += data
+        self.held += data
         self.pending = True
         return True
 
     def _with_held(self, data: bytes) -> bytes:
         if self._state is _State.DONE:
             return data
-        before = len(self._held)
-        self._held += data
+        before = len(self.held)
+        self.held += data
         if not self.pending:
             start = max(0, before - 3)
             ends = self._head_ends if self._state is _State.HEAD else _SECTIONS[self._state][:1]
-            if all(self._held.find(end, start) < 0 for end in ends):
+            if all(self.held.find(end, start) < 0 for end in ends):
                 self._check_held(start)
                 return b""
         self.pending = False
@@ -148,33 +150,22 @@ class Reader:
 
     def rest(self) -> bytes:
         """Return what is held, and let go of it: after a 101 it is no HTTP."""
-        held = bytes(self._held)
-        self._held.clear()
+        held = bytes(self.held)
+        self.held.clear()
         return held
 
-    def _read(self, data: bytes, events: list[Event]) -> None:
-        pos = 0
-        while pos < len(data):
-            if self._state is _State.BROKEN:
-                return
-            step = self._STEPS.get(self._state)
-            if step is None or self.pending:
-                self._held += data[pos:]
-                return
-            pos = step(self, data, pos, events)
-
     def _hold(self, data: bytes, pos: int) -> int:
-        self._held += data[pos:]
+        self.held += data[pos:]
         self._check_held(0)
         return len(data)
 
     def _check_held(self, start: int) -> None:
         """Refuse at once what can never become whole: too long, or no HTTP from its first bytes on."""
-        self._check_length(len(self._held))
-        if self._state is _State.HEAD and self._start.match(self._held) is None:
+        self._check_length(len(self.held))
+        if self._state is _State.HEAD and self._start.match(self.held) is None:
             raise FramingError(400, "this is no HTTP/1.1")
         lenient = self._state is _State.HEAD and len(self._head_ends) > 1
-        if (BARE_CR if lenient else BARE_LINE_END).search(self._held, start) is not None:
+        if (BARE_CR if lenient else BARE_LINE_END).search(self.held, start) is not None:
             raise FramingError(400, NOT_CRLF)
 
     def _check_length(self, size: int) -> None:
@@ -186,9 +177,9 @@ class Reader:
 
     def _read_head(self, data: bytes, pos: int, events: list[Event]) -> int:
         begin, end = -1, len(data)
-        for each in self._head_ends:
-            if (found := data.find(each, pos, end)) >= 0:
-                begin, end = found, found + len(each)
+        for mark in self._head_ends:
+            if (found := data.find(mark, pos, end)) >= 0:
+                begin, end = found, found + len(mark)
         if begin < 0:
             return self._hold(data, pos)
         self._check_length(begin - pos)
@@ -199,6 +190,7 @@ class Reader:
         raise NotImplementedError
 
     def _begin_body(self, length: int | None, events: list[Event], *, chunked: bool) -> None:
+        self._left = length or 0
         if chunked:
             self._state = _State.CHUNK_LINE
             self._slack = CHUNK_SLACK_BYTES
@@ -206,13 +198,9 @@ class Reader:
             self._state = _State.UNTIL_CLOSE
         elif length:
             self._state = _State.LENGTH
-            self._left = length
         else:
-            self._finish(events, [])
-
-    def _finish(self, events: list[Event], trailers: list[Header]) -> None:
-        self._state = _State.DONE
-        events.append(End(trailers))
+            self._state = _State.DONE
+            events.append(End([]))
 
     def _read_piece(self, data: bytes, pos: int, events: list[Event]) -> int:
         piece = data if pos == 0 and len(data) <= self._left else data[pos : pos + self._left]
@@ -221,7 +209,8 @@ class Reader:
         if not self._left and self._state is _State.CHUNK:
             self._state = _State.CHUNK_END
         elif not self._left:
-            self._finish(events, [])
+            self._state = _State.DONE
+            events.append(End([]))
         return pos + len(piece)
 
     def _read_all(self, data: bytes, pos: int, events: list[Event]) -> int:
@@ -281,9 +270,12 @@ class Reader:
         if end < 0:
             return self._hold(data, pos)
         self._check_length(end - pos)
-        fields = Fields.parse(data[pos + 2 : end + 2])
-        passing = zip(fields.keys, fields.items, strict=True)
-        self._finish(events, [item for key, item in passing if key not in NO_TRAILERS])
+        self._state, passing = _State.DONE, list[Header]()
+        if end > pos:
+            fields = Fields.parse(data[pos + 2 : end + 2])
+            named = zip(fields.keys, fields.items, strict=True)
+            passing = [item for key, item in named if key not in NO_TRAILERS]
+        events.append(End(passing))
         return end + 4
 
     _STEPS: ClassVar[dict[_State, Callable[["Reader", bytes, int, list[Event]], int]]] = {
@@ -315,7 +307,7 @@ class RequestReader(Reader):
 
     def stop(self) -> None:
         self._state = _State.BROKEN
-        self._held.clear()
+        self.held.clear()
         self.pending = False
 
     def _take_head(self, block: bytes, events: list[Event]) -> None:
@@ -343,18 +335,18 @@ class ResponseReader(Reader):
         self._state = _State.HEAD
         self.head = None
         self._method = request.method
-        self._offered = [each.strip(b" \t").lower() for each in request.upgrade.split(b",") if each]
+        self._offered = request.upgrade.lower().split(b", ")
         self._informational = 0
 
     @property
     def reusable(self) -> bool:
         """Whether the connection can take another request: the answer was whole, and nothing follows it."""
-        whole = self._state is _State.DONE and not self._held
+        whole = self._state is _State.DONE and not self.held
         return whole and self.head is not None and self.head.keep_alive
 
     @property
     def begun(self) -> bool:
-        return bool(self.head is not None or self._held or self._informational)
+        return bool(self.head is not None or self.held or self._informational)
 
     def close(self) -> list[Event]:
         """The server will send no more: what that makes of the answer."""
@@ -368,7 +360,7 @@ class ResponseReader(Reader):
     def _take_head(self, block: bytes, events: list[Event]) -> None:
         head = read_response_head(block)
         if head.status == 101:
-            if not self._offered or not set(head.upgraded_to()) & set(self._offered):
+            if not set(head.upgraded_to()) & (set(self._offered) - {b""}):
                 raise FramingError(502, "it switches to a protocol that nobody offered")
             self.head = head
             self._state = _State.TUNNEL

@@ -2,8 +2,7 @@
 
 import re
 import string
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from urllib.parse import quote
 
@@ -62,17 +61,16 @@ class RequestHead:
 
     def __init__(self, method: bytes, target: bytes, fields: Fields, *, http10: bool = False) -> None:
         """Determine length, target and host; FramingError if one of them is ambiguous."""
-        options = fields.members(b"connection")
+        options = fields.listed.get(b"connection", ())
         for name in options:
             if name in FRAMING_FIELDS and name in fields.first:
                 raise FramingError(400, f"Connection must not name {name.decode().title()}")
-        declared = _declared(fields, http10=http10)
         self.method = method
         self.target = target
         self.fields = fields
         self.get = fields.first.get
-        self.length = None if b"transfer-encoding" in fields.first else declared or 0
-        self.keep_alive = _persists(options, http10=http10)
+        self.length = _request_length(fields, http10=http10)
+        self.keep_alive = (b"keep-alive" in options) if http10 else (b"close" not in options)  # RFC 9112, 9.3
         self.http10 = http10
         self.authority, self.origin_form = _resolve(method, target, fields, http10=http10)
         expected = fields.listed.get(b"expect")
@@ -81,8 +79,8 @@ class RequestHead:
         self.expects_continue = expected is not None and not http10
         self.upgrade = b""
         if method == b"GET" and self.length == 0 and not http10 and b"upgrade" in options:
-            offers = [each.strip(b" \t") for each in fields.first.get(b"upgrade", b"").split(b",")]
-            passing = (each for each in offers if each and not each.lower().startswith(IGNORED_UPGRADES))
+            offers = [offer.strip(b" \t") for offer in fields.first.get(b"upgrade", b"").split(b",")]
+            passing = (offer for offer in offers if offer and not offer.lower().startswith(IGNORED_UPGRADES))
             self.upgrade = b", ".join(passing)
 
     def __repr__(self) -> str:
@@ -111,54 +109,61 @@ class RequestHead:
     def encode(
         self, host: bytes, *extra: Header, drop: Sequence[bytes] = (), target: bytes | None = None
     ) -> bytes:
-        """Return the head for the next server: `Host` is its own, the rest end-to-end, then `extra`. The
-        `target` there may be another.
+        """Return the head for the next server: its own `Host`, maybe another `target`, the end-to-end fields
+        and `extra`.
         """
         lines = [self.method + b" " + (target or self.origin_form) + b" HTTP/1.1", b"Host: " + host]
-        lines += [name + b": " + value for name, value in self.fields.passing(b"host", *drop)]
+        lines += [name + b": " + value for name, value in (*self.fields.passing(b"host", *drop), *extra)]
         if self.chunked:
             lines.append(b"Transfer-Encoding: chunked")
         if self.upgrade:
             lines += [b"Connection: Upgrade", b"Upgrade: " + self.upgrade]
-        if b"trailers" in self.fields.members(b"te"):
+        if b"trailers" in self.fields.listed.get(b"te", ()):
             lines += [b"Connection: TE", b"TE: trailers"]
-        lines += [name + b": " + value for name, value in extra]
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-@dataclass(slots=True)
 class ResponseHead:
-    """Status line and fields of a response. `length` of the body in bytes, None if its end is marked."""
+    """Status line and fields of a response. `length` of the body in bytes, None if its end is marked. `get`
+    returns the first value of a field, which is named in lower case; None without it.
+    """
 
-    status: int
-    reason: bytes
-    headers: list[Header] = field(default_factory=list)
-    length: int | None = None
-    chunked: bool = False
-    keep_alive: bool = True
-    fields: Fields | None = None
+    __slots__ = ("chunked", "fields", "get", "keep_alive", "length", "reason", "status")
 
-    def get(self, name: bytes) -> bytes | None:
-        """Return the first value of a field; `name` in lower case."""
-        return (self.fields or self._fields()).first.get(name)
+    def __init__(
+        self,
+        status: int,
+        reason: bytes,
+        headers: Iterable[Header] | Fields = (),
+        length: int | None = None,
+        *,
+        chunked: bool = False,
+        keep_alive: bool = True,
+    ) -> None:
+        self.status, self.reason = status, reason
+        self.length, self.chunked, self.keep_alive = length, chunked, keep_alive
+        self.replace(headers)
+
+    def replace(self, headers: Iterable[Header] | Fields) -> None:
+        """Take other fields in place of these."""
+        self.fields = headers if isinstance(headers, Fields) else Fields(headers)
+        self.get = self.fields.first.get
+
+    @property
+    def headers(self) -> list[Header]:
+        return self.fields.items
 
     def upgraded_to(self) -> list[bytes]:
         """Return the protocols that a 101 names, in lower case."""
-        return self._fields().members(b"upgrade")
+        return self.fields.listed.get(b"upgrade", [])
 
     def encode(self, *extra: Header) -> bytes:
         """Return the head for the client: end-to-end fields, then `extra`."""
         # RFC 9110, 8.6: a 1xx or a 204 has no length, and a client that believed one would wait for it.
         drop = (b"content-length",) if self.status < 200 or self.status == 204 else ()
         lines = [b"HTTP/1.1 %d %b" % (self.status, self.reason)]
-        lines += [name + b": " + value for name, value in self._fields().passing(*drop)]
-        lines += [name + b": " + value for name, value in extra]
+        lines += [name + b": " + value for name, value in (*self.fields.passing(*drop), *extra)]
         return b"\r\n".join(lines) + b"\r\n\r\n"
-
-    def _fields(self) -> Fields:
-        if self.fields is None:
-            self.fields = Fields(self.headers)
-        return self.fields
 
 
 def read_request_head(block: bytes) -> RequestHead:
@@ -204,8 +209,8 @@ def _repaired(block: bytes) -> bytes:
         name, colon, value = text.partition(b":")
         name = name.rstrip(b" \t")
         if name.lower() == b"content-length":
-            given = {each.strip(b" \t").removeprefix(b"+") for each in value.split(b",")} - lengths
-            lines += [name + b": " + each for each in given]
+            given = {length.strip(b" \t").removeprefix(b"+") for length in value.split(b",")} - lengths
+            lines += [name + b": " + length for length in given]
             lengths |= given
         elif not _IGNORED.fullmatch(name + colon):
             lines.append(name + colon + _CONTROLS.sub(b" ", value))
@@ -220,18 +225,17 @@ def _response_head(block: bytes) -> ResponseHead:
     if major != b"1":
         raise FramingError(502, "it does not speak HTTP/1.1")
     fields, http10 = Fields.parse(_FOLD.sub(b" ", block[line.end() :])), minor == b"0"
-    keep_alive = _persists(fields.members(b"connection"), http10=http10)
-    codings = [each for each in fields.members(b"transfer-encoding") if each != b"identity"]
-    if not codings:
-        return ResponseHead(
-            int(status), reason, fields.items, _length(fields), keep_alive=keep_alive, fields=fields
-        )
-    if set(codings) != {b"chunked"}:
+    options = fields.listed.get(b"connection", ())
+    keep_alive = (b"keep-alive" in options) if http10 else (b"close" not in options)  # RFC 9112, 9.3
+    codings = fields.listed.get(b"transfer-encoding", [])
+    if set(codings) <= {b"identity"}:
+        return ResponseHead(int(status), reason, fields, _length(fields), keep_alive=keep_alive)
+    if set(codings) - {b"identity"} != {b"chunked"}:
         raise FramingError(502, "the only transfer coding is chunked")
-    if http10 or len(codings) > 1 or b"content-length" in fields.first:
+    if http10 or codings.count(b"chunked") > 1 or b"content-length" in fields.first:
         keep_alive = False
         fields = Fields(item for item in fields.items if item[0].lower() != b"content-length")
-    return ResponseHead(int(status), reason, fields.items, None, True, keep_alive, fields)
+    return ResponseHead(int(status), reason, fields, chunked=True, keep_alive=keep_alive)
 
 
 def bodiless(method: bytes, status: int) -> bool:
@@ -239,22 +243,18 @@ def bodiless(method: bytes, status: int) -> bool:
     return method == b"HEAD" or status in (204, 304) or status < 200
 
 
-def _persists(options: list[bytes], *, http10: bool) -> bool:
-    """Whether the connection takes another message after this one (RFC 9112, 9.3)."""
-    return (b"keep-alive" in options) if http10 else (b"close" not in options)
-
-
-def _declared(fields: Fields, *, http10: bool) -> int | None:
-    """Return a request's length, None without one; FramingError for any doubt (RFC 9112, 6.1 to 6.3)."""
+def _request_length(fields: Fields, *, http10: bool) -> int | None:
+    """Return a request's length, None if it is chunked; FramingError for any doubt (RFC 9112, 6.1 to 6.3)."""
     codings = fields.listed.get(b"transfer-encoding")
-    if codings is not None:
-        if b"content-length" in fields.first:
-            raise FramingError(400, "Content-Length and Transfer-Encoding exclude each other")
-        if http10:
-            raise FramingError(400, "HTTP/1.0 knows no Transfer-Encoding")
-        if codings != [b"chunked"]:
-            raise FramingError(501, "the only transfer coding is chunked")
-    return _length(fields)
+    if codings is None:
+        return _length(fields) or 0
+    if b"content-length" in fields.first:
+        raise FramingError(400, "Content-Length and Transfer-Encoding exclude each other")
+    if http10:
+        raise FramingError(400, "HTTP/1.0 knows no Transfer-Encoding")
+    if codings != [b"chunked"]:
+        raise FramingError(501, "the only transfer coding is chunked")
+    return None
 
 
 def _length(fields: Fields) -> int | None:
@@ -287,7 +287,7 @@ def _resolve(method: bytes, target: bytes, fields: Fields, *, http10: bool) -> t
     return authority, rest if rest.startswith(b"/") else b"/" + rest
 
 
-REASONS = {each.value: each.phrase.encode() for each in HTTPStatus} | {
+REASONS = {status.value: status.phrase.encode() for status in HTTPStatus} | {
     499: b"Client Closed Request",
     529: b"Overloaded",
 }

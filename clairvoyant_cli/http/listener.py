@@ -96,7 +96,7 @@ class ClientConnection(asyncio.Protocol):
         """
         if self._tunnel is not None:
             return asyncio.get_running_loop().time() - self._idle_since > TUNNEL_QUIET_S and not self.unsent
-        return self._request is None and not self._reader.held and not self.unsent
+        return self._request is None and not (self._reader.held or self.unsent)
 
     @property
     def tunnels(self) -> bool:
@@ -160,7 +160,7 @@ class ClientConnection(asyncio.Protocol):
         self.table.busy(self)
         if self._half_closed:
             self.abort()
-        elif self._reader.held > READ_AHEAD_BYTES and not self._slicing:
+        elif len(self._reader.held) > READ_AHEAD_BYTES and not self._slicing:
             self._drop_pipelined()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -192,7 +192,9 @@ class ClientConnection(asyncio.Protocol):
                 if self._request is not None:
                     self._request.feed(event)
             elif isinstance(event, RequestHead):
-                self._begin(event)
+                self._writer = ResponseWriter(event)
+                self._request = Request(event, self)
+                self._task = self._spawn(self._serve(self._request))
             elif isinstance(event, End):
                 if self._request is not None:
                     self.table.busy(self)
@@ -200,11 +202,12 @@ class ClientConnection(asyncio.Protocol):
             elif isinstance(event, Malformed):
                 self._refuse(event)
                 return
-        self._slicing = self._reader.pending
-        self._follow_reading()
+        if self._slicing is not self._reader.pending:
+            self._slicing = self._reader.pending
+            self._follow_reading()
         if self._slicing:
             asyncio.get_running_loop().call_soon(self._read_on)
-        elif self._request is not None and self._reader.held > READ_AHEAD_BYTES:
+        elif self._request is not None and len(self._reader.held) > READ_AHEAD_BYTES:
             if self._request.scheduled:
                 self._drop_pipelined()
             else:
@@ -239,11 +242,6 @@ class ClientConnection(asyncio.Protocol):
         if self._writer is not None:
             self._writer.keep_alive = False
         self.resume_reading()
-
-    def _begin(self, head: RequestHead) -> None:
-        self._writer = ResponseWriter(head)
-        self._request = Request(head, self)
-        self._task = self._spawn(self._serve(self._request))
 
     def _refuse(self, event: Malformed) -> None:
         if self._ending:
@@ -310,7 +308,7 @@ class ClientConnection(asyncio.Protocol):
         self._idle_s = 0.0
         self.table.rests(self)
         self._take(self._reader.next_request())
-        if self._reader.held <= READ_AHEAD_BYTES:
+        if len(self._reader.held) <= READ_AHEAD_BYTES:
             self.resume_reading()  # not only for the next request: a client's leaving is read, too
 
     def retire(self) -> None:
@@ -397,7 +395,7 @@ class ClientConnection(asyncio.Protocol):
         # Behind a head, which may have been sent early, it would be read as a part of the body.
         if self._writer is not None and self._request is not None and not self.head_sent:
             if head.status == 100:
-                self._request.continued()
+                self._request.expects_continue = False
             self.write(self._writer.informational(head))
 
     def send_body(self, data: bytes) -> None:
@@ -453,7 +451,9 @@ class ClientConnection(asyncio.Protocol):
         self._follow_reading()
 
     def resume_reading(self) -> None:
-        if not self._reading and self._slicing:
+        if self._reading:
+            return
+        if self._slicing:
             asyncio.get_running_loop().call_soon(self._read_on)
         self._reading = True
         self._follow_reading()

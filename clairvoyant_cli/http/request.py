@@ -27,7 +27,7 @@ Piece = bytes | memoryview
 
 
 class WaitingBody:
-    """Pieces of a body in order. `size` counts its bytes, `charged` those beyond the first `SHORT_BYTES`.
+    """Pieces of a body in order. `size` counts its bytes.
 
     Long ones are held in anonymous mappings, which return to the system whole: malloc would keep fragments.
     """
@@ -39,10 +39,6 @@ class WaitingBody:
         self._pieces: list[Piece] = []
         self._block: memoryview | None = None
         self._filled = 0
-
-    @property
-    def charged(self) -> int:
-        return max(0, self.size - SHORT_BYTES)
 
     @property
     def pieces(self) -> list[Piece]:
@@ -93,7 +89,9 @@ class BodySink(Protocol):
 
 
 class Request:
-    """A request on its way in: its head is here, its body may still be arriving."""
+    """A request on its way in: its head is here, its body may still be arriving. While it `expects_continue`,
+    its client waits for `100 Continue`.
+    """
 
     def __init__(self, head: RequestHead, connection: ConnectedClient) -> None:
         self.head = head
@@ -112,7 +110,7 @@ class Request:
         self._flow: deque[Piece] = deque()
         self._flow_stopped = False
         self._discarded = False
-        self._expects = head.expects_continue
+        self.expects_continue = head.expects_continue
 
     def __repr__(self) -> str:
         state = "complete" if self.complete else f"{self._body.size} bytes waiting"
@@ -124,11 +122,6 @@ class Request:
         return self.connection.head_sent and not self.opened
 
     @property
-    def expects_continue(self) -> bool:
-        """Whether the client still waits for `100 Continue` before it sends its body."""
-        return self._expects and not self.complete and self._body.size == 0
-
-    @property
     def wanted(self) -> bool:
         """Whether the client is waited for: more of the body is to come, and it may come."""
         return not (self.complete or self._discarded or self.expects_continue)
@@ -138,13 +131,10 @@ class Request:
         self.scheduled = True
         self.connection.waits_in_queue()
 
-    def continued(self) -> None:
-        self._expects = False
-
     def welcome_body(self) -> None:
-        """Tell a client that asked that it may send its body."""
+        """Send `100 Continue` if the client waits for it."""
         if self.expects_continue:
-            self._expects = False
+            self.expects_continue = False
             self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def welcome_body_soon(self) -> None:
@@ -161,9 +151,13 @@ class Request:
         bodies or those of its client is used up. What has arrived is kept then, and the rest stays in the
         socket.
         """
-        self._charge(client)
+        if self._charged:
+            self.connection.table.hold(self._client, -self._charged)
+            self.connection.table.hold(client, self._charged)
+        self._client = client
         self._limit = limit_bytes
-        self.welcome_body()
+        if self.expects_continue:
+            self.welcome_body()
         while not self.complete and not self._too_long():
             self.connection.resume_reading()
             self._arrived = asyncio.get_running_loop().create_future()
@@ -239,7 +233,8 @@ class Request:
             left -= min(len(piece), TURN_BYTES)
         if self._flow:
             return
-        self._charge()
+        if self._charged:
+            self._charge()
         if self.complete:
             sink.body_end(self.trailers)
         elif not self._flow_stopped:
@@ -250,8 +245,10 @@ class Request:
             self._pump()
 
     def sent(self) -> None:
-        self._body.clear()
-        self._charge()
+        if self._body.size:
+            self._body.clear()
+        if self._charged:
+            self._charge()
 
     def discard(self) -> None:
         """Forget the body, what has come of it and what may come; the sink, if any, gets no more of it."""
@@ -264,29 +261,30 @@ class Request:
         is_spent = self._charged > 0 and self.connection.table.is_full(self._client, self._charged)
         return is_spent or self._body.size > self._limit
 
-    def _charge(self, client: str | None = None) -> None:
-        charged, client = self._body.charged, self._client if client is None else client
-        if (charged, client) != (self._charged, self._client):
-            self.connection.table.hold(self._client, -self._charged)
-            self.connection.table.hold(client, charged)
-            self._charged, self._client = charged, client
+    def _charge(self) -> None:
+        """Count what waits of the body, but for its first `SHORT_BYTES`, towards the budgets."""
+        charged = max(0, self._body.size - SHORT_BYTES)
+        self.connection.table.hold(self._client, charged - self._charged)
+        self._charged = charged
 
     # Called by the connection as bytes arrive.
 
     def feed(self, data: bytes) -> None:
+        self.expects_continue = False
         if self._flow:
             self._flow.append(data)
         elif self._sink is not None:
             self._sink.body(data)
         elif not self._discarded:
             self._body.append(data)
-            self._charge()
+            if self._body.size > SHORT_BYTES:
+                self._charge()
             if self._too_long():
                 self.connection.pause_reading()
                 self._wake()
 
     def feed_end(self, trailers: list[Header]) -> None:
-        self.complete = True
+        self.complete, self.expects_continue = True, False
         self.trailers = trailers
         if self._sink is not None and not self._flow:
             self._sink.body_end(trailers)

@@ -160,8 +160,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def uncork(self) -> None:
         """Send the request's head if none of its body has come yet."""
-        wire, self._corked = self._corked, b""
-        self.write(wire)
+        if self._corked:
+            self.write(b"")
 
     def body(self, data: Piece) -> None:
         self.write(chunk(data) if self._chunked_request else data)
@@ -251,31 +251,24 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _take(self, events: list[Event], sink: ResponseSink) -> None:
         client = sink.client if len(events) > 1 else None
-        if client is None:
-            self._hand_on(events, sink)
-            return
-        client.cork()
+        if client is not None:
+            client.cork()
         try:
-            self._hand_on(events, sink)
+            for event in events:
+                if isinstance(event, bytes):
+                    sink.data(event)
+                elif isinstance(event, ResponseHead):
+                    (sink.head if event.status >= 200 or event.status == 101 else sink.informational)(event)
+                elif isinstance(event, End):
+                    self._finish(sink, event.trailers)
+                elif isinstance(event, Malformed):
+                    self._fail(UpstreamError(event.why))
+                    self.close()
+                if self._sink is not sink:
+                    return  # the answer is over, or not wanted any more
         finally:
-            client.uncork()
-
-    def _hand_on(self, events: list[Event], sink: ResponseSink) -> None:
-        for event in events:
-            if isinstance(event, bytes):
-                sink.data(event)
-            elif isinstance(event, ResponseHead):
-                if event.status < 200 and event.status != 101:
-                    sink.informational(event)
-                else:
-                    sink.head(event)
-            elif isinstance(event, End):
-                self._finish(sink, event.trailers)
-            elif isinstance(event, Malformed):
-                self._fail(UpstreamError(event.why))
-                self.close()
-            if self._sink is not sink:
-                return  # the answer is over, or not wanted any more
+            if client is not None:
+                client.uncork()
         if self._reader.pending:
             asyncio.get_running_loop().call_soon(self._read_on)
 

@@ -9,19 +9,19 @@ for each run.
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from msgspec import Raw
 
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
-from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, fitting, given, object_in, text
+from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, given, is_given, object_in, text
 from clairvoyant_cli.protocols.media import Medium, Payloads
-from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody, medium_of, nested
+from clairvoyant_cli.protocols.request_bodies import RequestBody, medium_of, nested
 from clairvoyant_cli.scheduler.chain import MEDIUM_CHARACTERS, NO_CHAIN, NO_PARTS, Chain, Parts
 
 PIECE_BYTES = 1024
@@ -94,24 +94,19 @@ class Conversation:
 NO_CONVERSATION = Conversation()
 
 
-async def read_conversation(body: bytes, model: str, payloads: Payloads) -> Conversation:
-    """Read a body whose `payloads` were replaced. Anything that is not understood counts as absent."""
+async def read_conversation(held: RequestBody, body: bytes, model: str, payloads: Payloads) -> Conversation:
+    """Read a decoded body whose `payloads` were replaced. What is not understood counts as absent."""
     await READING.next()
     with READING:
-        held = fitting(BODY, body)
-        if held is None:
-            return NO_CONVERSATION
-        parts, tools, systems = _parts(held)
-        agentic = bool(given(held.tools, held.functions)) or any(map(body.__contains__, USES_TOOLS))
-        thinks = any(map(body.__contains__, THINKS))
-        chain, slices = _Chaining(model), _slices(parts, payloads)
-        cuts = next(slices, None)
-    while cuts is not None:
+        reader = _ChainReader(held, model, payloads)
+        goes_on = reader.read_slice()
+    while goes_on:
         await READING.next()
         with READING:
-            chain.add(cuts)
-            cuts = next(slices, None)
-    return Conversation(chain.chain(tools, systems), chain.media, _claimed(held), "", agentic, thinks)
+            goes_on = reader.read_slice()
+    agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))
+    thinks = any(map(body.__contains__, THINKS))
+    return Conversation(reader.chain(), reader.media, _claimed(held), "", agentic, thinks)
 
 
 def claims_of(head: RequestHead, conversation: Conversation) -> tuple[str, str]:
@@ -137,8 +132,33 @@ class _Cut(NamedTuple):
     medium: Medium | None = None
 
 
-class _Chaining:
-    def __init__(self, model: str) -> None:
+PART_ENDS = _Cut(b"", ends=True)
+
+
+class _ChainReader:
+    """Reads what a server does, in its order: tools, system text, messages, and the rest."""
+
+    def __init__(self, held: RequestBody, model: str, payloads: Payloads) -> None:
+        listed: list[Raw] = []
+        ends: list[int] = []
+        for fields in (
+            (held.tools, held.functions),
+            (held.system, held.instructions, held.system_prompt),
+            (held.messages, held.input),
+        ):
+            for raw in fields:
+                if raw is not ABSENT and is_given(raw):
+                    parts = entries(raw)
+                    listed += [raw] if parts is None else parts
+            ends.append(len(listed))
+        self._tools, first_message, _ = ends
+        leading = takewhile(SYSTEM_ROLE.match, listed[first_message:])
+        self._systems = first_message - self._tools + len(list(leading))
+        listed += given(held.input_extra, held.input_prefix, held.input_suffix)
+        # Beside a prompt, media are in lists of their own, which a message has as well.
+        listed += [Raw(b'{"images":%b}' % raw) for raw in given(held.images, held.image_data)]
+        listed += given(held.prompt, held.suffix)
+        self._cuts = chain.from_iterable(_cuts(part, payloads) for part in listed)
         self._model = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=_KEY)
         self._part = self._model.copy()
         self._before = 0  # what stands for all parts before this one
@@ -149,8 +169,10 @@ class _Chaining:
         self._length = 0
         self.media = Counter[Medium]()
 
-    def add(self, cuts: Sequence[_Cut]) -> None:
-        for data, ends, left_out, medium in cuts:
+    def read_slice(self) -> bool:
+        """Read about `SLICE_BYTES`; return whether there is more."""
+        size = 0
+        for data, ends, left_out, medium in self._cuts:
             at = 0
             while at < len(data):
                 fine = FINE_BYTES if self._length < FINE_UNTIL else PIECE_BYTES
@@ -168,76 +190,48 @@ class _Chaining:
                 self._before = hash((self._before, self._parts[-1]))
                 self._ends.append(self._length)
                 self._part = self._model.copy()
-
-    def chain(self, tools: int, systems: int) -> Chain:
-        few = len(self._parts) <= MAX_PARTS
-        parts = Parts(tuple(self._parts), tuple(self._ends), tools, systems) if few else NO_PARTS
-        media = sum(self.media.values())
-        return Chain(tuple(self._hashes), tuple(self._characters), parts, media)
-
-
-def _parts(held: RequestBody) -> tuple[list[Raw], int, int]:
-    """Return what a server reads, in its order, and how many of these parts are tools and system text."""
-    tools = _each(held.tools, held.functions)
-    system = _each(held.system, held.instructions, held.system_prompt)
-    messages = _each(held.messages, held.input)
-    systems = len(system) + len(list(takewhile(SYSTEM_ROLE.match, messages)))
-    rest = given(held.input_extra, held.input_prefix, held.input_suffix)
-    # Beside a prompt, media are in lists of their own, which a message has as well.
-    rest += [Raw(b'{"images":%b}' % each) for each in given(held.images, held.image_data)]
-    rest += given(held.prompt, held.suffix)
-    return tools + system + messages + rest, len(tools), systems
-
-
-def _each(*fields: Raw) -> list[Raw]:
-    parts: list[Raw] = []
-    for held in given(*fields):
-        listed = entries(held)
-        parts += [held] if listed is None else listed
-    return parts
-
-
-def _slices(parts: Sequence[Raw], payloads: Payloads) -> Iterator[list[_Cut]]:
-    """Yield the parts without marks, about `SLICE_BYTES` at a time."""
-    taken: list[_Cut] = []
-    size = 0
-    for part in parts:
-        for cut in _cuts(part, payloads):
-            taken.append(cut)
-            size += max(len(cut.data), PIECE_BYTES)
+            size += max(len(data), PIECE_BYTES)
             if size >= SLICE_BYTES:
-                yield taken
-                taken, size = [], 0
-    yield taken
+                return True
+        return False
+
+    def chain(self) -> Chain:
+        few = len(self._parts) <= MAX_PARTS
+        parts = Parts(tuple(self._parts), tuple(self._ends), self._tools, self._systems) if few else NO_PARTS
+        return Chain(tuple(self._hashes), tuple(self._characters), parts, sum(self.media.values()))
 
 
-def _cuts(part: Raw, payloads: Payloads) -> Iterator[_Cut]:
-    """Yield a part of a prompt: its text, which begins and ends where it does, and its media in between."""
+def _cuts(part: Raw, payloads: Payloads) -> Iterable[_Cut]:
+    """Return a part of a prompt: its text, without marks, and its media in between."""
     whole = bytes(part)
+    if MAY_HOLD_MEDIA.search(whole) is not None:
+        return _cuts_at_media(whole, part, payloads)
+    return [*_texts(whole, payloads), PART_ENDS]
+
+
+def _cuts_at_media(whole: bytes, part: Raw, payloads: Payloads) -> Iterator[_Cut]:
     at = 0
-    for begin, end, kind in _media(whole, part, 0) if MAY_HOLD_MEDIA.search(whole) else ():
+    for begin, end, kind in _media(whole, part, 0):
         if not kind:
             yield _Cut(b"")
             continue
         if comma := COMMA_AFTER.match(whole, end) or COMMA_BEFORE.search(whole, max(at, begin - 8), begin):
             begin, end = min(begin, comma.start()), max(end, comma.end())
         yield from _texts(whole[at:begin], payloads)
-        data = _unmarked(whole[begin:end]).strip(b", \t\r\n")
+        data = CACHE_MARK.sub(b"", whole[begin:end]).strip(b", \t\r\n")
         yield _Cut(data, medium=Medium(kind, payloads.length_of(data).bit_length() // 2))
         at = end
     yield from _texts(whole[at:], payloads)
-    yield _Cut(b"", ends=True)
+    yield PART_ENDS
 
 
-def _texts(text: bytes, payloads: Payloads) -> Iterator[_Cut]:
-    text = _unmarked(text)
-    for at in range(0, len(text), SLICE_BYTES):
-        cut = text[at : at + SLICE_BYTES]
-        yield _Cut(cut, left_out=payloads.length_of(cut) - len(cut))
-
-
-def _unmarked(data: bytes) -> bytes:
-    return CACHE_MARK.sub(b"", data) if b'"cache_control"' in data else data
+def _texts(text: bytes, payloads: Payloads) -> list[_Cut]:
+    if b'"cache_control"' in text:
+        text = CACHE_MARK.sub(b"", text)
+    cuts = [text[at : at + SLICE_BYTES] for at in range(0, len(text), SLICE_BYTES)]
+    return [
+        _Cut(cut, left_out=payloads.length_of(cut) - len(cut) if payloads.left_out else 0) for cut in cuts
+    ]
 
 
 def _media(whole: bytes, holder: Raw, begin: int, levels: int = LEVELS) -> Iterator[tuple[int, int, str]]:
@@ -247,9 +241,9 @@ def _media(whole: bytes, holder: Raw, begin: int, levels: int = LEVELS) -> Itera
     """
     if not levels:
         return
-    for at, each in _entries(whole, holder, begin):
+    for at, entry in _entries(whole, holder, begin):
         yield at, at, ""
-        yield from _media(whole, each, at, levels - 1)
+        yield from _media(whole, entry, at, levels - 1)
     part = object_in(holder)
     if kind := medium_of(part):
         yield begin, begin + len(holder), kind
@@ -259,18 +253,18 @@ def _media(whole: bytes, holder: Raw, begin: int, levels: int = LEVELS) -> Itera
         begin = len(whole) if found is None else found.end()
         if name in HOLD_MEDIA and whole.startswith(bytes(value), begin):
             if HOLD_MEDIA[name]:
-                yield from ((at, at + len(each), "image") for at, each in _entries(whole, value, begin))
+                yield from ((at, at + len(entry), "image") for at, entry in _entries(whole, value, begin))
             else:
                 yield from _media(whole, value, begin, levels - 1)
         begin += len(value)
 
 
 def _entries(whole: bytes, listed: Raw, begin: int) -> Iterator[tuple[int, Raw]]:
-    for each in entries(listed) or ():
+    for entry in entries(listed) or ():
         found = ENTRY.match(whole, begin)
         begin = len(whole) if found is None else found.end()
-        yield begin, each
-        begin += len(each)
+        yield begin, entry
+        begin += len(entry)
 
 
 def _claimed(held: RequestBody) -> str:

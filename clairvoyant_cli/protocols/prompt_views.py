@@ -56,7 +56,7 @@ PLAIN_MESSAGE = msgspec.json.Decoder(PlainMessage)
 
 def _ollama_chat(body: RequestBody) -> PromptView:
     return _conversation(
-        _listed(body.messages),
+        body.messages,
         cap=_cap(nested(body.options).num_predict),
         json_mode=is_given(body.format),
         tools=body.tools,
@@ -82,10 +82,10 @@ def _ollama_generate(body: RequestBody) -> PromptView:
 def _chat(body: RequestBody) -> PromptView:
     template = nested(body.chat_template_kwargs)
     return _conversation(
-        _listed(body.messages),
+        body.messages,
         cap=_cap(body.max_completion_tokens, body.max_tokens, body.n_predict),
         json_mode=_is_json(body.response_format) or bool(given(body.json_schema, body.grammar)),
-        tools=next(iter(given(body.tools)), body.functions),
+        tools=body.tools if is_given(body.tools) else body.functions,
         thinking=_thinking(
             template.enable_thinking,
             template.thinking,
@@ -121,7 +121,8 @@ def _infill(body: RequestBody) -> PromptView:
 
 def _responses(body: RequestBody) -> PromptView:
     return _conversation(
-        *_asked(body.instructions, body.input),
+        body.input,
+        body.instructions,
         cap=_cap(body.max_output_tokens),
         json_mode=_is_json(nested(body.text).format),
         tools=body.tools,
@@ -131,7 +132,8 @@ def _responses(body: RequestBody) -> PromptView:
 
 def _lmstudio_chat(body: RequestBody) -> PromptView:
     return _conversation(
-        *_asked(body.system_prompt, body.input),
+        body.input,
+        body.system_prompt,
         cap=_cap(body.max_output_tokens),
         json_mode=False,
         tools=body.integrations,
@@ -141,7 +143,8 @@ def _lmstudio_chat(body: RequestBody) -> PromptView:
 
 def _messages(body: RequestBody) -> PromptView:
     return _conversation(
-        *_asked(body.system, body.messages),
+        body.messages,
+        body.system,
         cap=_cap(body.max_tokens),
         json_mode=False,
         tools=body.tools,
@@ -169,66 +172,59 @@ VIEWS: dict[Shape, Callable[[RequestBody], PromptView]] = {
 }
 
 
-def _asked(system: Raw, given: Raw) -> tuple[list[Raw], tuple[Nested, ...]]:
-    """Return the messages of a request that has its system prompt beside them, and what comes before them."""
-    opening = Nested(role=SYSTEM, content=system)
-    if is_text(given):
-        return [], (opening, Nested(role=USER, content=given))
-    return _listed(given), (opening,)
-
-
-def _listed(messages: Raw) -> list[Raw]:
-    listed = entries(messages)
-    if listed is None and is_given(messages):
-        raise TypeError("these are no messages")
-    return listed or []
-
-
 def _conversation(
-    messages: list[Raw],
-    before: tuple[Nested, ...] = (),
+    asked: Raw,
+    instructions: Raw | None = None,
     *,
     cap: int | None,
     json_mode: bool,
     tools: Raw,
     thinking: str | None,
 ) -> PromptView:
-    system: list[str] = []
-    turns: list[Turn] = []
-    images = 0
-    allowance = Allowance()
+    """Return the view of messages, or of a text; `instructions` are a system prompt beside them."""
+    before = [] if instructions is None else [Nested(role=SYSTEM, content=instructions)]
+    if before and is_text(asked):
+        before.append(Nested(role=USER, content=asked))
+        messages: list[Raw] = []
+    else:
+        listed = entries(asked)
+        if listed is None and is_given(asked):
+            raise TypeError("these are no messages")
+        messages = listed or []
     between = messages[FIRST_MESSAGES:-LAST_MESSAGES]
     shown = [*messages[:FIRST_MESSAGES], *messages[-LAST_MESSAGES:]] if between else messages
-    looked_at: list[Raw | Nested] = [*before, *shown]
-    # The last one is what is asked, and has an allowance of its own.
-    told = [_said(message, allowance, HISTORY_PARTS) for message in looked_at[:-1]]
-    told += [_said(message, Allowance(), MAX_PARTS) for message in looked_at[-1:]]
-    answered = len(between) // 2
-    read_characters = 0
-    for said in told:
-        if said is None:
+    allowance = Allowance()
+    to_read: list[Raw | Nested] = [*before, *shown]
+    read = [_read_message(message, allowance, HISTORY_PARTS) for message in to_read[:-1]]
+    if to_read:  # the last one is what is asked, and has an allowance of its own
+        read.append(_read_message(to_read[-1], Allowance(), MAX_PARTS))
+    system: list[str] = []
+    turns: list[Turn] = []
+    answered, images, read_characters = len(between) // 2, 0, 0
+    for message in read:
+        if message is None:
             continue
-        images += said.images
-        read_characters += len(said.text) + said.cut
-        answered += said.role in BY_THE_MODEL
-        if said.role in ("system", "developer"):
-            system.append(said.text)
+        images += message.images
+        read_characters += len(message.text) + message.cut
+        answered += message.role in BY_THE_MODEL
+        if message.role in ("system", "developer"):
+            system.append(message.text)
         else:
-            turns.append(Turn(said.role, said.text, said.cut))
-    asked = turns.pop() if turns else Turn("user", "")
+            turns.append(Turn(message.role, message.text, message.cut))
+    prompt = turns.pop() if turns else Turn("user", "")
     step = None
     if answered or is_given(tools):
-        step = step_of(shown or [ABSENT], told, answered, read_characters, tools)
+        step = step_of(shown or [ABSENT], read, answered, read_characters, tools)
     return PromptView(
-        prompt=asked.text,
-        cut=asked.cut,
+        prompt=prompt.text,
+        cut=prompt.cut,
         system="\n".join(filter(None, system)),
-        history=(*_passed_over(between, allowance), *turns),
+        history=(*(_passed_over(between, allowance) if between else ()), *turns),
         max_tokens=cap,
         json_mode=json_mode,
         tools=count(tools),
         images=images,
-        thinking=_switched(thinking, asked.text, *system),
+        thinking=_switched(thinking, prompt.text, *system),
         step=step,
     )
 
@@ -237,16 +233,14 @@ def _passed_over(between: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
     """Return one anonymous, empty turn that is about as long as the messages between a conversation's ends.
     Of a few of them it is found how many characters a byte is: bytes may be escapes, pictures, or left out.
     """
-    if not between:
-        return ()
     # An odd step: every other message is an answer.
     sample = between[:: len(between) // SAMPLED_MESSAGES | 1]
-    said = [_said(message, allowance, SAMPLED_PARTS) for message in sample]
-    characters = sum(each.characters for each in said if each) * sum(map(len, between))
+    read = [_read_message(message, allowance, SAMPLED_PARTS) for message in sample]
+    characters = sum(message.characters for message in read if message) * sum(map(len, between))
     return (Turn("", "", characters // sum(map(len, sample))),)
 
 
-def _said(message: Raw | Nested, allowance: Allowance, most_parts: int) -> ReadMessage | None:
+def _read_message(message: Raw | Nested, allowance: Allowance, most_parts: int) -> ReadMessage | None:
     if not isinstance(message, Nested):
         plain = fields(PLAIN_MESSAGE, message)
         if plain is not None:
@@ -268,7 +262,7 @@ def _cap(*caps_given: Raw) -> int | None:
     """Return the largest cap given: which of them counts depends on the server, and an answer must not be
     taken for shorter than it may become. Negative ones mean unlimited (Ollama, llama.cpp).
     """
-    caps = [cap for raw in caps_given if raw is not ABSENT and (cap := number(raw)) is not None]
+    caps = [cap for raw in caps_given if (cap := number(raw)) is not None]
     if not caps or min(caps) < 0:
         return None
     return int(min(max(caps), MAX_CAP_TOKENS))

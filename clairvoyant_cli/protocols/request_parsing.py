@@ -22,6 +22,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     OBJECT,
     entries,
+    fitting,
     given,
     is_given,
     scalar,
@@ -121,11 +122,13 @@ async def parse_request(
         size -= payloads.left_out
     await READING.next()
     with READING:
-        if body is None:
+        held = None if body is None else fitting(BODY, body)
+        if body is None or held is None:
             parsed = _unknown(route, client)
-            parsed.prompt_tokens = size / 4 if whole else 0.0  # how much of it is text is not known
         else:
-            parsed = parse_body(body, route, traits, client)
+            parsed = parse_body(body, route, traits, client, held)
+    if body is None and whole:
+        parsed.prompt_tokens = size / 4  # how much of it is text is not known
     if parsed.ranks_itself is None:
         parsed.members = OuterMembers()
         await read_members(pieces, parsed.members)
@@ -133,14 +136,43 @@ async def parse_request(
             parsed.model = parsed.members.model
             parsed.stream = parsed.members.found.get("stream", str(parsed.stream)).casefold() == "true"
     parsed.client, parsed.opening = client, opening_of(pieces)
-    if body is not None and parsed.view is not None and route.work is Work.GENERATE:
-        parsed.conversation = await read_conversation(body, parsed.model, payloads)
+    if held is not None and body is not None and parsed.view is not None and route.work is Work.GENERATE:
+        parsed.conversation = await read_conversation(held, body, parsed.model, payloads)
     return parsed
 
 
-def parse_body(body: Piece, route: Route, traits: ServerTraits, client: str = "") -> ParsedRequest:
+def parse_body(
+    raw: Piece, route: Route, traits: ServerTraits, client: str = "", held: RequestBody | None = None
+) -> ParsedRequest:
+    """Parse a body, which is `held` if it was decoded before."""
     try:
-        return _read(body, route, traits, client)
+        body = BODY.decode(raw) if held is None else held
+        if route.shape is Shape.CHAT and not traits.OBEYS_COMPLETION_CAP:
+            body.max_completion_tokens = ABSENT
+        model = short_name(body.model)
+        view = replace(VIEWS[route.shape](body), model=model, client=client)
+        is_ollama = route.shape in OLLAMA_SHAPES
+        bypass = _bypass(body, route.shape, view) if is_ollama else ""
+        if bypass and not _is_plain(raw):
+            return _unknown(route, client)
+        stream = scalar(body.stream)
+        choices = [whole_number(raw, 2**63) or 1 for raw in given(body.n, body.best_of, body.n_cmpl)]
+        characters = view.characters + len(view.system) + sum([turn.characters for turn in view.history])
+        characters += 0 if body.tools is ABSENT else len(body.tools)  # they are read, too
+        return ParsedRequest(
+            model=model,
+            stream=is_given(body.stream) if stream is not None else route.streams,
+            stream_unclear=not isinstance(stream, bool | None),
+            view=view,
+            choices=min(MAX_CHOICES, max([1, *choices])),
+            prompt_tokens=characters / 4,
+            affinity=_affinity(body, model) if is_ollama else model,
+            priority=SERVICE_TIERS.get(text(body.service_tier), 0),
+            bypass=bypass,
+            ranks_itself=body.priority is not ABSENT,
+            follows=text(body.previous_response_id)[:LONGEST_ID],
+            only_answers=_only_answers(body, route.shape),
+        )
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError, OverflowError):
         # No JSON, or something else than any client sends. The backend will say so better than we can.
         return _unknown(route, client)
@@ -178,35 +210,6 @@ async def _read_slices(pieces: Sequence[Piece]) -> LongBody:
     return long
 
 
-def _read(raw: Piece, route: Route, traits: ServerTraits, client: str) -> ParsedRequest:
-    view_of, body = VIEWS[route.shape], BODY.decode(raw)
-    model = short_name(body.model)
-    if route.shape is Shape.CHAT and not traits.OBEYS_COMPLETION_CAP:
-        body.max_completion_tokens = ABSENT
-    view = replace(view_of(body), model=model, client=client)
-    bypass = _bypass(body, route.shape, view)
-    if bypass and not _is_plain(raw):
-        return _unknown(route, client)
-    stream = scalar(body.stream)
-    choices = [whole_number(each, 2**63) for each in given(body.n, body.best_of, body.n_cmpl)]
-    characters = view.characters + len(view.system) + sum(turn.characters for turn in view.history)
-    characters += 0 if body.tools is ABSENT else len(body.tools)  # they are read, too
-    return ParsedRequest(
-        model=model,
-        stream=is_given(body.stream) if stream is not None else route.streams,
-        stream_unclear=not isinstance(stream, bool | None),
-        view=view,
-        choices=min(MAX_CHOICES, max([1, *filter(None, choices)])),
-        prompt_tokens=characters / 4,
-        affinity=_affinity(body, model) if route.shape in OLLAMA_SHAPES else model,
-        priority=SERVICE_TIERS.get(text(body.service_tier), 0),
-        bypass=bypass,
-        ranks_itself=body.priority is not ABSENT,
-        follows=text(body.previous_response_id)[:LONGEST_ID],
-        only_answers=_only_answers(body, route.shape),
-    )
-
-
 def has_no_side_effects(request: Request, parsed: ParsedRequest) -> bool:
     """Whether a request may be repeated that a server has seen."""
     return parsed.only_answers and request.head.get(KEPT_RUNNING) is None
@@ -225,13 +228,11 @@ def _only_answers(body: RequestBody, shape: Shape) -> bool:
 
 
 def _bypass(body: RequestBody, shape: Shape, view: PromptView) -> str:
-    if shape in OLLAMA_SHAPES:
-        wanted = body.messages if shape is Shape.OLLAMA_CHAT else body.prompt
-        if not is_given(wanted) and not view.images:
-            return "unload" if scalar(body.keep_alive) in (0, "0") else "load"
-        if is_given(body.debug_render_only):
-            return "render"
-    return ""
+    """Return what a request asks Ollama for besides an answer, "" if nothing."""
+    wanted = body.messages if shape is Shape.OLLAMA_CHAT else body.prompt
+    if not is_given(wanted) and not view.images:
+        return "unload" if scalar(body.keep_alive) in (0, "0") else "load"
+    return "render" if is_given(body.debug_render_only) else ""
 
 
 def _is_plain(raw: Piece) -> bool:

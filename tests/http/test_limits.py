@@ -123,15 +123,18 @@ async def test_a_body_is_what_was_sent_however_it_came() -> None:
         for at in range(0, len(whole), step):
             body.append(whole[at : at + step])
         assert (b"".join(body.pieces), body.size) == (whole, len(whole))
-        assert body.charged == len(whole) - SHORT_BYTES
         body.clear()
-        assert (body.pieces, body.size, body.charged) == ([], 0, 0)
+        assert (body.pieces, body.size) == ([], 0)
 
 
-def test_a_short_body_costs_nothing_of_the_budget() -> None:
-    body = WaitingBody()
-    body.append(bytes(SHORT_BYTES))
-    assert body.charged == 0
+async def test_what_waits_of_a_body_but_for_its_beginning_counts_towards_the_budget() -> None:
+    client: Any = MagicMock(table=ConnectionTable())
+    request = Request(MagicMock(), client)
+    for more, counted in ((SHORT_BYTES, 0), (1000, 1000), (BLOCK_BYTES, 1000 + BLOCK_BYTES)):
+        request.feed(bytes(more))
+        assert client.table.body_bytes == counted
+    request.sent()
+    assert client.table.body_bytes == 0
 
 
 class Sink:

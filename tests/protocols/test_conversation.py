@@ -16,12 +16,14 @@ from clairvoyant_cli.protocols.conversation import (
     PIECE_BYTES,
     SLICE_BYTES,
     Conversation,
-    _slices,
+    _ChainReader,
     claims_of,
     hashed,
     read_conversation,
 )
+from clairvoyant_cli.protocols.lenient_json import fitting
 from clairvoyant_cli.protocols.media import Payloads
+from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody
 from clairvoyant_cli.scheduler.chain import Chain
 
 TOOLS = [{"type": "function", "function": {"name": "look"}}]
@@ -33,7 +35,8 @@ RESULT = {"role": "tool", "tool_call_id": "1", "content": "here"}
 def read(body: Any, model: str = "m") -> Conversation:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     payloads = Payloads()
-    return asyncio.run(read_conversation(payloads.feed(raw) + payloads.end(), model, payloads))
+    text = payloads.feed(raw) + payloads.end()
+    return asyncio.run(read_conversation(fitting(BODY, text) or RequestBody(), text, model, payloads))
 
 
 def chat(*messages: Any, **more: Any) -> Chain:
@@ -124,11 +127,14 @@ def test_the_parts_of_a_prompt(body: Any, tools: int, systems: int, parts: int) 
 
 def test_a_part_is_hashed_in_slices_of_bounded_size() -> None:
     long = json.dumps({"role": "user", "content": "x" * 2 * SLICE_BYTES}).encode()
-    short = [Raw(b"1")] * 1000
-    slices = list(_slices([Raw(long), *short], Payloads()))
-    assert max(sum(len(cut.data) for cut in each) for each in slices) <= 2 * SLICE_BYTES
-    assert max(map(len, slices)) <= 1 + SLICE_BYTES // PIECE_BYTES
-    assert b"".join(cut.data for each in slices for cut in each) == long + b"1" * 1000
+    reader = _ChainReader(RequestBody(messages=Raw(b"[%b%b]" % (long, b",1" * 1000))), "m", Payloads())
+    slices = [(0, 0)]
+    while reader.read_slice():
+        chain = reader.chain()
+        slices.append((chain.length, len(chain.parts.hashes)))
+        assert slices[-1][0] - slices[-2][0] <= 2 * SLICE_BYTES
+        assert slices[-1][1] - slices[-2][1] <= SLICE_BYTES // PIECE_BYTES
+    assert len(slices) > 5
     chain = read({"messages": [json.loads(long), ASKED]}).chain
     fine, rest = FINE_UNTIL // FINE_BYTES, len(long) - FINE_UNTIL
     assert len(chain.hashes) == fine + -(-rest // PIECE_BYTES) + 1

@@ -10,6 +10,7 @@ import pytest
 
 from clairvoyant_cli.protocols.conversation import hashed, read_conversation
 from clairvoyant_cli.protocols.media import Payloads
+from clairvoyant_cli.protocols.request_bodies import BODY
 from clairvoyant_cli.scheduler import sessions as sessions_module
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 from clairvoyant_cli.scheduler.job import Job
@@ -23,7 +24,8 @@ TOOLS = [{"type": "function", "function": {"name": f"tool{n}", "description": "x
 
 
 def chain_of(body: Body) -> Chain:
-    return asyncio.run(read_conversation(json.dumps(body).encode(), body.get("model", "m"), Payloads())).chain
+    raw = json.dumps(body).encode()
+    return asyncio.run(read_conversation(BODY.decode(raw), raw, body.get("model", "m"), Payloads())).chain
 
 
 def turns(number: int, name: str = "a", size: int = 600) -> Messages:

@@ -65,7 +65,7 @@ class WebSocketRelay(Relay):
 
     def head(self, head: ResponseHead) -> None:
         if head.status in NO_WEBSOCKET:
-            head = replace(head, status=426, reason=reason_of(426))
+            head.status, head.reason = 426, reason_of(426)
         super().head(head)
 
 

@@ -5,7 +5,7 @@ or as one part of several.
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from clairvoyant_cli.backends.adapter import LOADING
 from clairvoyant_cli.backends.priority import OUTDATED, Barred, BarredError, Filtering, Stamp, Stamping
@@ -210,7 +210,7 @@ class Relay(ResponseSink):
             fields = [
                 (name, moved(value) if name.lower() in LOCATIONS else value) for name, value in head.headers
             ]
-            head = replace(head, headers=fields, fields=None)
+            head.replace(fields)
         refused = head.status in REFUSALS and self.elsewhere is not None and self.elsewhere()
         is_stream = b"event-stream" in (head.get(b"content-type") or b"")
         may_be_error = head.status == 503 or (head.status == 200 and is_stream)

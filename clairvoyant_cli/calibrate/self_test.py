@@ -28,7 +28,7 @@ from clairvoyant_cli.calibrate.server_speeds import survey
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.composition import Daemon, Observer
-from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Ended
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.tasks import repeat
 from profiles.records import MIN_TRIALS, Host, Profile, Served, best_of, verdict_of
@@ -97,7 +97,7 @@ class SelfTest(Observer):
             await self._visit(server)
 
     def _now(self) -> float:
-        return self.daemon.stats.journal.clock()
+        return self.daemon.journal.clock()
 
     def changed(self) -> None:
         """Stop at once when a request arrives."""
@@ -106,10 +106,10 @@ class SelfTest(Observer):
             if self._piece is not None and not self._piece.expired():
                 self._piece.reschedule(0.0)
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        self._busy_s = end.at_s
-        if exchange.totals.complete and exchange.attempt is not None:
-            self._answered[exchange.attempt.server_id] = exchange.asked.parsed.model, end.at_s
+    def ended(self, of: Ended) -> None:
+        self._busy_s = of.ended_s
+        if of.totals.complete:
+            self._answered[of.last.server_id] = of.model, of.ended_s
 
     @property
     def _is_idle(self) -> bool:
@@ -155,7 +155,7 @@ class SelfTest(Observer):
                 server.adapter, server.upstream.url, server.prefix, server.status.version, server.slots
             )
             api_key = None if server.key is None else server.key.decode()
-            client = Client(found, model, api_key, self.daemon.stats.journal.clock)
+            client = Client(found, model, api_key, self.daemon.journal.clock)
             client.piece_s = PIECE_S
             keeps_prompts = await asyncio.to_thread(server.adapter.keeps_prompts, server.local_port)
             progress = progress_of(self.storage.load(progress_name(client)))
@@ -284,4 +284,4 @@ class SelfTest(Observer):
         self._say(f"{server.name}: answers of {model} can be preempted: {verdict_of(best)}")
 
     def _say(self, news: str) -> None:
-        self.daemon.stats.journal.event(logging.INFO, news)
+        self.daemon.journal.event(logging.INFO, news)

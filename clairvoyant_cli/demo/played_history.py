@@ -15,7 +15,8 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_reque
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.observing.snapshots import RECORDED_ROWS
-from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange, OperatorCancelledError, Outcome, Phase
+from clairvoyant_cli.proxy.queue.ended import Outcome
+from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange, OperatorCancelledError, Phase
 from clairvoyant_cli.scheduler.job import Job
 
 SPAN_S = 600.0  # some thousand requests: an hour of them would take seconds

@@ -24,10 +24,12 @@ from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.listening_socket import max_connections
 from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
-from clairvoyant_cli.proxy.observing.request_stats import Ran, RequestStats
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.observing.request_views import RequestViews
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
 from clairvoyant_cli.proxy.observing.steady_clients import SteadyClients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
+from clairvoyant_cli.proxy.queue.ended import Ended
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
@@ -73,7 +75,7 @@ class Observer:
 
     def changed(self) -> None: ...
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None: ...
+    def ended(self, of: Ended) -> None: ...
 
 
 class Daemon:
@@ -136,16 +138,16 @@ class Daemon:
         self.service_level = level
 
         # What is observed.
-        stats = self.stats = RequestStats(
-            journal, pool.model_of, pool.name_of, self.compared, config.urgency_target
-        )
+        stats = self.stats = RequestStats(journal, self.compared, config.urgency_target)
         scheduler.arrival_order = stats.arrival_order
-        self.metrics, self.gain = Metrics(pool, stats.refused), Gain(wall)
+        self.metrics, self.gain = Metrics(journal.refused), Gain(wall)
+        self.views = RequestViews(pool, journal)
         engines, levels = EngineQueues(dispatcher, pool, say), UrgencyLevels(access, urgency)
         self.snapshots = SnapshotBuilder(
             operation=operation,
             pool=pool,
             stats=stats,
+            views=self.views,
             access=access,
             predictor=predictor,
             urgency_predictor="" if urgency is None else urgency.name,
@@ -158,8 +160,8 @@ class Daemon:
         )
         self.recorder = StateRecorder(self.snapshots)
         body_limit_bytes = config.body_limit_mib * 1024 * 1024
-        self.steady = SteadyClients(say, clock)
-        actions = Actions(operation, stats, ServerActions(self.lifecycle), self.say_of, self.reload)
+        self.steady = SteadyClients(say)
+        actions = Actions(operation, journal, ServerActions(self.lifecycle), self.say_of, self.reload)
         self.control = ControlApi(
             access,
             actions,
@@ -172,15 +174,15 @@ class Daemon:
 
         # The way of a request.
         self.truncations = Truncations(times, say)
-        refusals = self.refusals = Refusals(pool, stats, config.overload_status, self.truncations)
-        self.resubmissions = Resubmissions(journal, not config.no_keep_place)
-        self.preemption = Preemption(dispatcher, pool, operation, stats, spawn, which=config.preempt)
+        refusals = self.refusals = Refusals(pool, journal, config.overload_status, self.truncations)
+        self.resubmissions = Resubmissions(not config.no_keep_place)
+        self.preemption = Preemption(dispatcher, pool, operation, journal, spawn, which=config.preempt)
         self.annotation = Annotation(pool, operation, access, journal.at, say)
         self.admission: Admission = Admission(
             access=access,
             pool=pool,
             operation=operation,
-            stats=stats,
+            journal=journal,
             refusals=refusals,
             factory=ExchangeFactory(
                 access=access,
@@ -209,7 +211,7 @@ class Daemon:
             preemption=self.preemption,
             annotation=self.annotation,
             engines=engines,
-            stats=stats,
+            journal=journal,
             silent_s=config.silent_s,
             max_answer_s=config.max_answer_s,
             predictor=predictor,
@@ -222,28 +224,28 @@ class Daemon:
         # Who hears of a request that has joined the queue and may have a slot already, of an end (see
         # `Dispatcher`), and of a change of the queue or of what runs.
         self.admitted.functions += [
-            stats.arrived,
-            self.steady.admitted,
+            lambda exchange: stats.arrived(exchange.job),
             *([] if self.second_opinions is None else [self.second_opinions.arrived]),
             lambda exchange: self.observer.admitted(exchange),
         ]
         self.settle = Callbacks(
             self.truncations.judge,  # first: the others heed that its prompt was cut
-            stats.settle,
             self.times.settle,  # before preemption, which drops the context that this updates
             self.preemption.settle,
             self.lifecycle.settle,
+            self._record,
         )
-        dispatcher.keepers.functions += [  # in any order
+        self.keepers: Callbacks[Ended] = Callbacks(  # in any order
             stats.ended,
             self.metrics.ended,
             self.times.ended,
             self.learn_queue.ended,
             self.resubmissions.ended,
+            refusals.ended,
             self.steady.ended,
             *([] if level is None else [level.ended]),
-            lambda exchange, end: self.observer.ended(exchange, end),
-        ]
+            lambda of: self.observer.ended(of),
+        )
         self.changed = Callbacks(
             self.lifecycle.remove_idle,  # first: without a server the queue is another
             self.preemption.look_soon,
@@ -270,14 +272,14 @@ class Daemon:
         if isinstance(admitted, Exchange):
             await self.serving.serve(admitted, request)
         elif isinstance(admitted, PassOn):
-            self.stats.passed_through += 1
+            self.journal.counts["passed_through"] += 1
             await self.passthrough.pass_on(request, admitted.route, admitted.client, admitted.model)
         else:
             self.refusals.send(request, admitted.route, admitted.refusal)
 
     def urgency_set(self, exchange: Exchange) -> None:
         """The urgency of a request has changed."""
-        self.stats.watch(exchange)
+        self.stats.watch(exchange.job)
 
     def fired(self) -> None:
         """Tau has started a request. A minute after the first, the log tells how many there were."""
@@ -289,11 +291,21 @@ class Daemon:
         promoted, self._fired = plural(self._fired, "request"), 0
         self.journal.event(logging.INFO, f"tau promoted {promoted} in the last minute")
 
-    def compared(self, ran: Ran, pair: Compared) -> None:
+    def _record(self, exchange: Exchange, end: RequestEnd) -> None:
+        """Make the record of a request that has ended, and have it compared with the order of arrival."""
+        of = exchange.ended = self.views.ended(exchange, end)
+        self.stats.arrival_order.ended(of.id, of.figures if of.counts else None, of.resumed_s)
+
+    def ended(self, exchange: Exchange) -> None:
+        """Tell the keepers of a request that has ended, and has given back its slot or its place."""
+        if exchange.ended is not None:
+            self.keepers(exchange.ended)
+
+    def compared(self, pair: Compared) -> None:
         """The wait of an ended request in order of arrival has become known."""
-        self.gain.ran(ran, pair)
+        self.gain.compared(pair)
         if self.state_saver is not None:
-            self.state_saver.compared(ran, pair)
+            self.state_saver.compared(pair)
 
     def joined(self, server: Server) -> None:
         """A server has joined while the daemon runs, or is of another kind than was thought."""
@@ -313,7 +325,8 @@ class Daemon:
             persistence=persistence,
             lifecycle=self.lifecycle,
             operation=self.operation,
-            stats=self.stats,
+            journal=self.journal,
+            compare=self.stats.compare,
             predictor=self.predictor,
             learn_queue=self.learn_queue,
             gain=self.gain,
@@ -322,7 +335,7 @@ class Daemon:
         )
         saver.begin()
         self.state_saver = saver
-        self.dispatcher.keepers.functions.append(saver.ended)
+        self.keepers.functions.append(saver.ended)
         self.preemption.report()
         self.spawn(saver.run())
 
@@ -341,7 +354,8 @@ class Daemon:
     def say_of(self, client: str, *, background: bool) -> str:
         """Put all requests of a client in the background from now on, or none; return why not, "" if done."""
         clients = self.access.clients
-        if not (client in clients.rules or client in clients.said or self.steady.knows(client)):
+        known = (clients.rules, clients.said, self.dispatcher.scheduler.clients)
+        if not any(client in each for each in known) and not self.steady.knows(client):
             return f"no client {client!r} has sent anything; see: clairvoyant status"
         said = {**clients.said, client: background}
         if len(said) > MAX_SAID:

@@ -18,8 +18,8 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.routes import EVENTS, JSON, Answer, Asked, Routes, as_json
 from clairvoyant_cli.protocols.printable import printable
 from clairvoyant_cli.proxy.access.keys import Access, bearer_of
+from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.metrics import Metrics
-from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.server_actions import SECRETS, InvalidError, RefusedError, ServerActions
@@ -102,7 +102,7 @@ class Actions:
     """Carries out the actions of an operator; each returns the answer."""
 
     operation: Operation
-    stats: RequestStats
+    journal: Journal
     backends: ServerActions
     say_of: Callable[..., str]  # of a client, whether it is in the background; returns why that fails
     reload: Callable[[], Awaitable[str]]
@@ -124,7 +124,7 @@ class Actions:
         shown = ((key, value) for key, value in arguments.items() if key not in SECRETS)
         given = [f"{key}={value}" for key, value in shown if isinstance(value, str | int | float)]
         news = f"operator: {action} {printable(' '.join(given), 120)}"
-        self.stats.journal.event(logging.INFO, news.rstrip())
+        self.journal.event(logging.INFO, news.rstrip())
         self.operation.dispatcher.moved()
         return result
 
@@ -138,7 +138,7 @@ class Actions:
 
     def _do(self, verb: Verb, job_id: str, arguments: dict[str, Any]) -> bool:
         dispatcher = self.operation.dispatcher
-        scheduler, now = dispatcher.scheduler, self.stats.journal.clock()
+        scheduler, now = dispatcher.scheduler, self.journal.clock()
         if verb is Verb.CANCEL:
             return dispatcher.cancel(job_id)
         if verb is Verb.PRIORITY:

@@ -84,7 +84,7 @@ async def running_daemon(
             handle, table = daemon.handle, daemon.connections
             await listeners.accept(lambda: ClientConnection(handle, tasks.spawn, table), tasks.spawn, took)
             if traces is not None:
-                daemon.dispatcher.keepers.functions.append(traces.keeper(daemon.journal, daemon.pool))
+                daemon.keepers.functions.append(traces.keeper())
             for server in daemon.pool:
                 daemon.lifecycle.start(server)
             if own is not None:

@@ -1,8 +1,8 @@
-"""The daemon's clocks and its log of events, which front ends show too."""
+"""The daemon's clocks, its counters, and its log of events, which front ends show too."""
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -23,11 +23,13 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Journal:
-    """Dates and records events. `clock` is the event loop's; `wall` gives epoch seconds."""
+    """Dates, counts and records events. `clock` is the event loop's; `wall` gives epoch seconds."""
 
     clock: Callable[[], float]
     wall: Callable[[], float] = time.time
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT))
+    counts: Counter[str] = field(default_factory=Counter)  # by the names in `state.snapshot.Counters`
+    refused: Counter[str] = field(default_factory=Counter)  # the proxy's own error answers, by kind
 
     def at(self, clock_s: float) -> float:
         """Convert a time of the event loop's clock to epoch seconds.

@@ -121,7 +121,7 @@ def test_self_test_proves_an_idle_server_and_records_no_request() -> None:
         seen = set[str]()
         async with proxied(storage, predictor=predictor) as (daemon, _):
             async with asyncio.timeout(LONG_S):
-                while not any("can be preempted:" in each.text for each in daemon.stats.journal.events):
+                while not any("can be preempted:" in each.text for each in daemon.journal.events):
                     seen.add(said(daemon))
                     await asyncio.sleep(0.5)
             return daemon.snapshot(), seen
@@ -145,9 +145,7 @@ def test_first_answer_after_the_proof_is_cut(tmp_path: Path) -> None:
         ledger = Ledger(tmp_path / "c.db")
         try:
             async with proxied(ledger, decode=100.0, persistence=ledger) as (daemon, _):
-                await until(
-                    lambda: any("can be preempted:" in event.text for event in daemon.stats.journal.events)
-                )
+                await until(lambda: any("can be preempted:" in event.text for event in daemon.journal.events))
                 async with asyncio.TaskGroup() as group:
                     group.create_task(asked(daemon, "0.9 tell me a long story", 300))
                     await until(lambda: any(each.tokens for each in daemon.dispatcher.live.values()))
@@ -192,9 +190,7 @@ def test_requests_of_the_self_test_take_at_most_two_seconds() -> None:
 def test_self_test_skips_a_server_that_is_too_slow() -> None:
     async def run() -> int:
         async with proxied(Kept(), decode=3.0) as (daemon, engine):
-            await until(
-                lambda: any("needs more than 2 s" in each.text for each in daemon.stats.journal.events)
-            )
+            await until(lambda: any("needs more than 2 s" in each.text for each in daemon.journal.events))
             asked_before = len(engine.journal)
             await asyncio.sleep(LONG_S)
             return len(engine.journal) - asked_before

@@ -21,7 +21,8 @@ from clairvoyant_lab.replay.engine import answer_words, digest
 import tests.fakes.replay_dialects  # noqa: F401 - adds routes
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.composition import Daemon, Observer
-from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Ended
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.state.client import ControlClient
 from profiles.records import Served
 from tests.fakes.raw_http import RawClient, post, raw_client, read_message
@@ -159,8 +160,8 @@ class Scene(Observer, Generic[V]):
     def __post_init__(self) -> None:
         self.daemon.observer = self
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        self.ends_of[exchange.id] += 1
+    def ended(self, of: Ended) -> None:
+        self.ends_of[of.id] += 1
 
     async def comes(self, visitor: V) -> None:
         self.visitors[visitor.prompt] = visitor
@@ -177,7 +178,7 @@ class Scene(Observer, Generic[V]):
         self.daemon.dispatcher.moved()
 
     def now(self) -> float:
-        return self.daemon.stats.journal.clock()
+        return self.daemon.journal.clock()
 
     def left_behind(self) -> Iterator[str]:
         """Yield what is there after all have gone, and who did not end once."""
@@ -192,7 +193,7 @@ class Scene(Observer, Generic[V]):
     @property
     def told(self) -> str:
         became = Counter(each.became for each in self.visitors.values())
-        lines = [f"{len(self.visitors)} requests, {self.daemon.stats.cuts} cuts"]
+        lines = [f"{len(self.visitors)} requests, {self.daemon.journal.counts['cuts']} cuts"]
         for what, counted in (("seen", became), ("done", self.done)):
             lines.append(f"{what}: " + ", ".join(f"{n} {each}" for each, n in sorted(counted.items())))
         return "\n".join(lines)
@@ -339,15 +340,15 @@ class CutChaos(Scene[Visitor]):
         )
 
     def faults(self) -> list[str]:
-        found, counts = list(self.left_behind()), self.daemon.stats
+        found, counts = list(self.left_behind()), self.daemon.journal.counts
         engines = [each.engine for each in self.backends.values()]
         found += [f"{each!r} is still at work" for each in engines if each.running or each.waiting]
         servers = self.daemon.dispatcher.scheduler.fleet.servers.values()
         kept = [server.cache.waiting for server in servers]
         if any(kept):
             found.append(f"contexts are kept for nobody: {kept}")
-        if counts.resumes > counts.cuts:
-            found.append(f"{counts.resumes} went on after {counts.cuts} cuts")
+        if counts["resumes"] > counts["cuts"]:
+            found.append(f"{counts['resumes']} went on after {counts['cuts']} cuts")
         asked = {service.digest: service.arrived_s for each in engines for service in each.journal}
         for visitor in self.visitors.values():
             whole = visitor.whole_text

@@ -21,7 +21,8 @@ from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.composition import Observer
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import ReadBody
 from clairvoyant_cli.proxy.requests.serving_rules import MAX_REPEATS
 from clairvoyant_cli.scheduler.policy import POLICIES
@@ -270,9 +271,9 @@ class CaseRunner(Observer):
         await self.serving.serve(exchange, request)
         return self.fault(client, self.outcomes)
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+    def ended(self, of: Ended) -> None:
         """Keep how it ended."""
-        self.outcomes.append(end.outcome)
+        self.outcomes.append(of.outcome)
 
     # -- what is right ---------------------------------------------------------------------------------
 

@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from predictor.record import LengthClass
 from profiles.database import reading, writing
 from profiles.history import Span, newest
-from profiles.records import Estimate, Finished, Host, Mix, Profile, Served
+from profiles.records import Comparison, Estimate, Finished, Host, Mix, Profile, Served
 from profiles.store import save
 from profiles.writer import Writer
 
@@ -35,6 +35,10 @@ PROFILE = Profile(
     short_p99_s=80.0,
     ranking_accuracy=0.9,
 )
+MEASURED = replace(
+    PROFILE, served=replace(PROFILE.served, model="small"), mu_short_s=Estimate(3.0, 2.5, 3.5, 100), slots=1
+)
+
 FINISHED = Finished(
     finished_at=START,
     request="abc-1",
@@ -60,6 +64,41 @@ FINISHED = Finished(
     decode_s=1.8,
     prefill_s=0.1,
 )
+
+
+@dataclass
+class Kept:
+    """What is kept of a daemon, in memory: a profile, and what was recorded."""
+
+    finished_ones: list[Finished] = field(default_factory=list)
+    pairs: list[Comparison] = field(default_factory=list)
+
+    def profiles(self, backend: str, url: str) -> list[Profile]:
+        return [MEASURED]
+
+    def stale(self, profile: Profile, version: str) -> str:
+        return ""
+
+    def finished(self, record: Finished) -> None:
+        self.finished_ones.append(record)
+
+    def compared(self, comparison: Comparison) -> None:
+        self.pairs.append(comparison)
+
+    def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]:
+        return []
+
+    def load(self, name: str) -> bytes | None:
+        return None
+
+    def save(self, name: str, state: bytes) -> None:
+        pass
+
+    def forgotten(self) -> bool:
+        return False
+
+    def profiles_changed(self) -> bool:
+        return False
 
 
 def traffic(count: int, *, start: float = START, every_s: float = 7.7, seed: int = 0) -> Iterator[Finished]:

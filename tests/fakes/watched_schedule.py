@@ -17,7 +17,9 @@ from clairvoyant_lab.replay.engine import digest
 
 from clairvoyant_cli.proxy.learning.persistence import Persistence
 from clairvoyant_cli.proxy.observing.request_stats import STATS_EVERY_S
-from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Ended
+from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.snapshot import GainState, QueuedRequest, RunningRequest, Snapshot
 from predictor.record import LengthClass
@@ -63,7 +65,8 @@ class Watched(Scene[Client]):
     looks: list[Snapshot] = field(default_factory=list)
     looked_s: list[float] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    ends: dict[str, tuple[Exchange, RequestEnd]] = field(default_factory=dict)
+    ends: dict[str, Ended] = field(default_factory=dict)
+    _jobs: dict[str, Job] = field(default_factory=dict)
     _prompts: dict[str, str] = field(default_factory=dict)
 
     async def run(
@@ -205,7 +208,7 @@ class Watched(Scene[Client]):
         ended += counters.rejected + counters.timeout + getattr(counters, "operator_cancelled", 0)
         if counters.submitted != ended + waiting.total + len(state.running):
             yield f"{counters} beside {waiting.total} waiting and {len(state.running)} running"
-        fired = sum(each.dispatched_by == "tau" for each, _ in self.ends.values())
+        fired = sum(each.last.reason == "tau" for each in self.ends.values())
         fired += sum(row.dispatched_by == "tau" for row in state.running)
         if state.tau.firings_total < fired:
             yield f"{state.tau.firings_total} firings of tau, {fired} requests started by it"
@@ -240,12 +243,13 @@ class Watched(Scene[Client]):
 
     # -- what is known ----------------------------------------------------------------------------------
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        super().ended(exchange, end)
-        self.ends[exchange.id] = exchange, end
+    def ended(self, of: Ended) -> None:
+        super().ended(of)
+        self.ends[of.id] = of
 
     def admitted(self, exchange: Exchange) -> None:
         view = exchange.asked.parsed.view
+        self._jobs[exchange.id] = exchange.job
         self._prompts[exchange.id] = view.prompt if view is not None else ""
 
     def _client(self, exchange: Exchange) -> Client | None:
@@ -264,14 +268,13 @@ class Watched(Scene[Client]):
         whether the order changed in between: the policy gave it another key, or tau started it.
         """
         starts = sorted(
-            ((part.granted_s, ident) for ident, (each, _) in self.ends.items() for part in each.attempts),
+            ((part.granted_s, ident) for ident, each in self.ends.items() for part in each.uses),
         )
         for at_s, look in zip(self.looked_s, self.looks, strict=True):
             ident = next((ident for granted_s, ident in starts if granted_s > at_s), "")
             row = next((row for row in look.queue if row.id == ident), None)
             if row is not None:
-                exchange, _ = self.ends[ident]
-                changed = exchange.job.key != row.key or exchange.dispatched_by == "tau"
+                changed = self._jobs[ident].key != row.key or self.ends[ident].last.reason == "tau"
                 yield look.queue[0].id, ident, changed
 
     def saved_s(self, until_s: float = inf) -> float:

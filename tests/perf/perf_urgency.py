@@ -23,7 +23,7 @@ from clairvoyant_lab.training.urgency_cases.writing import write_cases
 from clairvoyant_cli.commands.setup import load_predictor, opened_ledger, second_opinion, urgency_predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
-from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Ended
 from tests.perf.harness import (
     ask,
     at_times,
@@ -98,9 +98,9 @@ async def serve(config: ServeConfig, asks: list[Ask], found: Found) -> None:
         )
         async with daemon_of as daemon, many_connections(daemon.base_url) as client:
 
-            def ended(exchange: Exchange, end: RequestEnd) -> None:
-                ask = asks[int(exchange.client.rpartition("/")[2])]
-                found.rows.append((ask.of_spike, ask.case.level, exchange.waited_s(end.at_s)))
+            def ended(of: Ended) -> None:
+                ask = asks[int(of.client.rpartition("/")[2])]
+                found.rows.append((ask.of_spike, ask.case.level, of.waited_s))
 
             async def send(number: int) -> None:
                 level = str(asks[number].case.level) if config.policy == "urgency" else ""
@@ -109,7 +109,7 @@ async def serve(config: ServeConfig, asks: list[Ask], found: Found) -> None:
 
             daemon.observer.ended = ended  # type: ignore[method-assign]
             await at_times([each.at_s for each in asks], send)
-            found.cuts += daemon.stats.cuts
+            found.cuts += daemon.journal.counts["cuts"]
 
 
 def cell(waits_s: Sequence[float]) -> str:

@@ -6,10 +6,12 @@ import pytest
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.clients import Clients
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import EMBEDDING, PassOn, ReadBody, Refused
 from predictor.record import UNKNOWN, PromptView, Task
 from tests.fakes.daemon_parts import asking, daemon_parts
+from tests.fakes.ended import ended
 
 
 def refused(verdict: object) -> tuple[int, str]:
@@ -42,8 +44,7 @@ async def test_the_operators_word_holds_for_a_client_whoever_else_comes() -> Non
     waits = parts.queued("0.9 essay", client="curl")
     assert not parts.say_of("curl", background=True)
     for number in range(2_000):
-        parts.steady.ended(parts.queued("0.1", client=f"n{number}"), RequestEnd(Outcome.COMPLETED, 200, 1.0))
-        parts.dispatcher.scheduler.cancel(next(reversed(parts.dispatcher.live)), 1.0)
+        parts.steady.ended(ended(principal=f"n{number}"))
     parts._take_clients(Clients())  # the file is read again
     again = parts.queued("0.1 short", client="curl")
     assert [each.job.background_levels for each in (waits, again)] == [10, 10]
@@ -63,7 +64,6 @@ async def test_the_log_asks_once_about_a_client_that_sends_for_hours(
         parts.now[0] += gap_s
         exchange = parts.queued("0.1", client="a$(touch P0)")
         exchange.asked.parsed.stream = stream
-        parts.steady.admitted(exchange)
         parts.dispatcher.end(exchange, Outcome.COMPLETED, 200)
     hints = [each.getMessage() for each in caplog.records if "without a pause" in each.getMessage()]
     assert len(hints) == asks
@@ -99,7 +99,7 @@ async def test_what_asks_for_nothing_needs_no_slot() -> None:
     request = asking()
     assert isinstance(parts.admission.enqueue(request, door, ParsedRequest(bypass="load")), PassOn)
     assert not request.scheduled
-    assert parts.stats.submitted == 0
+    assert parts.journal.counts["submitted"] == 0
 
 
 async def test_more_than_can_wait_are_not_even_read() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_request
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
+from clairvoyant_cli.proxy.queue.ended import Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import ReadBody
 from clairvoyant_cli.proxy.servers.client_means import MOST_CLIENTS, MOST_KEYS, ClientMeans
 from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,8 +12,8 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy import control_api
 from clairvoyant_cli.proxy.composition import Observer
-from clairvoyant_cli.proxy.observing.request_stats import Ran
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.proxy.requests.admission import ReadBody
 from clairvoyant_cli.proxy.requests.serving_rules import ClientLeft
 from clairvoyant_cli.proxy.requests.truncations import Truncations
@@ -21,8 +22,10 @@ from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.server_cache import USUAL_WEIGHT
 from clairvoyant_cli.state.snapshot import Snapshot
-from predictor.record import PromptView
+from predictor.record import UNKNOWN, PromptView
+from profiles.records import Finished
 from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts
+from tests.fakes.remembered import Kept
 
 WHOLE = Totals(prompt_tokens=50_000, tokens=100, decode_s=4.0, complete=True)
 
@@ -62,25 +65,38 @@ async def test_dashboards_are_told_of_an_end_once_it_is_counted_learned_from_and
     assert [each.id for each in state.running] == [waiting.id]
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_keepers_hear_of_an_end_in_any_order_and_whatever_the_others_do(
-    seed: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    def failing(exchange: Exchange, end: RequestEnd) -> None:
-        raise KeyError(exchange.id)
+async def kept_by(order: Random | None) -> tuple[Snapshot, bytes, list[Finished]]:
+    """Return what is known of two ended requests: the state, the metrics and the history."""
 
-    parts, keepers = daemon_parts(), list[object]()
-    parts.dispatcher.keepers.functions += [failing, lambda exchange, end: keepers.append(exchange.phase)]
-    Random(seed).shuffle(parts.dispatcher.keepers.functions)
+    def failing(of: Ended) -> None:
+        raise KeyError(of.id)
+
+    parts, kept = daemon_parts(slo="ttft-p95=2s"), Kept()
+    parts.admission.factory._boot = "a"
+    parts.remember(kept)
+    parts.keepers.functions.append(failing)
+    if order is not None:
+        order.shuffle(parts.keepers.functions)
     for _ in range(2):
         answered(parts, queued(parts))
-    state = parts.snapshot()
-    assert state.counters.completed == len(state.recent) == len(keepers) == 2
-    assert state.backends[0].decode_tokens_per_s == pytest.approx(25.0)
     assert not parts.dispatcher.live
+    for task in parts.tasks:
+        task.cancel()
+    state = parts.snapshot()
+    return replace(state, log=()), b"".join(parts.metrics.render(state)), kept.finished_ones
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_keepers_are_told_of_an_end_in_any_order_and_whatever_the_others_do(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    state, metrics, history = await kept_by(Random(seed))
     faults = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert len(faults) == 1, "the second fault of a kind is not logged"
     assert "failing" in faults[0].message
+    assert state.counters.completed == len(state.recent) == len(history) == 2
+    assert state.backends[0].decode_tokens_per_s == pytest.approx(28.2)  # 30.0 before, and 25.0
+    assert (state, metrics, history) == await kept_by(None)
 
 
 async def test_a_change_is_told_once_an_end_is_complete_also_where_it_makes_a_server_rest() -> None:
@@ -90,7 +106,7 @@ async def test_a_change_is_told_once_an_end_is_complete_also_where_it_makes_a_se
         def changed(self) -> None:
             heard.append(f"changed {len(parts.stats.recent)}")
 
-        def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+        def ended(self, of: Ended) -> None:
             heard.append("ended")
 
     for _ in range(TROUBLE_AFTER):
@@ -128,9 +144,9 @@ async def test_an_observer_hears_of_a_request_last() -> None:
 
     class Watching(Observer):
         def admitted(self, exchange: Exchange) -> None:
-            heard.append(f"admitted {parts.stats.submitted}")
+            heard.append(f"admitted {parts.journal.counts['submitted']}")
 
-        def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+        def ended(self, of: Ended) -> None:
             heard.append(f"ended {len(parts.stats.recent)}")
 
         def changed(self) -> None:
@@ -149,7 +165,7 @@ async def test_a_snapshot_keeps_nothing_of_a_request_that_has_ended() -> None:
     assert [each.id for each in parts.snapshot().running] == [exchange.id], "its slot is not free yet"
     await parts.tasks[0]
     assert not parts.snapshot().running
-    assert not parts.stats._predicted
+    assert not parts.views._predicted
 
 
 async def test_a_long_queue_is_shown_in_steps_during_which_it_may_change() -> None:
@@ -184,9 +200,11 @@ async def test_a_change_while_a_state_is_sent_is_shown_without_waiting_for_anoth
 async def test_a_request_that_waits_to_be_compared_is_kept_as_a_few_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    parts, kept = daemon_parts(), list[object]()
+    parts, kept = daemon_parts(), list[Ended]()
     monkeypatch.setattr(parts.stats.arrival_order, "ended", lambda *of: kept.append(of[1]))
     exchange = queued(parts)
+    exchange.asked.body = b"secret"
     answered(parts, exchange)
-    server = parts.pool.first.id
-    assert kept == [Ran(exchange.id, "m", server, parts.now[0], 0.0, 4.0, 100)]
+    (of,) = kept
+    assert (of.id, of.model, of.tokens, of.waited_s, of.service_s) == (exchange.id, "m", 100, 0.0, 4.0)
+    assert (of.body, of.prediction) == (None, UNKNOWN)

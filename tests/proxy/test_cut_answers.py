@@ -166,7 +166,7 @@ async def test_one_that_was_granted_a_moment_ago_is_cut_once_it_runs() -> None:
         raw_client(daemon.base_url) as first,
         raw_client(daemon.base_url) as other,
     ):
-        scheduler, now = daemon.dispatcher.scheduler, daemon.stats.journal.clock
+        scheduler, now = daemon.dispatcher.scheduler, daemon.journal.clock
         scheduler.pause()
         other.send(body("/api/chat", SHORT, stream=False, tokens=5))
         [short] = (await until(daemon, lambda s: len(s.queue) == 1)).queue

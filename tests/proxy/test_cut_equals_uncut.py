@@ -31,7 +31,7 @@ def test_all_end_once_and_read_what_was_written(policies: Sequence[str], servers
     async def scene() -> None:
         async with cut_chaos(policies, servers=servers, slots=slots) as it:
             await it.run(80)
-            faults, cuts = it.faults(), it.daemon.stats.cuts
+            faults, cuts = it.faults(), it.daemon.journal.counts["cuts"]
         assert not faults, it.told
         assert cuts > 8, it.told
 

@@ -10,10 +10,10 @@ from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_after, midnight_before
-from clairvoyant_cli.proxy.observing.request_stats import Ran
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import LengthClass
+from tests.fakes.ended import ended
 from tests.fakes.raw_http import post
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.serving import asked, replaying, serving, until
@@ -105,7 +105,7 @@ def test_answers_that_are_not_compared_yet_count_as_estimated() -> None:
     gain = Gain(lambda: at)
     for _ in range(10):
         gain.enter(LengthClass.SHORT, Waits(at, 1.0, 2.0))
-    left = Ran("a", "m", "s", 9.0, 3.0, 1.0, 5)
+    left = ended(waited_s=3.0)
     state = gain.state(1, lambda: [Compared(left, -1.0, 2.0, estimated=True)])
     assert (state.answers_today, state.estimated_today) == (11, 1)
     assert (state.saved_today_s, state.waited_today_s) == (19.0, 13.0)

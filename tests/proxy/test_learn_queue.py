@@ -2,16 +2,13 @@
 
 import asyncio
 import logging
-from dataclasses import replace
 
 import pytest
 
-from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.learning import learn_queue as lessons_module
 from clairvoyant_cli.proxy.learning.learn_queue import MAX_WAITING, LearnQueue
-from clairvoyant_cli.proxy.queue.exchange import Outcome, RequestEnd
 from predictor.record import Prediction, Predictor, PromptView
-from tests.fakes.daemon_parts import daemon_parts
+from tests.fakes.ended import ended
 
 PREDICTED = Prediction(1, 0, 0, 0.0, 10, 20, "pupil", memo=b"")
 
@@ -77,14 +74,10 @@ async def test_a_lesson_that_fails_does_not_end_the_school(caplog: pytest.LogCap
     assert "could not learn" in caplog.text
 
 
-@pytest.mark.parametrize(("choices", "learned"), [(1, [9]), (2, [])])
+@pytest.mark.parametrize(("choices", "learned"), [(1, [100]), (2, [])])
 async def test_the_sum_of_several_answers_is_not_learned(choices: int, learned: list[int]) -> None:
-    pupil, exchange = Pupil(), daemon_parts("a").queued("0.1 hello")
-    exchange.asked = replace(exchange.asked, prediction=PREDICTED)
-    exchange.asked.parsed.choices = choices
-    assert exchange.attempt is not None
-    exchange.attempt.totals = Totals(tokens=9, complete=True)
+    pupil = Pupil()
     learn_queue = LearnQueue(pupil)
-    learn_queue.ended(exchange, RequestEnd(Outcome.COMPLETED, 200, 1.0))
+    learn_queue.ended(ended(choices=choices))
     learn_queue.flush()
     assert pupil.learned == learned

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
@@ -10,52 +10,14 @@ import pytest
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.queue.exchange import Outcome
-from profiles.records import Comparison, Estimate, Finished, Profile
+from clairvoyant_cli.proxy.queue.ended import Outcome
+from profiles.records import Profile
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts, simulated_server
-from tests.fakes.remembered import PROFILE
+from tests.fakes.remembered import MEASURED, Kept
 
 SMALL, BIG = "small", "big"
 TOKENS_PER_S = {SMALL: 30.0, BIG: 10.0}
 ANSWERS = {SMALL: (30, 70), BIG: (150, 190)}  # predicted are 50, and 100 at most
-MEASURED = replace(
-    PROFILE, served=replace(PROFILE.served, model=SMALL), mu_short_s=Estimate(3.0, 2.5, 3.5, 100), slots=1
-)
-
-
-@dataclass
-class Kept:
-    """What is kept of a daemon, in memory: a profile, and what was recorded."""
-
-    finished_ones: list[Finished] = field(default_factory=list)
-    pairs: list[Comparison] = field(default_factory=list)
-
-    def profiles(self, backend: str, url: str) -> list[Profile]:
-        return [MEASURED]
-
-    def stale(self, profile: Profile, version: str) -> str:
-        return ""
-
-    def finished(self, record: Finished) -> None:
-        self.finished_ones.append(record)
-
-    def compared(self, comparison: Comparison) -> None:
-        self.pairs.append(comparison)
-
-    def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]:
-        return []
-
-    def load(self, name: str) -> bytes | None:
-        return None
-
-    def save(self, name: str, state: bytes) -> None:
-        pass
-
-    def forgotten(self) -> bool:
-        return False
-
-    def profiles_changed(self) -> bool:
-        return False
 
 
 async def test_where_a_response_is_stored_is_known_after_a_restart() -> None:

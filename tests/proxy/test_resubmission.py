@@ -1,21 +1,19 @@
 """A client that gives up waiting and sends its request again keeps its place."""
 
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clairvoyant_cli.proxy.composition import Daemon
-from clairvoyant_cli.proxy.journal import Journal
-from clairvoyant_cli.proxy.queue.exchange import Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.requests import kept_places
 from clairvoyant_cli.proxy.requests.kept_places import Resubmissions
 from clairvoyant_cli.scheduler.chain import Chain
+from tests.fakes.ended import ended
 from tests.fakes.raw_http import RawClient, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import replaying, until
@@ -106,12 +104,8 @@ async def test_another_principal_does_not_get_it(tmp_path: Path) -> None:
 
 
 def left(kept: Resubmissions, client: str, prompt: int, arrival_s: float, left_s: float) -> None:
-    exchange: Any = SimpleNamespace(
-        id=f"id-{prompt}",
-        first_byte_s=None,
-        job=SimpleNamespace(client=client, claimed="", prefix=Chain((prompt,)), arrival_s=arrival_s),
-    )
-    kept.ended(exchange, RequestEnd(Outcome.CLIENT_CANCELLED, 499, left_s))
+    how: dict[str, Any] = {"id": f"id-{prompt}", "principal": client, "prompt_hash": prompt, "ttft_s": None}
+    kept.ended(ended(**how, outcome=Outcome.CLIENT_CANCELLED, arrival_s=arrival_s, ended_s=left_s))
 
 
 def age_of(kept: Resubmissions, client: str, prompt: int, now: float, *, waiting: int) -> float | None:
@@ -120,7 +114,7 @@ def age_of(kept: Resubmissions, client: str, prompt: int, now: float, *, waiting
 
 
 def test_time_in_which_nothing_waited_adds_no_age() -> None:
-    kept = Resubmissions(Journal(time.monotonic))
+    kept = Resubmissions()
     for prompt in (1, 2, 3):
         left(kept, "ann", prompt, 10.0, 12.0)
     assert age_of(kept, "ann", 1, 15.0, waiting=1) == 5.0
@@ -130,7 +124,7 @@ def test_time_in_which_nothing_waited_adds_no_age() -> None:
 
 
 def test_the_places_of_one_principal_do_not_drop_those_of_another() -> None:
-    kept = Resubmissions(Journal(time.monotonic))
+    kept = Resubmissions()
     left(kept, "ann", 0, 0.0, 1.0)
     for prompt in range(kept_places.MAX_KEPT + 100):
         left(kept, "eve", prompt, 1.0, 1.0)
@@ -140,7 +134,7 @@ def test_the_places_of_one_principal_do_not_drop_those_of_another() -> None:
 
 
 def test_what_is_kept_is_bounded_whatever_clients_call_themselves() -> None:
-    kept = Resubmissions(Journal(time.monotonic))
+    kept = Resubmissions()
     for number in range(kept_places.MAX_KEPT + 100):
         left(kept, f"user{number}", 1, 0.0, 1.0)
     assert len(kept._left) == kept_places.MAX_KEPT
@@ -157,11 +151,11 @@ async def test_the_longest_wait_counts_from_the_request_that_was_sent_again() ->
             other.send(chat("another"))
             await until(daemon, lambda s: len(s.queue) == 2)
         await until(daemon, lambda s: len(s.queue) == 1)
-        before_s = daemon.stats.journal.clock()
+        before_s = daemon.journal.clock()
         async with raw_client(daemon.base_url) as client:
             client.send(chat("patience"))
             await until(daemon, lambda s: len(s.queue) == 2)
             (again,) = (each for each in daemon.dispatcher.live.values() if each.kept_age_s)
             patience_s = daemon.operation.patience_s(again)
             assert patience_s is not None
-            assert patience_s >= 3600.0 - (daemon.stats.journal.clock() - before_s)
+            assert patience_s >= 3600.0 - (daemon.journal.clock() - before_s)

@@ -250,7 +250,7 @@ async def test_only_what_its_server_says_to_run_elsewhere_passes_the_queue(
 ) -> None:
     async with both("llamacpp", "ollama") as (daemon, _):
         assert by(await ask(daemon, post("/v1/chat/completions", body))) == server
-        assert daemon.stats.submitted == queued
+        assert daemon.journal.counts["submitted"] == queued
 
 
 TOO_LONG = (400, "the request exceeds the available context size")

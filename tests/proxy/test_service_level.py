@@ -4,7 +4,8 @@ import pytest
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
+from clairvoyant_cli.proxy.queue.ended import Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.service_level import MIN_RECENT, ServiceLevel, objective_of
 from clairvoyant_cli.proxy.requests.admission import Refused
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts

@@ -8,13 +8,13 @@ from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import Splice
+from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import (
     AttemptEnd,
     DisplacedError,
     DrainingError,
     OperatorCancelledError,
     OutageError,
-    Outcome,
 )
 from clairvoyant_cli.proxy.requests.refusals import SHUTTING_DOWN, STOPPED
 from clairvoyant_cli.proxy.requests.serving_rules import (
@@ -179,8 +179,8 @@ async def test_an_answer_that_refuses_is_no_success_and_only_a_servers_error_cou
         command = parts.after(exchange, Answered(status))
         assert command == Finish(Outcome.UPSTREAM_ERROR, status)
     assert parts.pool.named("mac").health.failures == failures
-    counts = parts.stats.counters()
-    assert (counts.completed, counts.upstream_error) == (0, 2)
+    counts = parts.journal.counts
+    assert (counts["completed"], counts["upstream_error"]) == (0, 2)
 
 
 async def test_what_the_operator_stops_is_told_so() -> None:
@@ -219,5 +219,5 @@ async def test_nothing_ends_twice() -> None:
     exchange = parts.queued("x")
     parts.after(exchange, Answered(200))
     parts.after(exchange, BrokenOff("late news"))
-    counts = parts.stats.counters()
-    assert (counts.completed, counts.upstream_error) == (1, 0)
+    counts = parts.journal.counts
+    assert (counts["completed"], counts["upstream_error"]) == (1, 0)

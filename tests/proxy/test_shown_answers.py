@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from clairvoyant_cli.proxy.observing import queue_rows
+from clairvoyant_cli.proxy.observing import request_views
 from clairvoyant_cli.state.encoding import encode, without_prompts
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import Engine, Replay
@@ -55,7 +55,7 @@ async def test_no_answer_is_sent_unless_prompts_are_shown() -> None:
 async def test_only_the_first_rows_of_a_long_queue_have_their_whole_prompt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queue_rows, "WHOLE_PROMPTS", 3)
+    monkeypatch.setattr(request_views, "WHOLE_PROMPTS", 3)
     backend = Replay(Engine())
     backend.engine.freeze()
     prompts = [post("/api/chat", json.dumps(asking(number)).encode()) for number in range(5)]
@@ -63,7 +63,7 @@ async def test_only_the_first_rows_of_a_long_queue_have_their_whole_prompt(
         daemon.dispatcher.scheduler.pause()
         async with asked(daemon, *prompts):
             state = daemon.snapshot()
-    assert [len(row.prompt or "") for row in state.queue] == [1000] * 3 + [queue_rows.FIRST_CHARS] * 2
+    assert [len(row.prompt or "") for row in state.queue] == [1000] * 3 + [request_views.FIRST_CHARS] * 2
 
 
 def asking(number: int) -> dict[str, object]:

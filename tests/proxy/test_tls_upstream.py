@@ -61,7 +61,7 @@ async def test_requests_reach_a_server_behind_tls_from_the_queue_and_past_it(
             reply = await client.ask(CHAT)
             assert (reply.status, reply.body) == (200, b"".join(LINES))
             assert (await client.ask(get("/api/tags"))).body == b'{"models": []}'
-        assert daemon.stats.counters().completed == 3
+        assert daemon.journal.counts["completed"] == 3
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused(certificate: Path) -> None:

@@ -19,7 +19,7 @@ async def test_no_text_of_a_request_outlives_it(llama: LlamaServer) -> None:
     kept: list[Exchange] = []
     body = {"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 4}
     async with serving(llama.base_url, show_prompts=True) as daemon, raw_client(daemon.base_url) as client:
-        daemon.observer.ended = lambda exchange, end: kept.append(exchange)  # type: ignore[method-assign]
+        daemon.admitted.functions.append(kept.append)
         await client.ask(post("/v1/chat/completions", json.dumps(body).encode()))
         await until(daemon, lambda s: s.counters.completed == 1 and not s.running)
     assert len(kept) == 1

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections import deque
 
-from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Ended
 from predictor.record import Prediction, Predictor
 
 log = logging.getLogger("clairvoyant")
@@ -32,16 +32,14 @@ class LearnQueue:
         if self._next is None:
             self._next = asyncio.get_running_loop().call_later(REST_S, self._one)
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        totals, prediction = exchange.totals, exchange.asked.prediction
-        if exchange.asked.parsed.choices > 1:
-            return  # the tokens are the sum of several answers, and a prediction is the length of one
-        if totals.complete and totals.tokens is not None and prediction.memo is not None:
-            self.add(prediction, totals.tokens)
-            after = exchange.after_thinking
-            if after is not None and after.memo is not None and exchange.tokens:
-                share = 1.0 - exchange.thought_tokens / exchange.tokens
-                self.add(after, max(1, round(share * totals.tokens)))
+    def ended(self, of: Ended) -> None:
+        if of.choices > 1 or of.tokens is None or of.prediction.memo is None:
+            return  # of several answers the tokens are the sum, and a prediction is the length of one
+        self.add(of.prediction, of.tokens)
+        after = of.after_thinking
+        if after is not None and after.memo is not None and of.counted_tokens:
+            share = 1.0 - of.thought_tokens / of.counted_tokens
+            self.add(after, max(1, round(share * of.tokens)))
 
     def clear(self) -> None:
         self._waiting.clear()

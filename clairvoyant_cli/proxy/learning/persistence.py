@@ -18,11 +18,12 @@ import msgspec
 
 from clairvoyant_cli.backends.speeds import decode_rate
 from clairvoyant_cli.protocols.probes import LoadedModel
+from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.tau_learning import Learned, Learner, ToldTau, learned_of, state_name
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
-from clairvoyant_cli.proxy.observing.request_stats import Ran, RequestStats
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.observing.request_views import history_row
+from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.proxy.servers.pool import ServerPool
@@ -92,7 +93,8 @@ class StateSaver:
     persistence: Persistence
     lifecycle: ServerLifecycle
     operation: Operation
-    stats: RequestStats
+    journal: Journal
+    compare: Callable[[], None]  # compares the waits that have become known
     predictor: Predictor
     learn_queue: LearnQueue
     gain: Gain
@@ -130,7 +132,7 @@ class StateSaver:
             if (state := self.persistence.load(f"predictor {self.predictor.name}")) is not None:
                 self.predictor.import_state(state)
         except (ValueError, ModelError) as error:
-            self.stats.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
+            self.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
 
     async def take_in(self, server: Server) -> None:
         """Load the profiles and learned state of a server that was added. Those of a removed one stay."""
@@ -189,7 +191,7 @@ class StateSaver:
 
     def save(self) -> None:
         self._saved_ago_s = 0.0
-        self.stats.compare()
+        self.compare()
         if (stored := msgspec.json.encode(self._pool.stored)) != self._stored:
             self._stored = stored
             self.persistence.save(STORED, stored)
@@ -201,14 +203,14 @@ class StateSaver:
                 memory.learner.learned.cache_tokens = held, None if lost == inf else lost
             self.persistence.save(memory.state_name, msgspec.json.encode(memory.learner.learned))
             for line in memory.learner.drift():
-                self.stats.journal.event(logging.WARNING, line)
+                self.journal.event(logging.WARNING, line)
         predictor = self.predictor
         if state := predictor.export_state():
             self.persistence.save(f"predictor {predictor.name}", state)
 
     def forget(self) -> None:
         """Drop the learned state: it was erased from the database and must not be written again."""
-        self._forgot_s = self.stats.journal.clock()
+        self._forgot_s = self.journal.clock()
         self.learn_queue.clear()
         self._pool.stored.clear()
         self.predictor.import_state(self._unlearned)
@@ -216,36 +218,33 @@ class StateSaver:
             memory.forget()
             self._set_cache_size(memory)
             self._set_tau(memory, "" if memory.used is None else memory.used.served.model)
-        self.stats.journal.event(logging.INFO, "the learned state was erased; learning starts again")
+        self.journal.event(logging.INFO, "the learned state was erased; learning starts again")
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        self.persistence.finished(self._record(exchange, end))
-        totals, model = exchange.totals, exchange.asked.parsed.model
-        if end.outcome is not Outcome.COMPLETED or not totals.complete or not totals.tokens:
-            return
-        server_id = "" if exchange.attempt is None else exchange.attempt.server_id
-        if (memory := self._memories.get(server_id)) is None:
+    def ended(self, of: Ended) -> None:
+        self.persistence.finished(history_row(of, self.operation.policy, self._pool.first.name))
+        memory = self._memories.get(of.last.server_id)
+        if memory is None or of.outcome is not Outcome.COMPLETED or not of.tokens:
             return
         learner = memory.learner
-        if exchange.job.interactive:  # a background job's wait is no drift
-            learner.judge(totals.tokens, exchange.sojourn_s(end.at_s), exchange.asked.prediction.p_long)
-        rate = decode_rate(totals.tokens, totals.decode_s)
+        if of.interactive:  # a background job's wait is no drift
+            learner.judge(of.tokens, of.sojourn_s, of.prediction.p_long)
+        rate = decode_rate(of.tokens, of.totals.decode_s)
         if not self.freeze and rate is not None:
-            learner.learn_speed(model, totals.tokens, rate)
-        self._set_tau(memory, model)
+            learner.learn_speed(of.model, of.tokens, rate)
+        self._set_tau(memory, of.model)
 
-    def compared(self, ran: Ran, pair: Compared) -> None:
+    def compared(self, pair: Compared) -> None:
         """Record what a request gained, and learn mu_short from its sojourn time in order of arrival.
         Profiles are measured that way; under shortest-first, short requests hardly queue.
         """
-        at = self.stats.journal.at(ran.ended_s)
-        self.persistence.compared(Comparison(pair.saved_s, pair.spared_tokens, at, ran.id))
-        if self.freeze or ran.ended_s < self._forgot_s:  # compared late: what it teaches was erased
+        of: Ended = pair.of
+        self.persistence.compared(Comparison(pair.saved_s, pair.spared_tokens, of.finished_at, of.id))
+        if self.freeze or of.ended_s < self._forgot_s:  # compared late: what it teaches was erased
             return
-        memory = self._memories.get(ran.server_id)
-        if memory is not None and LengthClass.of(ran.tokens) is LengthClass.SHORT:
-            memory.learner.learn_short(ran.model, pair.wait_s, pair.wait_s + ran.service_s)
-            self._set_tau(memory, ran.model)
+        memory = self._memories.get(of.last.server_id)
+        if memory is not None and of.length_class == LengthClass.SHORT:
+            memory.learner.learn_short(of.model, pair.wait_s, pair.wait_s + of.service_s)
+            self._set_tau(memory, of.model)
 
     # -- profiles ---------------------------------------------------------------------------------------
 
@@ -257,7 +256,7 @@ class StateSaver:
 
     def _say(self, memory: ServerMemory, news: str, level: int = logging.INFO) -> None:
         whose = f"{memory.server.name}: " if len(self._pool) > 1 else ""
-        self.stats.journal.event(level, whose + news)
+        self.journal.event(level, whose + news)
 
     def _use(self, memory: ServerMemory, profile: Profile) -> None:
         backend = memory.server
@@ -313,53 +312,8 @@ class StateSaver:
             tau_s = mean_over_slots((slots, learner.tau_of(model)[0]) for slots, learner in learners)
         if not self.operation.learn_tau(tau_s, source):
             return
-        if self._told_tau.is_news(model, tau_s, self.stats.journal.clock()):
+        if self._told_tau.is_news(model, tau_s, self.journal.clock()):
             log.info("tau is %.3g s, from %s", tau_s, source)
-
-    # -- recording -------------------------------------------------------------------------------------
-
-    def _record(self, exchange: Exchange, end: RequestEnd) -> Finished:
-        asked, totals, now = exchange.asked, exchange.totals, end.at_s
-        prediction, session = asked.prediction, exchange.job.session
-        whole = totals.tokens if totals.complete else None
-        read, cached = totals.prefilled_tokens, totals.cached_tokens
-        if read is None or cached is None:  # after a cut, and where the server counts cached tokens as read
-            read = cached = None
-        return Finished(
-            finished_at=self.stats.journal.at(now),
-            request=exchange.id,
-            outcome=end.outcome.value,
-            status=end.status,
-            endpoint=asked.route.name,
-            backend=self._pool.server_of(exchange).name,
-            model=asked.parsed.model,
-            client=exchange.client,
-            predicted_class=prediction.length_class.value,
-            p_long=prediction.p_long,
-            expected_tokens=prediction.expected_tokens,
-            q90_tokens=prediction.q90_tokens,
-            source=prediction.source,
-            tokens=whole if whole is not None else exchange.generated(now) or None,
-            prompt_tokens=totals.prompt_tokens,
-            length_class="" if whole is None else LengthClass.of(whole).value,
-            policy=self.operation.policy,
-            dispatched_by=exchange.dispatched_by,
-            waited_s=exchange.waited_s(now),
-            sojourn_s=exchange.sojourn_s(now),
-            ttft_s=exchange.ttft_s,
-            decode_s=totals.decode_s,
-            prefill_s=totals.prefill_s,
-            cuts=len(exchange.cuts),
-            repeats=exchange.repeats,
-            session=f"{exchange.id.rpartition('-')[0]}-{session}" if session else "",
-            read_tokens=read,
-            cached_tokens=cached,
-            program=exchange.job.program,
-            remark=exchange.told,
-            urgency=exchange.job.urgency,
-            urgency_by=exchange.job.urgency_by,
-            body=None if asked.body is None else asked.body.decode("utf-8", "replace"),
-        )
 
 
 def measured_at(url: str, profiles: Sequence[Profile]) -> list[Profile]:

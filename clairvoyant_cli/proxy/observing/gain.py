@@ -8,7 +8,8 @@ from operator import attrgetter
 from statistics import fmean
 from typing import NamedTuple
 
-from clairvoyant_cli.proxy.observing.request_stats import Ran, percentiles
+from clairvoyant_cli.proxy.observing.request_stats import percentiles
+from clairvoyant_cli.proxy.queue.ended import Ended
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.state.snapshot import ClassStats, GainState, Percentiles
 from predictor.record import LengthClass
@@ -68,12 +69,13 @@ class Gain:
     _behind: int = 0
     _state: tuple[float, GainState] = (float("-inf"), GainState())
 
-    def ran(self, ran: Ran, pair: Compared) -> None:
-        """Add a request that was compared."""
-        self.enter(*self._waits_of(ran, pair), pair.spared_tokens, estimated=pair.estimated)
+    def compared(self, pair: Compared) -> None:
+        """Add the pair of an ended request."""
+        self.enter(*self._waits_of(pair), pair.spared_tokens, estimated=pair.estimated)
 
-    def _waits_of(self, ran: Ran, pair: Compared) -> tuple[LengthClass, Waits]:
-        return LengthClass.of(ran.tokens), Waits(self.clock(), ran.waited_s, pair.saved_s)
+    def _waits_of(self, pair: Compared) -> tuple[LengthClass, Waits]:
+        of: Ended = pair.of
+        return LengthClass(of.length_class), Waits(self.clock(), of.waited_s, pair.saved_s)
 
     def enter(
         self, kind: LengthClass, waits: Waits, spared_tokens: float = 0.0, *, estimated: bool = False
@@ -96,7 +98,7 @@ class Gain:
         now = self.clock()
         if not 0.0 <= now - self._state[0] < STATE_EVERY_S or behind != self._behind:
             self._behind = behind
-            self._state = (now, self._compared(now, [self._waits_of(pair.of, pair) for pair in estimates()]))
+            self._state = (now, self._compared(now, [self._waits_of(pair) for pair in estimates()]))
         return self._state[1]
 
     def _compared(self, now: float, estimated: list[tuple[LengthClass, Waits]]) -> GainState:

@@ -19,9 +19,7 @@ from prometheus_client.utils import floatToGoString
 
 from clairvoyant_cli.http.heads import REASONS
 from clairvoyant_cli.protocols.routes import Shape
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
-from clairvoyant_cli.proxy.servers.pool import ServerPool
-from clairvoyant_cli.scheduler.urgency import level_of
+from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome
 from clairvoyant_cli.state.snapshot import Snapshot
 
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
@@ -160,9 +158,9 @@ class Metrics:
 
     CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self, pool: ServerPool, refused: Mapping[str, int]) -> None:
+    def __init__(self, refused: Mapping[str, int]) -> None:
         """`refused` counts the proxy's own error answers by kind."""
-        self._pool, self._refused = pool, refused
+        self._refused = refused
         self._requests: Counter[Labels] = Counter()
         self._answered: Counter[Labels] = Counter()
         self._dropped: Counter[Labels] = Counter()
@@ -185,44 +183,41 @@ class Metrics:
             for name, bounds in GENAI_BUCKETS.items()
         }
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+    def ended(self, of: Ended) -> None:
         """Count a finished request."""
-        asked, now, outcome = exchange.asked, end.at_s, end.outcome.value
-        model, prediction = self._model(exchange, end), asked.prediction
-        waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
-        tokens, histograms, genai = exchange.totals.tokens or 0, self._histograms, self._genai
-        attributes = genai_attributes(exchange, end, self._pool)
+        model, tokens, ttft_s, outcome = self._model(of), of.totals.tokens or 0, of.ttft_s, of.outcome.value
+        histograms, genai, last = self._histograms, self._genai, of.last
+        attributes = genai_attributes(of)
         error = attributes.get("error.type", "")
         attributes |= {"gen_ai.request.model": model, "error.type": _known(error)}
         told = [attributes.get(label, "") for label in GENAI_LABELS]
-        genai["request_duration"].observe(sojourn_s, *told)
-        if ttft_s is not None and asked.parsed.stream and not error:
+        genai["request_duration"].observe(of.sojourn_s, *told)
+        if ttft_s is not None and of.stream and not error:
             genai["time_to_first_token"].observe(ttft_s, *told)
             if tokens > 1:
-                genai["time_per_output_token"].observe((sojourn_s - ttft_s) / (tokens - 1), *told)
-        labels = asked.route.name, _known(str(end.status)), outcome
+                genai["time_per_output_token"].observe((of.sojourn_s - ttft_s) / (tokens - 1), *told)
+        labels = of.endpoint, _known(str(of.status)), outcome
         self._requests[bounded(self._requests, REQUEST_LABELS, labels)] += 1
-        if exchange.attempt is not None:
-            name, why = self._pool.name_of(exchange.attempt.server_id), exchange.attempt.dropped
-            self._answered[name, outcome] += 1
-            if why:
-                self._dropped[bounded(self._dropped, DROPPED_LABELS, (name, why), MAX_REASONS)] += 1
-        histograms["prediction_seconds"].observe(asked.predicted_in_s)
-        predicted_class = prediction.length_class.value
-        if exchange.was_queued:
-            histograms["request_queue_time_seconds"].observe(waited_s, predicted_class)
-            histograms["urgency_queue_time_seconds"].observe(waited_s, str(level_of(exchange.job)))
+        if last is not NOWHERE:
+            self._answered[last.backend, outcome] += 1
+        if last.dropped:
+            dropped = bounded(self._dropped, DROPPED_LABELS, (last.backend, last.dropped), MAX_REASONS)
+            self._dropped[dropped] += 1
+        histograms["prediction_seconds"].observe(of.predicted_in_s)
+        if of.was_queued:
+            histograms["request_queue_time_seconds"].observe(of.waited_s, of.predicted_class)
+            histograms["urgency_queue_time_seconds"].observe(of.waited_s, str(of.level))
         if ttft_s is not None:
             histograms["time_to_first_token_seconds"].observe(ttft_s, model)
-        if end.outcome is not Outcome.COMPLETED:
+        if of.outcome is not Outcome.COMPLETED:
             return
-        histograms["e2e_request_latency_seconds"].observe(sojourn_s, model)
-        histograms["request_sojourn_seconds"].observe(sojourn_s, predicted_class)
-        histograms["request_prompt_tokens"].observe(exchange.job.prompt_tokens)
-        histograms["predicted_generation_tokens"].observe(prediction.expected_tokens)
+        histograms["e2e_request_latency_seconds"].observe(of.sojourn_s, model)
+        histograms["request_sojourn_seconds"].observe(of.sojourn_s, of.predicted_class)
+        histograms["request_prompt_tokens"].observe(of.job_prompt_tokens)
+        histograms["predicted_generation_tokens"].observe(of.prediction.expected_tokens)
         if tokens:
             histograms["request_generation_tokens"].observe(tokens)
-            histograms["prediction_error_ratio"].observe(prediction.expected_tokens / tokens)
+            histograms["prediction_error_ratio"].observe(of.prediction.expected_tokens / tokens)
 
     def render(self, state: Snapshot) -> Iterator[bytes]:
         """Yield the exposition text, one metric at a time."""
@@ -243,13 +238,13 @@ class Metrics:
         for name, histogram in self._genai.items():
             yield histogram.family(f"gen_ai_server_{name}_seconds")
 
-    def _model(self, exchange: Exchange, end: RequestEnd) -> str:
+    def _model(self, of: Ended) -> str:
         """Return the model of a request as it is counted in all metrics: of those that have answered, the
         first. Clients make up names.
         """
-        name = exchange.asked.parsed.model[:MODEL_CHARS]
+        name = of.model[:MODEL_CHARS]
         if name and name not in self._models:
-            if len(self._models) >= MAX_MODELS or end.outcome is not Outcome.COMPLETED:
+            if len(self._models) >= MAX_MODELS or of.outcome is not Outcome.COMPLETED:
                 return "other"
             self._models.add(name)
         return name
@@ -265,26 +260,24 @@ class _Alone(Collector):
         yield self.metric
 
 
-def _error_type(end: RequestEnd) -> str:
+def _error_type(of: Ended) -> str:
     """Return what went wrong, "" if nothing did."""
-    if end.outcome in (Outcome.CLIENT_CANCELLED, Outcome.OPERATOR_CANCELLED):
-        return end.outcome.value
-    if end.status >= 400:
-        return str(end.status)
-    return "" if end.outcome is Outcome.COMPLETED else end.outcome.value
+    if of.status >= 400 and of.outcome not in (Outcome.CLIENT_CANCELLED, Outcome.OPERATOR_CANCELLED):
+        return str(of.status)
+    return "" if of.outcome is Outcome.COMPLETED else of.outcome.value
 
 
-def genai_attributes(exchange: Exchange, end: RequestEnd, pool: ServerPool) -> dict[str, str]:
+def genai_attributes(of: Ended) -> dict[str, str]:
     """Return the attributes in `GENAI_LABELS` that apply to an ended request."""
-    server = pool.get(exchange.attempt.server_id) if exchange.attempt is not None else None
+    host, port = of.last.address or ("", "")
     told = {
-        "gen_ai.operation.name": OPERATIONS.get(exchange.asked.route.shape, "chat"),
-        "gen_ai.provider.name": "clairvoyant" if server is None else server.adapter.name,
-        "gen_ai.request.model": exchange.asked.parsed.model,
-        "error.type": _error_type(end),
+        "gen_ai.operation.name": OPERATIONS.get(of.shape, "chat"),
+        "gen_ai.provider.name": of.last.provider or "clairvoyant",
+        "gen_ai.request.model": of.model,
+        "error.type": _error_type(of),
+        "server.address": host,
+        "server.port": str(port),
     }
-    if server is not None:
-        told |= {"server.address": server.upstream.host, "server.port": str(server.upstream.port)}
     return {name: value for name, value in told.items() if value}
 
 

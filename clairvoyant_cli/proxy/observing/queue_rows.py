@@ -6,28 +6,21 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from clairvoyant_cli.protocols.printable import plural
-from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.observing.request_views import RequestViews
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.arrival_order import MAX_TURNS
 from clairvoyant_cli.scheduler.explain import Cause, Standing, Standings
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
-from clairvoyant_cli.scheduler.job import Move
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.state.snapshot import ArrivalTurn, MoveRecord, QueuedRequest, Snapshot, WaitingState
+from clairvoyant_cli.state.snapshot import ArrivalTurn, QueuedRequest, Snapshot, WaitingState
 
 MAX_ROWS = 1024
 
 AT_ONCE = 100
 """Rows that are built in one step: a row takes some 0.05 ms, and the forecast of its start as much."""
 """Rows of one state, in scheduling order: the whole queue at its default limit."""
-
-WHOLE_PROMPTS, FIRST_CHARS = 50, 200
-"""The first rows that have their prompt as far as it is shown, and the characters that the others have: a
-thousand whole prompts would be megabytes, several times a second.
-"""
-
 
 SAMPLE_S = 10.0
 STANDS_S = 180.0
@@ -84,7 +77,7 @@ class WaitingRows:
 
     operation: Operation
     pool: ServerPool
-    stats: RequestStats
+    views: RequestViews
     now: float
     ranges: ForecastRanges
     standings: Standings = field(init=False)
@@ -155,36 +148,10 @@ class WaitingRows:
         return [self.operation.dispatcher.live[each.job.id] for each in self.standings[:number]]
 
     def _row(self, standing: Standing) -> QueuedRequest:
-        job, exchange = standing.job, self.operation.dispatcher.live[standing.job.id]
-        parsed = exchange.asked.parsed
-        low_s, eta_s, high_s = standing.start or (None, None, None)
-        return QueuedRequest(
-            **self.stats.common(exchange),
-            rank=standing.rank,
-            age_s=self.now - exchange.job.arrival_s,
-            key=job.key,
-            eta_s=eta_s,
-            eta_low_s=low_s,
-            eta_high_s=high_s,
-            ahead=standing.ahead,
-            refused_in_s=self._refused_in_s(exchange) if standing.start is None else None,
-            tau_s=standing.tau_s,
-            held=job.held,
-            promoted=job.promoted,
-            priority=job.priority if job.promoted else int(job.rank),
-            streaming=parsed.stream,
-            prompt_tokens=job.prompt_tokens,
-            moves=moves(tuple(job.moves), self.stats),
-            prompt=_shown(exchange.asked.prompt, standing.rank),
-            tokens=exchange.tokens,
-            answer=exchange.answer.read() if exchange.answer is not None and exchange.has_begun else None,
-            cause=standing.cause.value,
-            why=why(standing, self.operation.dispatcher.scheduler, self.pool),
-            backends=tuple(sorted(map(self.pool.name_of, [job.pinned] if job.pinned else job.able))),
-            rank_fcfs=standing.rank_fcfs,
-            eta_fcfs_s=standing.start_fcfs_s,
-            expected_s=job.remaining_s,
-        )
+        exchange = self.operation.dispatcher.live[standing.job.id]
+        said = why(standing, self.operation.dispatcher.scheduler, self.pool)
+        refused_in_s = self._refused_in_s(exchange) if standing.start is None else None
+        return self.views.queued(exchange, standing, self.now, why=said, refused_in_s=refused_in_s)
 
 
 def to_come(state: Snapshot) -> Iterator[ArrivalTurn]:
@@ -204,11 +171,6 @@ def to_come(state: Snapshot) -> Iterator[ArrivalTurn]:
         begun_at = max(now + row.eta_s, free_at[slot])
         free_at[slot] = begun_at + row.expected_s
         yield ArrivalTurn(row.id, *slot, row.age_s + row.eta_s, begun_at, free_at[slot])
-
-
-def _shown(prompt: str | None, rank: int) -> str | None:
-    """Return what is sent of a prompt: of a long queue mostly the first words."""
-    return prompt and prompt[: None if rank <= WHOLE_PROMPTS else FIRST_CHARS]
 
 
 def why(standing: Standing, scheduler: Scheduler, pool: ServerPool) -> str:
@@ -257,13 +219,6 @@ def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
     return (
         f"but the guard starts it only once it has waited {guard.stretch:g} times as long as the request "
         "the policy would start."
-    )
-
-
-def moves(of: tuple[Move, ...], stats: RequestStats) -> tuple[MoveRecord, ...]:
-    """Return the steps of a request, with wall-clock times."""
-    return tuple(
-        MoveRecord(stats.journal.at(move.at_s), move.kind.value, stats.name_of(move.note)) for move in of
     )
 
 

@@ -16,10 +16,11 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import CLIENTS_SHOWN, EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.observing.gain import Gain
-from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Backlog, WaitingRows, moves, to_come
+from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Backlog, WaitingRows, to_come
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.observing.request_views import RequestViews
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
-from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
@@ -36,6 +37,7 @@ from clairvoyant_cli.state.snapshot import (
     ArrivalTurn,
     BackendState,
     ClientState,
+    Counters,
     EngineState,
     LevelMet,
     LoadedModel,
@@ -88,6 +90,7 @@ class SnapshotBuilder:
     operation: Operation
     pool: ServerPool
     stats: RequestStats
+    views: RequestViews
     access: Access
     predictor: Predictor
     urgency_predictor: str
@@ -117,7 +120,7 @@ class SnapshotBuilder:
         scheduler = operation.dispatcher.scheduler
         now = stats.journal.clock()
         utilisation_s = min(UTILISATION_S, max(1.0, now - self.started_s))
-        waiting = WaitingRows(operation, self.pool, stats, now, self.ranges)
+        waiting = WaitingRows(operation, self.pool, self.views, now, self.ranges)
         for exchange in waiting.first(EXPLAINED) if explains else ():
             self._explain(exchange, now)
         live = operation.dispatcher.live.values()
@@ -146,7 +149,7 @@ class SnapshotBuilder:
             stats_fcfs=in_order,
             stats_paired=paired,
             clients=self._clients(),
-            counters=stats.counters(),
+            counters=Counters(**stats.journal.counts),
             queue_capacity=scheduler.capacity,
             utilisation=stats.utilisation(self.pool.slots, utilisation_s, granted_s),
             utilisation_s=utilisation_s,
@@ -260,7 +263,7 @@ class SnapshotBuilder:
     def _urgency(self) -> UrgencyState:
         dispatcher, stats = self.operation.dispatcher, self.stats
         return UrgencyState(
-            levels=stats.levels(list(dispatcher.live.values())),
+            levels=stats.levels(dispatcher.scheduler, dispatcher.scheduler.running.values()),
             predictor=self.urgency_predictor,
             target_s=stats.urgency_target_s,
             late=stats.late,
@@ -375,61 +378,16 @@ class SnapshotBuilder:
             reasons, shown = self.predictor.explain(view), self.show_prompts
             exchange.reasons = tuple(each for each in reasons if shown or not each[0].startswith(WORDS))
 
-    def _running(self, now: float, *, explains: bool) -> list[RunningRequest]:
-        live = self.operation.dispatcher.live.values()
-        running = [(exchange, exchange.attempt) for exchange in live if exchange.attempt is not None]
-        for exchange, _ in running[:EXPLAINED] if explains else ():
-            self._explain(exchange, now)
-        inside_s = self.engines.ends_in_s(now)
+    def _running(self, now: float, *, explains: bool) -> Iterator[RunningRequest]:
+        dispatcher, inside_s = self.operation.dispatcher, self.engines.ends_in_s(now)
         shown = ANSWERS_SHOWN if explains else 0
-        return [
-            self._one_running(*each, inside_s.get(each[0].id), now, shows_answer=number < shown)
-            for number, each in enumerate(running)
-        ]
-
-    def _one_running(
-        self, exchange: Exchange, attempt: Attempt, inside_s: float | None, now: float, *, shows_answer: bool
-    ) -> RunningRequest:
-        tokens, first_byte_s = attempt.tokens, attempt.first_byte_s  # of the part that runs
-        decoding_s = 0.0 if first_byte_s is None else now - first_byte_s
-        entry = self.operation.dispatcher.scheduler.running[exchange.id]
-        low_s, eta_s, high_s = self.ranges.of_run(entry, inside_s)
-        releasing = exchange.phase is Phase.RELEASING
-        state, tokens_shown, estimated = exchange.phase.value, exchange.tokens, False
-        if exchange.phase is Phase.PREFILL and not exchange.asked.parsed.stream:
-            tokens_shown, estimated = self._unseen_tokens(exchange, attempt, now), True
-            state = Phase.DECODING.value if tokens_shown else state
-        if attempt.overdue_s is not None and not releasing:
-            state = "silent"
-        return RunningRequest(
-            **self.stats.common(exchange),
-            backend=self.pool.name_of(attempt.server_id),
-            state=state,
-            waited_s=exchange.waited_s(now),
-            elapsed_s=now - attempt.granted_s,
-            ttft_s=exchange.ttft_s,
-            tokens=tokens_shown,
-            tokens_per_s=tokens / decoding_s if decoding_s > 0.2 and tokens > 1 else None,
-            eta_s=None if releasing else eta_s,
-            eta_low_s=None if releasing else low_s,
-            eta_high_s=None if releasing else high_s,
-            stamp=attempt.priority,
-            dispatched_by=exchange.dispatched_by,
-            streaming=exchange.asked.parsed.stream,
-            moves=moves(attempt.moves, self.stats),
-            prompt=exchange.asked.prompt,
-            slot=attempt.slot,
-            uncut=exchange.uncut_because,
-            estimated=estimated,
-            answer=exchange.answer.read() if shows_answer and exchange.answer is not None else None,
-        )
-
-    def _unseen_tokens(self, exchange: Exchange, attempt: Attempt, now: float) -> int:
-        """Estimate how far an answer is that is not streamed, by its server's speeds."""
-        speeds = self.pool.server_of(exchange).traits.speeds
-        prefill_s = speeds.seconds(exchange.job.prompt_tokens, 0.0)
-        whole_s = speeds.seconds(0.0, exchange.job.tokens)
-        return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))
+        running = (each for each in dispatcher.live.values() if each.attempt is not None)
+        for number, exchange in enumerate(running):
+            if explains and number < EXPLAINED:
+                self._explain(exchange, now)
+            job = dispatcher.scheduler.running[exchange.id]
+            ends = self.ranges.of_run(job, inside_s.get(exchange.id))
+            yield self.views.running(exchange, ends, now, shows_answer=number < shown)
 
 
 def _families(sessions: Sequence[Session]) -> Iterator[Session]:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Ended
 from clairvoyant_cli.state.actions import Verb, printed
 
 ASKED_AFTER_S = 2 * 3600.0  # people pause within it
@@ -26,32 +26,26 @@ class SteadyClients:
     """
 
     say: Callable[[int, str], None]
-    clock: Callable[[], float]
     _senders: dict[str, _Sender] = field(default_factory=dict)
 
-    def admitted(self, exchange: Exchange) -> None:
-        job, now = exchange.job, self.clock()
-        before = self._senders.pop(job.client, None)
-        goes_on = before is not None and now - before.last_s <= PAUSE_S and not exchange.asked.parsed.stream
-        sender = before if before is not None and goes_on else _Sender(now, now)
-        self._senders[job.client] = sender  # the latest last
+    def ended(self, of: Ended) -> None:
+        if not of.was_queued:
+            return
+        sender = self._senders.pop(of.principal, None)
+        if sender is None or of.stream or of.arrival_s - sender.last_s > PAUSE_S:
+            sender = _Sender(of.arrival_s, of.ended_s)
+        self._senders[of.principal] = sender  # the latest last
         while len(self._senders) > MAX_CLIENTS:
             del self._senders[next(iter(self._senders))]
-        sender.last_s = now
+        sender.last_s = max(sender.last_s, of.ended_s)
         sender.requests += 1
-        if now - sender.since_s >= ASKED_AFTER_S and job.interactive:
-            hours, sender.since_s = (now - sender.since_s) / 3600.0, float("inf")  # asked once
+        if of.ended_s - sender.since_s >= ASKED_AFTER_S and of.interactive:
+            hours, sender.since_s = (of.ended_s - sender.since_s) / 3600.0, float("inf")  # asked once
             self.say(
                 logging.INFO,
-                f"{job.client} has sent {sender.requests:,} requests in {hours:.0f} h without a pause; "
-                f"if nobody waits for them: {printed(Verb.BACKGROUND, job.client)}",
+                f"{of.principal} has sent {sender.requests:,} requests in {hours:.0f} h without a pause; "
+                f"if nobody waits for them: {printed(Verb.BACKGROUND, of.principal)}",
             )
-
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        if not exchange.was_queued:
-            return
-        sender = self._senders.setdefault(exchange.job.client, _Sender(end.at_s, end.at_s))
-        sender.last_s = max(sender.last_s, end.at_s)
 
     def knows(self, client: str) -> bool:
         """Return whether a client has sent a request lately."""

@@ -4,14 +4,12 @@ import asyncio
 import logging
 import os
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.metrics import genai_attributes
-from clairvoyant_cli.proxy.queue.dispatcher import Keeper
-from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
-from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -69,51 +67,50 @@ class Traces:
     def __init__(self, provider: "TracerProvider") -> None:
         self._provider = provider
 
-    def keeper(self, journal: Journal, pool: ServerPool) -> Keeper:
+    def keeper(self) -> Callable[[Ended], None]:
         """Return what makes the spans of an ended request."""
         from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         tracer, propagator = self._provider.get_tracer("clairvoyant"), TraceContextTextMapPropagator()
 
-        def make_spans(exchange: Exchange, end: RequestEnd) -> None:
-            told = genai_attributes(exchange, end, pool)
-            epoch_s, asked, total = journal.at(0.0), exchange.asked, exchange.totals
+        def make_spans(of: Ended) -> None:
+            told = genai_attributes(of)
 
             def ns(clock_s: float) -> int:
-                return int((epoch_s + clock_s) * 1e9)
+                return int(of.at(clock_s) * 1e9)
 
-            name = f"{told['gen_ai.operation.name']} {asked.parsed.model}".rstrip()
-            parent = propagator.extract({"traceparent": asked.traceparent})
-            span = tracer.start_span(name, parent, SpanKind.SERVER, start_time=ns(exchange.job.arrival_s))
+            name = f"{told['gen_ai.operation.name']} {of.model}".rstrip()
+            parent = propagator.extract({"traceparent": of.traceparent})
+            span = tracer.start_span(name, parent, SpanKind.SERVER, start_time=ns(of.arrival_s))
             span.set_attributes(told)
             counts = {
-                "server.port": int(told.get("server.port", 0)) or None,
-                "http.response.status_code": end.status,
-                "gen_ai.usage.input_tokens": total.prompt_tokens,
-                "gen_ai.usage.output_tokens": total.tokens,
-                "clairvoyant.predicted_tokens": asked.prediction.expected_tokens,
-                "clairvoyant.cuts": len(exchange.cuts),
+                "server.port": None if of.last.address is None else of.last.address[1],
+                "http.response.status_code": of.status,
+                "gen_ai.usage.input_tokens": of.totals.prompt_tokens,
+                "gen_ai.usage.output_tokens": of.totals.tokens,
+                "clairvoyant.predicted_tokens": of.prediction.expected_tokens,
+                "clairvoyant.cuts": of.cuts,
             }
             span.set_attributes({key: value for key, value in counts.items() if value is not None})
-            span.set_attribute("clairvoyant.request_id", exchange.id)
+            span.set_attribute("clairvoyant.request_id", of.id)
             within = set_span_in_context(span)
 
             def child(name: str, begun_s: float, ended_s: float) -> None:
                 tracer.start_span(name, within, start_time=ns(begun_s)).end(ns(ended_s))
 
-            since_s = exchange.job.arrival_s
-            for attempt in exchange.attempts:
-                child("queue", since_s, attempt.granted_s)
-                since_s = attempt.ended_s or end.at_s
-                child("attempt", attempt.granted_s, since_s)
-            if exchange.attempt is None:
-                child("queue", since_s, end.at_s)
-            if exchange.first_byte_s is not None:
-                span.add_event("first token", timestamp=ns(exchange.first_byte_s))
+            since_s = of.arrival_s
+            for use in of.uses:
+                child("queue", since_s, use.granted_s)
+                child("attempt", use.granted_s, use.ended_s)
+                since_s = use.ended_s
+            if of.last is NOWHERE:
+                child("queue", since_s, of.ended_s)
+            if of.ttft_s is not None:
+                span.add_event("first token", timestamp=ns(of.arrival_s + of.ttft_s))
             if "error.type" in told:
                 span.set_status(StatusCode.ERROR)
-            span.end(ns(end.at_s))
+            span.end(ns(of.ended_s))
 
         return make_spans
 

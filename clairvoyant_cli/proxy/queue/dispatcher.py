@@ -3,24 +3,23 @@
 Rule 1: a slot is freed exactly once, however a request ends.
 Rule 2: the slot of a request whose client left during the answer is freed once the backend has stopped.
 Rule 3: each request ends exactly once. Its accounts are settled while it still has its slot or its place, its
-keepers are called once that is free, in no particular order, and `changed` comes last.
+record is handed on once that is free, and `changed` comes last.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import (
     Attempt,
     AttemptEnd,
     DisplacedError,
     Exchange,
     OperatorCancelledError,
-    Outcome,
     Phase,
     RequestEnd,
 )
-from clairvoyant_cli.proxy.tasks import Callbacks
 from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.urgency import UrgencySource
@@ -36,18 +35,16 @@ LOOK_AGAIN_S = 0.25
 """How often the scheduler is asked again while a slot is left free for a better one."""
 
 
-Keeper = Callable[[Exchange, RequestEnd], object]
-"""Records what it needs of a request that has ended. It must not depend on other keepers."""
-
-
 class Listener(Protocol):
     """Hears of each start by tau, each end, each change of the queue, and each new urgency.
 
     `settle` updates what the next decision depends on; it must not raise, grant slots or tell of changes.
+    `ended` hands the request's record on.
     """
 
     def fired(self) -> None: ...
     def settle(self, exchange: Exchange, end: RequestEnd) -> None: ...
+    def ended(self, exchange: Exchange) -> None: ...
     def changed(self) -> None: ...
     def urgency_set(self, exchange: Exchange) -> None: ...
 
@@ -66,7 +63,6 @@ class Dispatcher:
         self.scheduler = scheduler
         self.live: dict[str, Exchange] = {}
         self.firings: list[float] = []
-        self.keepers: Callbacks[Exchange, RequestEnd] = Callbacks()
         self._clock = clock
         self._spawn = spawn
         self._told = told
@@ -125,19 +121,19 @@ class Dispatcher:
         """Record the end of an exchange and free its place in the queue or its slot."""
         if exchange.end is not None:
             return
-        end = self._settle(exchange, outcome, status)
+        self._settle(exchange, outcome, status)
         if exchange.attempt is None:
-            self.scheduler.cancel(exchange.id, end.at_s)
+            self.scheduler.cancel(exchange.id, self._clock())
         else:
             self._free(exchange, status)
-        self.keepers(exchange, end)
+        self._told.ended(exchange)
         self._forget(exchange)
 
     def refuse(self, exchange: Exchange, status: int) -> None:
         """End an exchange that was not queued."""
-        end = exchange.end = RequestEnd(Outcome.REJECTED, status, self._clock())
+        self._settle(exchange, Outcome.REJECTED, status)
         exchange.phase = Phase.ENDED
-        self.keepers(exchange, end)
+        self._told.ended(exchange)
         exchange.drop_text()
 
     def abandon(self, exchange: Exchange, outcome: Outcome, status: int, release: Release) -> None:
@@ -146,7 +142,8 @@ class Dispatcher:
             return
         exchange.phase = Phase.RELEASING
         self._spawn(self._release(exchange, status, release))
-        self.keepers(exchange, self._settle(exchange, outcome, status))
+        self._settle(exchange, outcome, status)
+        self._told.ended(exchange)
         self._told.changed()
 
     def cancel(self, job_id: str) -> bool:
@@ -214,10 +211,9 @@ class Dispatcher:
         # With a successful answer, the backend had loaded the model.
         self.scheduler.finish(exchange.id, self._clock(), served=200 <= status < 300)
 
-    def _settle(self, exchange: Exchange, outcome: Outcome, status: int) -> RequestEnd:
-        end = exchange.end = RequestEnd(outcome, status, self._clock())
-        self._told.settle(exchange, end)
-        return end
+    def _settle(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
+        exchange.end = RequestEnd(outcome, status, self._clock())
+        self._told.settle(exchange, exchange.end)
 
     def _forget(self, exchange: Exchange) -> None:
         exchange.phase = Phase.ENDED

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import ceil
 
 from clairvoyant_cli.http.upstream import UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.protocols.routes import Route, Work
+from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.usage import AnswerText, Totals, UsageReader
+from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
 from predictor.record import Prediction
 
@@ -26,17 +26,6 @@ class Phase(StrEnum):
     DECODING = "decoding"
     RELEASING = "releasing"
     ENDED = "ended"
-
-
-class Outcome(StrEnum):
-    """How a request ended; each ends exactly once."""
-
-    COMPLETED = "completed"
-    CLIENT_CANCELLED = "client_cancelled"
-    OPERATOR_CANCELLED = "operator_cancelled"
-    UPSTREAM_ERROR = "upstream_error"
-    REJECTED = "rejected"
-    TIMEOUT = "timeout"
 
 
 class AttemptEnd(StrEnum):
@@ -137,6 +126,7 @@ class Exchange:
     attempts: list[Attempt] = field(default_factory=list)
     attempt: Attempt | None = None  # the one that holds a slot, or was the last to; None while it waits
     end: RequestEnd | None = None
+    ended: Ended | None = None  # its record, once it has one
     splice: Splice | None = None  # joins the parts of its answer; None if it must not be cut
     uncut_because: str = ""  # why it must not
     only_as_asked: bool = False  # from now on only the client's own request may be sent for it
@@ -162,11 +152,6 @@ class Exchange:
     def client(self) -> str:
         """The displayed name of its client."""
         return self.asked.shown_name or self.job.client
-
-    @property
-    def was_queued(self) -> bool:
-        """Whether it ever was in the queue: one that is refused at its arrival was not."""
-        return bool(self.job.moves)
 
     @property
     def totals(self) -> Totals:
@@ -219,13 +204,6 @@ class Exchange:
         """The attempts that did the work, the one that has or had it in the end among them."""
         return [*self.parts, *([] if self.attempt is None else [self.attempt])]
 
-    @property
-    def told(self) -> str:
-        """What people are told of it once it has ended: what is wrong with it, or was done to its prompt."""
-        done, cached_tokens = self.asked.parsed.stabilised, self.totals.cached_tokens
-        kept = f": {cached_tokens:,} tokens kept" if done and cached_tokens else ""
-        return "; ".join(filter(None, (self.remark, done and f"prefix held ({done}){kept}")))
-
     def service_s(self, now: float) -> float:
         """Seconds that it has held slots for its answer."""
         until_s = now if self.end is None else self.end.at_s
@@ -233,20 +211,6 @@ class Exchange:
         for each in self.held_slots:
             held_s += (each.ended_s or until_s) - each.granted_s
         return held_s
-
-    @property
-    def resumed_s(self) -> float:
-        """Seconds for which its prompt was read again after cuts."""
-        resumed_s, begun = 0.0, False
-        for each in self.held_slots:
-            if begun and each.first_byte_s is not None:
-                resumed_s += each.first_byte_s - each.granted_s
-            begun = begun or each.first_byte_s is not None
-        return resumed_s
-
-    @property
-    def ended_s(self) -> float | None:
-        return None if self.end is None else self.end.at_s
 
     @property
     def not_ready_since_s(self) -> float | None:
@@ -296,40 +260,14 @@ class Exchange:
         self.asked.prediction = prediction
         self.reasons = None
 
-    def generated(self, now: float) -> int:
-        """Return the tokens of the answer, or those so far if it was abandoned.
-
-        Without totals from the backend (the answer is too long to parse, or compressed) its events are
-        counted; an unstreamed answer is estimated from its time at the predicted speed.
-        """
-        attempt, job = self.attempt, self.job
-        if self.asked.route.work is not Work.GENERATE:
-            return 0
-        if attempt is None:
-            return self.tokens
-        if attempt.usage is not None and not attempt.usage.is_answer:
-            return 0
-        counted = (attempt.totals.tokens if attempt.totals.complete else None) or self.tokens
-        if counted:
-            return counted
-        share = (now - attempt.granted_s) / job.cost_s if job.cost_s > 0 else 1.0
-        outcome = None if self.end is None else self.end.outcome
-        if outcome in (Outcome.CLIENT_CANCELLED, Outcome.OPERATOR_CANCELLED):
-            share = min(1.0, share)  # at most the predicted length: the backend may have been slow
-        elif outcome is not Outcome.COMPLETED:
-            return 0
-        return ceil(job.tokens * share)
-
     def waited_s(self, now: float) -> float:
         """Total seconds in the queue until now or its end."""
-        until_s = (self.ended_s or now) if self.attempt is None else self.attempt.granted_s
+        until_s = (
+            (now if self.end is None else self.end.at_s) if self.attempt is None else self.attempt.granted_s
+        )
         for each in self.parts:
             until_s -= (each.ended_s or now) - each.granted_s
         return until_s - self.job.arrival_s
-
-    def sojourn_s(self, now: float) -> float:
-        """Seconds since arrival: queueing and service."""
-        return (now if self.end is None else self.end.at_s) - self.job.arrival_s
 
     @property
     def ttft_s(self) -> float | None:

@@ -17,7 +17,8 @@ from clairvoyant_cli.config import SLO
 from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.proxy.access.clients import ClientCounts
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import start_of
@@ -87,19 +88,17 @@ class ServiceLevel:
         self.refused += 1
         return min(float(ceil((forecast_s - self.objective.ttft_s) / factor)), MAX_RETRY_AFTER_S)
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        forecast_s = self._forecasts.pop(exchange.id, None)
-        actual_s = _first_token_s(exchange, end)
+    def ended(self, of: Ended) -> None:
+        forecast_s, actual_s = self._forecasts.pop(of.id, None), _first_token_s(of)
         if forecast_s is None or actual_s is None:
             return
-        regime = exchange.asked.prediction.length_class.value
-        self._coverage.learn(regime, forecast_s, actual_s)
+        self._coverage.learn(of.predicted_class, forecast_s, actual_s)
         missed = actual_s > self.objective.ttft_s
-        self.judged[regime] += 1
+        self.judged[of.predicted_class] += 1
         self._recent.append(missed)
         if missed:
-            self.missed[regime] += 1
-            self.missed_by_client.add(exchange.job.client)
+            self.missed[of.predicted_class] += 1
+            self.missed_by_client.add(of.principal)
         self._alert()
 
     @property
@@ -118,14 +117,12 @@ class ServiceLevel:
             self.say(logging.INFO, f"objective {self.text} is met again: {share} were late")
 
 
-def _first_token_s(exchange: Exchange, end: RequestEnd) -> float | None:
+def _first_token_s(of: Ended) -> float | None:
     """Return TTFT in seconds, or the wait of a client that left before; None if it is unknown: an unstreamed
     answer has it only if the server reports its prefill time.
     """
-    if end.outcome is not Outcome.COMPLETED and exchange.first_byte_s is None:
-        gave_up = end.outcome in (Outcome.CLIENT_CANCELLED, Outcome.TIMEOUT)
-        return exchange.sojourn_s(end.at_s) if gave_up else None
-    if exchange.asked.parsed.stream:
-        return exchange.ttft_s
-    prefill_s = exchange.totals.prefill_s
-    return None if prefill_s is None else exchange.waited_s(end.at_s) + prefill_s
+    if of.outcome is not Outcome.COMPLETED and of.ttft_s is None:
+        return of.sojourn_s if of.outcome in (Outcome.CLIENT_CANCELLED, Outcome.TIMEOUT) else None
+    if of.stream:
+        return of.ttft_s
+    return None if of.totals.prefill_s is None else of.waited_s + of.totals.prefill_s

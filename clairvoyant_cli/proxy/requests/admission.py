@@ -32,7 +32,6 @@ from clairvoyant_cli.proxy.access.clients import OWN_PRIORITIES
 from clairvoyant_cli.proxy.access.keys import PRIORITY_HEADER, URGENCY_HEADER, Access
 from clairvoyant_cli.proxy.access.programs import HOME_ASSISTANT, Program
 from clairvoyant_cli.proxy.journal import Journal
-from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
@@ -257,7 +256,7 @@ class Admission:
     access: Access
     pool: ServerPool
     operation: Operation
-    stats: RequestStats
+    journal: Journal
     refusals: Refusals
     factory: ExchangeFactory
     annotation: Annotation
@@ -432,9 +431,7 @@ class Admission:
         objection = self._objection(asks.client, parsed, servers)
         refusal = objection or self._too_late(exchange) or self._submit(exchange)
         if refusal is not None:
-            if exchange.kept_age_s:  # it has waited before, and may be sent once more
-                self.factory.resubmissions.keep(exchange, self.operation.clock())
-            self.stats.submitted += 1
+            self.journal.counts["submitted"] += 1
             exchange.remark = refusal.reason
             self.operation.dispatcher.refuse(exchange, refusal.status)
             return Refused(asks.route, refusal)
@@ -472,5 +469,8 @@ class Admission:
         return None
 
     def _rejected(self, route: Route, refusal: Refusal) -> Refused:
-        self.stats.rejected_early(route.name, refusal.status)
+        """Refuse a request whose body was not read, or not to its end."""
+        self.journal.counts["submitted"] += 1
+        self.journal.counts["rejected"] += 1
+        log.info("- %s %d rejected", route.name, refusal.status)
         return Refused(route, refusal)

@@ -100,7 +100,7 @@ class Heartbeat:
     def _send(self, event: Callable[[], bytes], every_s: float) -> None:
         attempt = self._exchange.attempt
         overdue_s = None if attempt is None else attempt.overdue_s
-        now = self._refusals.stats.journal.clock()
+        now = self._refusals.journal.clock()
         if overdue_s is None or now - overdue_s < HEARTBEATS_END_S:
             self._request.connection.send_body(event())
         self._repeat(event, every_s)

@@ -8,8 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from math import inf
 
-from clairvoyant_cli.proxy.journal import Journal
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.scheduler.chain import Chain
 
 KEPT_S = 60.0  # how long a place is kept: clients send again after 0.3 to 31 s
@@ -36,25 +35,24 @@ class Resubmissions:
     the principal with the most is dropped.
     """
 
-    journal: Journal
     enabled: bool = True
     _left: dict[str, OrderedDict[tuple[str, int], Left]] = field(default_factory=dict)
     _number: int = 0  # of all principals
     _emptied_s: float = -inf  # when nothing waited last
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        if end.outcome is Outcome.CLIENT_CANCELLED and exchange.first_byte_s is None:
-            self.keep(exchange, end.at_s)
-
-    def keep(self, exchange: Exchange, now: float) -> None:
-        """Keep the age of a request that ends without an answer."""
-        job = exchange.job
-        if not (self.enabled and job.prefix):
+    def ended(self, of: Ended) -> None:
+        """Keep the age of a request that ended without an answer because its client left, or that was refused
+        when it was sent again, as it may be sent once more.
+        """
+        left = of.outcome is Outcome.CLIENT_CANCELLED and of.ttft_s is None
+        if not (left or (of.kept_age_s and not of.was_queued)):
             return
-        key = job.claimed, job.prefix.hashes[-1]
-        kept = self._left.setdefault(job.client, OrderedDict())
+        if not self.enabled or of.prompt_hash is None:
+            return
+        key = of.claimed, of.prompt_hash
+        kept = self._left.setdefault(of.principal, OrderedDict())
         self._number += key not in kept
-        kept[key] = Left(exchange.id, now - job.arrival_s, now)
+        kept[key] = Left(of.id, of.ended_s - of.arrival_s, of.ended_s)
         kept.move_to_end(key)
         if self._number > MAX_KEPT:
             most = max(self._left, key=lambda client: len(self._left[client]))

@@ -20,7 +20,7 @@ from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
@@ -51,7 +51,7 @@ class Preemption:
     dispatcher: Dispatcher
     pool: ServerPool
     operation: Operation
-    stats: RequestStats
+    journal: Journal
     spawn: Spawn
     which: str = "proven"  # the setting `preempt`
     _undecided: asyncio.Event = field(default_factory=asyncio.Event)
@@ -73,10 +73,10 @@ class Preemption:
         for server, model, proof in proofs:
             resume = f"{proof.resume_s * 1000:.0f} ms to resume"
             news = f"{server.name}: preemption enabled for {model}: {verdict_of(proof)}, {resume}"
-            self.stats.journal.event(logging.INFO, news)
+            self.journal.event(logging.INFO, news)
         if self.dispatcher.scheduler.policy.preemptive and not proofs:
             news = "answers are not preempted yet: no server is proven to continue them as if uncut"
-            self.stats.journal.event(logging.INFO, news)
+            self.journal.event(logging.INFO, news)
 
     async def request_for(
         self, exchange: Exchange, attempt: Attempt, request: Request, server: Server
@@ -138,7 +138,7 @@ class Preemption:
 
     def sent(self, exchange: Exchange, stop: Callable[[], bool] | None) -> None:
         """Note that a request was sent. While its prompt is read, `stop` cuts it; None if it must not be."""
-        self.stats.resumes += bool(exchange.parts) and exchange.parts[-1].read_s is not None
+        self.journal.counts["resumes"] += bool(exchange.parts) and exchange.parts[-1].read_s is not None
         if stop is not None:
             self._stops[exchange.id] = stop
 
@@ -171,7 +171,7 @@ class Preemption:
             self._undecided.clear()
             return
         self._undecided.set()
-        now = self.stats.journal.clock()
+        now = self.journal.clock()
         for job_id in scheduler.running:
             exchange = self.dispatcher.live[job_id]
             if exchange.splice is not None and exchange.splice.why_not and exchange.attempt is not None:
@@ -270,9 +270,9 @@ class Preemption:
 
     def suspended(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count a cut, and record what its server keeps of it."""
-        self.stats.cuts += 1
+        self.journal.counts["cuts"] += 1
         if attempt.read_s is None:  # what is kept of a prompt is learned from cuts of prompts
-            self.stats.recomputed_tokens += attempt.reread_tokens
+            self.journal.counts["recomputed_tokens"] += attempt.reread_tokens
             self._leaves(exchange, attempt.server_id, waits=True)
 
     def settle(self, exchange: Exchange, end: RequestEnd) -> None:
@@ -298,7 +298,7 @@ class Preemption:
             found = None if other is None else server.continuation_of(other.job.model)
             if other is not None and other.is_suspended and found is not None:
                 owed_s = found.proof.resume_s + server.read_s(_context_tokens(other))
-                scheduler.set_resume_cost(job_id, owed_s, self.stats.journal.clock())
+                scheduler.set_resume_cost(job_id, owed_s, self.journal.clock())
 
     async def _onward(self, exchange: Exchange, server: Server) -> ContinuationRequest:
         """Return the request that continues an answer."""
@@ -321,7 +321,7 @@ class Preemption:
 
     def goes_on(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count a continuation. The time of its first token shows whether the context was still cached."""
-        self.stats.resumes += exchange.parts[-1].end is AttemptEnd.CUT
+        self.journal.counts["resumes"] += exchange.parts[-1].end is AttemptEnd.CUT
         server = self.pool[attempt.server_id]
         found = server.continuation_of(exchange.job.model)
         if found is None or attempt.first_byte_s is None:
@@ -337,7 +337,7 @@ class Preemption:
         cache.continued(self.dispatcher.scheduler.running[exchange.id].expected, was_there=was_there)
         if before == inf and cache.room_tokens < inf:
             news = f"{server.name} had to recompute a preempted answer: its cache seems to hold"
-            self.stats.journal.event(logging.INFO, f"{news} {cache.room_tokens:.0f} tokens")
+            self.journal.event(logging.INFO, f"{news} {cache.room_tokens:.0f} tokens")
 
     def totals(self, exchange: Exchange, attempt: Attempt, told: Totals) -> Totals:
         """Return the totals of an answer, summed over its parts. Learn from them what cuts of prompts cost,
@@ -345,15 +345,16 @@ class Preemption:
         """
         server = self.pool.get(attempt.server_id)
         if told.complete and not exchange.has_begun and server is not None:
-            reread = learn_from(exchange, attempt, told, server, self.stats.journal.clock())
-            self.stats.recomputed_tokens += reread
+            reread = learn_from(exchange, attempt, told, server, self.journal.clock())
+            self.journal.counts["recomputed_tokens"] += reread
         if exchange.splice is None:
             return told
         if exchange.has_begun:
             # Ollama counts the whole prompt as read since June 2026; only later versions report what was
             # cached.
             tells = told.prefill_s is not None and told.prefilled_tokens != told.prompt_tokens
-            self.stats.recomputed_tokens += (tells and told.prefilled_tokens) or attempt.reread_tokens
+            again = (tells and told.prefilled_tokens) or attempt.reread_tokens
+            self.journal.counts["recomputed_tokens"] += again
         return told.after(exchange.splice.earlier)
 
 

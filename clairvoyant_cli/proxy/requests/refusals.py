@@ -1,8 +1,10 @@
 """The proxy's own error answers, and the prompts that a server would truncate."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from statistics import fmean
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
@@ -10,7 +12,8 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S, Refusal
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.page_fields import PageFields, is_preflight, preflight_answer
-from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.truncations import Truncations
 from clairvoyant_cli.proxy.servers.pool import ServerPool
@@ -42,11 +45,16 @@ class Refusals:
     """Makes refusals. `overload_status` is 503 or 429, for a full queue."""
 
     pool: ServerPool
-    stats: RequestStats
+    journal: Journal
     overload_status: int = 503
     truncations: Truncations | None = None
     pages: PageFields = field(default_factory=PageFields)
     final: dict[int, tuple[float, Refusal]] = field(default_factory=dict)  # told behind early heads
+    _services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))  # of the latest requests
+
+    def ended(self, of: Ended) -> None:
+        if of.last is not NOWHERE:
+            self._services_s.append(of.service_s)
 
     def full(self) -> Refusal:
         return self._overload("queue_full", "clairvoyant: the queue is full")
@@ -57,7 +65,7 @@ class Refusals:
 
     def waited_too_long(self, max_wait_s: float, exchange: Exchange) -> Refusal:
         """No slot became free in the time that a request may wait: it may be tried when it would start."""
-        starts_s, _ = start_of(self.pool.queue, exchange.job, self.stats.journal.clock())
+        starts_s, _ = start_of(self.pool.queue, exchange.job, self.journal.clock())
         return self._overload(
             "max_wait",
             f"clairvoyant: no slot became free within {max_wait_s:g} s",
@@ -72,11 +80,15 @@ class Refusals:
         self, kind: str, message: str, least_s: float | None = None, *, busy: bool = True
     ) -> Refusal:
         """Return a refusal; by default it may be tried again when a slot falls free. Clients count tries."""
-        queue, now = self.pool.queue, self.stats.journal.clock()
+        queue, now = self.pool.queue, self.journal.clock()
         if least_s is None:
             least_s = min((each.next_free_s(now) for each in queue.fleet.servers.values()), default=0.0)
-        wait_s = min(max(least_s, self.stats.retry_after_s(len(queue))), MAX_RETRY_AFTER_S)
+        wait_s = min(max(least_s, self._retry_after_s(len(queue))), MAX_RETRY_AFTER_S)
         return Refusal(self.overload_status, message, wait_s, busy=busy, kind=kind)
+
+    def _retry_after_s(self, waiting: int) -> float:
+        """Estimate when there will be room: the time that a tenth of the queue takes."""
+        return max(1.0, (fmean(self._services_s) if self._services_s else 2.0) * max(1, waiting // 10))
 
     def away(self, server: Server | None = None) -> Refusal:
         server = server or self.pool.first
@@ -105,7 +117,7 @@ class Refusals:
         """Answer a request with a refusal in its dialect; `exchange` is its record, if any. An answer that
         has begun is cut short instead, visibly to its client.
         """
-        self.stats.refused[refusal.kind] += 1
+        self.journal.refused[refusal.kind] += 1
         if request.connection.head_sent:
             request.connection.cut()
             return
@@ -123,7 +135,7 @@ class Refusals:
     def remember(self, key: int, refusal: Refusal) -> None:
         """Keep a refusal for a client that repeats its request, as it could not read the status."""
         self.final.pop(key, None)
-        self.final[key] = self.stats.journal.clock(), refusal
+        self.final[key] = self.journal.clock(), refusal
         if len(self.final) > MOST_FINAL:
             del self.final[next(iter(self.final))]
 
@@ -132,12 +144,12 @@ class Refusals:
         if not self.final or request.head.get(RETRY_COUNT) in (None, b"0"):
             return None
         at_s, refusal = self.final.get(key_of(request, client), (-inf, None))
-        return refusal if self.stats.journal.clock() - at_s < FINAL_S else None
+        return refusal if self.journal.clock() - at_s < FINAL_S else None
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
         """Return the headers that report a request's prediction and its wait."""
         prediction = exchange.asked.prediction
-        waited_ms = exchange.waited_s(self.stats.journal.clock()) * 1000
+        waited_ms = exchange.waited_s(self.journal.clock()) * 1000
         return (
             (b"X-Clairvoyant-Request-Id", exchange.id.encode()),
             (b"X-Clairvoyant-Class", prediction.length_class.encode()),

@@ -29,8 +29,9 @@ from clairvoyant_cli.protocols.request_parsing import has_no_side_effects
 from clairvoyant_cli.protocols.routes import Shape, Work
 from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Release
+from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import (
     Attempt,
     AttemptEnd,
@@ -39,7 +40,6 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Exchange,
     OperatorCancelledError,
     OutageError,
-    Outcome,
     Phase,
 )
 from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
@@ -99,7 +99,7 @@ class Serving:
     preemption: Preemption
     annotation: Annotation
     engines: EngineQueues
-    stats: RequestStats
+    journal: Journal
     silent_s: float | None
     max_answer_s: float | None
     predictor: Predictor
@@ -114,7 +114,7 @@ class Serving:
                 event = await self._wait(exchange) or await self._attempt(exchange, request, heartbeat)
                 command = self.rules.after(exchange, event)
                 if isinstance(event, BrokenOff) and isinstance(command, WaitAgain):
-                    self.stats.repeated(exchange, event.why)
+                    self._note_repeat(exchange, event.why)
                 if isinstance(command, WaitAgain) and request.answered and exchange.splice is not None:
                     heartbeat.suspend(exchange.splice.blank)
                 carry_out(command, exchange, dispatcher, self._released)
@@ -126,7 +126,7 @@ class Serving:
         if isinstance(event, ClientLeft) and (command.refusal is None or request.answered):
             raise asyncio.CancelledError
         if command.refusal is not None and request.opened:
-            self.stats.refused[command.refusal.kind] += 1
+            self.journal.refused[command.refusal.kind] += 1
             heartbeat.fail(command.refusal)
         elif command.refusal is not None:
             self.refusals.send(request, exchange.asked.route, command.refusal, exchange)
@@ -214,7 +214,7 @@ class Serving:
             body = msgspec.json.encode(onward.body)
             forward_continuation(request, upstream, relay, server, body, onward.path, barred=barred)
         if request.complete:
-            attempt.heard_s = self.stats.journal.clock()
+            attempt.heard_s = self.journal.clock()
             if request.is_kept and is_repeatable:
                 attempt.give_up = relay.give_up
         # It may be cut, and sent again, before any of its answer has come.
@@ -228,7 +228,7 @@ class Serving:
         most_s = self.max_answer_s if own_s is None else own_s
         if not most_s:
             return None
-        left_s = most_s - exchange.service_s(self.stats.journal.clock())
+        left_s = most_s - exchange.service_s(self.journal.clock())
         return asyncio.get_running_loop().call_later(max(left_s, 0.0), _overrun, exchange)
 
     async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
@@ -264,11 +264,11 @@ class Serving:
                 if each is not exchange and each.attempt is not None and each.attempt.server_id == server.id
                 for _ in range(each.asked.parsed.choices)  # llama.cpp gives each choice a slot
             ],
-            self.stats.journal.clock,
+            self.journal.clock,
             streamed=streamed,
         )
         if traits.remark and server.is_news(traits.remark, "told"):
-            self.stats.journal.event(logging.WARNING, f"{server.name}: {traits.remark}")
+            self.journal.event(logging.WARNING, f"{server.name}: {traits.remark}")
 
     async def _broken_off(
         self,
@@ -290,6 +290,15 @@ class Serving:
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=status)
         return BrokenOff(str(error), status, self._is_repeatable(exchange, request))
+
+    def _note_repeat(self, exchange: Exchange, why: str) -> None:
+        """Count an answer that broke off and is asked for again, unnoticed by its client."""
+        self.journal.counts["repeats"] += 1
+        name, how = (
+            self.pool.server_of(exchange).name,
+            "goes on" if exchange.has_begun else "is asked for again",
+        )
+        self.journal.event(logging.WARNING, f"{name} broke off the answer to {exchange.id} ({why}): it {how}")
 
     async def _is_there(self, server: Server, why: str) -> bool:
         """Whether a server that broke off can still be reached; it counts as down if not."""
@@ -354,7 +363,7 @@ class Serving:
             return
         if after is not None:
             exchange.thought_tokens, exchange.after_thinking = thought, after
-            now, expected = self.stats.journal.clock(), after.expected_tokens
+            now, expected = self.journal.clock(), after.expected_tokens
             scheduler.thought(exchange.id, thought, expected, after.q90_tokens, now)
 
     def _relay(
@@ -373,17 +382,17 @@ class Serving:
             attempt.usage = UsageReader(head, exchange.answer, server.traits.speeds.tokens_an_event)
             # Not with the reader itself: it would keep the answer's tail until a garbage collection.
             attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
-            return attempt.usage, self.engines.dropped(exchange, attempt, head, self.stats.journal.clock())
+            return attempt.usage, self.engines.dropped(exchange, attempt, head, self.journal.clock())
 
         def on_first_byte() -> None:
-            attempt.first_byte_s = self.stats.journal.clock()
+            attempt.first_byte_s = self.journal.clock()
             self.engines.begun(exchange, attempt, attempt.first_byte_s)
             if resumes:
                 self.preemption.goes_on(exchange, attempt)
             exchange.phase = Phase.DECODING
 
         def on_piece() -> None:
-            server.traits.silences.heard(attempt, self.stats.journal.clock())
+            server.traits.silences.heard(attempt, self.journal.clock())
 
         kind: Callable[..., Relay] = Relay
         if exchange.splice is not None:
@@ -420,7 +429,7 @@ class Serving:
             return False
         # Others may have been served since: one model may be missing for good.
         since_s = exchange.not_ready_since_s
-        return since_s is None or self.stats.journal.clock() - since_s < server.health.grace_s
+        return since_s is None or self.journal.clock() - since_s < server.health.grace_s
 
 
 def _overrun(exchange: Exchange) -> None:

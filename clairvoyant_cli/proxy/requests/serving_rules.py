@@ -12,6 +12,7 @@ Rule 4: every request ends with exactly one `Finish` or `Abandon`.
 from dataclasses import dataclass
 
 from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import (
     AttemptEnd,
     DisplacedError,
@@ -19,7 +20,6 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Exchange,
     OperatorCancelledError,
     OutageError,
-    Outcome,
 )
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.refusals import OVERRAN, SHUTTING_DOWN, STOPPED, Refusals

@@ -22,7 +22,8 @@ from clairvoyant_cli.http.upstream import UpstreamError
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
-from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Outcome, Phase, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Phase, RequestEnd
 from clairvoyant_cli.proxy.servers.find_servers import find_server
 from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
 from clairvoyant_cli.proxy.servers.pool import ServerPool

@@ -9,7 +9,8 @@ from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.protocols.media import Medium
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome
+from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Coverage
 from clairvoyant_cli.proxy.servers.client_means import ClientMeans
 from clairvoyant_cli.proxy.servers.loaded_models import asked_context
@@ -93,42 +94,41 @@ class ServiceTimes:
             tokens_q90=tokens_q90,
         )
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
+    def ended(self, of: Ended) -> None:
         """Learn from an answer that ended; incomplete ones tell nothing about speed."""
-        parsed = exchange.asked.parsed
-        if parsed.amount and end.outcome is Outcome.COMPLETED and exchange.attempt is not None:
-            key, seconds = (parsed.amount_kind, parsed.model), exchange.service_s(end.at_s) / parsed.amount
-            self.seconds_per_amount.learn(key, parsed.client, seconds)
-        if not exchange.totals.complete:
+        completed = of.outcome is Outcome.COMPLETED
+        if of.amount and completed and of.last is not NOWHERE:
+            key = of.amount_kind, of.model
+            self.seconds_per_amount.learn(key, of.principal, of.service_s / of.amount)
+        server, totals, cached = self.pool.get(of.last.server_id), of.totals, of.job_cached_tokens
+        if server is None or not totals.complete:
             return
-        server, job = self.pool.server_of(exchange), exchange.job
-        totals, cached = _believed(exchange, server), job.expected.tokens
         server.traits.silences.answered()
-        has_media = bool(parsed.conversation.media)  # which tell nothing about text
-        if exchange.attempt is not None and job.cost_s and end.outcome is Outcome.COMPLETED and not has_media:
-            here = server.service_s(max(job.prompt_tokens - cached, 0.0), job.tokens) / job.cost_s
-            regime = exchange.asked.prediction.length_class.value
-            self.coverage.learn(regime, job.cost_high_s * here, exchange.service_s(end.at_s))
-        attempt = exchange.attempt
-        decode_s, began_s = totals.decode_s, None if attempt is None else attempt.first_byte_s
-        if not decode_s and began_s is not None and parsed.stream and not exchange.parts:
-            decode_s = end.at_s - began_s  # of an answer that came in one part
+        if of.cost_s and completed and not of.has_media:  # media tell nothing about text
+            here = server.service_s(max(of.job_prompt_tokens - cached, 0.0), of.job_tokens) / of.cost_s
+            self.coverage.learn(of.predicted_class, of.cost_high_s * here, of.service_s)
+        decode_s, in_one_part = totals.decode_s, not (of.cuts or of.repeats)
+        if not decode_s and of.last.first_byte_s is not None and of.stream and in_one_part:
+            decode_s = of.ended_s - of.last.first_byte_s
         # Without a number of cached tokens, Ollama counts all as read.
         counts = totals.cached_tokens is not None or not cached
-        prefilled = totals.prefilled_tokens if counts and not has_media else None
+        prefilled = totals.prefilled_tokens if counts and not of.has_media else None
         server.traits.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
-        usage = None if attempt is None else attempt.usage
         # A tool's call may come in one event, however long it is.
-        if usage is not None and totals.tokens and not (totals.calls_tool or exchange.parts):
-            server.traits.speeds.learn_events(totals.tokens, usage.events)
+        if of.last.events and totals.tokens and in_one_part and not totals.calls_tool:
+            server.traits.speeds.learn_events(totals.tokens, of.last.events)
 
     def settle(self, exchange: Exchange, end: RequestEnd) -> None:
-        """Have the scheduler's account of the KV cache follow what the server reports of an answer."""
-        chain = exchange.job.prefix
-        if not chain or exchange.attempt is None or not exchange.totals.complete:
+        """Have the scheduler's account of the KV cache follow what the server reports of an answer, as far as
+        that can be believed.
+        """
+        attempt, chain = exchange.attempt, exchange.job.prefix
+        if attempt is None or not attempt.totals.complete:
             return
         server = self.pool.server_of(exchange)
-        totals = _believed(exchange, server)
+        totals = attempt.totals = _believed(attempt, server)
+        if not chain:
+            return
         prompt_tokens = totals.prompt_tokens
         if prompt_tokens is None:
             prompt_tokens = round(exchange.job.prompt_tokens)
@@ -138,7 +138,7 @@ class ServiceTimes:
             exchange.id,
             prompt_tokens,
             totals.tokens or 0,
-            _cached_tokens(exchange, totals, end, server, prompt_tokens),
+            _cached_tokens(attempt, end, server, prompt_tokens),
             calls_tool=totals.calls_tool,
             now=end.at_s,
         )
@@ -162,12 +162,12 @@ class ServiceTimes:
             self.tokens_per_character.learn(model, client, prompt_tokens / length)
 
 
-def _believed(exchange: Exchange, server: Server) -> Totals:
+def _believed(attempt: Attempt, server: Server) -> Totals:
     """Return an answer's totals, without those of its prompt if that cannot have been read in the time: some
     servers report 0 cached tokens of a prompt that they kept.
     """
-    totals, attempt = exchange.totals, exchange.attempt
-    if totals.cached_tokens != 0 or attempt is None or server.traits.speeds.prefill_tokens_per_s is None:
+    totals = attempt.totals
+    if totals.cached_tokens != 0 or server.traits.speeds.prefill_tokens_per_s is None:
         return totals
     whole_s, read_s = server.read_s(totals.prompt_tokens or 0), totals.prefill_s
     if read_s is None and attempt.first_byte_s is not None:
@@ -177,17 +177,16 @@ def _believed(exchange: Exchange, server: Server) -> Totals:
     return replace(totals, cached_tokens=None, prefilled_tokens=None)
 
 
-def _cached_tokens(
-    exchange: Exchange, totals: Totals, end: RequestEnd, server: Server, prompt_tokens: int
-) -> float | None:
+def _cached_tokens(attempt: Attempt, end: RequestEnd, server: Server, prompt_tokens: int) -> float | None:
     """Return the tokens of a prompt that came from the cache, None if unknown: as reported, or else by how
     long the rest took to read, at the server's measured speed.
     """
+    totals, whole_s = attempt.totals, server.read_s(prompt_tokens)
     if totals.cached_tokens is not None:
         return totals.cached_tokens
-    attempt, whole_s, read_s = exchange.attempt, server.read_s(prompt_tokens), totals.prefill_s
-    if attempt is None or server.traits.speeds.prefill_tokens_per_s is None or whole_s < TELLING_S:
+    if server.traits.speeds.prefill_tokens_per_s is None or whole_s < TELLING_S:
         return None
+    read_s = totals.prefill_s
     if read_s is None:
         read_s = end.at_s - attempt.granted_s - server.service_s(0.0, totals.tokens or 0)
     return prompt_tokens * (1.0 - min(max(read_s / whole_s, 0.0), 1.0))

@@ -28,7 +28,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.proxy.composition import Daemon, Observer
 from clairvoyant_cli.proxy.daemon import running_daemon
-from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
+from clairvoyant_cli.proxy.queue.ended import Ended
 from clairvoyant_cli.scheduler.policy import tau_from_setting
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.baselines import ALL_POLICIES
@@ -115,8 +115,8 @@ class Bench(Observer):
         self.own_tau_s = self.daemon.snapshot().tau.tau_s
         self.daemon.observer = self
 
-    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
-        self.busy_s += exchange.service_s(end.at_s)
+    def ended(self, of: Ended) -> None:
+        self.busy_s += of.service_s
 
     @property
     def draw(self) -> Draw:
@@ -130,7 +130,7 @@ class Bench(Observer):
         self.oracle.knowledge, self.oracle.accuracy = arm.knowledge, arm.accuracy
         if self.engine is not None and self.settings.virtual_time:
             self.engine.stride = CUTTING_STRIDE if arm.interrupts else VIRTUAL_STRIDE
-        clock = self.daemon.stats.journal.clock
+        clock = self.daemon.journal.clock
         self.daemon.dispatcher.scheduler.set_policy(ALL_POLICIES[arm.policy], clock())
         tau_s = self.own_tau_s if arm.tau_s is None else arm.tau_s / self.settings.speedup
         self.daemon.operation.choose_tau(tau_from_setting(tau_s))

@@ -1,0 +1,333 @@
+"""The views of a request, each made here: its rows in the published state while it waits, runs and has ended,
+its record once it has ended, and the row of the history that follows from that.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from math import ceil
+from typing import Any
+
+from clairvoyant_cli.protocols.routes import Work
+from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome, SlotUse
+from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase, Reasons, RequestEnd
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.scheduler.explain import Standing
+from clairvoyant_cli.scheduler.job import Move
+from clairvoyant_cli.scheduler.urgency import level_of
+from clairvoyant_cli.state.snapshot import (
+    AnswerPart,
+    FinishedRequest,
+    MoveRecord,
+    PredictionState,
+    QueuedRequest,
+    RunningRequest,
+)
+from predictor.record import LengthClass, Prediction
+from profiles.records import Finished
+
+WHOLE_PROMPTS, FIRST_CHARS = 50, 200
+"""The first rows that have their prompt as far as it is shown, and the characters that the others have: a
+thousand whole prompts would be megabytes, several times a second.
+"""
+
+Range = tuple[float | None, float | None, float | None]
+"""When something is expected: four of five times after the first and before the last."""
+
+OF_JOB = tuple(
+    "id program session claimed urgency urgency_by interactive arrival_s cost_s cost_high_s".split()
+)
+OF_PARSED = ("model", "stream", "choices", "amount", "amount_kind")
+"""The fields of a record that its job, and its parsed request, have under the same name."""
+
+IN_STATE = [each.name for each in fields(FinishedRequest) if each.name in Ended.__struct_fields__]
+IN_HISTORY = [each.name for each in fields(Finished) if each.name in Ended.__struct_fields__]
+"""The fields that both have under the same name."""
+
+
+@dataclass(slots=True)
+class RequestViews:
+    """Makes the views of requests that are here, and the records of those that have ended."""
+
+    pool: ServerPool
+    journal: Journal
+    # Of a thousand waiting requests these are a tenth of a snapshot's time. Kept until the request ends.
+    _predicted: dict[str, tuple[Prediction, Reasons, PredictionState]] = field(default_factory=dict)
+
+    def queued(
+        self, exchange: Exchange, standing: Standing, now: float, *, why: str, refused_in_s: float | None
+    ) -> QueuedRequest:
+        job, prompt = standing.job, exchange.asked.prompt
+        low_s, eta_s, high_s = standing.start or (None, None, None)
+        return QueuedRequest(
+            **self._common(exchange),
+            rank=standing.rank,
+            age_s=now - job.arrival_s,
+            key=job.key,
+            eta_s=eta_s,
+            eta_low_s=low_s,
+            eta_high_s=high_s,
+            ahead=standing.ahead,
+            refused_in_s=refused_in_s,
+            tau_s=standing.tau_s,
+            held=job.held,
+            promoted=job.promoted,
+            priority=job.priority if job.promoted else int(job.rank),
+            streaming=exchange.asked.parsed.stream,
+            prompt_tokens=job.prompt_tokens,
+            moves=self._moves(job.moves),
+            prompt=prompt and prompt[: None if standing.rank <= WHOLE_PROMPTS else FIRST_CHARS],
+            tokens=exchange.tokens,
+            answer=exchange.answer.read() if exchange.answer is not None and exchange.has_begun else None,
+            cause=standing.cause.value,
+            why=why,
+            backends=tuple(sorted(map(self.pool.name_of, [job.pinned] if job.pinned else job.able))),
+            rank_fcfs=standing.rank_fcfs,
+            eta_fcfs_s=standing.start_fcfs_s,
+            expected_s=job.remaining_s,
+        )
+
+    def running(self, exchange: Exchange, ends: Range, now: float, *, shows_answer: bool) -> RunningRequest:
+        attempt = exchange.attempt
+        assert attempt is not None  # noqa: S101 - it runs
+        tokens, first_byte_s = attempt.tokens, attempt.first_byte_s  # of the part that runs
+        decoding_s = 0.0 if first_byte_s is None else now - first_byte_s
+        releasing = exchange.phase is Phase.RELEASING
+        low_s, eta_s, high_s = (None, None, None) if releasing else ends
+        state, tokens_shown, estimated = exchange.phase.value, exchange.tokens, False
+        if exchange.phase is Phase.PREFILL and not exchange.asked.parsed.stream:
+            tokens_shown, estimated = self._unseen_tokens(exchange, attempt, now), True
+            state = Phase.DECODING.value if tokens_shown else state
+        if attempt.overdue_s is not None and not releasing:
+            state = "silent"
+        return RunningRequest(
+            **self._common(exchange),
+            backend=self.pool.name_of(attempt.server_id),
+            state=state,
+            waited_s=exchange.waited_s(now),
+            elapsed_s=now - attempt.granted_s,
+            ttft_s=exchange.ttft_s,
+            tokens=tokens_shown,
+            tokens_per_s=tokens / decoding_s if decoding_s > 0.2 and tokens > 1 else None,
+            eta_s=eta_s,
+            eta_low_s=low_s,
+            eta_high_s=high_s,
+            stamp=attempt.priority,
+            dispatched_by=attempt.dispatch.reason.value,
+            streaming=exchange.asked.parsed.stream,
+            moves=self._moves(attempt.moves),
+            prompt=exchange.asked.prompt,
+            slot=attempt.slot,
+            uncut=exchange.uncut_because,
+            estimated=estimated,
+            answer=exchange.answer.read() if shows_answer and exchange.answer is not None else None,
+        )
+
+    def _common(self, exchange: Exchange) -> dict[str, Any]:
+        """Return what the rows of queued and running requests have in common."""
+        at, name_of, parts = self.journal.at, self.pool.name_of, []
+        for part in exchange.held_slots if exchange.cuts else ():
+            ended_s = part.ended_s or (None if exchange.end is None else exchange.end.at_s)
+            ended_at = None if ended_s is None else at(ended_s)
+            parts.append(
+                AnswerPart(at(part.granted_s), ended_at, part.tokens, name_of(part.server_id), part.slot)
+            )
+        return {
+            "id": exchange.id,
+            "endpoint": exchange.asked.route.name,
+            "model": self.pool.model_of(exchange),
+            "client": exchange.client,
+            "predicted": self._predicted_of(exchange),
+            "cuts": len(exchange.cuts),
+            "parts": tuple(parts),
+            "urgency": exchange.job.urgency,
+            "urgency_by": exchange.job.urgency_by,
+        }
+
+    def _predicted_of(self, exchange: Exchange) -> PredictionState:
+        prediction, reasons = exchange.asked.prediction, exchange.reasons
+        known = self._predicted.get(exchange.id)
+        if known is None or known[0] is not prediction or known[1] is not reasons:
+            known = prediction, reasons, _prediction_state(prediction, reasons)
+            if exchange.end is None:  # one that has ended is shown until its slot is free
+                self._predicted[exchange.id] = known
+        return known[2]
+
+    def _moves(self, moves: Iterable[Move]) -> tuple[MoveRecord, ...]:
+        """Return the steps of a request, with wall-clock times."""
+        at, name_of = self.journal.at, self.pool.name_of
+        return tuple(MoveRecord(at(move.at_s), move.kind.value, name_of(move.note)) for move in moves)
+
+    def _unseen_tokens(self, exchange: Exchange, attempt: Attempt, now: float) -> int:
+        """Estimate how far an answer is that is not streamed, by its server's speeds."""
+        speeds = self.pool.server_of(exchange).traits.speeds
+        prefill_s = speeds.seconds(exchange.job.prompt_tokens, 0.0)
+        whole_s = speeds.seconds(0.0, exchange.job.tokens)
+        return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))
+
+    def ended(self, exchange: Exchange, end: RequestEnd) -> Ended:
+        """Return the record of a request that has ended."""
+        self._predicted.pop(exchange.id, None)
+        job, asked, parsed, totals = exchange.job, exchange.asked, exchange.asked.parsed, exchange.totals
+        worked, whole = exchange.held_slots, totals.tokens if totals.complete else None
+        uses = tuple(self._use(each, end.at_s, worked=each in worked) for each in exchange.attempts)
+        return Ended(
+            **{name: getattr(job, name) for name in OF_JOB},
+            **{name: getattr(parsed, name) for name in OF_PARSED},
+            endpoint=asked.route.name,
+            shape=asked.route.shape,
+            served_model=self.pool.model_of(exchange),
+            principal=job.client,
+            client=exchange.client,
+            prompt_hash=job.prefix.hashes[-1] if job.prefix else None,
+            level=level_of(job),
+            has_media=bool(parsed.conversation.media),
+            traceparent=asked.traceparent,
+            body=None if asked.body is None else asked.body.decode("utf-8", "replace"),
+            was_queued=bool(job.moves),  # one that is refused at its arrival was not
+            kept_age_s=exchange.kept_age_s,
+            prediction=asked.prediction,
+            predicted_class=asked.prediction.length_class.value,
+            reasons=exchange.reasons or (),
+            predicted_in_s=asked.predicted_in_s,
+            after_thinking=exchange.after_thinking,
+            thought_tokens=exchange.thought_tokens,
+            job_tokens=job.tokens,
+            job_prompt_tokens=job.prompt_tokens,
+            job_cached_tokens=job.expected.tokens,
+            outcome=end.outcome,
+            status=end.status,
+            ended_s=end.at_s,
+            finished_at=self.journal.at(end.at_s),
+            uses=uses,
+            last=NOWHERE if exchange.attempt is None else uses[-1],
+            waited_s=exchange.waited_s(end.at_s),
+            sojourn_s=end.at_s - job.arrival_s,
+            service_s=sum(each.ended_s - each.granted_s for each in uses if each.worked),
+            resumed_s=_resumed_s(uses),
+            ttft_s=exchange.ttft_s,
+            cuts=len(exchange.cuts),
+            repeats=exchange.repeats,
+            totals=totals,
+            tokens=whole,
+            length_class="" if whole is None else LengthClass.of(whole).value,
+            counted_tokens=exchange.tokens,
+            generated=_generated(exchange, end),
+            remark=_remark(exchange),
+        )
+
+    def _use(self, attempt: Attempt, ended_s: float, *, worked: bool) -> SlotUse:
+        server, usage = self.pool.get(attempt.server_id), attempt.usage
+        return SlotUse(
+            server_id=attempt.server_id,
+            backend=self.pool.name_of(attempt.server_id),
+            provider="" if server is None else server.adapter.name,
+            address=None if server is None else (server.upstream.host, server.upstream.port),
+            slot=attempt.slot,
+            reason=attempt.dispatch.reason.value,
+            granted_s=attempt.granted_s,
+            expected_s=attempt.expected_s,
+            first_byte_s=attempt.first_byte_s,
+            ended_s=attempt.ended_s or ended_s,
+            tokens=attempt.tokens,
+            events=0 if usage is None else usage.events,
+            dropped=attempt.dropped,
+            worked=worked,
+        )
+
+
+def finished_request(of: Ended) -> FinishedRequest:
+    """Return the row of an ended request in the published state."""
+    own = {
+        "outcome": of.outcome.value,
+        "model": of.served_model,
+        "predicted": _prediction_state(of.prediction, of.reasons),
+        "parts": tuple(
+            AnswerPart(of.at(each.granted_s), of.at(each.ended_s), each.tokens, each.backend, each.slot)
+            for each in of.uses
+            if of.cuts and each.worked
+        ),
+        "real_class": of.length_class,
+        "backend": of.last.backend,
+        "slot": of.last.slot,
+        "expected_s": of.last.expected_s,
+        "dispatched_by": of.last.reason,
+    }
+    return FinishedRequest(**{name: getattr(of, name) for name in IN_STATE} | own)
+
+
+def history_row(of: Ended, policy: str, backend: str) -> Finished:
+    """Return the row of an ended request in the history; one that never had a slot has that `backend`."""
+    totals, prediction = of.totals, of.prediction
+    read, cached = totals.prefilled_tokens, totals.cached_tokens
+    if read is None or cached is None:  # after a cut, and where the server counts cached tokens as read
+        read = cached = None
+    own = {
+        "request": of.id,
+        "outcome": of.outcome.value,
+        "backend": of.last.backend or backend,
+        "dispatched_by": of.last.reason,
+        "p_long": prediction.p_long,
+        "expected_tokens": prediction.expected_tokens,
+        "q90_tokens": prediction.q90_tokens,
+        "source": prediction.source,
+        "tokens": of.tokens if of.tokens is not None else of.generated or None,
+        "prompt_tokens": totals.prompt_tokens,
+        "policy": policy,
+        "decode_s": totals.decode_s,
+        "prefill_s": totals.prefill_s,
+        "session": f"{of.id.rpartition('-')[0]}-{of.session}" if of.session else "",
+        "read_tokens": read,
+        "cached_tokens": cached,
+    }
+    return Finished(**{name: getattr(of, name) for name in IN_HISTORY} | own)
+
+
+def _prediction_state(prediction: Prediction, reasons: Reasons) -> PredictionState:
+    return PredictionState(
+        length_class=prediction.length_class.value,
+        p_short=prediction.p_short,
+        p_medium=prediction.p_medium,
+        p_long=prediction.p_long,
+        expected_tokens=prediction.expected_tokens,
+        q90_tokens=prediction.q90_tokens,
+        source=prediction.source,
+        features=reasons or (),
+    )
+
+
+def _remark(exchange: Exchange) -> str:
+    """Return what people are told of an ended request: what was wrong with it, or done to its prompt."""
+    done, cached_tokens = exchange.asked.parsed.stabilised, exchange.totals.cached_tokens
+    kept = f": {cached_tokens:,} tokens kept" if done and cached_tokens else ""
+    return "; ".join(filter(None, (exchange.remark, done and f"prefix held ({done}){kept}")))
+
+
+def _resumed_s(uses: Iterable[SlotUse]) -> float:
+    """Return the seconds for which a prompt was read again after cuts."""
+    begun = [each for each in uses if each.worked and each.first_byte_s is not None]
+    return sum((each.first_byte_s or 0.0) - each.granted_s for each in begun[1:])
+
+
+def _generated(exchange: Exchange, end: RequestEnd) -> int:
+    """Return the tokens of an answer, or those so far if it was abandoned.
+
+    Without totals from the backend (the answer is too long to parse, or compressed) its events are counted;
+    an unstreamed answer is estimated from its time at the predicted speed.
+    """
+    attempt, job = exchange.attempt, exchange.job
+    if exchange.asked.route.work is not Work.GENERATE:
+        return 0
+    if attempt is None:
+        return exchange.tokens
+    if attempt.usage is not None and not attempt.usage.is_answer:
+        return 0
+    counted = (attempt.totals.tokens if attempt.totals.complete else None) or exchange.tokens
+    if counted:
+        return counted
+    share = (end.at_s - attempt.granted_s) / job.cost_s if job.cost_s > 0 else 1.0
+    if end.outcome in (Outcome.CLIENT_CANCELLED, Outcome.OPERATOR_CANCELLED):
+        share = min(1.0, share)  # at most the predicted length: the backend may have been slow
+    elif end.outcome is not Outcome.COMPLETED:
+        return 0
+    return ceil(job.tokens * share)

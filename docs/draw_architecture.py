@@ -1,15 +1,13 @@
-"""Draw docs/architecture.svg: the packages in their layers, their imports, and the path of a request.
+"""Draw docs/architecture.svg: the path of a request through the parts of the daemon, and what each may know.
 
 python docs/draw_architecture.py            draws it
 python docs/draw_architecture.py --check    says whether it is current
 
-Layers are those of the import contract in pyproject.toml; arrows are the imports that the code has.
+What a part knows are the imports that its files have.
 """
 
 import ast
-import re
 import sys
-import tomllib
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -19,156 +17,244 @@ ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "architecture.svg"
 PROGRAM = "clairvoyant_cli"
 SIBLINGS = ("predictor", "profiles", "tui")
-WAY = (
-    ("http/listener", "a client's connection; reads heads and bodies"),
-    ("proxy/composition", "own routes, straight through, or the queue"),
-    ("proxy/requests/admission", "may it come in; how long will its answer be"),
-    ("scheduler/queue", "which waiting job takes which server's slot"),
-    ("proxy/requests/serving", "one attempt after another, to the end"),
-    ("proxy/requests/relay", "the request to the server, and its answer back"),
-    ("http/upstream", "the server's connection"),
-)
-WIDTH, ROW, BOX, GAP = 1180, 88, 60, 14
-CHAR = 6.7
-"""Width of a small character."""
-
-EVERYBODYS = ("config", "settings", "files", "addresses", "errors", "system")
-"""What everybody uses: arrows to these would hide the others."""
-
-LEFT, HOUSE = 24, 780
+COMMON = ("config", "settings", "files", "addresses", "errors", "system")  # used by every part
+PROXY = "proxy/"
+WIDTH, HEIGHT = 1220, 706
+CHAR = 6.4  # the width of a small character
 
 STYLE = """
-  text { font: 13px ui-monospace, Menlo, Consolas, monospace; fill: #1f2430 }
-  .name { font-weight: 600 } .soft { fill: #6b7280; font-size: 11px } .title { font-size: 15px; font-weight: 600 }
-  rect { fill: #f6f7f9; stroke: #9aa3b2; rx: 6 } .sibling { fill: #eef6ee } .step { fill: #eef2fb }
-  path { fill: none; stroke: #9aa3b2; stroke-width: 1.2; marker-end: url(#tip) } .way { stroke: #3b5bdb }
+  text { font: 13px ui-sans-serif, system-ui, Helvetica, Arial, sans-serif; fill: #1f2430 }
+  .name { font-weight: 600; font-size: 14px } .title { font-size: 16px; font-weight: 600 }
+  .files { font: 10.5px ui-monospace, Menlo, Consolas, monospace; fill: #3b5bdb } .soft { fill: #6b7280; font-size: 11.5px }
+  .knows { fill: #2b6a3f; font-size: 11px } rect { fill: #f6f7f9; stroke: #9aa3b2; rx: 8 } .way { fill: #eef2fb; stroke: #3b5bdb }
+  .outside { fill: #fff; stroke-dasharray: 4 3 } .pure { fill: #eef6ee; stroke: #2b8a3e }
+  path { fill: none; stroke: #6b7280; stroke-width: 1.4; marker-end: url(#tip) } .request { stroke: #3b5bdb; stroke-width: 2.4 }
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
-    """A package or module on the sheet."""
+class Part:
+    """A part of the daemon, its files under the root, what it does, and its place on the sheet."""
 
     name: str
-    x: float
-    y: float
-    width: float
-    note: str
+    files: tuple[str, ...]
+    does: str
+    x: int
+    y: int
+    width: int = 174
+    height: int = 206
+    kind: str = "way"
+
+    @property
+    def sources(self) -> list[Path]:
+        """The files, each of which exists."""
+        found = [ROOT / (name if name.startswith(SIBLINGS) else f"{PROGRAM}/{name}") for name in self.files]
+        return [each for path in found for each in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+
+    def knows(self) -> str:
+        """Return the other packages that the part imports."""
+        own = {name.removeprefix(PROXY).split("/")[0] for name in self.files}
+        return ", ".join(sorted(set().union(*map(imported_by, self.sources)) - own - set(COMMON)))
 
 
-def layers() -> list[list[str]]:
-    """Return the packages and modules of each layer, the uppermost first."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    rows = next(each["layers"] for each in contracts if each["type"] == "layers")
-    names = [[name.strip().removeprefix(f"{PROGRAM}.") for name in re.split("[|:]", row)] for row in rows]
-    return [[name for name in row if not name.startswith("__")] for row in names if row != ["__main__"]]
-
-
-def files_of(name: str) -> list[Path]:
-    """Return the source files of a package or module."""
-    place = ROOT / name if name in SIBLINGS else ROOT / PROGRAM / name
-    return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
-
-
-def imports_of(name: str, known: list[str]) -> set[str]:
-    """Return those of the known packages that a package imports."""
+def imported_by(path: Path) -> set[str]:
+    """Return the packages that a file imports, those of the proxy by their own names."""
     found = set()
-    for path in files_of(name):
-        for node in ast.walk(ast.parse(path.read_text())):
-            modules = []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
-            for module in modules:
-                top, _, rest = module.partition(".")
-                found.add(rest.partition(".")[0] if top == PROGRAM else top)
-    return (found & set(known)) - {name}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            top, *rest = node.module.split(".")
+            if top in SIBLINGS:
+                found.add(top)
+            elif top == PROGRAM and rest:
+                found.add(rest[1] if rest[0] == "proxy" and len(rest) > 2 else rest[0])
+    return found - {"proxy"}
 
 
-def said_by(name: str) -> str:
-    """Return what a package or module says of itself, its first sentence."""
-    text = ast.get_docstring(ast.parse(files_of(name)[0].read_text())) or ""
-    return text.split("\n\n")[0].replace("\n", " ").split(". ")[0].split("; ")[0].rstrip(".").replace("`", "")
+CLIENT = Part("Clients", (), "editors, chats, agents, scripts", 12, 84, 96, 206, "outside")
+SERVER = Part("LLM server", (), "Ollama, llama.cpp, LM Studio, vLLM", 1108, 84, 104, 206, "outside")
+PATH = (
+    Part(
+        "Connection",
+        ("http",),
+        "Reads heads and bodies, within limits and time-outs; connections to the servers, too. Knows no LLM.",
+        134,
+        84,
+    ),
+    Part(
+        "Admission",
+        ("proxy/requests/admission.py", "proxy/access"),
+        "Whose request is it? What does it ask? How long will its answer be? Queue it, refuse it, or pass "
+        "it straight on.",
+        328,
+        84,
+    ),
+    Part(
+        "Queue",
+        ("proxy/queue", "scheduler"),
+        "The scheduler decides, without I/O or a clock, which job takes which slot; the dispatcher grants it.",
+        522,
+        84,
+    ),
+    Part(
+        "Serving",
+        ("proxy/requests/serving.py", "proxy/requests/relay.py", "proxy/requests/preemption.py"),
+        "Attempts until the answer is complete; passes it on; preempts it and continues it.",
+        716,
+        84,
+    ),
+    Part(
+        "Servers",
+        ("proxy/servers", "backends"),
+        "Which are up, how fast they are, and what they have loaded and cached. How each kind is asked.",
+        910,
+        84,
+    ),
+)
+READS = (
+    Part(
+        "Protocols",
+        ("protocols",),
+        "What requests, answers and errors of each API mean.",
+        328,
+        330,
+        174,
+        120,
+        "pure",
+    ),
+    Part(
+        "Predictor",
+        ("predictor",),
+        "How long will the answer be, from the prompt alone.",
+        134,
+        330,
+        174,
+        120,
+        "pure",
+    ),
+    Part(
+        "The end",
+        ("proxy/queue/ended.py",),
+        "One frozen record, made once the slot is free.",
+        716,
+        330,
+        174,
+        120,
+        "part",
+    ),
+    Part(
+        "Observing",
+        ("proxy/observing",),
+        "Statistics, metrics, traces, gain; the snapshot of the state.",
+        522,
+        480,
+        174,
+        176,
+        "part",
+    ),
+    Part(
+        "Learning",
+        ("proxy/learning",),
+        "Lengths, speeds, mu_short and tau from what has ended; saves them.",
+        716,
+        480,
+        174,
+        176,
+        "part",
+    ),
+    Part(
+        "Profiles",
+        ("profiles",),
+        "The SQLite database: profiles, history, learned state.",
+        910,
+        480,
+        174,
+        176,
+        "pure",
+    ),
+    Part(
+        "State",
+        ("state",),
+        "What the daemon publishes: records, encoding, and the client that reads them.",
+        328,
+        480,
+        174,
+        176,
+        "pure",
+    ),
+    Part(
+        "Front ends",
+        ("tui",),
+        "top and its web page. Commands such as status read the state, too, and act through the control API.",
+        134,
+        480,
+        174,
+        176,
+        "part",
+    ),
+)
 
 
-def boxes(rows: list[list[str]]) -> dict[str, Box]:
-    """Place the rows one under the other."""
-    placed = {}
-    for number, row in enumerate(rows):
-        width = (HOUSE - LEFT - GAP * (len(row) - 1)) / max(len(row), 2 if len(row) == 1 else 1)
-        start = LEFT if len(row) > 1 else LEFT + (HOUSE - LEFT - width) / 2
-        for column, name in enumerate(row):
-            placed[name] = Box(name, start + column * (width + GAP), 60 + number * ROW, width, said_by(name))
-    return placed
-
-
-def arrow(start: Box, end: Box) -> str:
-    """Draw an import, from the lower edge of one box to the upper edge of another."""
-    x1, x2 = start.x + start.width / 2, end.x + end.width / 2
-    y1, y2 = start.y + BOX, end.y
-    return (
-        f'<path d="M{x1:.0f} {y1:.0f} C{x1:.0f} {y1 + 16:.0f} {x2:.0f} {y2 - 22:.0f} {x2:.0f} {y2 - 3:.0f}"/>'
-    )
-
-
-def rect(box: Box, kind: str) -> str:
-    """Draw a box with its name and note."""
-    x, y, middle = box.x, box.y, box.x + box.width / 2
-    place = f'x="{x:.0f}" y="{y:.0f}" width="{box.width:.0f}" height="{BOX}"'
-    middle_of = f'x="{middle:.0f}" text-anchor="middle"'
-    lines = wrap(box.note, int((box.width - 12) / CHAR), max_lines=2, placeholder=" ...")
+def box(part: Part) -> str:
+    """Draw a part: its name, files, what it does, and what it knows."""
+    x, y, columns = part.x + 10, part.y + 22, int((part.width - 16) / CHAR)
+    lines = [("name", part.name)]
+    lines += [("files", name.removeprefix(PROXY)) for name in part.files]
+    lines += [("soft", line) for line in wrap(part.does, columns)]
+    if part.files and (known := part.knows()):
+        lines += [("knows", line) for line in wrap(f"imports {known}", columns)]
     text = "".join(
-        f'<text class="soft" {middle_of} y="{y + 36 + 14 * i:.0f}">{escape(line)}</text>'
-        for i, line in enumerate(lines)
+        f'<text class="{kind}" x="{x}" y="{y + 15 * number}">{escape(line)}</text>'
+        for number, (kind, line) in enumerate(lines)
     )
-    return f'<rect class="{kind}" {place}/><text class="name" {middle_of} y="{y + 19:.0f}">{escape(box.name)}</text>{text}'
+    place = f'x="{part.x}" y="{part.y}" width="{part.width}" height="{part.height}"'
+    return f'<rect class="{part.kind}" {place}/>{text}'
 
 
-def neighbours(known: list[str]) -> dict[str, set[str]]:
-    """Return the imports to draw: those that do not follow from others by way of a third package."""
-    direct = {name: imports_of(name, known) for name in known}
+def arrow(way: str, kind: str = "") -> str:
+    return f'<path class="{kind}" d="{way}"/>'
 
-    def below(name: str, without: str) -> set[str]:
-        """Return what a package imports directly or by others, but not by way of one that imports it."""
-        found, due = set[str](), [name]
-        while due:
-            new = direct[due.pop()] - found - {without}
-            found |= new
-            due += new
-        return found
 
-    return {
-        name: {each for each in near if not any(each in below(other, name) for other in near - {each})}
-        for name, near in direct.items()
-    }
+def label(x: int, y: int, text: str) -> str:
+    return f'<text class="soft" x="{x}" y="{y}">{escape(text)}</text>'
 
 
 def drawing() -> str:
     """Return the sheet as SVG."""
-    rows = [row for row in layers() if row] + [list(SIBLINGS)]
-    placed = boxes(rows)
-    height = 60 + max(len(rows), len(WAY)) * ROW + 10
+    way = [CLIENT, *PATH, SERVER]
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}">',
         f"<style>{STYLE}</style>",
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        'orient="auto"><path d="M0 0L8 4L0 8z" style="fill:#9aa3b2;stroke:none"/></marker></defs>',
-        f'<rect x="0" y="0" width="{WIDTH}" height="{height}" style="fill:#fff;stroke:none"/>',
-        f'<text class="title" x="{LEFT}" y="34">The packages: imports run downward only</text>',
-        f'<text class="title" x="{HOUSE + 60}" y="34">The path of a request</text>',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" '
+        'orient="auto"><path d="M0 0L8 4L0 8z" style="fill:#3b5bdb;stroke:none"/></marker></defs>',
+        f'<rect x="0" y="0" width="{WIDTH}" height="{HEIGHT}" style="fill:#fff;stroke:none;rx:0"/>',
+        '<text class="title" x="16" y="32">The path of a request through the daemon</text>',
+        label(
+            16,
+            52,
+            "Blue: the request. Below it: what its parts use, and what becomes of it once it has ended.",
+        ),
     ]
-    for name, near in neighbours(list(placed)).items():
-        parts += [arrow(placed[name], placed[each]) for each in sorted(near - set(EVERYBODYS) - set(SIBLINGS))]
-    parts += [rect(box, "sibling" if box.name in SIBLINGS else "part") for box in placed.values()]
-    steps = [Box(n, HOUSE + 60, 60 + i * ROW, WIDTH - HOUSE - 84, note) for i, (n, note) in enumerate(WAY)]
+    for here, there in zip(way, way[1:], strict=False):
+        parts.append(arrow(f"M{here.x + here.width} {here.y + 34}H{there.x - 2}", "request"))
+    back = CLIENT.y + CLIENT.height - 18
+    for here, there in zip(reversed(way), reversed(way[:-1]), strict=False):
+        if here.name not in ("Admission", "Queue"):
+            end = PATH[0] if there.name == "Queue" else there
+            parts.append(arrow(f"M{here.x} {back}H{end.x + end.width + 2}", "request"))
     parts += [
-        arrow(a, b).replace("<path", '<path class="way"') for a, b in zip(steps, steps[1:], strict=False)
+        arrow("M378 290V328"),
+        arrow("M350 290C350 312 221 300 221 328"),
+        arrow("M803 290V328"),
+        label(816, 306, "once the slot is free"),
+        arrow("M780 450C780 472 609 452 609 478"),
+        arrow("M803 450V478"),
+        arrow("M890 540H908"),
+        arrow("M522 540H504"),
+        arrow("M328 540H310"),
     ]
-    parts += [rect(box, "step") for box in steps]
-    common = ", ".join(name for name in EVERYBODYS if name in placed)
-    note = f"Left out: arrows to {common}, which everybody uses, and to the records of the three at the bottom."
-    parts.append(f'<text class="soft" x="{LEFT}" y="{height - 14}">{escape(note)}</text>')
+    parts += [box(part) for part in (CLIENT, *PATH, SERVER, *READS)]
+    note = f"Imports of {', '.join(COMMON)}, which every part may use, are left out."
+    parts.append(label(16, HEIGHT - 18, note))
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -74,7 +74,7 @@ class Standings(Sequence[Standing]):
         self._scheduler = scheduler
         self._now = now
         self._slots = slots
-        self._excess_s = scheduler.excess_s(now)
+        self._excess_s = scheduler.queue.excess_s(now)
         # What would start now is not always the first by key: its model may not be loaded, or the guard acts.
         if (choice := scheduler.next_up(now)) is not None:
             self.jobs.remove(choice.job)
@@ -157,7 +157,7 @@ class Standings(Sequence[Standing]):
         """Return after how long the guard starts a job, None if it never does."""
         if job.held or job.background_levels or not self._scheduler.policy.guarded:
             return None
-        return self._scheduler.tau_of(job.client)
+        return self._scheduler.clients.tau_of(job.client)
 
     @property
     def late(self) -> int:
@@ -176,7 +176,7 @@ class Standings(Sequence[Standing]):
         if job.held or job.parked:
             return Cause.HELD if job.held else Cause.SESSION
         takers = scheduler.takers(job)
-        if not takers or scheduler.is_limited(job.client):
+        if not takers or scheduler.clients.is_limited(job.client):
             return Cause.LIMIT if takers else Cause.DOWN
         if job.promoted:
             return Cause.PROMOTED

@@ -1,4 +1,4 @@
-"""Accounts of the service that each client received, and the limits of clients.
+"""The clients of the queue: their limits, their jobs, and the service that each received.
 
 Rule 1: a job is charged its predicted cost when it starts, and what it received when it leaves its slot, so
 that a client's order among its own jobs does not depend on how many it has queued.
@@ -10,8 +10,11 @@ Rule 4: background jobs have an account of their own: a chat's titles do not del
 with Slurm's UsageFactor 0).
 """
 
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import copy, deepcopy
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 from math import exp, log
 from typing import TypeVar
 
@@ -26,6 +29,9 @@ SERVICE_MEMORY_S = HALF_LIFE_S / log(2.0)
 
 FORGOTTEN_S = 1e-3  # a charge below this is nothing
 SWEEP_EVERY = 1024  # charges between two searches for clients to forget
+
+Excess = dict[tuple[str, bool], float]
+"""Seconds of service beyond another client's, by client and whether the jobs are interactive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,45 +72,143 @@ class ServiceCounters:
     def used_s(self, client: str, now: float) -> float:
         """Return what the client has been charged, decayed to now."""
         charge_s, at = self._charges.get(client, (0.0, now))
-        return charge_s * self._left(now - at)
+        return charge_s * exp(-self._rate * max(now - at, 0.0))
 
-    def charge(self, client: str, seconds: float, now: float) -> None:
-        # Rounding may leave slightly less than 0.
-        self._charges[client] = (max(self.used_s(client, now) + seconds, 0.0), now)
+    def charge(self, client: str, seconds: float, now: float, *, since_s: float | None = None) -> None:
+        """Charge seconds as if it had been done at `since_s`; negative ones refund such a charge."""
+        age_s = 0.0 if since_s is None else max(now - since_s, 0.0)
+        self._set(client, self.used_s(client, now) + seconds * exp(-self._rate * age_s), now)
+
+    def settle(self, client: str, predicted_s: float, since_s: float, now: float) -> None:
+        """Replace what was charged at a job's start by the service that it has received since then."""
+        refund_s = predicted_s * exp(-self._rate * max(now - since_s, 0.0))
+        self._set(client, max(self.used_s(client, now) - refund_s, 0.0) + (now - since_s), now)
+
+    def _set(self, client: str, seconds: float, now: float) -> None:
+        self._charges[client] = (max(seconds, 0.0), now)  # rounding may leave slightly less than 0
         self._until_sweep -= 1
         if self._until_sweep <= 0:
             self._until_sweep = SWEEP_EVERY
-            self._forget(now)
-
-    def charge_since(self, client: str, seconds: float, since_s: float, now: float) -> None:
-        """Charge as if it had been done at `since_s`; negative seconds refund such a charge."""
-        self.charge(client, seconds * self._left(now - since_s), now)
-
-    def _left(self, age_s: float) -> float:
-        """Return what is left of a charge of one second at this age."""
-        return exp(-self._rate * max(age_s, 0.0))
-
-    def _forget(self, now: float) -> None:
-        for client in [c for c in self._charges if self.used_s(c, now) < FORGOTTEN_S]:
-            del self._charges[client]
+            for each in [name for name in self._charges if self.used_s(name, now) < FORGOTTEN_S]:
+                del self._charges[each]
 
 
-class Accounts:
-    """The service of clients, for interactive and background jobs apart. Unnamed clients have none."""
+class Clients:
+    """The clients of a queue. An unnamed client has the limits of `EVERYBODY` and no account.
 
-    def __init__(self) -> None:
-        self._of = {True: ServiceCounters(), False: ServiceCounters()}  # whether a person waits
+    `rules` holds the limits of the clients that have any, `everybody` those of each other client that has a
+    name; `tau_s` is everybody's starvation timeout, None for no guard.
+    """
+
+    def __init__(self, rules: Mapping[str, Tenant], everybody: Tenant, tau_s: float | None) -> None:
+        self.tau_s = tau_s
+        self.set_rules(rules, everybody)
+        self.waiting = Counter[str]()  # jobs of each client
+        self.running: dict[str, int] = {}
+        self.turn_s: dict[str, float] = {}  # when a client that still waits had its last start by tau
+        self.service = {True: ServiceCounters(), False: ServiceCounters()}  # whether a person waits
+
+    def set_rules(self, rules: Mapping[str, Tenant], everybody: Tenant) -> None:
+        self.rules, self.everybody = dict(rules), everybody
+        self._limits_slots = any(each.max_running is not None for each in (everybody, *rules.values()))
+
+    def copied(self) -> "Clients":
+        """Return an independent copy without waiting jobs, for a simulation."""
+        clients = copy(self)
+        clients.waiting, clients.running, clients.turn_s = Counter(), dict(self.running), {}
+        clients.service = deepcopy(self.service)
+        return clients
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """The numbers of waiting and running jobs of each client that has any."""
+        names = self.waiting.keys() | self.running.keys()
+        return {name: (self.waiting[name], self.running.get(name, 0)) for name in names}
+
+    def limits_of(self, client: str) -> Tenant:
+        return rules_for(client, self.rules, self.everybody) if client else EVERYBODY
+
+    def tau_of(self, client: str) -> float | None:
+        own = self.limits_of(client).tau_s
+        return self.tau_s if own is None else own
+
+    def is_limited(self, client: str) -> bool:
+        """Return whether a client has all the slots that it may have."""
+        limit = self.limits_of(client).max_running if self._limits_slots else None
+        return limit is not None and self.running.get(client, 0) >= limit
+
+    def limited(self) -> Collection[str]:
+        """Return the clients that have all the slots that they may have."""
+        return [client for client in self.running if self.is_limited(client)] if self._limits_slots else ()
+
+    def share_of(self, client: str) -> float:
+        """Return a client's weight as a share of those of all that wait."""
+        weights = (self.limits_of(name).weight for name in {*self.waiting, client})
+        return self.limits_of(client).weight / sum(weights)
 
     def used_s(self, client: str, now: float, *, interactive: bool = True) -> float:
-        return self._of[interactive].used_s(client, now)
+        """Return the decayed service of a client, in seconds per weight."""
+        return self.service[interactive].used_s(client, now) / self.limits_of(client).weight
 
-    def charged(self, job: Job, now: float, sign: float = 1.0) -> None:
-        """Charge a running job its predicted cost, as of its start; with a `sign` of -1, refund that."""
+    def count_waiting(self, client: str, more: int) -> None:
+        self.waiting[client] += more
+        if not self.waiting[client]:
+            del self.waiting[client]
+            self.turn_s.pop(client, None)  # its later jobs start with a full tau
+
+    def count_running(self, job: Job, more: int, now: float) -> None:
+        """Count a running job, and charge its predicted cost as of its start; with -1, take that back."""
+        self._count_running(job.client, more)
         if job.client:
-            self._of[job.interactive].charge_since(job.client, sign * job.cost_s, job.started_s, now)
+            counters = self.service[job.interactive]
+            counters.charge(job.client, more * job.cost_s, now, since_s=job.started_s)
 
     def stopped(self, job: Job, now: float) -> None:
         """Replace the predicted cost of a job by the service that it received in this run."""
-        self.charged(job, now, -1.0)
+        self._count_running(job.client, -1)
         if job.client:
-            self._of[job.interactive].charge(job.client, now - job.started_s, now)
+            self.service[job.interactive].settle(job.client, job.cost_s, job.started_s, now)
+
+    def _count_running(self, client: str, more: int) -> None:
+        self.running[client] = self.running.get(client, 0) + more
+        if not self.running[client]:
+            del self.running[client]
+
+    def excess_s(self, now: float, kinds: Iterable[bool]) -> Excess:
+        """Return how much more service each client had than the one that had least, in seconds per weight,
+        for interactive jobs (True) and others. Nothing where there is one client.
+        """
+        names = self.waiting.keys() | self.running.keys()
+        found: Excess = {}
+        for kind in kinds if len(names) > 1 else ():
+            used_s = {name: self.used_s(name, now, interactive=kind) for name in names}
+            least_s = min(used_s.values())
+            found |= {(name, kind): used - least_s for name, used in used_s.items()}
+        return found
+
+    def in_turns(self, ordered: Iterable[Job], excess_s: Excess) -> Iterator[Job]:
+        """Merge the orders of several clients: each start adds to the service of its client."""
+        had_s, queues = dict(excess_s), dict[tuple[str, bool], deque[Job]]()
+        for job in ordered:
+            queues.setdefault((job.client, job.interactive), deque()).append(job)
+
+        def head(whose: tuple[str, bool]) -> tuple[bool, bool, float, float, int, tuple[str, bool]]:
+            job = queues[whose][0]
+            return job.held, job.parked, job.rank, share_key(job, had_s), job.seq, whose
+
+        heads = [head(whose) for whose in queues]
+        heapify(heads)
+        while heads:
+            whose = heads[0][-1]
+            job = queues[whose].popleft()
+            yield job
+            had_s[whose] = had_s.get(whose, 0.0) + job.cost_s / self.limits_of(job.client).weight
+            if queues[whose]:
+                heapreplace(heads, head(whose))
+            else:
+                heappop(heads)
+
+
+def share_key(job: Job, excess_s: Excess) -> float:
+    """Return what orders the first jobs of several clients."""
+    return job.key if job.promoted else job.share_key + excess_s.get((job.client, job.interactive), 0.0)

@@ -1,14 +1,19 @@
 """Which running job is preempted ("cut") for the job that would start next.
 
-Cutting v for w ends w earlier and v later, and delays each other waiting job by the cost of resuming v. With
-keys in seconds the gain is key(v) - key(w), at the pace of their server, minus that cost per waiting job; a
-cut is made if the gain exceeds a margin. If the prompt of v is still being read, its server goes on to the
-end of a batch: w waits for that, and what v has to read again is part of the cost.
+Preempting v for w ends w earlier and v later, and delays each other waiting job by the cost of resuming v.
+With keys in seconds the gain is key(v) - key(w), at the pace of their server, minus that cost per waiting
+job; v is preempted if the gain exceeds a margin. Example under `boost`: v has 40 s left of 60 s, w takes 5 s
+and arrived with it, resuming costs 0.1 s and three jobs wait for the slot. The gain is sqrt(40 * 60) -
+sqrt(5 * 5) = 44 s, less 0.3 s and a margin of a tenth of 5 s: v is preempted. With 0.4 s left of v it is
+sqrt(0.4 * 60) - 5 = -0.1 s, and w waits.
+
+If the prompt of v is still being read, its server goes on to the end of a batch: w waits for that, and what v
+has to read again is part of the cost.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-
+from clairvoyant_cli.scheduler.choosing import Decision
 from clairvoyant_cli.scheduler.job import Job, Preempt, Reason
+from clairvoyant_cli.scheduler.placement import ServerSlots
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.urgency import level_of
 
@@ -69,23 +74,43 @@ def gain_s(victim: Job, waiting: Job, policy: Policy, waiters: float, excess_s: 
     return victim.pace * gains_s - stops_s - price_s
 
 
-def worthwhile(
-    able: Iterable[tuple[Job, Sequence[Job]]],
-    policy: Policy,
-    waiters: float,
-    had_s: Mapping[tuple[str, bool], float],
-) -> list[Preempt]:
-    """Return the cuts that are worth it, the best first, at most one per waiting job.
-
-    `able` has for each server the job it would start next and the running jobs that may be cut for it;
-    `had_s` is the service that clients had before others.
-    """
+def preemptions(decision: Decision) -> list[Preempt]:
+    """Return the preemptions worth making now, the best first, at most one per waiting job."""
+    waiting, servers = decision.waiting, decision.fleet.servers.values()
+    victims = dict[ServerSlots, list[Job]]()
+    for server in servers:
+        running = [job for job in server.running.values() if may_be_cut(job, waiting.policy)]
+        if running and len(server.running) == server.slots:
+            victims[server] = running
+    waiters = max(1, waiting.interactive) / max(1, sum(server.slots for server in servers))
     best: dict[str, tuple[float, Preempt]] = {}
-    for waiting, victims in able:
-        for victim in victims:
-            more_s = had_s.get((victim.client, victim.interactive), 0.0)
-            more_s -= min(victim.remaining_s, more_s) + had_s.get((waiting.client, waiting.interactive), 0.0)
-            gained_s = gain_s(victim, waiting, policy, waiters, more_s)
-            if gained_s > best.get(waiting.id, (0.0,))[0]:
-                best[waiting.id] = gained_s, Preempt(victim.id, victim.server_id)
+    for server, choice in decision.choices(victims):
+        job = choice.job
+        if decision.now < job.not_before_s:
+            continue
+        for victim in victims[server]:
+            if _may_pass(decision, job, victim):
+                more_s = decision.excess_s.get((victim.client, victim.interactive), 0.0)
+                less_s = decision.excess_s.get((job.client, job.interactive), 0.0)
+                more_s -= min(victim.remaining_s, more_s) + less_s
+                gained_s = gain_s(victim, job, waiting.policy, waiters, more_s)
+                if gained_s > best.get(job.id, (0.0,))[0]:
+                    best[job.id] = gained_s, Preempt(victim.id, victim.server_id)
     return [preempt for _, preempt in sorted(best.values(), key=lambda each: -each[0])]
+
+
+def _may_pass(decision: Decision, waiting: Job, running: Job) -> bool:
+    """Return whether the guard would start `waiting` before `running`, were both waiting.
+
+    Under `by_share` policies another client's running jobs can always be passed.
+    """
+    jobs, now = decision.waiting, decision.now
+    loads = decision.fleet.residency.swaps(running.server_id, running.id, waiting.affinity)
+    if running.stops_s is not None and (loads or jobs.goes_by_arrival(waiting, now)):
+        return False
+    tau_s = decision.clients.tau_of(running.client)
+    if tau_s is None or waiting.promoted or not running.interactive:
+        return True
+    if jobs.policy.by_share and waiting.client != running.client:
+        return True
+    return now - running.arrival_s <= tau_s or not decision.guard.allows(running, waiting, jobs, now)

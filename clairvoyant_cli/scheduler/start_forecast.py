@@ -56,7 +56,7 @@ class StartForecast:
         self._oldest = iter(sorted(guarded, key=attrgetter("arrival_s", "seq")))
         self._longest: Job | None = None
         self._newcomers = scheduler.newcomers.expected(scheduler.policy, now)
-        self._since = self._scheduler.since_promotion
+        self._since = self._scheduler.guard.since
         self._slots, self._free_s = _slots(scheduler, now)
         self._found: dict[Job, Wait] = {}
         self._client_ends: dict[str, list[float]] = {}
@@ -102,7 +102,7 @@ class StartForecast:
         longest, guard = self._longest, self._scheduler.policy.guard
         if not self._guards or longest is None or longest is job or guard is None:
             return None
-        tau_s, waited_s = self._scheduler.tau_of(longest.client), self._now + in_s - longest.arrival_s
+        tau_s, waited_s = self._scheduler.clients.tau_of(longest.client), self._now + in_s - longest.arrival_s
         if tau_s is None or waited_s <= tau_s or not guard.allows(waited_s, age_s + in_s, self._since):
             return None
         plan = self._plan(longest)
@@ -118,7 +118,7 @@ class StartForecast:
             load = min(flow.work_s / number, MAX_LOAD)
             mean_s = free_s / (1.0 - load)
             until_s = (until_s + mean_s) / 2.0
-        tau_s = None if guard is None or job.background_levels else self._scheduler.tau_of(job.client)
+        tau_s = None if guard is None or job.background_levels else self._scheduler.clients.tau_of(job.client)
         age_s = self._now - job.arrival_s
         if guard is not None and tau_s is not None and age_s + mean_s > tau_s:
             stretch = max(guard.stretch * STRETCH_SHARE, 1.0)
@@ -149,7 +149,7 @@ class StartForecast:
 
     def _ends_of(self, client: str) -> list[float]:
         """Return when the jobs end whose slots a client at its limit waits for, as a heap; empty below it."""
-        limit = self._scheduler.rules_of(client).max_running
+        limit = self._scheduler.clients.limits_of(client).max_running
         if limit is None:
             return []
         if client not in self._client_ends:

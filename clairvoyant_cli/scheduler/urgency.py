@@ -10,7 +10,6 @@ Rule 3: a claim is decided when its request would start, because only then is it
 decision is final.
 """
 
-from collections.abc import Iterable
 from enum import StrEnum
 from math import log
 
@@ -65,19 +64,18 @@ class Claims:
     def __init__(self) -> None:
         self._served = ServiceCounters(CLAIM_HALF_LIFE_S)
 
-    def within_share(self, job: Job, share: float, slots: Iterable[int], now: float) -> bool:
+    def within_share(self, job: Job, share: float, slots: int, now: float) -> bool:
         """Return whether a job's claim counts now; `share` is its client's among the waiting clients."""
         if share >= 1.0 or not is_claim(job):
             return True
-        return self._served.used_s(job.client, now) <= share * sum(slots) * CLAIM_WINDOW_S
+        return self._served.used_s(job.client, now) <= share * slots * CLAIM_WINDOW_S
 
     def charged(self, job: Job, now: float, sign: float = 1.0) -> None:
         """Charge a running claim its predicted cost, as of its start; with a `sign` of -1, refund that."""
-        if is_claim(job):
-            self._served.charge_since(job.client, sign * job.cost_s, job.started_s, now)
+        if job.urgency_by and is_claim(job):
+            self._served.charge(job.client, sign * job.cost_s, now, since_s=job.started_s)
 
     def stopped(self, job: Job, now: float) -> None:
         """Replace the predicted cost by the service received."""
-        self.charged(job, now, -1.0)
-        if is_claim(job):
-            self._served.charge(job.client, now - job.started_s, now)
+        if job.urgency_by and is_claim(job):
+            self._served.settle(job.client, job.cost_s, job.started_s, now)

@@ -207,9 +207,9 @@ async def test_a_request_becomes_its_programs_when_that_is_known(tmp_path: Path)
 
     async with occupied(programs=Programs(find), clients=file) as (daemon, engine), asked(daemon, chat()):
         scheduler = daemon.dispatcher.scheduler
-        assert scheduler.clients == {"127.0.0.1": (1, 1)}
+        assert scheduler.clients.counts == {"127.0.0.1": (1, 1)}
         stuck.set()
-        state = await until(daemon, lambda state: scheduler.clients == {"nightly": (1, 1)})
+        state = await until(daemon, lambda state: scheduler.clients.counts == {"nightly": (1, 1)})
         [job] = scheduler.waiting()
         assert (job.rank, job.background_levels, job.program) == (15.0, 10, "nightly.py")
         assert [each.client for each in state.queue] == ["nightly"]

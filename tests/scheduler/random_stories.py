@@ -13,6 +13,7 @@ from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain, Parts
+from clairvoyant_cli.scheduler.choosing import Decision
 from clairvoyant_cli.scheduler.fairness import Tenant
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, PromptRead, QueueFullError, Reason, Terms
 from clairvoyant_cli.scheduler.placement import MAX_PASSED
@@ -128,7 +129,7 @@ class Story:
         try:
             displaced = self.scheduler.submit(job, self.now)
         except ClientFullError:
-            assert crowds[job.client] >= (self.scheduler.rules_of(job.client).max_waiting or inf)
+            assert crowds[job.client] >= (self.scheduler.clients.limits_of(job.client).max_waiting or inf)
             return
         except QueueFullError:
             assert len(self.scheduler) >= self.scheduler.capacity
@@ -325,7 +326,7 @@ class Story:
         self.scheduler.set_policy(POLICIES[self.rng.choice(list(POLICIES))], self.now)
 
     def on_tau(self) -> None:
-        self.scheduler.tau_s = self.rng.choice([None, 1.0, 60.0])
+        self.scheduler.clients.tau_s = self.rng.choice([None, 1.0, 60.0])
 
     def on_tenants(self) -> None:
         limits = [Tenant(), Tenant(2.0), Tenant(inf, 0.5), Tenant(None, 3.0, 1), Tenant(max_running=2)]
@@ -381,10 +382,10 @@ class Story:
         busy = {each for each, place in places if place in ("running", "stopping", "releasing")}
         assert scheduler.running.keys() == busy
         assert {each for server in scheduler.fleet.servers.values() for each in server.running} == busy
-        assert scheduler.interactive == sum(not job.background_levels for job in waiting)
+        assert scheduler.queue.interactive == sum(not job.background_levels for job in waiting)
         clients = Counter(job.client for job in waiting), Counter(job.client for job in running)
         names = clients[0].keys() | clients[1].keys()
-        assert scheduler.clients == {name: (clients[0][name], clients[1][name]) for name in names}
+        assert scheduler.clients.counts == {name: (clients[0][name], clients[1][name]) for name in names}
         assert all(isfinite(job.key) for job in waiting)
         self.check_sessions(waiting, running)
         self.check_idle(waiting)
@@ -399,6 +400,7 @@ class Story:
 
     def check_idle(self, waiting: list[Job]) -> None:
         scheduler, now = self.scheduler, self.now
+        decision = Decision(scheduler.queue, scheduler.fleet, scheduler.guard, now)
         for server in scheduler.fleet.servers.values():
             able = [] if scheduler.paused or len(server.running) >= server.slots else waiting
             able = [
@@ -406,7 +408,7 @@ class Story:
                 for job in able
                 if job.ready
                 and now >= job.not_before_s
-                and not scheduler.is_limited(job.client)
+                and not scheduler.clients.is_limited(job.client)
                 and scheduler.fleet.may_take(server.id, job)
                 and scheduler.fleet.open_to(job, server, now)
                 and server.has_room(job)
@@ -418,4 +420,4 @@ class Story:
             if not scheduler.residency.prices:
                 assert scheduler.deferring
                 assert len(able) <= MAX_PASSED, f"{server.id} idles beside {able}"
-                assert not any(job.promoted or scheduler.is_overdue(job) for job in able)
+                assert not any(job.promoted or decision.is_overdue(job) for job in able)

@@ -3,8 +3,9 @@
 from statistics import fmean
 
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.queue import MAX_BACK_S, Scheduler
+from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.sessions import USUAL_GAP_S
+from clairvoyant_cli.scheduler.waiting import MAX_BACK_S
 from tests.scheduler.test_sessions import answer, queue, serve, started, turn
 
 

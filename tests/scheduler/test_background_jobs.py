@@ -8,8 +8,9 @@ import pytest
 
 from clairvoyant_cli.scheduler.job import Job, Terms
 from clairvoyant_cli.scheduler.policy import POLICIES
-from clairvoyant_cli.scheduler.queue import FORWARD_AFTER, MAX_BACK_S, Scheduler
+from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.urgency import UrgencySource
+from clairvoyant_cli.scheduler.waiting import FORWARD_AFTER, MAX_BACK_S
 
 
 def question(number: int, at: float) -> Job:
@@ -96,9 +97,9 @@ def test_a_job_that_becomes_anothers_takes_its_charges_along() -> None:
         assert scheduler.next(0.0) is not None
         for job in jobs if late else ():
             assert scheduler.set_terms(job.id, Terms("ann", 5, 10), 9.0)
-        counts, rank = (dict(scheduler.clients), scheduler.interactive), jobs[1].rank
+        counts, rank = (dict(scheduler.clients.counts), scheduler.queue.interactive), jobs[1].rank
         scheduler.finish(jobs[0].id, 30.0)
-        of = scheduler.accounts.used_s, scheduler.claims._served.used_s
+        of = scheduler.clients.used_s, scheduler.claims._served.used_s
         used = of[0]("ann", 30.0, interactive=False), of[0]("127.0.0.1", 30.0), of[1]("ann", 30.0)
         return counts, rank, [round(each, 6) for each in used]
 

@@ -141,6 +141,6 @@ def test_a_job_whose_model_is_not_loaded_waits_for_a_swap() -> None:
 
 def test_who_had_more_service_than_others_waits_by_share() -> None:
     scheduler = waiting("boost", [Job("a", 0.0, client="ann"), Job("b", 0.0, client="ben")])
-    scheduler.accounts.charged(Job("before", 0.0, cost_s=9.0, client="ann"), 0.0)
+    scheduler.clients.service[True].charge("ann", 9.0, 0.0)
     found = standing(scheduler, 1.0)
     assert {name: each.cause for name, each in found.items()} == {"a": Cause.SHARE, "b": Cause.SIZE}

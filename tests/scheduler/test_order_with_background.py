@@ -7,7 +7,8 @@ import pytest
 
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
-from clairvoyant_cli.scheduler.queue import FORWARD_AFTER, Scheduler
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.waiting import FORWARD_AFTER
 
 TAU_S = 20.0
 GUARDED = [name for name, policy in POLICIES.items() if policy.guard is not None]

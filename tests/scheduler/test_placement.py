@@ -334,7 +334,7 @@ def test_a_cancelled_job_refunds_only_its_own_charge() -> None:
     scheduler = in_debt()
     scheduler.submit(Job("phantom", 60.0, cost_s=27_000.0, client="a"), 60.0)
     scheduler.cancel("phantom", 70.0)
-    assert scheduler.accounts.used_s("a", 70.0) == pytest.approx(in_debt().accounts.used_s("a", 70.0))
+    assert scheduler.clients.used_s("a", 70.0) == pytest.approx(in_debt().clients.used_s("a", 70.0))
     scheduler.submit(Job("b1", 70.0, cost_s=30.0, client="b"), 70.0)
     scheduler.submit(Job("a1", 70.0, cost_s=10.0, client="a"), 70.0)
     scheduler.finish("blocker", 70.0)
@@ -348,7 +348,7 @@ def test_a_dropped_job_refunds_only_its_own_charge() -> None:
     displaced = [scheduler.submit(Job(name, 90.0, client=name), 90.0) for name in ("b", "c")]
     scheduler.cancel("a0", 90.0)
     assert [each.client for each in displaced if each is not None] == ["a", "a"]
-    assert scheduler.accounts.used_s("a", 90.0) == pytest.approx(in_debt().accounts.used_s("a", 90.0))
+    assert scheduler.clients.used_s("a", 90.0) == pytest.approx(in_debt().clients.used_s("a", 90.0))
 
 
 def beside_an_engine(at_once: int) -> Scheduler:

@@ -87,7 +87,7 @@ def test_no_reader_changes_the_scheduler(policy: str, seed: int) -> None:
         lambda: scheduler.next_up(now),
         lambda: start_of(scheduler, joining, now),
         lambda: list(starts(scheduler, policy_named("sjf"), now)),
-        lambda: (scheduler.clients, scheduler.excess_s(now), scheduler.arrival_order.turns(now)),
+        lambda: (scheduler.clients.counts, scheduler.queue.excess_s(now), scheduler.arrival_order.turns(now)),
     ):
         before = frozen(scheduler, {})
         read()

@@ -179,7 +179,7 @@ def test_after_tau_a_parked_session_takes_the_turn_of_the_one_that_has_had_it_lo
     assert started(scheduler, 0.5) == ["b0"]
     scheduler.submit(turn("a", 0), 0.6)
     answer(scheduler, turn("b", 0), 1.0)
-    while "a0" in scheduler._waiting:
+    while "a0" in scheduler.queue.jobs:
         number += 1
         now += 2.0
         again = replace(turn("b", 1, now), id=f"again{number}")

@@ -97,9 +97,9 @@ def shouting(
     urgent_s, modest = 0.0, 0
     for second in range(seconds):
         at = float(second)
-        if scheduler.clients.get("loud", (0, 0))[0] < MANY:
+        if scheduler.clients.counts.get("loud", (0, 0))[0] < MANY:
             scheduler.submit(job(f"loud {second}", level, 1.0, at, client="loud", urgency_by=by), at)
-        if second % 2 and scheduler.clients.get("modest", (0, 0))[0] < MANY:
+        if second % 2 and scheduler.clients.counts.get("modest", (0, 0))[0] < MANY:
             scheduler.submit(job(f"modest {second}", modestly, 1.0, at, client="modest", urgency_by=""), at)
         dispatch = scheduler.next(at)
         assert dispatch is not None

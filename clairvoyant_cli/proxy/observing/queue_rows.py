@@ -51,9 +51,9 @@ class Backlog:
     def look(self) -> None:
         """Look at the queue, at each change of it and each state."""
         scheduler, samples, now = self.scheduler, self._samples, self.clock()
-        if scheduler.interactive and samples and now - samples[-1][0] < SAMPLE_S:
+        if scheduler.queue.interactive and samples and now - samples[-1][0] < SAMPLE_S:
             return
-        able = scheduler.interactive and not scheduler.paused and any(scheduler.slots.values())
+        able = scheduler.queue.interactive and not scheduler.paused and any(scheduler.slots.values())
         length = sum(each.interactive and each.ready for each in scheduler) if able else 0
         if not length:
             samples.clear()
@@ -190,7 +190,7 @@ def why(standing: Standing, scheduler: Scheduler, pool: ServerPool) -> str:
         if job.cuts and job.pinned:
             text = f"Its answer continues on {there}, which is not up."
     elif cause is Cause.LIMIT:
-        limit = scheduler.rules_of(job.client).max_running
+        limit = scheduler.clients.limits_of(job.client).max_running
         text = f"Its client has all the slots it may have ({limit})."
     elif cause is Cause.PROMOTED:
         text = f"Moved to the front by an operator. {_before(standing)}"
@@ -209,13 +209,13 @@ def why(standing: Standing, scheduler: Scheduler, pool: ServerPool) -> str:
 
 def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
     guard = scheduler.policy.guard
-    if scheduler.policy.by_share and sum(waiting > 0 for waiting, _ in scheduler.clients.values()) > 1:
+    if scheduler.policy.by_share and sum(waiting > 0 for waiting, _ in scheduler.clients.counts.values()) > 1:
         return "the guard starts one request per client and tau while several clients wait."
     if standing.overdue_more or guard is None:
         others = plural(standing.overdue_more, "other")
         return f"but {others} by more: the guard starts those first."
-    if scheduler.since_promotion < guard.every:
-        return f"the guard acts after {guard.every - scheduler.since_promotion} more starts by policy."
+    if scheduler.guard.since < guard.every:
+        return f"the guard acts after {guard.every - scheduler.guard.since} more starts by policy."
     return (
         f"but the guard starts it only once it has waited {guard.stretch:g} times as long as the request "
         "the policy would start."

@@ -254,7 +254,7 @@ class SnapshotBuilder:
             mu_short_s=None if operation.tau_source in CHOSEN else operation.mu_short_s,
             short_s=self.stats.mu_short_s(),
             source=operation.tau_source,
-            firings_total=operation.dispatcher.scheduler.tau_firings,
+            firings_total=operation.dispatcher.scheduler.guard.firings,
             firings_last_minute=sum(now - at <= 60 for at in firings),
             recent=tuple(self.stats.journal.at(at) for at in firings[-FIRINGS_SHOWN:]),
             guards=operation.dispatcher.scheduler.policy.guarded,
@@ -347,7 +347,7 @@ class SnapshotBuilder:
     def _clients(self) -> tuple[ClientState, ...]:
         """Return the busiest clients of those that have requests, had answers, or have rules."""
         tokens = self.stats.tokens
-        here = self.operation.dispatcher.scheduler.clients
+        here = self.operation.dispatcher.scheduler.clients.counts
         names = here.keys() | tokens.keys() | {*self.access.clients.listed}
         busiest = nsmallest(
             CLIENTS_SHOWN, names, key=lambda name: (-sum(here.get(name, (0, 0))), -tokens[name], name)

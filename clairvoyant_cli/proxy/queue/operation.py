@@ -78,7 +78,7 @@ class Operation:
 
     @property
     def tau_s(self) -> float | None:
-        return self.dispatcher.scheduler.tau_s
+        return self.dispatcher.scheduler.clients.tau_s
 
     def patience_s(self, exchange: Exchange) -> float | None:
         """Return how long a waiting request may go on waiting; None: as long as it takes."""
@@ -92,12 +92,12 @@ class Operation:
 
     def choose_tau(self, tau_s: float | None) -> None:
         """Set tau for the operator; None means no guard."""
-        self.dispatcher.scheduler.tau_s = tau_s
+        self.dispatcher.scheduler.clients.tau_s = tau_s
         self.tau_source = "operator"
 
     def release_tau(self) -> None:
         """Return to the tau of the flag, or else to the learned one."""
-        self.dispatcher.scheduler.tau_s, self.tau_source = self._own_tau
+        self.dispatcher.scheduler.clients.tau_s, self.tau_source = self._own_tau
 
     def learn_tau(self, tau_s: float, source: str) -> bool:
         """Set a measured or learned tau; False if it was chosen and stays."""
@@ -105,7 +105,7 @@ class Operation:
             self._own_tau = tau_s, source
         if self.tau_source in CHOSEN:
             return False
-        self.dispatcher.scheduler.tau_s = tau_s
+        self.dispatcher.scheduler.clients.tau_s = tau_s
         self.tau_source = source
         self.mu_short_s = tau_s / TAU_PER_MU_SHORT
         return True

@@ -116,7 +116,7 @@ class SlotSimulation:
             self.workload,
             np.array(self._start_s),
             np.array(self._finish_s),
-            self.scheduler.tau_firings,
+            self.scheduler.guard.firings,
             self._preemptions,
             self._lost_s,
         )

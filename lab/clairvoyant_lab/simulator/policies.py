@@ -89,7 +89,7 @@ class RoutedPolicy(Policy):
     def routed(self, job: Job, now: float, scheduler: Scheduler) -> Job:
         """Return a job as it arrives: pinned to the server with the soonest cautious completion."""
         client, servers = job.client, list(scheduler.fleet.servers.values())
-        used_s = scheduler.accounts.used_s(client, now) / scheduler.rules_of(client).weight
+        used_s = scheduler.clients.used_s(client, now)
         fields = {name: getattr(job, name) for name in Job.__slots__}
         found = RoutedJob(**fields, served_share=used_s / SERVICE_MEMORY_S)
         cautious = job.cost_high_s / job.cost_s if job.cost_s else 1.0

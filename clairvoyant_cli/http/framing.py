@@ -161,17 +161,14 @@ class Reader:
 
     def _check_held(self, start: int) -> None:
         """Refuse at once what can never become whole: too long, or no HTTP from its first bytes on."""
-        self._check_length(len(self.held))
+        _, limit, status, what = _SECTIONS[self._state]
+        if len(self.held) > limit:
+            raise FramingError(status, f"{what} is longer than {limit} bytes")
         if self._state is _State.HEAD and self._start.match(self.held) is None:
             raise FramingError(400, "this is no HTTP/1.1")
         lenient = self._state is _State.HEAD and len(self._head_ends) > 1
         if (BARE_CR if lenient else BARE_LINE_END).search(self.held, start) is not None:
             raise FramingError(400, NOT_CRLF)
-
-    def _check_length(self, size: int) -> None:
-        _, limit, status, what = _SECTIONS[self._state]
-        if size > limit:
-            raise FramingError(status, f"{what} is longer than {limit} bytes")
 
     # Each step reads from `pos` on and returns where it stopped.
 
@@ -180,27 +177,18 @@ class Reader:
         for mark in self._head_ends:
             if (found := data.find(mark, pos, end)) >= 0:
                 begin, end = found, found + len(mark)
-        if begin < 0:
+        if begin < 0 or begin - pos > HEAD_LIMIT_BYTES:
             return self._hold(data, pos)
-        self._check_length(begin - pos)
-        self._take_head(data[pos : data.index(b"\n", begin) + 1], events)
+        head, self._state, self._left = self._head_in(data[pos : data.index(b"\n", begin) + 1])
+        self._slack = CHUNK_SLACK_BYTES
+        events.append(head)
+        if self._state is _State.DONE:
+            events.append(End([]))
         return end
 
-    def _take_head(self, block: bytes, events: list[Event]) -> None:
+    def _head_in(self, block: bytes) -> "tuple[RequestHead | ResponseHead, _State, int]":
+        """Return a head, what follows it, and the length of the body where that is known."""
         raise NotImplementedError
-
-    def _begin_body(self, length: int | None, events: list[Event], *, chunked: bool) -> None:
-        self._left = length or 0
-        if chunked:
-            self._state = _State.CHUNK_LINE
-            self._slack = CHUNK_SLACK_BYTES
-        elif length is None:
-            self._state = _State.UNTIL_CLOSE
-        elif length:
-            self._state = _State.LENGTH
-        else:
-            self._state = _State.DONE
-            events.append(End([]))
 
     def _read_piece(self, data: bytes, pos: int, events: list[Event]) -> int:
         piece = data if pos == 0 and len(data) <= self._left else data[pos : pos + self._left]
@@ -267,9 +255,8 @@ class Reader:
 
     def _read_trailers(self, data: bytes, pos: int, events: list[Event]) -> int:
         end = data.find(b"\r\n\r\n", pos)
-        if end < 0:
+        if end < 0 or end - pos > TRAILER_LIMIT_BYTES:
             return self._hold(data, pos)
-        self._check_length(end - pos)
         self._state, passing = _State.DONE, list[Header]()
         if end > pos:
             fields = Fields.parse(data[pos + 2 : end + 2])
@@ -310,11 +297,12 @@ class RequestReader(Reader):
         self.held.clear()
         self.pending = False
 
-    def _take_head(self, block: bytes, events: list[Event]) -> None:
+    def _head_in(self, block: bytes) -> tuple[RequestHead, _State, int]:
         # RFC 9112, 2.2: an empty line before a request is passed over; some clients end a body with one.
         head = read_request_head(block.removeprefix(b"\r\n"))
-        events.append(head)
-        self._begin_body(head.length, events, chunked=head.chunked)
+        if head.length is None:
+            return head, _State.CHUNK_LINE, 0
+        return head, _State.LENGTH if head.length else _State.DONE, head.length
 
 
 class ResponseReader(Reader):
@@ -357,24 +345,24 @@ class ResponseReader(Reader):
             return []
         return [Malformed(502, "it closed the connection before its answer was complete")]
 
-    def _take_head(self, block: bytes, events: list[Event]) -> None:
+    def _head_in(self, block: bytes) -> tuple[ResponseHead, _State, int]:
         head = read_response_head(block)
-        if head.status == 101:
-            if not set(head.upgraded_to()) & (set(self._offered) - {b""}):
-                raise FramingError(502, "it switches to a protocol that nobody offered")
-            self.head = head
-            self._state = _State.TUNNEL
-        elif head.status < 200:
+        if head.status < 200 and head.status != 101:
             self._informational += 1
             if self._informational > MAX_INFORMATIONAL:
                 raise FramingError(502, f"it sent more than {MAX_INFORMATIONAL} informational answers")
-        else:
-            self.head = head
-            head.keep_alive = head.keep_alive and (head.chunked or head.length is not None)
-        events.append(head)
-        if head.status >= 200:
-            length = 0 if bodiless(self._method, head.status) else head.length
-            self._begin_body(length, events, chunked=head.chunked and length is None)
+            return head, _State.HEAD, 0
+        self.head = head
+        if head.status == 101:
+            if not set(head.upgraded_to()) & (set(self._offered) - {b""}):
+                raise FramingError(502, "it switches to a protocol that nobody offered")
+            return head, _State.TUNNEL, 0
+        head.keep_alive = head.keep_alive and (head.chunked or head.length is not None)
+        if head.length == 0 or bodiless(self._method, head.status):
+            return head, _State.DONE, 0
+        if head.chunked:
+            return head, _State.CHUNK_LINE, 0
+        return head, _State.UNTIL_CLOSE if head.length is None else _State.LENGTH, head.length or 0
 
 
 class ResponseWriter:
@@ -431,4 +419,8 @@ def chunk(data: bytes | memoryview) -> bytes:
 
 
 def last_chunk(trailers: Iterable[Header]) -> bytes:
-    return b"0\r\n" + b"".join(b"%b: %b\r\n" % trailer for trailer in trailers) + b"\r\n"
+    return (
+        b"0\r\n" + b"".join([b"%b: %b\r\n" % trailer for trailer in trailers]) + b"\r\n"
+        if trailers
+        else b"0\r\n\r\n"
+    )

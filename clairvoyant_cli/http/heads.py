@@ -99,10 +99,6 @@ class RequestHead:
         return self.origin_form.partition(b"?")[2]
 
     @property
-    def chunked(self) -> bool:
-        return self.length is None
-
-    @property
     def has_body(self) -> bool:
         return self.length != 0
 
@@ -114,7 +110,7 @@ class RequestHead:
         """
         lines = [self.method + b" " + (target or self.origin_form) + b" HTTP/1.1", b"Host: " + host]
         lines += [name + b": " + value for name, value in (*self.fields.passing(b"host", *drop), *extra)]
-        if self.chunked:
+        if self.length is None:
             lines.append(b"Transfer-Encoding: chunked")
         if self.upgrade:
             lines += [b"Connection: Upgrade", b"Upgrade: " + self.upgrade]
@@ -142,11 +138,12 @@ class ResponseHead:
     ) -> None:
         self.status, self.reason = status, reason
         self.length, self.chunked, self.keep_alive = length, chunked, keep_alive
-        self.replace(headers)
-
-    def replace(self, headers: Iterable[Header] | Fields) -> None:
-        """Take other fields in place of these."""
         self.fields = headers if isinstance(headers, Fields) else Fields(headers)
+        self.get = self.fields.first.get
+
+    def replace(self, headers: Iterable[Header]) -> None:
+        """Take other fields in place of these."""
+        self.fields = Fields(headers)
         self.get = self.fields.first.get
 
     @property

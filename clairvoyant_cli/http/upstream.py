@@ -151,7 +151,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Give a request's answer to `sink`. Its head, `wire`, is sent with its body, or by `uncork`."""
         self._reader.expect(request)
         self._sink = sink
-        self._chunked_request = request.chunked
+        self._chunked_request = request.length is None
         self._request_complete = not request.has_body
         if self._transport is None:
             self._lost()

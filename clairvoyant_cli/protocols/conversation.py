@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import chain, takewhile
+from itertools import chain, repeat, takewhile
 from typing import NamedTuple
 
 from msgspec import Raw
@@ -104,7 +104,7 @@ async def read_conversation(held: RequestBody, body: bytes, model: str, payloads
         await READING.next()
         with READING:
             goes_on = reader.read_slice()
-    agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))
+    agentic = bool(given(held.tools, held.functions)) or any(map(body.__contains__, USES_TOOLS))
     thinks = any(map(body.__contains__, THINKS))
     return Conversation(reader.chain(), reader.media, _claimed(held), "", agentic, thinks)
 
@@ -154,11 +154,12 @@ class _ChainReader:
         self._tools, first_message, _ = ends
         leading = takewhile(SYSTEM_ROLE.match, listed[first_message:])
         self._systems = first_message - self._tools + len(list(leading))
-        listed += given(held.input_extra, held.input_prefix, held.input_suffix)
-        # Beside a prompt, media are in lists of their own, which a message has as well.
-        listed += [Raw(b'{"images":%b}' % raw) for raw in given(held.images, held.image_data)]
-        listed += given(held.prompt, held.suffix)
-        self._cuts = chain.from_iterable(_cuts(part, payloads) for part in listed)
+        rest = (held.input_extra, held.input_prefix, held.input_suffix, held.images, held.image_data)
+        for raw in given(*rest, held.prompt, held.suffix):
+            # Beside a prompt, media are in lists of their own, which a message has as well.
+            is_media = raw is held.images or raw is held.image_data
+            listed.append(Raw(b'{"images":%b}' % raw) if is_media else raw)
+        self._cuts = chain.from_iterable(map(_cuts, listed, repeat(payloads)))
         self._model = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=_KEY)
         self._part = self._model.copy()
         self._before = 0  # what stands for all parts before this one
@@ -228,10 +229,11 @@ def _cuts_at_media(whole: bytes, part: Raw, payloads: Payloads) -> Iterator[_Cut
 def _texts(text: bytes, payloads: Payloads) -> list[_Cut]:
     if b'"cache_control"' in text:
         text = CACHE_MARK.sub(b"", text)
-    cuts = [text[at : at + SLICE_BYTES] for at in range(0, len(text), SLICE_BYTES)]
-    return [
-        _Cut(cut, left_out=payloads.length_of(cut) - len(cut) if payloads.left_out else 0) for cut in cuts
-    ]
+    cuts = []
+    for at in range(0, len(text), SLICE_BYTES):
+        cut = text[at : at + SLICE_BYTES]
+        cuts.append(_Cut(cut, left_out=payloads.length_of(cut) - len(cut) if payloads.left_out else 0))
+    return cuts
 
 
 def _media(whole: bytes, holder: Raw, begin: int, levels: int = LEVELS) -> Iterator[tuple[int, int, str]]:

@@ -262,7 +262,7 @@ def _cap(*caps_given: Raw) -> int | None:
     """Return the largest cap given: which of them counts depends on the server, and an answer must not be
     taken for shorter than it may become. Negative ones mean unlimited (Ollama, llama.cpp).
     """
-    caps = [cap for raw in caps_given if (cap := number(raw)) is not None]
+    caps = [cap for raw in caps_given if raw is not ABSENT and (cap := number(raw)) is not None]
     if not caps or min(caps) < 0:
         return None
     return int(min(max(caps), MAX_CAP_TOKENS))

@@ -244,7 +244,7 @@ def _passing(trailers: list[Header]) -> list[Header]:
 
 def forwarded(head: RequestHead, message: Read) -> bytes:
     wire = head.encode(b"backend:1")
-    if head.chunked:
+    if head.length is None:
         return wire + chunk(message.body) + last_chunk(message.trailers)
     return wire + message.body
 

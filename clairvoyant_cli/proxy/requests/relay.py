@@ -53,7 +53,7 @@ _OF_THIS_SERVER = re.compile(
 """What servers say of what another may have: a longer context, media, another model or function."""
 RESPONSE_ID = re.compile(rb'"(?:response_)?id"\s*:\s*"(resp[A-Za-z0-9_-]{1,200})"')
 LONGEST_ID = 256  # bytes of a field with one
-LOCATIONS = (b"location", b"content-location")
+LOCATIONS = frozenset((b"location", b"content-location"))
 
 OF_THE_STREAM = frozenset(
     b"content-type content-length transfer-encoding connection keep-alive cache-control "
@@ -205,7 +205,7 @@ class Relay(ResponseSink):
     def head(self, head: ResponseHead) -> None:
         """Pass on the head, with the proxy's headers after the backend's."""
         self.pages.learn(self.request.head, head)
-        if any(head.get(name) is not None for name in LOCATIONS):  # which must not lead past the proxy
+        if not LOCATIONS.isdisjoint(head.fields.keys):  # which must not lead past the proxy
             moved = self.server.kept_here
             fields = [
                 (name, moved(value) if name.lower() in LOCATIONS else value) for name, value in head.headers
@@ -267,7 +267,8 @@ class Relay(ResponseSink):
             return
         if self.broken:
             return
-        self._send_head()
+        if self._unsent_head is not None or self.heartbeat is not None:
+            self._send_head()
         if self._joint is not None:
             self._client.send_body(self._joint.end())
         if self._joint is not None and self._joint.breaks_off:
@@ -322,7 +323,8 @@ class Relay(ResponseSink):
             self.data(bytes(held[1]))
 
     def _send(self, data: bytes) -> None:
-        self._send_head()
+        if self._unsent_head is not None or self.heartbeat is not None:
+            self._send_head()
         self._client.send_body(data if self._joint is None else self._joint.feed(data))
 
     def _send_head(self) -> None:

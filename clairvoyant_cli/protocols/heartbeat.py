@@ -50,7 +50,7 @@ def filler_of(shape: Shape, model: str, request_id: str, *, streamed: bool) -> F
     if not streamed:
         return None if shape is Shape.OPAQUE else Filler(JSON, b"\n", b"\n")
     now = datetime.now(UTC)
-    chunk: AnswerEvent = {"id": f"chatcmpl-{request_id}", "object": "chat.completion.chunk"}
+    chunk: AnswerEvent = {"id": _chunk_id(shape, request_id), "object": "chat.completion.chunk"}
     chunk |= {"created": int(now.timestamp()), "model": model}
     choice = {"index": 0, "finish_reason": None}
     if shape in OLLAMA_SHAPES:
@@ -71,7 +71,7 @@ def filler_of(shape: Shape, model: str, request_id: str, *, streamed: bool) -> F
         # Without the role, which the server's first event has: SDKs join the texts of all deltas.
         event = sse(chunk | {"choices": [choice | {"delta": {"content": ""}}]})
     elif shape is Shape.COMPLETION:
-        of_completion = {"id": f"cmpl-{request_id}", "object": "text_completion"}
+        of_completion = {"object": "text_completion"}
         event = sse(chunk | of_completion | {"choices": [choice | {"text": "", "logprobs": None}]})
     else:
         return None
@@ -92,6 +92,10 @@ def _response(model: str, request_id: str, now_s: int) -> AnswerEvent:
         "tool_choice": "auto",
         "tools": [],
     }
+
+
+def _chunk_id(shape: Shape, request_id: str) -> str:
+    return f"{'chatcmpl' if shape is Shape.CHAT else 'cmpl'}-{request_id}"
 
 
 def _response_id(request_id: str) -> str:
@@ -160,6 +164,31 @@ class Joint:
 
     def end(self) -> bytes:
         return b""
+
+
+class ChunksJoined(Joint):
+    """Writes the id that its client has got in place of the server's, in all chunks of a stream."""
+
+    def __init__(self, ours: str) -> None:
+        self._ours = rb'\1"%b"' % ours.encode()
+        self._theirs: re.Pattern[bytes] | None = None
+        self._held = b""  # of a line
+
+    def feed(self, data: bytes) -> bytes:
+        lines, mark, self._held = (self._held + data).rpartition(b"\n")
+        if len(self._held) > MAX_EVENT_BYTES:
+            return lines + mark + self.end()
+        if self._theirs is None:
+            chunks = (fitting(PLAIN_OBJECT, line.removeprefix(b"data:")) for line in lines.splitlines())
+            ids = [chunk["id"] for chunk in chunks if chunk is not None and isinstance(chunk.get("id"), str)]
+            if not ids:
+                return lines + mark
+            self._theirs = re.compile(rb'("id"\s*:\s*)%b' % re.escape(msgspec.json.encode(ids[0])))
+        return self._theirs.sub(self._ours, lines) + mark
+
+    def end(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
 
 
 class ResponseJoined(Joint):
@@ -373,7 +402,11 @@ def joint_of(
     joint: Joint = ErrorInstead(head.status, shape, written, streamed=streamed)
     coding = (head.get(b"content-encoding") or b"identity").lower()
     if 200 <= head.status < 300 and head.status != 204 and coding in (b"identity", *CODINGS):
-        answer = ResponseJoined(request_id) if streamed and shape is Shape.RESPONSES else Joint()
+        answer = Joint()
+        if streamed and shape in (Shape.CHAT, Shape.COMPLETION):
+            answer = ChunksJoined(_chunk_id(shape, request_id))
+        elif streamed and shape is Shape.RESPONSES:
+            answer = ResponseJoined(request_id)
         if streamed and shape not in OLLAMA_SHAPES:
             answer = EventsOfWhole(shape, answer, written)
         joint = PageOrAnswer(answer, joint)

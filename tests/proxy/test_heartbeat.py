@@ -14,7 +14,7 @@ import openai
 import pytest
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.protocols.heartbeat import blank_after
+from clairvoyant_cli.protocols.heartbeat import ChunksJoined, blank_after
 from clairvoyant_cli.protocols.routes import Shape, Work
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests import heartbeat
@@ -118,8 +118,20 @@ async def test_a_stream_begins_with_empty_events_and_goes_on_as_the_server_sends
                     "SDKs add up the roles of deltas"
                 )
             assert without_ids(got).endswith(without_ids(direct.body)[1:])
+            assert len({each.get("id") for each in events(got)}) == 1, "one stream has one id"
         assert [each.status for each in daemon.snapshot().recent if each.outcome == "completed"] == [200]
         assert engine.counts.arrived == 3, "nothing is sent twice"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_one_stream_has_one_id_however_it_is_cut(size: int) -> None:
+    call = {"index": 0, "id": "call_1", "function": {"arguments": '{"id": "x-1"}'}}
+    chunks = [{"choices": [{"delta": {"tool_calls": [call]}}], "id": "x-1"}, {"id": "x-1", "usage": {}}]
+    stream = b": hello\n\n" + b"".join(b"data: %b\r\n\r\n" % json.dumps(each).encode() for each in chunks)
+    joint = ChunksJoined("ours")
+    parts = [joint.feed(stream[at : at + size]) for at in range(0, len(stream), size)]
+    got = b"".join(parts) + joint.end()
+    assert got == stream.replace(b'"id": "x-1"', b'"id": "ours"')
 
 
 async def from_the_server(daemon: Daemon, request: bytes) -> Message:

@@ -42,7 +42,7 @@ class Heartbeat:
     that it has got a head and nothing of its answer.
     """
 
-    __slots__ = ("_every_s", "_exchange", "_fills", "_key", "_refusals", "_request", "_timer")
+    __slots__ = ("_every_s", "_exchange", "_fills", "_joint", "_key", "_refusals", "_request", "_timer")
 
     def __init__(
         self, exchange: Exchange, request: Request, refusals: Refusals, silent_s: float | None
@@ -52,6 +52,7 @@ class Heartbeat:
         self._refusals = refusals
         self._every_s = EVERY_S
         self._key = 0  # of a request that its client may repeat without having got a status
+        self._joint: Joint | None = None
         self._timer: asyncio.TimerHandle | None = None
         asked = exchange.asked
         readable = request.complete and asked.parsed.view is not None and asked.route.work is not Work.OPAQUE
@@ -102,7 +103,7 @@ class Heartbeat:
         overdue_s = None if attempt is None else attempt.overdue_s
         now = self._refusals.journal.clock()
         if overdue_s is None or now - overdue_s < HEARTBEATS_END_S:
-            self._request.connection.send_body(event())
+            self._request.connection.send_body(event() if self._joint is None else self._joint.feed(event()))
         self._repeat(event, every_s)
 
     def stop(self) -> None:
@@ -116,13 +117,15 @@ class Heartbeat:
         """
         self.stop()
         if head is None:
-            return None
+            return self._joint
         if self._fills and (head.length is None or self._request.opened):
             self._repeat(blank, EVERY_S)
         if not self._request.opened:
             return None
         asked = self._exchange.asked
-        return joint_of(asked.route.shape, head, self._exchange.id, self._error, streamed=asked.parsed.stream)
+        shape, streamed = asked.route.shape, asked.parsed.stream
+        self._joint = joint_of(shape, head, self._exchange.id, self._error, streamed=streamed)
+        return self._joint
 
     def _error(self, body: bytes, refusal: Refusal) -> bytes:
         asked = self._exchange.asked

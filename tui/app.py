@@ -371,6 +371,10 @@ def lasting_driver(driver: type[Driver]) -> type[Driver]:
         def write(self, data: str) -> None:
             if getattr(self, "input_tty", False) and not os.isatty(self.fileno):  # also without SIGHUP
                 os._exit(TERMINATED)
+            keys = getattr(self, "_event_thread", None)  # of the driver for Windows; half an emoji ends it
+            if keys is not None and keys.ident and not keys.is_alive() and not keys.exit_event.is_set():
+                self._event_thread = type(keys)(keys.loop, keys.app, keys.exit_event, keys.process_event)
+                self._event_thread.start()
             super().write(data)
 
     return Lasting

@@ -130,6 +130,8 @@ def _view(given: Mapping[str, Any]) -> str:
     wanted = [name for name, value in given.items() if value not in (None, False)]
     view = next((name for name in wanted if name in TAKEN), "")
     stray = next((name for name in wanted if name != view and name not in TAKEN[view]), None)
+    if given["json"] and given["csv"]:
+        raise click.UsageError("--csv does not go with --json", click.get_current_context())
     if stray is not None:
         flag = f"--{stray.replace('_', '-')}"
         with_ = f"does not go with --{view}" if view else "goes with --forget"

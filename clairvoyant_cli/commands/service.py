@@ -24,6 +24,7 @@ from clairvoyant_cli.config import (
     with_absolute_paths,
 )
 from clairvoyant_cli.errors import ClairvoyantError, InputError
+from clairvoyant_cli.files import read_file
 from clairvoyant_cli.proxy.servers.own_server import program_of
 from clairvoyant_cli.service.units import STOP_S, Action, Unit, launchd_agent, scheduled_task, systemd_unit
 from clairvoyant_cli.state.client import RunningDaemon, running_daemons, state_dir
@@ -57,6 +58,9 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
     config = check_serve_flags(flags, keeps_log=unit_of(()).log_file is not None)
     if config.start:
         program_of(config.start)
+    for name in ("clients", "api_key_file", "admin_token_file", "backend_key_file"):
+        if path := getattr(config, name):
+            read_file(Path(path), f"the file of --{name.replace('_', '-')}")
     unit = unit_of(flags, os.environ.get("PATH", "") if config.start else "")
     current, url = written_text(unit), local_url(*config.addresses()[0])
     daemon = daemon_at(url) if current is None and not dry_run else None

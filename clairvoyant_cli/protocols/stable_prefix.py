@@ -35,8 +35,8 @@ REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 
 KNOWN = (
     # Home Assistant 2025.12 and 2026.2
-    r"Current time is \d\d:\d\d:\d\d\. Today's date is \d{4}-\d\d-\d\d\.(?:\n|\z)",
-    r"You are in area .{1,200} should target this area\.(?:\n|\z)",
+    r"Current time is \d\d:\d\d:\d\d\. Today's date is \d{4}-\d\d-\d\d\.(?:\r?\n|\z)",
+    r"You are in area .{1,200} should target this area\.(?:\r?\n|\z)",
     # AnythingLLM, September 2026
     r"The current date and time is [A-Z].{5,40} \d{1,2}:\d\d [AP]M\.",
 )
@@ -74,7 +74,9 @@ LAYOUTS = {
 SYSTEM_ROLES = ("system", "developer")
 LAST_ROLES = ("user", "tool", "function", "function_call_output")  # of messages that a model answers
 TEXT_TYPES = ("text", "input_text")
-UNUSUAL = {"raw", "suffix", "context", "template", "previous_response_id", "conversation"}
+UNUSUAL = {"raw", "suffix", "context", "template", "previous_response_id", "conversation"} | {
+    "continue_final_message"
+}
 """Fields of requests whose prompt is more, or something else, than a system text and messages."""
 NOTHING = (b"null", b"false", b'""', b"[]")
 
@@ -156,12 +158,12 @@ class _Work:
                 self._edits.append((*span, msgspec.json.encode(new.decode())))
 
     def _cut_out(self, found: Any) -> bytes:
-        """Note what is moved; nothing stands there any more."""
-        if line := found[0].strip(b"\n"):
+        """Note what is moved; nothing stands there any more, but the end of a line that was not found."""
+        if line := found[0].strip(b"\r\n"):
             self._moved.append(line)
             if sum(map(len, self._moved)) > MAX_MOVED_BYTES:
                 raise NotPlainError
-            return b""
+            return b"\r" if found[0].endswith(b"\r") else b""
         return bytes(found[0])
 
     def _texts(self, content: Span) -> Iterator[Span]:

@@ -166,6 +166,7 @@ def test_history_by_client_and_time(db: Path) -> None:
     [
         (("--forget", "--all", "-n", "5"), "--limit does not go with --forget"),
         (("--report", "--csv"), "--csv does not go with --report"),
+        (("--json", "--csv"), "--csv does not go with --json"),
         (("--sessions", "--trace"), "--trace does not go with --sessions"),
         (("--forget", "--report"), "--report does not go with --forget"),
         (("--all",), "--all goes with --forget"),

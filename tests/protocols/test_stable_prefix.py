@@ -217,6 +217,7 @@ def stabilised(system: str, *said: str, own: str | None = None) -> Body | None:
             r"id=\w+",
             "Read with id=a only.\nWrite with id=b only.",
         ),
+        ("id=a\r\nEnd.\r\n", r"id=\w+", "id=a"),
         ("Mode: ACT\nEnd.\nMode: ACT", "^Mode: .*$", "Mode: ACT\nMode: ACT"),
         ("Now: 1\nEnd.", "(?i)^now|x*", "Now: 1\nEnd."),
     ],
@@ -233,6 +234,13 @@ def test_lines_move_whole_and_in_their_number(system: str, own: str, moved: str)
         f"c\n\n<system-reminder>\n{moved}\n</system-reminder>",
         "The answer is",
     ]
+
+
+def test_lines_that_end_as_on_windows_keep_their_ends() -> None:
+    for text, kept in ((f"{time_line(1)}\r\nRules.", "Rules."), ("A\r\nid=1\r\nB", "A\r\n\r\nB")):
+        sent = stabilised(text, "hi", own="id=")
+        assert sent is not None
+        assert sent["messages"][0]["content"] == kept
 
 
 def test_the_work_on_a_body_is_bounded() -> None:
@@ -252,6 +260,7 @@ def test_the_work_on_a_body_is_bounded() -> None:
         b'{"system": {"text": "%b"}, "prompt": "a"}',
         b'{"system": "%b", "prompt": ["a"]}',
         b'{"system": "%b", "prompt": "a", "raw": true}',
+        b'{"system": "%b", "prompt": "a", "continue_final_message": true}',
         b'{"system": "%b", "prompt": "def f(", "suffix": "return x"}',
         b'{"system": "%b", "prompt": "a", "context": [1, 2]}',
         b'{"system": "%b", "prompt": ""}',

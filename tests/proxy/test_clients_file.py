@@ -143,7 +143,7 @@ key = "key-of-the-desk"
         ('[clients.ann]\nkey = ""', "[clients.ann] has an empty key"),
         ('[clients.ann]\nkey = "secret 1"', "[clients.ann] has a key with blanks"),
         ('[clients."a b"]', "[clients.'a b'] has a name with blanks"),
-        ('[clients.""]', "has an empty name"),
+        ('[clients.""]', "[clients.''] has an empty name; name the client"),
         (
             '[clients.ann]\nkey = "secret-1"\n[clients.ben]\nkey = "secret-1"',
             "[clients.ben] has the same key as [clients.ann]",

@@ -69,7 +69,9 @@ def test_install_with_other_flags_replaces_the_file(system: FakeCommands, tmp_pa
     assert "--policy fcfs" in unit_file(tmp_path).read_text()
 
 
-@pytest.mark.parametrize("flags", [("--polcy", "fcfs"), ("--tau", "soon"), ("--tau", "-1"), ("--help",)])
+@pytest.mark.parametrize(
+    "flags", [("--polcy", "fcfs"), ("--tau", "soon"), ("--tau", "-1"), ("--help",), ("--clients", "/no/file")]
+)
 def test_install_checks_the_flags_of_serve(
     system: FakeCommands, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:

@@ -173,6 +173,33 @@ def test_a_paste_is_no_row_of_keys(tmp_path: Path) -> None:
         assert os.waitstatus_to_exitcode(held.ended()) == 0
 
 
+async def test_keys_are_read_again_after_half_an_emoji_on_windows() -> None:
+    read = ["\ud83d", "q"]
+
+    class Monitor(threading.Thread):
+        def __init__(self, *given: object) -> None:
+            super().__init__()
+            self.loop, self.app, self.exit_event, self.process_event = given
+
+        def run(self) -> None:
+            with suppress(UnicodeEncodeError):
+                while read:
+                    read.pop(0).encode()
+
+    driver: Any = lasting_driver(HeadlessDriver)(Top(DaemonSource(NOBODY)))
+    left = threading.Event()
+    driver._event_thread = Monitor(None, None, left, None)
+    driver._event_thread.start()
+    driver._event_thread.join()
+    driver.write("")
+    driver._event_thread.join()
+    assert not read
+    left.set()
+    ended = driver._event_thread
+    driver.write("")
+    assert driver._event_thread is ended
+
+
 async def test_input_that_is_not_utf_8_is_passed_over() -> None:
     read = [b"\x1b[M \xa10", b"\xff", b"q"]
 

@@ -381,7 +381,7 @@ def _keyed(found: Iterable[_Key], source: str, clients: Clients, *, again: str) 
 
 def _check_name(name: str, where: str) -> None:
     if not name:
-        raise InputError(f"{where} has an empty name; write name:key")
+        raise InputError(f"{where} has an empty name; name the client")
     if not one_word(name):
         raise InputError(f"{where} has a name with blanks or control characters; remove them")
     if len(name) > NAME_CHARS:

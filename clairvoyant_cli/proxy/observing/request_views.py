@@ -300,7 +300,7 @@ def _remark(exchange: Exchange) -> str:
     """Return what people are told of an ended request: what was wrong with it, or done to its prompt."""
     done, cached_tokens = exchange.asked.parsed.stabilised, exchange.totals.cached_tokens
     kept = f": {cached_tokens:,} tokens kept" if done and cached_tokens else ""
-    return "; ".join(filter(None, (exchange.remark, done and f"prefix held ({done}){kept}")))
+    return "; ".join(filter(None, (exchange.remark, done and f"{done}{kept}")))
 
 
 def _resumed_s(uses: Iterable[SlotUse]) -> float:

@@ -83,11 +83,12 @@ class PlayedHistory:
             self._parsed[prompt] = await parse_request([msgspec.json.encode(body)], route, server.adapter)
         parsed = copy(self._parsed[prompt])
         prediction = daemon.admission.factory.predict(parsed)
+        prompt_tokens = daemon.times.prompt_tokens(parsed)
         job = Job(
             id=f"demo-{len(self._asked) + 1}",
             arrival_s=now,
-            **daemon.times.estimates(parsed, prediction),
-            prompt_tokens=daemon.times.prompt_tokens(parsed),
+            **daemon.times.estimates(parsed, prediction, prompt_tokens),
+            prompt_tokens=prompt_tokens,
             client=program,
             model=MODEL,
             able=daemon.pool.ids([server]),

@@ -39,6 +39,7 @@ PRIORITY_HEADER = b"x-clairvoyant-priority"
 URGENCY_HEADER = b"x-clairvoyant-urgency"
 CLIENT_HEADER = b"x-clairvoyant-client"
 BACKEND_HEADER = b"x-clairvoyant-backend"
+OWN_HEADERS = (PRIORITY_HEADER, URGENCY_HEADER, CLIENT_HEADER, BACKEND_HEADER, CHORE_HEADER)
 
 NO_ADMIN_TOKEN = "the admin token is missing or wrong; pass it with --token-file"  # noqa: S105 - a message
 NO_RUN_TOKEN = "only the account that runs this daemon may do this, unless it has --admin-token-file"  # noqa: S105 - a message
@@ -61,19 +62,14 @@ class Access:
     programs: Programs | None = None
     _logged: set[str] = field(default_factory=set, repr=False)
 
-    @property
-    def consumed_headers(self) -> tuple[bytes, ...]:
-        """Headers for this proxy, which are not forwarded to the backend."""
-        own = (PRIORITY_HEADER, URGENCY_HEADER, CLIENT_HEADER, BACKEND_HEADER, CHORE_HEADER)
-        return (*own, b"authorization", b"x-api-key") if self.clients.keys else own
-
     def barred(self, client: str, priority: Priority | None) -> Barred:
         """Return what of a client's request does not pass to a server, which orders its queue by `priority`
-        if there is one.
+        if there is one: the headers for this proxy, and what would set that priority.
         """
+        names = (*OWN_HEADERS, b"authorization", b"x-api-key") if self.clients.keys else OWN_HEADERS
         if priority is None or self.clients.rules_of(client).engine_priority:
-            return Barred(self.consumed_headers)
-        return Barred(self.consumed_headers, priority.orders, field=True)
+            return Barred(names)
+        return Barred(names, priority.orders, field=True)
 
     def admit(self, request: Request) -> str | Refusal:
         """Return the client of a request, the owner of its key or its address, or its refusal."""
@@ -105,9 +101,10 @@ class Access:
             log.warning(objection)
         return Refusal(403, f"clairvoyant: {objection}", kind="origin")
 
-    def shown_name(self, head: RequestHead, client: str) -> str:
+    def shown_name(self, head: RequestHead) -> str:
+        """Return what a request calls its client in views and records, "" if nothing."""
         named = None if self.clients.keys else head.get(CLIENT_HEADER)
-        return printable(decoded(named)) if named else client
+        return printable(decoded(named)) if named else ""
 
     def admin_objection(self, head: RequestHead) -> str | None:
         """Return why a request may not use the control API; None if it may."""

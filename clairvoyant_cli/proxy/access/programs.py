@@ -71,19 +71,14 @@ class Programs:
         for find in reversed(finds or (find_quickly, find_programs)):
             self._first = _Search(find, self._first)
 
-    def look(self, connection: ConnectedClient) -> "asyncio.Future[Program | None]":
-        """Begin to look for the program of a connection, if nothing has yet; None if it cannot be told."""
+    def search(self, connection: ConnectedClient) -> "asyncio.Future[Program | None]":
+        """Return what will have the program of a connection, or None if it cannot be found; the search for
+        it begins unless it has before.
+        """
         if (named := self._named.get(connection)) is None:
             named = self._named[connection] = asyncio.get_running_loop().create_future()
             if self._first is not None:
                 self._first.add({connection.ends: named})
-        return named
-
-    async def wait(self, connection: ConnectedClient) -> "asyncio.Future[Program | None]":
-        """Wait a moment for the program of a connection; return what will tell it, or has by now."""
-        named = self.look(connection)
-        if not named.done():
-            await asyncio.wait([named], timeout=WAIT_S)
         return named
 
 
@@ -111,10 +106,11 @@ class _Search:
         programs = {} if failed else searched.result()
         for ends in list(due) if self._then is None else programs.keys() & due.keys():
             due.pop(ends).set_result(programs.get(ends))
-        if self._then is not None:
+        if self._then is not None and due:
             self._then.add(due)
         self._runs = False
-        self.add({})
+        if self._due:
+            self.add({})
 
 
 def program_of(words: Sequence[str], folder: str) -> Program | None:

@@ -217,7 +217,7 @@ class RequestViews:
         )
 
     def _use(self, attempt: Attempt, ended_s: float, *, worked: bool) -> SlotUse:
-        server, usage = self.pool.get(attempt.server_id), attempt.usage
+        server, usage = self.pool.by_id.get(attempt.server_id), attempt.usage
         return SlotUse(
             server_id=attempt.server_id,
             backend=self.pool.name_of(attempt.server_id),

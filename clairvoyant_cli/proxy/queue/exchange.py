@@ -176,11 +176,6 @@ class Exchange:
         return len(self.parts) - len(self.cuts)
 
     @property
-    def refused_by(self) -> frozenset[str]:
-        """The servers that refused it as others might not."""
-        return frozenset(each.server_id for each in self.attempts if each.end is AttemptEnd.REFUSED)
-
-    @property
     def has_begun(self) -> bool:
         """Whether it has a part of its answer that was read, from which it can go on."""
         return self.splice is not None and bool(self.splice.pieces)

@@ -17,7 +17,7 @@ from clairvoyant_cli.backends.priority import FIELD, OUTDATED
 from clairvoyant_cli.backends.prober import MARK_HEADER
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
-from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.request import Piece, Request
 from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
 from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
@@ -30,7 +30,7 @@ from clairvoyant_cli.protocols.stable_prefix import StablePrefix
 from clairvoyant_cli.protocols.usage import AnswerText
 from clairvoyant_cli.proxy.access.clients import OWN_PRIORITIES
 from clairvoyant_cli.proxy.access.keys import PRIORITY_HEADER, URGENCY_HEADER, Access
-from clairvoyant_cli.proxy.access.programs import HOME_ASSISTANT, Program
+from clairvoyant_cli.proxy.access.programs import HOME_ASSISTANT, WAIT_S, Program
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
@@ -42,7 +42,7 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool, given_up
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.service_times import ServiceTimes
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError, Terms
-from clairvoyant_cli.scheduler.urgency import LEVELS, UrgencySource
+from clairvoyant_cli.scheduler.urgency import UrgencySource
 from predictor.record import UNKNOWN, Prediction, Predictor, Task, UrgencyPredictor
 
 if TYPE_CHECKING:  # numpy comes with it
@@ -90,10 +90,11 @@ class UrgencyLevels:
             if rule.fits(client, parsed.model, head):
                 return rule.level, UrgencySource.RULE
         try:
-            wish = _clamped(int(head.get(URGENCY_HEADER) or b""), (0, LEVELS - 1))
+            wish = int(head.get(URGENCY_HEADER) or b"")
         except ValueError:  # none, or no number
             return self.predicted(client, parsed)
-        return _clamped(wish, clients.rules_of(client).urgency), UrgencySource.CLIENT
+        most, least = clients.rules_of(client).urgency
+        return max(most, min(wish, least)), UrgencySource.CLIENT
 
     def predicted(
         self, client: str, parsed: ParsedRequest, opinion: "EncoderEstimate | None" = None
@@ -103,17 +104,12 @@ class UrgencyLevels:
         if self.predictor is None or view is None or view.task is Task.EMBEDDING or not view.prompt:
             return None, UrgencySource.NOBODY
         try:
-            thought = self.predictor.level(view, opinion)
+            level = self.predictor.level(view, opinion)
         except Exception:
             log.exception("the urgency predictor failed; the level of the request is unset")
             return None, UrgencySource.NOBODY
-        return _clamped(
-            thought, self.access.clients.rules_of(client).predicted_urgency
-        ), UrgencySource.PREDICTOR
-
-
-def _clamped(level: int, levels: tuple[int, int]) -> int:
-    return max(levels[0], min(level, levels[1]))
+        most, least = self.access.clients.rules_of(client).predicted_urgency
+        return max(most, min(level, least)), UrgencySource.PREDICTOR
 
 
 @dataclass(slots=True)
@@ -149,31 +145,38 @@ class ExchangeFactory:
         prediction = self.predict(parsed)
         predicted_in_s = self.journal.clock() - now
         is_chore = chore is not None and not chore.interactive
-        levels = self.access.clients.rules_of(asks.client).levels_of(chore=is_chore)
-        priority = self.priority_of(request, asks, parsed)
-        pool = self.times.pool
+        terms = self.terms(request, asks, parsed, is_chore=is_chore)
+        pool, prompt_tokens = self.times.pool, self.times.prompt_tokens(parsed)
         claimed, parent = claims_of(request.head, parsed.conversation)
-        job_id, age_s = self._id_and_age(asks.client, claimed, parsed, now)
+        chain, waiting = parsed.conversation.chain, len(pool.queue)
+        left = self.resubmissions.take(asks.client, claimed, chain, now, waiting=waiting)
+        if left is None:
+            self._ids += 1
+            job_id, age_s = f"{self._boot}-{self._ids}", 0.0
+        else:
+            job_id, age_s = left[0].next_id, left[1]
+            news = f"{job_id}: {left[0].id} was sent again and keeps its age of {age_s:.0f} s"
+            self.journal.event(logging.INFO, news)
         job = Job(
             id=job_id,
             arrival_s=now - age_s,
-            **self.times.estimates(parsed, prediction),
-            prompt_tokens=self.times.prompt_tokens(parsed),
+            **self.times.estimates(parsed, prediction, prompt_tokens),
+            prompt_tokens=prompt_tokens,
             client=asks.client,
             model=parsed.model,
             affinity=pool.affinity_of(parsed),
-            prefix=parsed.conversation.chain,
+            prefix=chain,
             claimed=claimed,
             parent=parent,
             agentic=parsed.conversation.agentic,
             program=asks.program or program_of(request.head.get(b"user-agent")),
-            priority=priority,
+            priority=terms.priority,
             urgency=urgency,
             urgency_by=urgency_by,
             able=pool.ids(able),
-            background_levels=levels,
+            background_levels=terms.background_levels,
             chore=is_chore,
-            not_before_s=now + ALONG_S if levels and chore is not None and chore.along else 0.0,
+            not_before_s=now + ALONG_S if terms.background_levels and chore and chore.along else 0.0,
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
         trace = decoded(request.head.get(b"traceparent") or b"")
@@ -187,31 +190,18 @@ class ExchangeFactory:
             kept_age_s=age_s,
         )
 
-    def priority_of(self, request: Request, asks: ReadBody, parsed: ParsedRequest) -> int:
-        """Return the priority that a request asks for, in its client's range; invalid numbers are ignored.
-        A voice command goes first.
+    def terms(self, request: Request, asks: ReadBody, parsed: ParsedRequest, *, is_chore: bool) -> Terms:
+        """Return a request's client, the priority that it asks for, in its client's range, and the levels
+        that it waits behind others. Invalid numbers are ignored; a voice command goes first.
         """
-        rules = self.access.clients.rules_of(asks.client)
-        priority = rules.clamped(parsed.priority)
+        rules, priority = self.access.clients.rules_of(asks.client), parsed.priority
         with suppress(ValueError):
-            priority = rules.clamped(int(request.head.get(PRIORITY_HEADER) or parsed.priority))
+            priority = int(request.head.get(PRIORITY_HEADER) or priority)
+        priority = rules.clamped(priority)
         is_task = parsed.view is None or parsed.view.json_mode
         if asks.program == HOME_ASSISTANT and rules.priority == OWN_PRIORITIES and not is_task:
             priority = min(priority, VOICE_PRIORITY)
-        return priority
-
-    def _id_and_age(self, client: str, claimed: str, parsed: ParsedRequest, now: float) -> tuple[str, float]:
-        """Return a new id and no age; of a request that is sent again, its next id and the age it keeps."""
-        chain, waiting = parsed.conversation.chain, len(self.times.pool.queue)
-        taken = self.resubmissions.take(client, claimed, chain, now, waiting=waiting)
-        if taken is None:
-            self._ids += 1
-            return f"{self._boot}-{self._ids}", 0.0
-        left, age_s = taken
-        self.journal.event(
-            logging.INFO, f"{left.next_id}: {left.id} was sent again and keeps its age of {age_s:.0f} s"
-        )
-        return left.next_id, age_s
+        return Terms(asks.client, priority, rules.levels_of(chore=is_chore))
 
     def predict(self, parsed: ParsedRequest) -> Prediction:
         view = parsed.view
@@ -276,7 +266,8 @@ class Admission:
             return None
         parsed = await parse_request([body], route, self.pool.speaker(route.family).adapter)
         prediction = self.factory.predict(parsed)
-        estimates = self.factory.times.estimates(parsed, prediction)
+        times = self.factory.times
+        estimates = times.estimates(parsed, prediction, times.prompt_tokens(parsed))
         return {
             "class": prediction.length_class.value,
             "p_long": estimates["p_long"],
@@ -288,86 +279,78 @@ class Admission:
 
     async def admit(self, request: Request) -> Exchange | PassOn | Refused:
         """Judge a request by its head, and by its body if it needs a slot."""
-        verdict = self.judge_head(request)
-        if not isinstance(verdict, ReadBody):
-            return verdict
+        asks = self.judge_head(request)
+        if not isinstance(asks, ReadBody):
+            return asks
         request.schedule()
-        late = None
-        if (programs := self.access.programs_of(verdict.client)) is not None:
-            named = await programs.wait(request.connection)
+        named = None
+        if (programs := self.access.programs_of(asks.client)) is not None:
+            named = programs.search(request.connection)
             if not named.done():
-                late = named
-            elif (program := named.result()) is not None:
-                verdict = self._of_program(request, verdict, program)
+                await asyncio.wait([named], timeout=WAIT_S)
+            if named.done():
+                asks, named = self._of_program(asks, named.result()), None
         # It gets a slot once its body is here; one that is too large for that streams to the server.
         limit_bytes = max(self.body_limit_bytes, request.connection.table.body_budget_bytes // 2)
-        pieces = await request.read(limit_bytes, verdict.client)
-        with self.entering(verdict) as refused:
+        pieces = await request.read(limit_bytes, asks.client)
+        with self.entering(asks) as refused:
             if refused is not None:
                 return refused
-            adapter = self.pool.speaker(verdict.route.family).adapter
-            arrived = request.arrived if pieces is None else pieces
-            whole = pieces is not None and sum(map(len, pieces)) <= self.body_limit_bytes
-            parsed = await parse_request(
-                arrived, verdict.route, adapter, verdict.client, whole=whole, ends=pieces is not None
-            )
-            if self.stable_prefix is not None and parsed.view is not None and not parsed.bypass:
-                parsed = await self._stabilised(request, verdict, parsed, self.stable_prefix)
-            await self._look_through(request, verdict.route, parsed, whole=whole)
-            able = self.pool.able(verdict.route.speakers, parsed)
-            objection = self.annotation.objection(parsed, verdict.route, verdict.client, able, whole=whole)
-            objection = objection or self.refusals.of_repeated(request, verdict.client)
-            if objection is not None:
-                return self._rejected(verdict.route, objection)
+            parsed, whole = await self._parsed(request, asks, pieces)
+            if (repeated := self.refusals.of_repeated(request, asks.client)) is not None:
+                return self._rejected(asks.route, repeated)
             await READING.next()
         with READING:
-            taken = self.enqueue(request, verdict, parsed)
-        if late is not None and isinstance(taken, Exchange):
-            late.add_done_callback(lambda named: self._named(taken, request, verdict, named.result()))
-        return taken
+            admitted = self.enqueue(request, asks, parsed, whole=whole)
+        if named is not None and isinstance(admitted, Exchange):
+            named.add_done_callback(lambda named: self._named(admitted, request, asks, named.result()))
+        return admitted
 
-    def _of_program(self, request: Request, asks: ReadBody, program: Program) -> ReadBody:
-        client = self.access.clients.client_of(program)
-        shown_name = self.access.shown_name(request.head, client)
-        return replace(asks, client=client, shown_name=shown_name, program=program.name)
+    def _of_program(self, asks: ReadBody, program: Program | None) -> ReadBody:
+        if program is None:
+            return asks
+        return replace(asks, client=self.access.clients.client_of(program), program=program.name)
 
     def _named(self, exchange: Exchange, request: Request, asks: ReadBody, program: Program | None) -> None:
         """Make an exchange its program's, which is known only now."""
         if program is None or exchange.end is not None:
             return
-        asks, job, asked = self._of_program(request, asks, program), exchange.job, exchange.asked
-        urgency = self.factory.levels.at_arrival(request.head, asks.client, asked.parsed)
-        priority = self.factory.priority_of(request, asks, asked.parsed)
-        levels = self.access.clients.rules_of(asks.client).levels_of(chore=job.chore)
-        job.program, asked.shown_name = asks.program, asks.shown_name
-        dispatcher = self.operation.dispatcher
-        dispatcher.scheduler.set_terms(job.id, Terms(asks.client, priority, levels), self.operation.clock())
-        if (
-            urgency[1] in (UrgencySource.RULE, UrgencySource.CLIENT)
-            and job.urgency_by != UrgencySource.OPERATOR
-        ):
-            dispatcher.set_urgency(exchange, *urgency)
+        asks, job, parsed = self._of_program(asks, program), exchange.job, exchange.asked.parsed
+        level, by = self.factory.levels.at_arrival(request.head, asks.client, parsed)
+        terms = self.factory.terms(request, asks, parsed, is_chore=job.chore)
+        job.program, dispatcher = asks.program, self.operation.dispatcher
+        dispatcher.scheduler.set_terms(job.id, terms, self.operation.clock())
+        if by in (UrgencySource.RULE, UrgencySource.CLIENT) and job.urgency_by != UrgencySource.OPERATOR:
+            dispatcher.set_urgency(exchange, level, by)
         dispatcher.moved()
 
-    async def _look_through(
-        self, request: Request, route: Route, parsed: ParsedRequest, *, whole: bool
-    ) -> None:
-        """Find out what else decides where a request may go: what decoding its body did not show."""
-        if len(self.pool) > 1 and not parsed.model:
+    async def _parsed(
+        self, request: Request, asks: ReadBody, pieces: Sequence[Piece] | None
+    ) -> tuple[ParsedRequest, bool]:
+        """Parse a request, of which only the beginning is here if `pieces` is None, and find out what else
+        decides where it may go. Return also whether all of it was decoded.
+        """
+        route, pool, adapter = asks.route, self.pool, self.pool.speaker(asks.route.family).adapter
+        arrived, ends = (request.arrived, False) if pieces is None else (pieces, True)
+        whole = ends and sum(map(len, arrived)) <= self.body_limit_bytes
+        parsed = await parse_request(arrived, route, adapter, asks.client, whole=whole, ends=ends)
+        if self.stable_prefix is not None and parsed.view is not None and not parsed.bypass:
+            parsed = await self._stabilised(request, asks, parsed, self.stable_prefix)
+        if len(pool) > 1 and not parsed.model:
             parsed.model = await named_model(request.arrived, request.head)
-        if any(server.runs_elsewhere(parsed.model) for server in self.pool):
-            able = self.pool.able(route.speakers, parsed)
+        if [server for server in pool if server.runs_elsewhere(parsed.model)]:
+            able = pool.able(route.speakers, parsed)
             # A body that names two models may mean the other one, to Go the last.
             named = await named_model(request.arrived, request.head)
             if named == parsed.model and all(server.runs_elsewhere(named) for server in able):
                 parsed.bypass = "cloud"
-        if parsed.ranks_itself is not None or not self.pool.stamped:
-            return
-        if parsed.members is None:
-            parsed.members = members_of(request.head)
-            await read_members(request.arrived, parsed.members)
-        if whole:
-            parsed.ranks_itself = parsed.members.sets(FIELD)
+        if parsed.ranks_itself is None and pool.stamped:
+            if parsed.members is None:
+                parsed.members = members_of(request.head)
+                await read_members(request.arrived, parsed.members)
+            if whole:
+                parsed.ranks_itself = parsed.members.sets(FIELD)
+        return parsed, whole
 
     async def _stabilised(
         self, request: Request, asks: ReadBody, parsed: ParsedRequest, stable_prefix: StablePrefix
@@ -404,13 +387,14 @@ class Admission:
             return Refused(route, SHUTTING_DOWN)
         if not route.scheduled:
             return PassOn(route, client)
-        return ReadBody(route, client, self.access.shown_name(head, client))
+        return ReadBody(route, client, self.access.shown_name(head))
 
     @contextmanager
     def entering(self, asks: ReadBody) -> Iterator[Refused | None]:
         """Count a request while its body is parsed; yield a refusal if more are than could wait or start."""
         client = asks.client
-        if self._entering[client] >= self.pool.queue.capacity + self.pool.slots:
+        room = self.pool.queue.capacity
+        if self._entering[client] >= room and self._entering[client] >= room + self.pool.slots:
             yield self._rejected(asks.route, self.refusals.full())
             return
         self._entering[client] += 1
@@ -421,52 +405,55 @@ class Admission:
             if not self._entering[client]:
                 del self._entering[client]
 
-    def enqueue(self, request: Request, asks: ReadBody, parsed: ParsedRequest) -> Exchange | PassOn | Refused:
-        """Predict a request's length and submit it to the queue, or refuse it."""
+    def enqueue(
+        self, request: Request, asks: ReadBody, parsed: ParsedRequest, *, whole: bool = True
+    ) -> Exchange | PassOn | Refused:
+        """Predict a request's length and submit it to the queue, or refuse it. One that is not `whole` is
+        looked through while it is sent.
+        """
+        able = self.pool.able(asks.route.speakers, parsed)
+        if (
+            barred := self.annotation.objection(parsed, asks.route, asks.client, able, whole=whole)
+        ) is not None:
+            return self._rejected(asks.route, barred)
         if parsed.bypass:
             request.scheduled = False
             return PassOn(asks.route, asks.client, parsed.model)
-        servers = self.pool.able(asks.route.speakers, parsed)
-        exchange = self.factory.exchange(request, asks, parsed, servers)
-        objection = self._objection(asks.client, parsed, servers)
-        refusal = objection or self._too_late(exchange) or self._submit(exchange)
+        exchange = self.factory.exchange(request, asks, parsed, able)
+        refusal, dispatcher = self._objection(exchange, able), self.operation.dispatcher
+        try:
+            if refusal is None:
+                dispatcher.submit(exchange)
+        except ClientFullError:
+            refusal = self.refusals.client_full(asks.client)
+        except QueueFullError:
+            refusal = self.refusals.full()
         if refusal is not None:
             self.journal.counts["submitted"] += 1
             exchange.remark = refusal.reason
-            self.operation.dispatcher.refuse(exchange, refusal.status)
+            dispatcher.refuse(exchange, refusal.status)
             return Refused(asks.route, refusal)
         self.admitted(exchange)
         return exchange
 
-    def _objection(self, client: str, parsed: ParsedRequest, able: Sequence[Server]) -> Refusal | None:
-        """Return why a request is not accepted now; None if it is."""
+    def _objection(self, exchange: Exchange, able: Sequence[Server]) -> Refusal | None:
+        """Return why a request is not accepted now, such as that its predicted TTFT exceeds the service
+        level; None if it is.
+        """
         if self.operation.draining:
             return DRAINING
-        if all(server.leads_back for server in able):
+        if not [server for server in able if not server.leads_back]:
             return IN_A_LOOP
         # If nothing is in flight, one request may find out whether a loading server serves by now.
         if given_up(able) and not (self.pool.loading and not self.operation.dispatcher.live):
             return self.refusals.away(able[0])
-        if all(server.health.withdrawn for server in able):
+        if not [server for server in able if not server.health.withdrawn]:
             return self.refusals.draining_alone(able)
-        return None if self.check is None else self.check(parsed, able)
-
-    def _too_late(self, exchange: Exchange) -> Refusal | None:
-        """Return a refusal if a request's predicted TTFT exceeds the service level."""
-        level = self.service_level
-        retry_after_s = None if level is None else level.retry_after_s(exchange)
-        if level is None or retry_after_s is None:
-            return None
-        return self.refusals.too_late(level.text, retry_after_s)
-
-    def _submit(self, exchange: Exchange) -> Refusal | None:
-        try:
-            self.operation.dispatcher.submit(exchange)
-        except ClientFullError:
-            return self.refusals.client_full(exchange.job.client)
-        except QueueFullError:
-            return self.refusals.full()
-        return None
+        objection = None if self.check is None else self.check(exchange.asked.parsed, able)
+        if objection is not None or (level := self.service_level) is None:
+            return objection
+        retry_after_s = level.retry_after_s(exchange)
+        return None if retry_after_s is None else self.refusals.too_late(level.text, retry_after_s)
 
     def _rejected(self, route: Route, refusal: Refusal) -> Refused:
         """Refuse a request whose body was not read, or not to its end."""

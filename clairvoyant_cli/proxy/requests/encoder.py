@@ -111,7 +111,9 @@ class SecondOpinions:
             return
         prediction = self.predictor.predict(view, opinion)
         exchange.repredicted(prediction)
-        if self.dispatcher.reestimate(exchange, self.times.estimates(exchange.asked.parsed, prediction)):
+        prompt_tokens = exchange.job.prompt_tokens
+        estimates = self.times.estimates(exchange.asked.parsed, prediction, prompt_tokens)
+        if self.dispatcher.reestimate(exchange, estimates):
             self.dispatcher.moved()
         if exchange.job.urgency_by == UrgencySource.PREDICTOR:
             level, by = self.levels.predicted(exchange.job.client, exchange.asked.parsed, opinion)

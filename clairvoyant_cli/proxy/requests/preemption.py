@@ -238,7 +238,7 @@ class Preemption:
 
     async def _cut_if_exact(self, exchange: Exchange, attempt: Attempt, splice: Splice) -> None:
         """Cut, once it is known that the continuation would be exact."""
-        server = self.pool[attempt.server_id]
+        server = self.pool.by_id[attempt.server_id]
         splice.read()
         pieces = tuple(splice.pieces)  # more come meanwhile
         asked = await server.bounded(exchange.job.model, splice.asked, pieces)
@@ -281,14 +281,14 @@ class Preemption:
             return
         if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
             self._leaves(exchange, exchange.attempt.server_id, waits=False)
-        elif exchange.cuts and self.pool.get(server := exchange.cuts[-1].server_id) is not None:
+        elif exchange.cuts and self.pool.by_id.get(server := exchange.cuts[-1].server_id) is not None:
             self._cache_of(server).ended(exchange.id)
 
     def _cache_of(self, server_id: str) -> ServerCache:
         return self.dispatcher.scheduler.fleet.servers[server_id].cache
 
     def _leaves(self, exchange: Exchange, server_id: str, *, waits: bool) -> None:
-        server, scheduler = self.pool.get(server_id), self.dispatcher.scheduler
+        server, scheduler = self.pool.by_id.get(server_id), self.dispatcher.scheduler
         if server is None:
             return
         tokens, interactive = _context_tokens(exchange), exchange.job.interactive
@@ -322,7 +322,7 @@ class Preemption:
     def goes_on(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count a continuation. The time of its first token shows whether the context was still cached."""
         self.journal.counts["resumes"] += exchange.parts[-1].end is AttemptEnd.CUT
-        server = self.pool[attempt.server_id]
+        server = self.pool.by_id[attempt.server_id]
         found = server.continuation_of(exchange.job.model)
         if found is None or attempt.first_byte_s is None:
             return
@@ -343,7 +343,7 @@ class Preemption:
         """Return the totals of an answer, summed over its parts. Learn from them what cuts of prompts cost,
         and count what was read again, as reported or else estimated.
         """
-        server = self.pool.get(attempt.server_id)
+        server = self.pool.by_id.get(attempt.server_id)
         if told.complete and not exchange.has_begun and server is not None:
             reread = learn_from(exchange, attempt, told, server, self.journal.clock())
             self.journal.counts["recomputed_tokens"] += reread

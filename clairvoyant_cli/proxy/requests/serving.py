@@ -150,7 +150,7 @@ class Serving:
         assert attempt is not None  # noqa: S101 - what has been granted is an attempt
         if request.connection.gone:
             return ClientLeft()
-        server = self.pool[attempt.server_id]
+        server = self.pool.by_id[attempt.server_id]
         relay: Relay | None = None
         limit = self._limited(exchange)
         try:
@@ -237,7 +237,7 @@ class Serving:
             self.preemption.suspended(exchange, attempt)
             if attempt.read_s is not None and attempt.connection is not None:
                 # The server may finish its batch: the next request is in line for the slot meanwhile.
-                runs_on_s = self.pool[attempt.server_id].adapter.RUNS_ON_S
+                runs_on_s = self.pool.by_id[attempt.server_id].adapter.RUNS_ON_S
                 await attempt.connection.hang_up(max(HANG_UP_TIMEOUT_S, runs_on_s))
             else:
                 await self._released(exchange)
@@ -250,7 +250,7 @@ class Serving:
         attempt = exchange.attempt
         if attempt is None:
             return
-        server, live = self.pool[attempt.server_id], self.dispatcher.live
+        server, live = self.pool.by_id[attempt.server_id], self.dispatcher.live
         streamed = attempt.usage is not None and attempt.usage.streaming
         if attempt.connection is not None:
             runs_on_s = 0.0 if streamed else server.adapter.RUNS_ON_S
@@ -279,7 +279,7 @@ class Serving:
         error: UpstreamError,
     ) -> ServingEvent:
         """Find out whether the server is still up, and whether the client would notice another attempt."""
-        server, status = self.pool[attempt.server_id], relay.status if relay is not None else 0
+        server, status = self.pool.by_id[attempt.server_id], relay.status if relay is not None else 0
         try:
             if isinstance(error, UnfitError) and attempt.connection is not None:
                 await self._released(exchange)  # the server may be at it still
@@ -336,7 +336,7 @@ class Serving:
     def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
         if attempt.usage is not None:
             attempt.totals = self.preemption.totals(exchange, attempt, attempt.usage.totals())
-        if (loaded := self.pool[attempt.server_id].loaded) is not None:
+        if (loaded := self.pool.by_id[attempt.server_id].loaded) is not None:
             loaded.answered(exchange, status)
         return Answered(status, attempt.totals.error)
 
@@ -374,7 +374,7 @@ class Serving:
         request: Request,
         heartbeat: Heartbeat,
     ) -> Relay:
-        server = self.pool[attempt.server_id]
+        server = self.pool.by_id[attempt.server_id]
         may_wait, resumes = self._may_wait(exchange, server, request), exchange.has_begun
 
         def on_head(head: ResponseHead) -> tuple[UsageReader, tuple[Header, ...]]:
@@ -409,16 +409,11 @@ class Serving:
             on_piece=on_piece,
             shape=exchange.asked.route.shape,
             may_wait=may_wait,
-            elsewhere=partial(self._is_elsewhere, exchange) if request.complete and not resumes else None,
+            elsewhere=partial(self.pool.elsewhere, exchange) if request.complete and not resumes else None,
             holds_head=request.complete,
             heartbeat=heartbeat,
             on_id=partial(self.pool.holds, server=server) if self._stores(exchange) else None,
         )
-
-    def _is_elsewhere(self, exchange: Exchange) -> bool:
-        """Whether another server may answer what the one that it is at refuses."""
-        here = self.pool.server_of(exchange)
-        return bool(self.pool.others_than(here, exchange))
 
     def _stores(self, exchange: Exchange) -> bool:
         """Whether a later request may name this one's answer, which only its server has."""

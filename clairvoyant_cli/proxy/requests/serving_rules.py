@@ -138,8 +138,7 @@ class ServingRules:
             case Objected(refusal):
                 return Finish(Outcome.REJECTED, refusal.status, refusal)
             case RefusedHere():
-                others = self.pool.others_than(self.pool.server_of(exchange), exchange)
-                return WaitAgain(AttemptEnd.REFUSED, self.pool.ids(others))
+                return WaitAgain(AttemptEnd.REFUSED, self.pool.ids(self.pool.elsewhere(exchange)))
             case CutOff():
                 return WaitAgain(AttemptEnd.CUT)
             case BrokenOff():

@@ -64,7 +64,7 @@ class EngineQueues:
         """Note why a router refused a request by itself, and return the Retry-After that its answer lacks:
         the time until a tenth of the requests inside have ended.
         """
-        server = self.pool[attempt.server_id]
+        server = self.pool.by_id[attempt.server_id]
         priority = server.stamps
         why = None if priority is None else head.get(priority.dropped_header)
         if priority is None or why is None:
@@ -84,7 +84,7 @@ class EngineQueues:
 
     def begun(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
         """Judge by the requests that this one overtook, or that overtook it, before its answer began."""
-        server = self.pool[attempt.server_id]
+        server = self.pool.by_id[attempt.server_id]
         priority = server.stamps
         if priority is None:
             return

@@ -86,7 +86,7 @@ class ServerLifecycle:
         server.changed, server.health.changed = self.changed, self.share_out
         server.health.grace_s = self.config.outage_grace
         server.health.give_up = partial(self.outlasted, server)
-        self.pool.servers[server.id] = server
+        self.pool.join(server)
         scheduler = self.dispatcher.scheduler
         self._note_whether_it_swaps(server)
         scheduler.set_slots(server.id, server.room, weight=server.config.weight)
@@ -334,7 +334,7 @@ class ServerLifecycle:
             self._forget(server)
 
     def _forget(self, server: Server) -> None:
-        del self.pool.servers[server.id]
+        self.pool.leave(server)
         self.dispatcher.scheduler.fleet.remove(server.id)
         server.health.note(away=False)
         server.health.forget()

@@ -7,8 +7,10 @@ Rule 2: an answer that has begun goes on at the server that began it, and elsewh
 and another is proven to continue it exactly.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from hashlib import sha256
+from operator import itemgetter
+from typing import NamedTuple
 
 from clairvoyant_cli.backends.adapters import OTHER
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
@@ -20,26 +22,35 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 MOST_STORED = 10_000  # responses whose server is remembered, also over a restart
 
 
-class ServerPool:
-    """One or more servers. `queue` holds the requests that wait for them."""
+class Against(NamedTuple):
+    """What speaks against a server for a request, the weightiest first."""
+
+    model: int  # it does not list the model, or does not speak the dialect
+    refused: bool  # it has refused the request
+    media: bool  # the model does not take what the prompt has besides text
+    room: bool  # the prompt is too long for the context
+    broke_off: bool  # the answer has broken off there, or the server is down or silent
+
+
+class ServerPool(list[Server]):
+    """One or more servers; the first gets requests that bypass the queue. `queue` holds the requests that
+    wait for them.
+    """
 
     def __init__(self, queue: Scheduler) -> None:
+        super().__init__()
         self.queue = queue
-        self.servers: dict[str, Server] = {}  # by id; `ServerLifecycle` adds and removes them
+        self.by_id: dict[str, Server] = {}  # `ServerLifecycle` adds and removes them
         # Hash of a response's id -> the address of the server that stores it, the newest last.
         self.stored: dict[str, str] = {}
 
-    def __getitem__(self, server_id: str) -> Server:
-        return self.servers[server_id]
+    def join(self, server: Server) -> None:
+        self.append(server)
+        self.by_id[server.id] = server
 
-    def __iter__(self) -> Iterator[Server]:
-        return iter(self.servers.values())
-
-    def __len__(self) -> int:
-        return len(self.servers)
-
-    def get(self, server_id: str) -> Server | None:
-        return self.servers.get(server_id)
+    def leave(self, server: Server) -> None:
+        self.remove(server)
+        del self.by_id[server.id]
 
     def named(self, name: str) -> Server:
         """Return the server with this label; KeyError if there is none."""
@@ -47,21 +58,24 @@ class ServerPool:
 
     def name_of(self, server_id: str) -> str:
         """Return the label of a server; any other text, such as the id of one that has left, as it is."""
-        server = self.get(server_id)
+        server = self.by_id.get(server_id)
         return server_id if server is None else server.name
 
     def without_prefix(self, target: bytes) -> bytes:
         """Return the target of a request, which may begin with the path in a server's URL, without it."""
-        under = [prefix for each in self if (prefix := each.prefix.encode()) and is_under(prefix, target)]
-        if not under or is_known(target.partition(b"?")[0].decode()):
+        longest = b""
+        for server in self:
+            prefix = server.prefix.encode()
+            if len(prefix) > len(longest) and is_under(prefix, target):
+                longest = prefix
+        if not longest or is_known(target.partition(b"?")[0].decode()):
             return target
-        rest = target[len(max(under, key=len)) :]
+        rest = target[len(longest) :]
         return rest if rest.startswith(b"/") else b"/" + rest
 
     @property
     def first(self) -> Server:
-        """The server that gets requests that bypass the queue."""
-        return next(iter(self.servers.values()))
+        return self[0]
 
     def holds(self, response: str, server: Server) -> None:
         """Remember which server has answered with a response: only that one may have it stored."""
@@ -70,14 +84,14 @@ class ServerPool:
             del self.stored[next(iter(self.stored))]
 
     def holder_of(self, response: str) -> Server | None:
-        return self.servers.get(self.stored.get(_hashed(response), ""))
+        return self.by_id.get(self.stored.get(_hashed(response), ""))
 
     # -- one request -----------------------------------------------------------------------------------
 
     def server_of(self, exchange: Exchange) -> Server:
         """Return the server that serves an exchange; the first if it waits, or its server has left."""
         attempt = exchange.attempt
-        return (None if attempt is None else self.servers.get(attempt.server_id)) or self.first
+        return (None if attempt is None else self.by_id.get(attempt.server_id)) or self[0]
 
     def model_of(self, exchange: Exchange) -> str:
         """Return the model a request names, or else its server's only model."""
@@ -85,81 +99,69 @@ class ServerPool:
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded, in one spelling: that of a server that lists it if one does."""
-        swap = [server for server in self if server.loaded is not None]
-        server = next((each for each in swap if each.lists(parsed.model)), swap[0] if swap else None)
-        loaded = None if server is None else server.loaded
-        return parsed.affinity if loaded is None else loaded.affinity_of(parsed)
+        swap = [(not each.lists(parsed.model), each.loaded) for each in self if each.loaded is not None]
+        return min(swap, key=itemgetter(0))[1].affinity_of(parsed) if swap else parsed.affinity
 
     def speaker(self, family: Family) -> Server:
         """Return a server that speaks a dialect; the first if none does."""
-        return next((server for server in self if family in server.adapter.SPEAKS), self.first)
+        for server in self:
+            if family in server.adapter.SPEAKS:
+                return server
+        return self[0]
 
     def able(
-        self, speakers: frozenset[Family], parsed: ParsedRequest, refused_by: Collection[str] = ()
+        self, speakers: frozenset[Family], parsed: ParsedRequest, exchange: Exchange | None = None
     ) -> list[Server]:
-        """Return the servers that can serve a request on a route of these families; only the one that stores
-        the response which it follows. Those it was `refused_by` only if there are no others.
-
-        Of those that have the model, those that take its media and have room for its prompt, as far as is
-        known; if none has, all: then the server's own refusal is the answer.
+        """Return the servers that can serve a request on a route of these families, its `exchange` if it was
+        tried: those that the least speaks `Against`, as far as is known. What speaks against all does not
+        count: then the server's own refusal is the answer. Only the server that stores the response which a
+        request follows can serve it.
         """
-        holder = self.holder_of(parsed.follows)
-        if len(self) == 1 or holder is not None:
-            return [holder or self.first]
-        found = self._having(speakers, parsed.model)
-        found = [server for server in found if server.id not in refused_by] or found
-        found = [server for server in found if server.takes_media(parsed)] or found
-        return [server for server in found if server.has_room(parsed)] or found
-
-    def _having(self, speakers: frozenset[Family], model: str) -> list[Server]:
-        """Return the servers that list a model, of an unknown kind only if no other does; if none does, those
-        that may have it without listing it; else all that speak the dialect, or all.
-        """
-        speak = [server for server in self if speakers & server.adapter.SPEAKS] or list(self)
-        if not model:
-            return speak
-        listing = [server for server in self if server.lists(model)]
-        having = [each for each in listing if each in speak] or [s for s in listing if s.adapter is OTHER]
-        return having or [server for server in speak if server.may_have(model)] or speak
-
-    def others_than(self, server: Server, exchange: Exchange) -> list[Server]:
-        """Return the servers that may answer what one refuses: they are up, and have not refused it."""
-        asked, refused_by = exchange.asked, exchange.refused_by | {server.id}
-        found = self.able(asked.route.speakers, asked.parsed, refused_by)
-        return [each for each in found if each.id not in refused_by and not each.away]
+        if len(self) == 1:
+            return [self[0]]
+        if (holder := self.holder_of(parsed.follows)) is not None:
+            return [holder]
+        speak = [server for server in self if speakers & server.adapter.SPEAKS] or self
+        ended = (
+            [] if exchange is None else [(attempt.server_id, attempt.end) for attempt in exchange.attempts]
+        )
+        repeats = exchange is not None and exchange.repeats > 0
+        against = [
+            Against(
+                _model_rank(server, parsed.model, speaks=server in speak),
+                (server.id, AttemptEnd.REFUSED) in ended,
+                not server.takes_media(parsed),
+                not server.has_room(parsed),
+                repeats and ((server.id, AttemptEnd.BROKEN) in ended or not server.answers),
+            )
+            for server in self
+        ]
+        least = min(against)
+        return [server for server, reasons in zip(self, against, strict=True) if reasons == least]
 
     def able_for(self, exchange: Exchange) -> list[Server]:
-        """Return the servers that can serve an exchange: those on which its answer has not broken off, while
-        one of them is up. If its answer has begun: the server that began it or, while that is away, those
-        that are proven to continue it.
+        """Return the servers that can serve an exchange. If its answer has begun: the server that began it
+        or, while that is away, those that are proven to continue it.
         """
-        parsed = exchange.asked.parsed
-        found = self.able(exchange.asked.route.speakers, parsed, exchange.refused_by)
+        found = self.able(exchange.asked.route.speakers, exchange.asked.parsed, exchange)
         if not exchange.has_begun:
-            return (self.untried(exchange, found) if exchange.repeats else []) or found
-        origin = self.get((exchange.attempt or exchange.parts[-1]).server_id)
-        if origin is None:
-            return []
-        if not origin.away:
-            return [origin]
+            return found
+        origin = self.by_id.get((exchange.attempt or exchange.parts[-1]).server_id)
+        if origin is None or not origin.away:
+            return [] if origin is None else [origin]
         there = [server for server in found if not server.away]
         return [each for each in there if each.continues_as(origin, exchange.job.model)] or [origin]
 
-    def untried(self, exchange: Exchange, among: Iterable[Server]) -> list[Server]:
-        """Return the servers that are up and not silent, and on which an exchange has not broken off."""
-        tried = {each.server_id for each in exchange.attempts if each.end is AttemptEnd.BROKEN}
-        fit = [
-            each for each in among if each.status.state not in ("down", "loading") and not each.health.hung
-        ]
-        return [each for each in fit if each.id not in tried]
-
     def elsewhere(self, exchange: Exchange) -> list[Server]:
-        """Return the servers that can serve an exchange in place of the one that it is on; none that it was
-        on before.
+        """Return the servers that answer and can serve an exchange in place of the one that it is on; none
+        that has failed it.
         """
-        here = self.server_of(exchange)
-        others = [] if exchange.has_begun else self.untried(exchange, self.able_for(exchange))
-        return [each for each in others if each is not here]
+        if exchange.has_begun:
+            return []
+        failed = (AttemptEnd.BROKEN, AttemptEnd.REFUSED)
+        tried = {each.server_id for each in exchange.attempts if each.end in failed}
+        tried.add(self.server_of(exchange).id)
+        return [each for each in self.able_for(exchange) if each.answers and each.id not in tried]
 
     def ids(self, servers: list[Server]) -> frozenset[str]:
         """Return the ids of servers as the scheduler takes them: empty if they are all."""
@@ -208,7 +210,16 @@ def _hashed(response: str) -> str:
     return sha256(response.encode(errors="replace")).hexdigest()[:16]
 
 
+def _model_rank(server: Server, model: str, *, speaks: bool) -> int:
+    """Rank a server by whether it `speaks` a request's dialect and has the model, the best 0. One of an
+    unknown kind may speak a dialect that it is not known for.
+    """
+    lists = not model or server.lists(model)
+    if lists and (speaks or server.adapter is OTHER):
+        return 0 if speaks else 1
+    return (2 if server.may_have(model) else 3) if speaks else 4
+
+
 def given_up(servers: Iterable[Server]) -> bool:
     """Whether all of these servers that were ever up have been away for longer than the outage grace."""
-    seen = [server for server in servers if server.status.seen]
-    return bool(seen) and all(server.health.given_up for server in seen)
+    return {server.health.given_up for server in servers if server.status.seen} == {True}

@@ -205,6 +205,11 @@ class Server:
         return self.status.seen and self.status.state in ("down", "loading")
 
     @property
+    def answers(self) -> bool:
+        """Whether a request that failed at another can be tried here: it is not down, loading or silent."""
+        return self.status.state not in ("down", "loading") and not self.health.hung
+
+    @property
     def waited_for(self) -> bool:
         """Whether requests are kept for it although it is away."""
         return self.status.seen and not self.health.given_up

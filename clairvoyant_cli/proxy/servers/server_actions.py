@@ -54,7 +54,7 @@ class ServerActions:
             lifecycle.withdraw(server, "leaving")
         else:
             raise RefusedError(f"{name} is the only one that stays; add another first")
-        gone = lifecycle.pool.get(server.id) is None
+        gone = lifecycle.pool.by_id.get(server.id) is None
         return {"done": "backend", "name": name, "standing": "gone" if gone else server.standing}
 
     async def keep_model(self, arguments: dict[str, Any]) -> dict[str, Any]:

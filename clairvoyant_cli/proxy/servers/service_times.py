@@ -43,22 +43,25 @@ class ServiceTimes:
 
     def prompt_tokens(self, parsed: ParsedRequest) -> float:
         """Return the expected number of tokens of a prompt, of its text and its media."""
-        tokens = self._text_tokens(parsed)
+        tokens, of_each = self._expected_tokens(parsed)
         for medium, count in parsed.conversation.media.items():
-            tokens += count * self._medium_tokens(parsed, medium)
+            tokens += count * of_each[medium]
         return tokens
 
-    def _text_tokens(self, parsed: ParsedRequest) -> float:
-        chain = parsed.conversation.chain
-        if not chain:
-            return parsed.prompt_tokens
-        ratio = self.tokens_per_character.get(parsed.model, parsed.client)
-        return (USUAL_RATIO if ratio is None else ratio) * chain.text_length
-
-    def _medium_tokens(self, parsed: ParsedRequest, medium: Medium) -> float:
-        keys = ((parsed.model, medium), (parsed.model, medium.kind))  # of its size, or of any
-        known = (self.tokens_per_medium.get(key, parsed.client) for key in keys)
-        return next((tokens for tokens in known if tokens is not None), MEDIUM_TOKENS)
+    def _expected_tokens(self, parsed: ParsedRequest) -> tuple[float, dict[Medium, float]]:
+        """Return the expected tokens of a prompt's text, and of each medium of a kind and size in it."""
+        model, client, chain = parsed.model, parsed.client, parsed.conversation.chain
+        text_tokens = parsed.prompt_tokens
+        if chain:
+            ratio = self.tokens_per_character.get(model, client)
+            text_tokens = (USUAL_RATIO if ratio is None else ratio) * chain.text_length
+        of_each = {}
+        for medium in parsed.conversation.media:
+            known = self.tokens_per_medium.get((model, medium), client)
+            if known is None:  # of its size: of any
+                known = self.tokens_per_medium.get((model, medium.kind), client)
+            of_each[medium] = MEDIUM_TOKENS if known is None else known
+        return text_tokens, of_each
 
     def has_room(self, parsed: ParsedRequest) -> bool:
         """Whether a prompt may grow by some tokens, as its model's context is not nearly full."""
@@ -72,23 +75,22 @@ class ServiceTimes:
         context = asked_context(parsed) or min(contexts, default=inf)
         return self.prompt_tokens(parsed) <= NEARLY_FULL * context
 
-    def fastest_s(self, prompt_tokens: float, tokens: float) -> float:
-        """Return the service time on the fastest server that is up, in seconds."""
-        there = [server for server in self.pool if not server.away] or list(self.pool)
-        return min(server.service_s(prompt_tokens, tokens) for server in there)
-
-    def estimates(self, parsed: ParsedRequest, prediction: Prediction) -> Estimates:
-        """Return what the scheduler orders a request by, given the prediction of its length."""
+    def estimates(self, parsed: ParsedRequest, prediction: Prediction, prompt_tokens: float) -> Estimates:
+        """Return what the scheduler orders a request by, given the prediction of its length: service times
+        are those on the fastest server that is up, in seconds.
+        """
+        speeds = [server.traits.speeds for server in self.pool if not server.away]
+        speeds = speeds or [server.traits.speeds for server in self.pool]
         tokens = prediction.expected_tokens * parsed.choices
         tokens_q90 = prediction.q90_tokens * parsed.choices
-        prompt_tokens = self.prompt_tokens(parsed)
-        seconds = self.seconds_per_amount.get((parsed.amount_kind, parsed.model), parsed.client)
-        if seconds is not None:
-            tokens = tokens_q90 = seconds * parsed.amount / self.fastest_s(0.0, 1.0)
-        high_s = self.fastest_s(prompt_tokens, tokens_q90)
+        if parsed.amount_kind:
+            key = (parsed.amount_kind, parsed.model)
+            if (seconds := self.seconds_per_amount.get(key, parsed.client)) is not None:
+                tokens = tokens_q90 = seconds * parsed.amount / min(each.seconds(0.0, 1.0) for each in speeds)
+        high_s = min([each.seconds(prompt_tokens, tokens_q90) for each in speeds])
         return Estimates(
             p_long=prediction.p_long,
-            cost_s=self.fastest_s(prompt_tokens, tokens),
+            cost_s=min([each.seconds(prompt_tokens, tokens) for each in speeds]),
             cost_high_s=self.coverage.corrected(prediction.length_class.value, high_s),
             tokens=tokens,
             tokens_q90=tokens_q90,
@@ -100,7 +102,7 @@ class ServiceTimes:
         if of.amount and completed and of.last is not NOWHERE:
             key = of.amount_kind, of.model
             self.seconds_per_amount.learn(key, of.principal, of.service_s / of.amount)
-        server, totals, cached = self.pool.get(of.last.server_id), of.totals, of.job_cached_tokens
+        server, totals, cached = self.pool.by_id.get(of.last.server_id), of.totals, of.job_cached_tokens
         if server is None or not totals.complete:
             return
         server.traits.silences.answered()
@@ -152,9 +154,11 @@ class ServiceTimes:
         client, model, media = parsed.client, parsed.model, parsed.conversation.media
         length = parsed.conversation.chain.text_length
         if media:
-            expected = {medium: max(self._medium_tokens(parsed, medium), 1.0) for medium in media}
-            of_media = max(prompt_tokens - self._text_tokens(parsed), 0.0)
-            times = of_media / sum(count * expected[medium] for medium, count in media.items())
+            text_tokens, of_each = self._expected_tokens(parsed)
+            expected = {medium: max(tokens, 1.0) for medium, tokens in of_each.items()}
+            times = max(prompt_tokens - text_tokens, 0.0) / sum(
+                count * expected[medium] for medium, count in media.items()
+            )
             for medium, tokens in expected.items():
                 for key in ((model, medium), (model, medium.kind)):
                     self.tokens_per_medium.learn(key, client, times * tokens)

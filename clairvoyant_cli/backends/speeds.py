@@ -14,6 +14,7 @@ SLOWEST_TOKENS_PER_S = 0.01  # a model of 100 GB, read from a disk at 1 GB/s for
 MAX_AT_ONCE = 4.0
 MAX_SLOWDOWN = 16.0
 MIN_TOKENS = 8  # of an answer that tells a speed
+MIN_PREFILLED = 32  # tokens of a prompt that tell one
 
 
 @dataclass(slots=True)
@@ -33,17 +34,14 @@ class Speeds:
         self, tokens: float | None, decode_s: float | None, prefilled: float | None, prefill_s: float | None
     ) -> None:
         """Learn from one answer; small samples measure timers rather than speed, and are skipped."""
-        decode = decode_rate(tokens, decode_s)
-        if decode is not None and tokens and tokens >= MIN_TOKENS:
-            self.slowdown = min(max(1.0, (self.decode_tokens_per_s or decode) / decode), MAX_SLOWDOWN)
-        if self.frozen:
+        if tokens and tokens >= MIN_TOKENS and (rate := decode_rate(tokens, decode_s)) is not None:
+            self.slowdown = min(max(1.0, (self.decode_tokens_per_s or rate) / rate), MAX_SLOWDOWN)
+            if not self.frozen:
+                self.decode_tokens_per_s = _mean(self.decode_tokens_per_s, rate, self.measured[0])
+        if self.frozen or not prefilled or prefilled < MIN_PREFILLED:
             return
-        decode_measured, prefill_measured = self.measured
-        if decode is not None and tokens and tokens >= MIN_TOKENS:
-            self.decode_tokens_per_s = _mean(self.decode_tokens_per_s, decode, decode_measured)
-        prefill = _rate(prefilled, prefill_s, FASTEST_PREFILL_TOKENS_PER_S)
-        if prefill is not None and prefilled and prefilled >= 32:
-            self.prefill_tokens_per_s = _mean(self.prefill_tokens_per_s, prefill, prefill_measured)
+        if (rate := _rate(prefilled, prefill_s, FASTEST_PREFILL_TOKENS_PER_S)) is not None:
+            self.prefill_tokens_per_s = _mean(self.prefill_tokens_per_s, rate, self.measured[1])
 
     def learn_events(self, tokens: int, events: int) -> None:
         """Learn from one streamed answer how many tokens an event brings."""
@@ -55,6 +53,9 @@ class Speeds:
         prefill = self.prefill_tokens_per_s or ASSUMED_PREFILL_TOKENS_PER_S
         decode = self.decode_tokens_per_s or ASSUMED_DECODE_TOKENS_PER_S
         return prompt_tokens / prefill + tokens / decode
+
+    def read_s(self, tokens: float) -> float:
+        return tokens / (self.prefill_tokens_per_s or ASSUMED_PREFILL_TOKENS_PER_S)
 
 
 def decode_rate(tokens: float | None, decode_s: float | None) -> float | None:

@@ -179,7 +179,11 @@ class SelfTest(Observer):
         keeps = cache.size[1] == inf and (test.keeps_prompts or cache.keeps_all)
         for kept in () if keeps else cache.contexts:
             session = scheduler.sessions.known.get(kept.session)
-            if session and now - session.last_end_s < REST_S and server.read_s(kept.tokens) > REREAD_S:
+            if (
+                session
+                and now - session.last_end_s < REST_S
+                and server.traits.speeds.read_s(kept.tokens) > REREAD_S
+            ):
                 return "waits: it would evict a session's KV cache"
         return ""
 

@@ -413,7 +413,7 @@ async def test_a_server_that_starts_later_gets_the_name_and_the_profile_of_its_k
             async with httpx.AsyncClient(base_url=daemon.base_url, trust_env=False) as http:
                 await ask(http, "Hello")
             await until(daemon, lambda state: state.counters.completed == 1)
-            assert daemon.pool.first.base_url == url
+            assert daemon.pool.first.id == url
             assert [known.name for known in daemon.pool.first.traits.profiles] == [PROFILE.name]
     with reading(path) as connection:
         assert [found.backend for found in each(connection, Span())] == ["ollama"]

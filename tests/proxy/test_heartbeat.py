@@ -136,7 +136,7 @@ def test_one_stream_has_one_id_however_it_is_cut(size: int) -> None:
 
 async def from_the_server(daemon: Daemon, request: bytes) -> Message:
     """Return the answer without the proxy, which sends empty events on a busy machine."""
-    async with raw_client(daemon.pool.first.base_url) as client:
+    async with raw_client(daemon.pool.first.id) as client:
         return await client.ask(request)
 
 

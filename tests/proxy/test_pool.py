@@ -10,7 +10,7 @@ from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.proxy.queue.exchange import AttemptEnd, OutageError
 from clairvoyant_cli.proxy.requests.admission import Refused
-from clairvoyant_cli.proxy.requests.serving_rules import Answered, BrokenOff, CutOff, NotTaken, WaitAgain
+from clairvoyant_cli.proxy.requests.serving_rules import Answered, Failed, WaitAgain
 from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
 from clairvoyant_cli.proxy.servers.server_actions import RefusedError, ServerActions
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts
@@ -37,7 +37,7 @@ async def test_a_worker_that_was_never_there_takes_none_while_another_is() -> No
     exchanges = [parts.queued(f"0.5 number {n}") for n in range(2)]
     assert [parts.on(each) for each in exchanges] == ["mac", ""]
     parts.becomes("mac", "down")
-    assert parts.after(exchanges[0], NotTaken(AttemptEnd.UNREACHABLE)) == WaitAgain(AttemptEnd.UNREACHABLE)
+    assert parts.after(exchanges[0], Failed(AttemptEnd.UNREACHABLE)) == WaitAgain(AttemptEnd.UNREACHABLE)
     assert [parts.on(each) for each in exchanges] == ["", ""]
 
 
@@ -117,7 +117,7 @@ async def test_what_was_cut_on_one_that_drains_goes_on_there() -> None:
     parts = daemon_parts("mac", "rtx")
     occupied, cut = parts.queued("0.1 a"), parts.queued("0.9 b")
     on = parts.on(cut)
-    parts.after(cut, CutOff())
+    parts.after(cut, Failed(AttemptEnd.CUT))
     parts.lifecycle.withdraw(parts.pool.named(on), "leaving")
     assert parts.on(cut) == on
     assert parts.pool.named(on).standing == "leaving"
@@ -131,9 +131,9 @@ async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
     cut = parts.queued("0.9 a", model="large")
     cut.splice = Splice(Continuable(Shape.OLLAMA_CHAT, {}, streamed=True))
     cut.splice.pieces.append("One")
-    parts.after(cut, CutOff())
+    parts.after(cut, Failed(AttemptEnd.CUT))
     parts.becomes("rtx", "down")
-    parts.after(cut, NotTaken(AttemptEnd.UNREACHABLE))
+    parts.after(cut, Failed(AttemptEnd.UNREACHABLE))
     waits = parts.queued("0.5 b", model="large")
     parts.lifecycle.withdraw(parts.pool.named("rtx"), "leaving")
     assert [server.name for server in parts.pool] == ["mac"]
@@ -158,7 +158,7 @@ async def test_one_that_fails_at_once_does_not_draw_all_the_work() -> None:
     other = next(server.name for server in parts.pool if server.name != on_mac)
     failed = 0
     while failed < 10 and parts.on(bad := parts.queued(f"0.5 {failed}")) == other:
-        parts.after(bad, BrokenOff("it broke", 500))
+        parts.after(bad, Failed(AttemptEnd.BROKEN, "it broke", 500))
         failed += 1
     assert failed == TROUBLE_AFTER
     assert parts.pool.named(other).standing == "resting"

@@ -19,13 +19,11 @@ from clairvoyant_cli.proxy.queue.exchange import (
 from clairvoyant_cli.proxy.requests.refusals import SHUTTING_DOWN, STOPPED
 from clairvoyant_cli.proxy.requests.serving_rules import (
     MAX_REPEATS,
-    Abandon,
     Answered,
-    BrokenOff,
     ClientLeft,
+    Failed,
     Finish,
     NotGranted,
-    NotTaken,
     WaitAgain,
 )
 from profiles.records import Continuation, Served
@@ -34,8 +32,8 @@ from tests.fakes.remembered import PROFILE
 
 PROOF = Continuation("raw", trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
 
-UNREACHABLE = NotTaken(AttemptEnd.UNREACHABLE, "connection refused")
-NOT_READY = NotTaken(AttemptEnd.NOT_READY)
+UNREACHABLE = Failed(AttemptEnd.UNREACHABLE, "connection refused")
+NOT_READY = Failed(AttemptEnd.NOT_READY)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ async def test_what_no_worker_took_up_goes_back_and_is_granted_again() -> None:
 
 
 @pytest.mark.parametrize("event", [UNREACHABLE, NOT_READY])
-async def test_who_comes_back_from_a_worker_while_all_goes_down_is_sent_away(event: NotTaken) -> None:
+async def test_who_comes_back_from_a_worker_while_all_goes_down_is_sent_away(event: Failed) -> None:
     parts = daemon_parts()
     exchange = parts.queued("x")
     parts.operation.go_down()
@@ -76,7 +74,7 @@ async def test_who_comes_back_from_a_worker_while_all_goes_down_is_sent_away(eve
 
 async def test_an_answer_that_broke_off_unnoticed_is_asked_for_twice_more() -> None:
     parts = daemon_parts()
-    exchange, lost = parts.queued("x"), BrokenOff("the connection ended", repeatable=True)
+    exchange, lost = parts.queued("x"), Failed(AttemptEnd.BROKEN, "the connection ended", repeatable=True)
     for _ in range(MAX_REPEATS):
         assert isinstance(parts.after(exchange, lost), WaitAgain)
         assert parts.on(exchange) == "mac"
@@ -87,7 +85,7 @@ async def test_an_answer_that_broke_off_unnoticed_is_asked_for_twice_more() -> N
 async def test_an_answer_that_broke_off_is_asked_for_elsewhere_first() -> None:
     parts = daemon_parts("mac", "rtx", "pi", "off", slots=4)
     parts.becomes("off", "down")
-    exchange, lost = parts.queued("x"), BrokenOff("the connection ended", repeatable=True)
+    exchange, lost = parts.queued("x"), Failed(AttemptEnd.BROKEN, "the connection ended", repeatable=True)
     asked = [parts.on(exchange)]
     while isinstance(parts.after(exchange, lost), WaitAgain):
         parts.becomes("off", "down", "still")  # the queue is matched with the servers again
@@ -97,7 +95,7 @@ async def test_an_answer_that_broke_off_is_asked_for_elsewhere_first() -> None:
 
 async def test_a_request_with_which_two_servers_went_down_is_not_sent_again() -> None:
     parts = daemon_parts("mac", "rtx", "pi")
-    exchange, lost = parts.queued("x"), BrokenOff("the connection ended", repeatable=True)
+    exchange, lost = parts.queued("x"), Failed(AttemptEnd.BROKEN, "the connection ended", repeatable=True)
     commands = []
     for _ in range(2):
         assert exchange.attempt is not None
@@ -122,16 +120,16 @@ async def test_an_answer_that_streams_goes_on_where_the_same_model_is_proved_to(
     exchange.splice = Splice(Continuable(Shape.OLLAMA_CHAT, {}, streamed=True))
     exchange.splice.pieces.append("One")
     parts.becomes("mac", "down")
-    parts.after(exchange, BrokenOff("the connection ended", 200, repeatable=True))
+    parts.after(exchange, Failed(AttemptEnd.BROKEN, "the connection ended", 200, repeatable=True))
     assert parts.on(exchange) == "pi"
 
 
 async def test_what_its_client_would_notice_is_not_sent_again() -> None:
     parts = daemon_parts()
-    command = parts.after(parts.queued("x"), BrokenOff("the connection ended"))
+    command = parts.after(parts.queued("x"), Failed(AttemptEnd.BROKEN, "the connection ended"))
     assert isinstance(command, Finish)
     assert (command.outcome, command.status) == (Outcome.UPSTREAM_ERROR, 502)
-    begun = parts.after(parts.queued("y"), BrokenOff("the connection ended", status=200))
+    begun = parts.after(parts.queued("y"), Failed(AttemptEnd.BROKEN, "the connection ended", status=200))
     assert isinstance(begun, Finish)
     assert begun.status == 200
 
@@ -146,7 +144,7 @@ async def test_a_client_that_leaves_before_it_is_sent_costs_no_slot() -> None:
 async def test_a_client_that_leaves_in_mid_answer_leaves_the_slot_at_work() -> None:
     parts = daemon_parts()
     first, second = parts.queued("first"), parts.queued("second")
-    assert parts.after(first, ClientLeft(at_work=True)) == Abandon(Outcome.CLIENT_CANCELLED, 499)
+    assert parts.after(first, ClientLeft(at_work=True)) == Finish(Outcome.CLIENT_CANCELLED, 499, at_work=True)
     assert parts.on(second) == ""
     await parts.tasks[0]
     assert parts.on(second) == "mac"
@@ -155,7 +153,7 @@ async def test_a_client_that_leaves_in_mid_answer_leaves_the_slot_at_work() -> N
 async def test_a_client_that_leaves_with_the_last_event_had_its_answer() -> None:
     parts = daemon_parts()
     command = parts.after(parts.queued("x"), ClientLeft(at_work=True, heard_all=True, status=200))
-    assert command == Abandon(Outcome.COMPLETED, 200)
+    assert command == Finish(Outcome.COMPLETED, 200, at_work=True)
     await parts.tasks[0]
 
 
@@ -165,7 +163,7 @@ async def test_what_we_end_as_we_go_down_is_not_its_clients_doing() -> None:
     parts.operation.go_down()
     parts.operation.stopped = True
     command = parts.after(exchange, ClientLeft(at_work=True, status=200))
-    assert command == Abandon(Outcome.REJECTED, 200)
+    assert command == Finish(Outcome.REJECTED, 200, at_work=True)
     await parts.tasks[0]
 
 
@@ -188,7 +186,7 @@ async def test_what_the_operator_stops_is_told_so() -> None:
     exchange = parts.queued("x")
     exchange.stopped_by_operator = True
     command = parts.after(exchange, ClientLeft(at_work=True))
-    assert command == Abandon(Outcome.OPERATOR_CANCELLED, 499, STOPPED)
+    assert command == Finish(Outcome.OPERATOR_CANCELLED, 499, STOPPED, at_work=True)
     await parts.tasks[0]
 
 
@@ -218,6 +216,6 @@ async def test_nothing_ends_twice() -> None:
     parts = daemon_parts()
     exchange = parts.queued("x")
     parts.after(exchange, Answered(200))
-    parts.after(exchange, BrokenOff("late news"))
+    parts.after(exchange, Failed(AttemptEnd.BROKEN, "late news"))
     counts = parts.journal.counts
     assert (counts["completed"], counts["upstream_error"]) == (1, 0)

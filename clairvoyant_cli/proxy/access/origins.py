@@ -21,14 +21,14 @@ from functools import lru_cache
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.printable import printable
 
-HOST = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]*)?", re.IGNORECASE)
+# The longest IPv6 address has 45 characters, the longest name 253 (RFC 1035, 2.3.4).
+HOST = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]{2,45})\]|(?P<name>[a-z0-9_.-]{1,253}))(?::[0-9]*)?", re.IGNORECASE)
 ORIGIN = re.compile(r"\*|null|[a-z*][a-z0-9+.*-]*://[^/\s]+", re.IGNORECASE)
 PRIVATE_SUFFIXES = (".localhost", ".test", ".local", ".internal", ".home.arpa")
 """Domains that no public site can have (RFC 6761, 6762 and 8375; ICANN 2024 for .internal)."""
 
 APP_SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
 """As Ollama's own (envconfig/config.go, AllowedOrigins)."""
-LONGEST_ADDRESS = 100  # characters; an IPv6 address has 45, and a zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class AllowedOrigins:
         """Return why the page that sent a request is refused; None if it is accepted, or there is none. The
         pages at `host` are our own.
         """
+        if head.get(b"origin") is None and head.get(b"sec-fetch-site") is None:
+            return None
         origins = _origins(head)
         if not to_models:
             of_others = len(origins) > 1 or not all(_is_of(origin, host) for origin in origins)
@@ -124,13 +126,9 @@ def host_name(host: str) -> str | None:
     return found["name"].lower()
 
 
+@lru_cache(maxsize=256)
 def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return a name as an address, None if it is not one."""
-    return _address_of(name) if len(name) <= LONGEST_ADDRESS else None
-
-
-@lru_cache(maxsize=256)
-def _address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(name)
     except ValueError:

@@ -70,7 +70,7 @@ class ServerMemory:
 
     @property
     def state_name(self) -> str:
-        return state_name(self.server.adapter.name, self.server.base_url)
+        return state_name(self.server.adapter.name, self.server.id)
 
     def take(self, profiles: Sequence[Profile]) -> None:
         """Change the profiles; what was learned under those that stay is kept."""
@@ -112,7 +112,7 @@ class StateSaver:
         return self.lifecycle.pool
 
     def _profiles_of(self, server: Server) -> Sequence[Profile]:
-        url = server.base_url
+        url = server.id
         profiles = self.persistence.profiles(server.adapter.name, url)
         return measured_at(url, profiles) if len(self._pool) > 1 else profiles
 
@@ -139,7 +139,7 @@ class StateSaver:
         self._take_up(self._remember(server, *await asyncio.to_thread(self._load, server)))
 
     def _load(self, server: Server) -> tuple[Sequence[Profile], Learned]:
-        learned = learned_of(self.persistence.load(state_name(server.adapter.name, server.base_url)))
+        learned = learned_of(self.persistence.load(state_name(server.adapter.name, server.id)))
         return self._profiles_of(server), learned
 
     def _remember(self, server: Server, profiles: Sequence[Profile], learned: Learned) -> ServerMemory:

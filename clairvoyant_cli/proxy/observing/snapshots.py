@@ -220,7 +220,7 @@ class SnapshotBuilder:
         return BackendState(
             name=server.name,
             kind=server.adapter.name,
-            url=server.base_url,
+            url=server.id,
             state=server.status.state,
             slots=server.room,
             busy=len(self.operation.dispatcher.attempts_on(server.id)),

@@ -94,6 +94,9 @@ class Attempt:
     heard_s: float | None = None  # when it was sent or the last of its answer came; None until all was sent
     overdue_s: float | None = None  # since when it is overdue
     give_up: Callable[[UpstreamError], None] | None = None  # to try another server; None if that is not safe
+    stop_reading: Callable[[], bool] | None = (
+        None  # cuts it before its answer; False if its client would notice
+    )
     server_id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -229,7 +232,7 @@ class Exchange:
                 self.parts.append(attempt)
             if why is AttemptEnd.CUT:
                 self.cuts.append(attempt)
-            attempt.connection = attempt.usage = attempt.give_up = None
+            attempt.connection = attempt.usage = attempt.give_up = attempt.stop_reading = None
             if self.splice is not None and self.has_begun:  # what came after the place of the cut is dropped
                 attempt.cut_tokens = self.splice.tokens - sum(each.cut_tokens for each in self.attempts)
             else:
@@ -246,7 +249,8 @@ class Exchange:
         self.asked.prompt = self.asked.body = None
         self.task = self.splice = self.answer = None
         if self.attempt is not None:
-            self.attempt.usage = self.attempt.connection = self.attempt.give_up = None
+            attempt = self.attempt
+            attempt.connection = attempt.usage = attempt.give_up = attempt.stop_reading = None
 
     # -- derived values ----------------------------------------------------------------------------------
 

@@ -375,9 +375,11 @@ class Admission:
         head = request.head
         head.origin_form = self.pool.without_prefix(head.origin_form)
         route = self.pool.first.adapter.route_of(head.method, head.path)
-        mark = head.get(MARK_HEADER)
-        if mark is not None and any(server.came_back(mark) for server in self.pool):
-            return Refused(route, IN_A_LOOP)
+        if (mark := head.get(MARK_HEADER)) is not None:
+            for server in self.pool:
+                if mark == server.prober.mark:  # its address leads back to this proxy
+                    server.probe_came_back = server.leads_back = True
+                    return Refused(route, IN_A_LOOP)
         client = self.access.admit(request)
         if isinstance(client, Refusal):
             return Refused(route, client)
@@ -406,7 +408,7 @@ class Admission:
                 del self._entering[client]
 
     def enqueue(
-        self, request: Request, asks: ReadBody, parsed: ParsedRequest, *, whole: bool = True
+        self, request: Request, asks: ReadBody, parsed: ParsedRequest, *, whole: bool = False
     ) -> Exchange | PassOn | Refused:
         """Predict a request's length and submit it to the queue, or refuse it. One that is not `whole` is
         looked through while it is sent.

@@ -6,10 +6,11 @@ request and the server's proof of exact continuation, cuts it, and asks the serv
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
+
+import msgspec
 
 from clairvoyant_cli.backends.continuation import ContinuationRequest, request_to_continue, streamed
 from clairvoyant_cli.http.request import Request
@@ -34,6 +35,9 @@ from profiles.records import Continuation, verdict_of
 LOOK_EVERY_S = 0.1  # interval of checks whether a running answer has outgrown a waiting one
 ASIDE_S = 3.0  # limit on what is asked only to go on sooner or to count better: the slot is held meanwhile
 MAX_PLAIN = 1000
+MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to know whether one is asked again
+SETTINGS_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last known ones are used
+CHANGED = "the server is not the one that was measured"
 
 TELLING_S = 0.1  # a context that is read in less leaves no trace in when the first of an answer comes
 TEMPLATE_TOKENS = 48.0  # at most this many tokens come from a chat's template
@@ -54,22 +58,22 @@ class Preemption:
     journal: Journal
     spawn: Spawn
     which: str = "proven"  # the setting `preempt`
+    enabled: bool = field(init=False)
     _undecided: asyncio.Event = field(default_factory=asyncio.Event)
     _looks_soon: bool = False
     # Servers and models that stream more than text: their unstreamed answers are left unstreamed.
     _plain: set[tuple[str, str]] = field(default_factory=set)
-    # Each cuts a request whose prompt is read; false if its client would notice.
-    _stops: dict[str, Callable[[], bool]] = field(default_factory=dict)
+    # Hashes of the questions to each server, the newest last.
+    _asked_before: dict[tuple[str, int], None] = field(default_factory=dict)
 
-    @property
-    def enabled(self) -> bool:
-        return self.which != "off"
+    def __post_init__(self) -> None:
+        self.enabled = self.which != "off"
 
     def report(self) -> None:
         """Log which answers may be preempted."""
         if not self.enabled:
             return
-        proofs = [(server, *each) for server in self.pool for each in server.known_proofs.items()]
+        proofs = [(server, *proof) for server in self.pool for proof in server.known_proofs.items()]
         for server, model, proof in proofs:
             resume = f"{proof.resume_s * 1000:.0f} ms to resume"
             news = f"{server.name}: preemption enabled for {model}: {verdict_of(proof)}, {resume}"
@@ -88,7 +92,7 @@ class Preemption:
         if exchange.has_begun:
             return await self._onward(exchange, server)
         if exchange.splice is None:
-            if self.enabled and server.proofs and server.settings_of(exchange.job.model) is None:
+            if self.enabled and server.traits.profiles and server.settings_of(exchange.job.model) is None:
                 await server.see_settings()
             asked = self._judged(exchange, request, server)
             if isinstance(asked, str):
@@ -129,22 +133,22 @@ class Preemption:
             return "the server streams more than the answer"
         if not asked.is_greedy:
             return ""
-        again = server.is_asked_again(asked)  # which remembers it, whatever the setting
+        again = self._is_asked_again(server, asked)  # which remembers it, whatever the setting
         if self.which == "all":
             return ""
         if not proof.is_exact:
             return "the server continues it only up to rounding, and its temperature is 0"
         return "the server has answered it before" if again and not proof.repeats_are_exact else ""
 
-    def sent(self, exchange: Exchange, stop: Callable[[], bool] | None) -> None:
-        """Note that a request was sent. While its prompt is read, `stop` cuts it; None if it must not be."""
-        self.journal.counts["resumes"] += bool(exchange.parts) and exchange.parts[-1].read_s is not None
-        if stop is not None:
-            self._stops[exchange.id] = stop
-
-    def over(self, exchange: Exchange) -> None:
-        """Note that an attempt is over."""
-        self._stops.pop(exchange.id, None)
+    def _is_asked_again(self, server: Server, asked: Continuable) -> bool:
+        """Whether this daemon has sent a server the question before; it counts as sent from now on."""
+        body = asked.body
+        question = hash(msgspec.json.encode([body.get("model"), body.get("messages") or body.get("prompt")]))
+        again = (server.id, question) in self._asked_before
+        self._asked_before[server.id, question] = None
+        if len(self._asked_before) > MAX_ASKED_BEFORE:
+            del self._asked_before[next(iter(self._asked_before))]
+        return again
 
     def streams_more(self, server: Server, model: str) -> None:
         if len(self._plain) < MAX_PLAIN:
@@ -200,7 +204,7 @@ class Preemption:
         scheduler, attempt = self.dispatcher.scheduler, exchange.attempt
         if attempt is None or attempt.read_s is not None:
             return  # it is being cut
-        if exchange.id in self._stops and scheduler.policy.preemptive:
+        if attempt.stop_reading is not None and scheduler.policy.preemptive:
             server, expected_s = self.pool.server_of(exchange), scheduler.running[exchange.id].expected_s
             reading = prefill_of(exchange, attempt, server, expected_s, now)
             if reading is not None:
@@ -219,15 +223,22 @@ class Preemption:
         if exchange.splice is None or found is None:
             return CutPrice(0.0)  # it is spared
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-        price = self._cache_of(server.id).price_of_cut(exchange.id, tokens, resume_s, server.read_s)
+        price = self._cache_of(server.id).price_of_cut(
+            exchange.id, tokens, resume_s, server.traits.speeds.read_s
+        )
         if exchange.tokens < exchange.job.prompt_tokens:
-            return price._replace(resume_s=max(price.resume_s, resume_s + server.read_s(tokens)))
+            return price._replace(
+                resume_s=max(price.resume_s, resume_s + server.traits.speeds.read_s(tokens))
+            )
         return price
 
     def _stop_reading(self, exchange: Exchange, now: float) -> bool:
         """Cut a request whose prompt is being read; False if the client would notice."""
-        attempt, stop = exchange.attempt, self._stops.pop(exchange.id, None)
-        if attempt is None or stop is None or not stop():
+        attempt = exchange.attempt
+        if attempt is None or (stop := attempt.stop_reading) is None:
+            return False
+        attempt.stop_reading = None
+        if not stop():
             return False
         server = self.pool.server_of(exchange)
         note_cut(exchange, attempt, server, now)
@@ -241,7 +252,12 @@ class Preemption:
         server = self.pool.by_id[attempt.server_id]
         splice.read()
         pieces = tuple(splice.pieces)  # more come meanwhile
-        asked = await server.bounded(exchange.job.model, splice.asked, pieces)
+        asked: Continuable | str = CHANGED
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTINGS_TIMEOUT_S):
+                await server.see_settings()
+        if (found := server.continuation_of(exchange.job.model)) is not None:
+            asked = await server.adapter.bounded(server.ask, splice.asked, pieces, found.settings)
         alike = None
         if splice.asked.is_greedy and self.which != "all" and isinstance(asked, Continuable):
             alike = await server.adapter.reads_as_written(server.ask, asked, pieces)
@@ -297,7 +313,7 @@ class Preemption:
             other = self.dispatcher.live.get(job_id)
             found = None if other is None else server.continuation_of(other.job.model)
             if other is not None and other.is_suspended and found is not None:
-                owed_s = found.proof.resume_s + server.read_s(_context_tokens(other))
+                owed_s = found.proof.resume_s + server.traits.speeds.read_s(_context_tokens(other))
                 scheduler.set_resume_cost(job_id, owed_s, self.journal.clock())
 
     async def _onward(self, exchange: Exchange, server: Server) -> ContinuationRequest:
@@ -327,7 +343,7 @@ class Preemption:
         if found is None or attempt.first_byte_s is None:
             return
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-        read_s, took_s = server.read_s(tokens), attempt.first_byte_s - attempt.granted_s
+        read_s, took_s = server.traits.speeds.read_s(tokens), attempt.first_byte_s - attempt.granted_s
         if read_s <= max(resume_s, TELLING_S):
             return
         was_there = took_s < resume_s + read_s / 2.0
@@ -339,23 +355,25 @@ class Preemption:
             news = f"{server.name} had to recompute a preempted answer: its cache seems to hold"
             self.journal.event(logging.INFO, f"{news} {cache.room_tokens:.0f} tokens")
 
-    def totals(self, exchange: Exchange, attempt: Attempt, told: Totals) -> Totals:
+    def totals(self, exchange: Exchange, attempt: Attempt, totals: Totals) -> Totals:
         """Return the totals of an answer, summed over its parts. Learn from them what cuts of prompts cost,
         and count what was read again, as reported or else estimated.
         """
         server = self.pool.by_id.get(attempt.server_id)
-        if told.complete and not exchange.has_begun and server is not None:
-            reread = learn_from(exchange, attempt, told, server, self.journal.clock())
+        was_cut = bool(exchange.cuts) or attempt.follows_cut_s is not None
+        if totals.complete and was_cut and not exchange.has_begun and server is not None:
+            reread = learn_from(exchange, attempt, totals, server, self.journal.clock())
             self.journal.counts["recomputed_tokens"] += reread
         if exchange.splice is None:
-            return told
+            return totals
         if exchange.has_begun:
             # Ollama counts the whole prompt as read since June 2026; only later versions report what was
             # cached.
-            tells = told.prefill_s is not None and told.prefilled_tokens != told.prompt_tokens
-            again = (tells and told.prefilled_tokens) or attempt.reread_tokens
-            self.journal.counts["recomputed_tokens"] += again
-        return told.after(exchange.splice.earlier)
+            tells = totals.prefill_s is not None and totals.prefilled_tokens != totals.prompt_tokens
+            self.journal.counts["recomputed_tokens"] += (
+                tells and totals.prefilled_tokens
+            ) or attempt.reread_tokens
+        return totals.after(exchange.splice.earlier)
 
 
 def _context_tokens(exchange: Exchange) -> float:

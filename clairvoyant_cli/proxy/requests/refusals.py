@@ -148,16 +148,16 @@ class Refusals:
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
         """Return the headers that report a request's prediction and its wait."""
-        prediction = exchange.asked.prediction
+        prediction, parsed, attempt = exchange.asked.prediction, exchange.asked.parsed, exchange.attempt
         waited_ms = exchange.waited_s(self.journal.clock()) * 1000
         return (
             (b"X-Clairvoyant-Request-Id", exchange.id.encode()),
             (b"X-Clairvoyant-Class", prediction.length_class.encode()),
             (b"X-Clairvoyant-Tokens", b"%d" % round(prediction.expected_tokens)),
             (b"X-Clairvoyant-Queue-Ms", b"%.1f" % waited_ms),
-            *_stabilised(exchange.asked.parsed.stabilised),
+            *(((b"X-Clairvoyant-Stable-Prefix", done.encode()),) if (done := parsed.stabilised) else ()),
             *(() if self.truncations is None else self.truncations.header(exchange)),
-            *(() if exchange.attempt is None else self.by(self.pool.server_of(exchange))),
+            *(() if attempt is None or len(self.pool) == 1 else self.by(self.pool.server_of(exchange))),
         )
 
     def by(self, server: Server) -> tuple[Header, ...]:
@@ -171,10 +171,6 @@ def key_of(request: Request, client: str) -> int:
     if not 0 < sum(map(len, pieces)) <= LONGEST_REPEATED:
         return 0
     return hash((client, request.head.path, b"".join(pieces)))
-
-
-def _stabilised(done: str) -> tuple[Header, ...]:
-    return ((b"X-Clairvoyant-Stable-Prefix", done.encode()),) if done else ()
 
 
 def _place(server: Server) -> str:

@@ -47,17 +47,12 @@ from clairvoyant_cli.proxy.requests.preemption import Preemption, UnfitError
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import CutError, Relay, SplicedRelay, forward, forward_continuation
 from clairvoyant_cli.proxy.requests.serving_rules import (
-    Abandon,
     Answered,
-    BrokenOff,
+    BodyBarred,
     ClientLeft,
     Command,
-    CutOff,
-    Finish,
+    Failed,
     NotGranted,
-    NotTaken,
-    Objected,
-    RefusedHere,
     ServingEvent,
     ServingRules,
     WaitAgain,
@@ -113,11 +108,12 @@ class Serving:
             while command is None or isinstance(command, WaitAgain):
                 event = await self._wait(exchange) or await self._attempt(exchange, request, heartbeat)
                 command = self.rules.after(exchange, event)
-                if isinstance(event, BrokenOff) and isinstance(command, WaitAgain):
-                    self._note_repeat(exchange, event.why)
-                if isinstance(command, WaitAgain) and request.answered and exchange.splice is not None:
-                    heartbeat.suspend(exchange.splice.blank)
-                carry_out(command, exchange, dispatcher, self._released)
+                if isinstance(command, WaitAgain):
+                    if isinstance(event, Failed) and command.why is AttemptEnd.BROKEN:
+                        self._note_repeat(exchange, event.why)
+                    if request.answered and exchange.splice is not None:
+                        heartbeat.suspend(exchange.splice.blank)
+                carry_out(command, exchange, dispatcher, self.stop)
         except Exception:
             dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
             raise
@@ -164,15 +160,15 @@ class Serving:
         except CutError:
             return await self._cut(exchange, attempt, relay)
         except RefusedError as error:
-            return RefusedHere(str(error))
+            return Failed(AttemptEnd.REFUSED, str(error))
         except BarredError as error:
-            return Objected(error.refusal)
+            return BodyBarred(error.refusal)
         except UnreachableError as error:
-            server.lost(str(error))
-            return NotTaken(AttemptEnd.UNREACHABLE, str(error))
+            server.becomes("down", str(error))
+            return Failed(AttemptEnd.UNREACHABLE, str(error))
         except NotReadyError as error:
-            server.not_ready(str(error))
-            return NotTaken(AttemptEnd.NOT_READY)
+            server.becomes("loading", str(error))  # only trial requests are sent from now on
+            return Failed(AttemptEnd.NOT_READY)
         except UpstreamError as error:
             return await self._broken_off(exchange, request, attempt, relay, error)
         except asyncio.CancelledError:
@@ -180,7 +176,7 @@ class Serving:
         else:
             return self._answered(exchange, attempt, relay.status)
         finally:
-            self.preemption.over(exchange)
+            attempt.stop_reading = None
             if limit is not None:
                 limit.cancel()
 
@@ -194,7 +190,12 @@ class Serving:
         heartbeat: Heartbeat,
     ) -> None:
         """Begin to send a request, or the one that goes on with its answer."""
-        server, upstream, parsed = relay.server, relay.upstream, exchange.asked.parsed
+        server, upstream, parsed, work = (
+            relay.server,
+            relay.upstream,
+            exchange.asked.parsed,
+            exchange.asked.route.work,
+        )
         stamps, is_repeatable = server.stamps, has_no_side_effects(request, parsed)
         barred = self.access.barred(exchange.job.client, stamps)
         if onward is None:
@@ -206,21 +207,28 @@ class Serving:
                 server,
                 barred=barred,
                 members=None if parsed.ranks_itself is False else parsed.members,
-                keep=keep or (request.complete and exchange.asked.route.work is not Work.OPAQUE),
-                stamp=self.annotation.stamp(exchange, attempt, server, request.head),
-                uncompressed=heartbeat.may_open or self._stores(exchange),
+                keep=keep or (request.complete and work is not Work.OPAQUE),
+                stamp=None
+                if stamps is None
+                else self.annotation.stamp(exchange, attempt, server, request.head),
+                uncompressed=heartbeat.may_open or relay.on_id is not None,
             )
         else:
             body = msgspec.json.encode(onward.body)
             forward_continuation(request, upstream, relay, server, body, onward.path, barred=barred)
         if request.complete:
             attempt.heard_s = self.journal.clock()
-            if request.is_kept and is_repeatable:
-                attempt.give_up = relay.give_up
-        # It may be cut, and sent again, before any of its answer has come.
-        is_cuttable = stamps is None and exchange.asked.route.work is Work.GENERATE and not exchange.has_begun
-        again = is_cuttable and self.preemption.enabled and request.is_kept and is_repeatable
-        self.preemption.sent(exchange, relay.cut if again else None)
+        if request.is_kept and is_repeatable:
+            attempt.give_up = relay.give_up if request.complete else None
+            # It may be cut, and sent again, before any of its answer has come.
+            if (
+                stamps is None
+                and work is Work.GENERATE
+                and self.preemption.enabled
+                and not exchange.has_begun
+            ):
+                attempt.stop_reading = relay.cut
+        self.journal.counts["resumes"] += bool(exchange.parts) and exchange.parts[-1].read_s is not None
 
     def _limited(self, exchange: Exchange) -> asyncio.TimerHandle | None:
         """Have an answer ended once it has taken as long as it may."""
@@ -235,40 +243,40 @@ class Serving:
         """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
         try:
             self.preemption.suspended(exchange, attempt)
-            if attempt.read_s is not None and attempt.connection is not None:
-                # The server may finish its batch: the next request is in line for the slot meanwhile.
-                runs_on_s = self.pool.by_id[attempt.server_id].adapter.RUNS_ON_S
-                await attempt.connection.hang_up(max(HANG_UP_TIMEOUT_S, runs_on_s))
-            else:
-                await self._released(exchange)
+            await self.stop(exchange)
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
-        return CutOff()
+        return Failed(AttemptEnd.CUT)
 
-    async def _released(self, exchange: Exchange) -> None:
-        """Return when the server has stopped working for an abandoned exchange."""
+    async def stop(self, exchange: Exchange) -> None:
+        """Return when the server has stopped working for an exchange, or for as long as that may take."""
         attempt = exchange.attempt
         if attempt is None:
             return
-        server, live = self.pool.by_id[attempt.server_id], self.dispatcher.live
-        streamed = attempt.usage is not None and attempt.usage.streaming
+        server, streamed = (
+            self.pool.by_id[attempt.server_id],
+            attempt.usage is not None and attempt.usage.streaming,
+        )
         if attempt.connection is not None:
             runs_on_s = 0.0 if streamed else server.adapter.RUNS_ON_S
             await attempt.connection.hang_up(max(HANG_UP_TIMEOUT_S, runs_on_s))
-        traits = server.traits
-        traits.remark = await slots_settled(
-            server,
-            lambda: [
-                each.attempt.granted_s
-                for each in live.values()
-                if each is not exchange and each.attempt is not None and each.attempt.server_id == server.id
-                for _ in range(each.asked.parsed.choices)  # llama.cpp gives each choice a slot
-            ],
-            self.journal.clock,
-            streamed=streamed,
+        if attempt.read_s is not None:
+            return  # the server may finish the batch of the prompt: the next request is in line for the slot
+
+        def others_started_at() -> list[float]:
+            return [
+                other.granted_s
+                for other in self.dispatcher.attempts_on(server.id)
+                if other is not attempt
+                for _ in range(self.dispatcher.live[other.dispatch.job.id].asked.parsed.choices)
+            ]  # llama.cpp gives each choice a slot
+
+        clock = self.journal.clock
+        remark = server.traits.remark = await slots_settled(
+            server, others_started_at, clock, streamed=streamed
         )
-        if traits.remark and server.is_news(traits.remark, "told"):
-            self.journal.event(logging.WARNING, f"{server.name}: {traits.remark}")
+        if remark and server.is_news(remark, "logged"):
+            self.journal.event(logging.WARNING, f"{server.name}: {remark}")
 
     async def _broken_off(
         self,
@@ -282,14 +290,14 @@ class Serving:
         server, status = self.pool.by_id[attempt.server_id], relay.status if relay is not None else 0
         try:
             if isinstance(error, UnfitError) and attempt.connection is not None:
-                await self._released(exchange)  # the server may be at it still
+                await self.stop(exchange)  # the server may be at it still
             elif not await self._is_there(server, str(error)):
                 if isinstance(error, UnfitError):
-                    return NotTaken(AttemptEnd.UNREACHABLE, str(error))
+                    return Failed(AttemptEnd.UNREACHABLE, str(error))
                 attempt.server_gone = True
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=status)
-        return BrokenOff(str(error), status, self._is_repeatable(exchange, request))
+        return Failed(AttemptEnd.BROKEN, str(error), status, self._is_repeatable(exchange, request))
 
     def _note_repeat(self, exchange: Exchange, why: str) -> None:
         """Count an answer that broke off and is asked for again, unnoticed by its client."""
@@ -306,7 +314,7 @@ class Serving:
         try:
             (await server.upstream.connect(fresh=True)).close()
         except UnreachableError:
-            server.lost(why)
+            server.becomes("down", why)
             return False
         except UpstreamError:
             pass  # it is this machine that can open no more
@@ -331,7 +339,13 @@ class Serving:
         if relay is None or relay.broken or attempt.connection is None:
             return ClientLeft()
         attempt.connection.let_go()
-        return ClientLeft(at_work=True, heard_all=self._has_heard_all(exchange, attempt), status=relay.status)
+        heard_all = False
+        if attempt.usage is not None and attempt.usage.streaming:
+            totals = attempt.usage.totals()
+            heard_all = totals.complete  # OpenAI's SDK leaves before the end of the message
+            if heard_all:
+                attempt.totals = self.preemption.totals(exchange, attempt, totals)
+        return ClientLeft(at_work=True, heard_all=heard_all, status=relay.status)
 
     def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
         if attempt.usage is not None:
@@ -339,16 +353,6 @@ class Serving:
         if (loaded := self.pool.by_id[attempt.server_id].loaded) is not None:
             loaded.answered(exchange, status)
         return Answered(status, attempt.totals.error)
-
-    def _has_heard_all(self, exchange: Exchange, attempt: Attempt) -> bool:
-        """Whether a client that left had its whole answer, as OpenAI's SDK does; records its totals."""
-        usage = attempt.usage
-        if usage is None or not usage.streaming:
-            return False
-        totals = usage.totals()
-        if totals.complete:
-            attempt.totals = self.preemption.totals(exchange, attempt, totals)
-        return totals.complete
 
     def _has_thought(self, exchange: Exchange, attempt: Attempt) -> None:
         """Expect the end of an answer by what follows its thinking."""
@@ -374,25 +378,36 @@ class Serving:
         request: Request,
         heartbeat: Heartbeat,
     ) -> Relay:
-        server = self.pool.by_id[attempt.server_id]
-        may_wait, resumes = self._may_wait(exchange, server, request), exchange.has_begun
+        server, clock, resumes = (
+            self.pool.by_id[attempt.server_id],
+            self.journal.clock,
+            exchange.has_begun,
+        )
+        engine, shape = server.stamps is not None, exchange.asked.route.shape
+        # A later request may name this one's answer, which only its server has.
+        stores = len(self.pool) > 1 and shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
+        may_wait = request.complete and server.adapter.REPORTS_LOADING and not server.health.given_up
+        if may_wait and (since_s := exchange.not_ready_since_s) is not None:
+            # Others may have been served since: one model may be missing for good.
+            may_wait = clock() - since_s < server.health.grace_s
 
         def on_head(head: ResponseHead) -> tuple[UsageReader, tuple[Header, ...]]:
             server.began(head.status)
             attempt.usage = UsageReader(head, exchange.answer, server.traits.speeds.tokens_an_event)
             # Not with the reader itself: it would keep the answer's tail until a garbage collection.
             attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
-            return attempt.usage, self.engines.dropped(exchange, attempt, head, self.journal.clock())
+            return attempt.usage, self.engines.dropped(exchange, attempt, head, clock()) if engine else ()
 
         def on_first_byte() -> None:
-            attempt.first_byte_s = self.journal.clock()
-            self.engines.begun(exchange, attempt, attempt.first_byte_s)
+            attempt.first_byte_s = clock()
+            if engine:
+                self.engines.begun(exchange, attempt, attempt.first_byte_s)
             if resumes:
                 self.preemption.goes_on(exchange, attempt)
             exchange.phase = Phase.DECODING
 
         def on_piece() -> None:
-            server.traits.silences.heard(attempt, self.journal.clock())
+            server.traits.silences.heard(attempt, clock())
 
         kind: Callable[..., Relay] = Relay
         if exchange.splice is not None:
@@ -407,24 +422,13 @@ class Serving:
             on_head=on_head,
             on_first_byte=on_first_byte,
             on_piece=on_piece,
-            shape=exchange.asked.route.shape,
+            shape=shape,
             may_wait=may_wait,
             elsewhere=partial(self.pool.elsewhere, exchange) if request.complete and not resumes else None,
             holds_head=request.complete,
             heartbeat=heartbeat,
-            on_id=partial(self.pool.holds, server=server) if self._stores(exchange) else None,
+            on_id=partial(self.pool.holds, server=server) if stores else None,
         )
-
-    def _stores(self, exchange: Exchange) -> bool:
-        """Whether a later request may name this one's answer, which only its server has."""
-        return len(self.pool) > 1 and exchange.asked.route.shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
-
-    def _may_wait(self, exchange: Exchange, server: Server, request: Request) -> bool:
-        if not request.complete or not server.adapter.REPORTS_LOADING or server.health.given_up:
-            return False
-        # Others may have been served since: one model may be missing for good.
-        since_s = exchange.not_ready_since_s
-        return since_s is None or self.journal.clock() - since_s < server.health.grace_s
 
 
 def _overrun(exchange: Exchange) -> None:
@@ -433,17 +437,17 @@ def _overrun(exchange: Exchange) -> None:
         exchange.task.cancel()
 
 
-def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, release: Release) -> None:
-    """Carry out a command; `release` waits for a server that is still working on the exchange."""
-    match command:
-        case WaitAgain(why, able):
-            dispatcher.wait_again(exchange, why, able)
-        case Abandon(outcome, status):
-            dispatcher.abandon(exchange, outcome, status, release)
-        case Finish(outcome, status, refusal):
-            if refusal is not None:
-                exchange.remark = exchange.remark or refusal.reason
-            dispatcher.end(exchange, outcome, status)
+def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, stop: Release) -> None:
+    """Carry out a command; `stop` waits for a server that is still working on the exchange."""
+    if isinstance(command, WaitAgain):
+        dispatcher.wait_again(exchange, command.why, command.able)
+        return
+    if command.refusal is not None:
+        exchange.remark = exchange.remark or command.refusal.reason
+    if command.at_work:
+        dispatcher.abandon(exchange, command.outcome, command.status, stop)
+    else:
+        dispatcher.end(exchange, command.outcome, command.status)
 
 
 async def slots_settled(

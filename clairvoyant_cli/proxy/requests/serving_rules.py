@@ -16,7 +16,6 @@ from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import (
     AttemptEnd,
     DisplacedError,
-    DrainingError,
     Exchange,
     OperatorCancelledError,
     OutageError,
@@ -40,37 +39,20 @@ class NotGranted:
 
 
 @dataclass(frozen=True, slots=True)
-class NotTaken:
-    """Its server never took it up: it could not be reached (`why` in words), or said "not yet"."""
-
-    end: AttemptEnd
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Objected:
+class BodyBarred:
     """A part of its body, which came while it was sent, may not reach its server."""
 
     refusal: Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedHere:
-    """Its server refused it as others might not (`why`); nothing was passed on, and another can be asked."""
+class Failed:
+    """An attempt is over, and its request may not be: `why` in words. `status` is 0 if no answer had begun.
+    `repeatable`: after an answer that broke off, another attempt would go unnoticed by the client.
+    """
 
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class CutOff:
-    """Its answer was cut for another to have its slot, which is free by now."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokenOff:
-    """The answer broke off; `status` is 0 if it had not begun. `repeatable`: without the client noticing."""
-
-    why: str
+    end: AttemptEnd
+    why: str = ""
     status: int = 0
     repeatable: bool = False
 
@@ -96,7 +78,7 @@ class ClientLeft:
     status: int = 0
 
 
-ServingEvent = NotGranted | NotTaken | Objected | RefusedHere | CutOff | BrokenOff | Answered | ClientLeft
+ServingEvent = NotGranted | BodyBarred | Failed | Answered | ClientLeft
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +91,17 @@ class WaitAgain:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End it and give back its place or slot; send `refusal` if no answer has begun, else cut it short."""
+    """End it and give back its place or slot, that of a server which is still `at_work` once it has stopped;
+    send `refusal` if no answer has begun, else cut the answer short.
+    """
 
     outcome: Outcome
     status: int
     refusal: Refusal | None = None
+    at_work: bool = False
 
 
-class Abandon(Finish):
-    """As `Finish`, but give back its slot when the server has stopped."""
-
-
-Command = WaitAgain | Finish | Abandon
+Command = WaitAgain | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,53 +112,52 @@ class ServingRules:
 
     def after(self, exchange: Exchange, event: ServingEvent) -> Command:
         match event:
-            case NotGranted(why):
-                return self._not_granted(exchange, why)
-            case NotTaken():
-                return self._not_taken(exchange, event)
-            case Objected(refusal):
-                return Finish(Outcome.REJECTED, refusal.status, refusal)
-            case RefusedHere():
-                return WaitAgain(AttemptEnd.REFUSED, self.pool.ids(self.pool.elsewhere(exchange)))
-            case CutOff():
-                return WaitAgain(AttemptEnd.CUT)
-            case BrokenOff():
-                return self._broken_off(exchange, event)
             case Answered(status, failed):
                 good = not failed and status < 400
                 return Finish(Outcome.COMPLETED if good else Outcome.UPSTREAM_ERROR, status)
+            case NotGranted(why):
+                return self._not_granted(exchange, why)
+            case BodyBarred(refusal):
+                return Finish(Outcome.REJECTED, refusal.status, refusal)
             case ClientLeft():
                 return self._left(exchange, event)
+            case Failed(AttemptEnd.CUT):  # for another to have its slot, which is free by now
+                return WaitAgain(AttemptEnd.CUT)
+            case Failed(AttemptEnd.REFUSED):
+                return WaitAgain(AttemptEnd.REFUSED, self.pool.ids(self.pool.elsewhere(exchange)))
+            case Failed(AttemptEnd.BROKEN):
+                return self._broken_off(exchange, event)
+            case Failed():
+                return self._not_taken(exchange, event)
 
-    def _left(self, exchange: Exchange, event: ClientLeft) -> Finish | Abandon:
-        end = Abandon if event.at_work else Finish
+    def _left(self, exchange: Exchange, event: ClientLeft) -> Finish:
+        outcome, status, refusal = Outcome.CLIENT_CANCELLED, CLIENT_CLOSED, None
         if event.heard_all:
-            return end(Outcome.COMPLETED, event.status)
-        if self.operation.stopped:  # it was us who hung up
-            return end(Outcome.REJECTED, event.status or SHUTTING_DOWN.status)
-        if exchange.stopped_by_operator:
-            return end(Outcome.OPERATOR_CANCELLED, event.status or CLIENT_CLOSED, STOPPED)
-        if exchange.overran:
-            return end(Outcome.TIMEOUT, event.status or OVERRAN.status, OVERRAN)
-        return end(Outcome.CLIENT_CANCELLED, event.status or CLIENT_CLOSED)
+            outcome = Outcome.COMPLETED
+        elif self.operation.stopped:  # it was us who hung up
+            outcome, status = Outcome.REJECTED, SHUTTING_DOWN.status
+        elif exchange.stopped_by_operator:
+            outcome, refusal = Outcome.OPERATOR_CANCELLED, STOPPED
+        elif exchange.overran:
+            outcome, status, refusal = Outcome.TIMEOUT, OVERRAN.status, OVERRAN
+        return Finish(outcome, event.status or status, refusal, event.at_work)
 
     def _not_granted(self, exchange: Exchange, why: Exception) -> Finish:
-        outcome = Outcome.REJECTED
-        if isinstance(why, DisplacedError):
-            refusal = self.refusals.full()
-        elif isinstance(why, DrainingError):
-            refusal = SHUTTING_DOWN
-        elif isinstance(why, OutageError):
-            outcome = Outcome.UPSTREAM_ERROR
-            refusal = self.refusals.away(next(iter(self.pool.able_for(exchange)), None))
-        elif isinstance(why, OperatorCancelledError):
-            outcome, refusal = Outcome.OPERATOR_CANCELLED, STOPPED
-        else:
-            outcome = Outcome.TIMEOUT
-            refusal = self.refusals.waited_too_long(self.operation.max_wait_s or 0.0, exchange)
+        outcome, refusal = Outcome.REJECTED, SHUTTING_DOWN  # DrainingError
+        match why:
+            case DisplacedError():
+                refusal = self.refusals.full()
+            case OutageError():
+                outcome = Outcome.UPSTREAM_ERROR
+                refusal = self.refusals.away(next(iter(self.pool.able_for(exchange)), None))
+            case OperatorCancelledError():
+                outcome, refusal = Outcome.OPERATOR_CANCELLED, STOPPED
+            case TimeoutError():
+                outcome = Outcome.TIMEOUT
+                refusal = self.refusals.waited_too_long(self.operation.max_wait_s or 0.0, exchange)
         return Finish(outcome, refusal.status, refusal)
 
-    def _broken_off(self, exchange: Exchange, event: BrokenOff) -> WaitAgain | Finish:
+    def _broken_off(self, exchange: Exchange, event: Failed) -> Command:
         gone = sum(attempt.server_gone for attempt in exchange.attempts)
         others = self.pool.elsewhere(exchange)
         again = event.repeatable and (others or exchange.repeats < MAX_REPEATS) and gone <= MAX_SERVERS_GONE
@@ -187,7 +167,7 @@ class ServingRules:
         refusal = self.refusals.broken_off(self.pool.server_of(exchange), event.why)
         return Finish(Outcome.UPSTREAM_ERROR, event.status or BAD_GATEWAY, refusal)
 
-    def _not_taken(self, exchange: Exchange, event: NotTaken) -> WaitAgain | Finish:
+    def _not_taken(self, exchange: Exchange, event: Failed) -> Command:
         server = self.pool.server_of(exchange)
         if event.end is AttemptEnd.UNREACHABLE and not self.pool.waits_for(exchange):
             refusal = self.refusals.unreachable(server, event.why)

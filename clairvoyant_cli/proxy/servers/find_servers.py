@@ -90,7 +90,7 @@ def _twins(servers: list[Server]) -> ClairvoyantError | None:
     for each in servers:
         twin = seen.setdefault(each.place, each)
         if twin is not each:
-            both = f"{twin.name} ({twin.base_url}) and {each.name} ({each.base_url})"
+            both = f"{twin.name} ({twin.id}) and {each.name} ({each.id})"
             return ClairvoyantError(f"{both} are the same server; give it once", ExitCode.USAGE)
     return None
 

@@ -67,9 +67,6 @@ class Health:
             self.slots *= 2
             self.changed()
 
-    def answered(self) -> None:
-        self.failures = 0
-
     def failed(self) -> bool:
         """A request has failed: return whether its slots or rest changed. It does not count during a rest."""
         if self.rests:

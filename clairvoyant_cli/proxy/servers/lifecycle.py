@@ -9,6 +9,7 @@ Rule 3: a server that drains, leaves or rests after failures gets only what no o
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,6 +20,7 @@ from clairvoyant_cli.backends.prober import TIMED_OUT, Ask, asking_once, engine_
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.upstream import UpstreamError
+from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
@@ -72,7 +74,7 @@ class ServerLifecycle:
         for each in self.pool:
             if each.name == server.name or each.place == server.place:
                 await server.close()
-                raise ClairvoyantError(f"{server.base_url} is there already, as {each.name}")
+                raise ClairvoyantError(f"{server.id} is there already, as {each.name}")
         self.adopt(server)
         self.joined(server)
         self.start(server)
@@ -118,7 +120,10 @@ class ServerLifecycle:
             server.up_s = now
             works = server.stamps is not None and self.dispatcher.attempts_on(server.id)
             pause_s = ENGINE_EVERY_S if works or server.health.hung else UP_EVERY_S
-        await server.look_is_due(pause_s)
+        server.look_due.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await server.look_due.wait()
 
     def _look_for_overdue(self, server: Server) -> None:
         """Note which requests of a server are overdue, and have those tried elsewhere that can be."""
@@ -261,11 +266,18 @@ class ServerLifecycle:
             server.loaded.loaded_with(server.status.models, self._on(server))
         if ask is None or not server.adapter.SETTINGS_WAKE or self.dispatcher.attempts_on(server.id):
             await server.see_settings(ask)  # a model that sleeps is left asleep until a request comes
-        unproved = "; ".join(server.changes_since_proof())
-        if server.is_news("proof", unproved) and unproved:
-            news = (
-                f"{server.name}: {unproved}, so no answer is preempted; prove it again: clairvoyant calibrate"
-            )
+        changes = []
+        for model, proof in server.proofs.items():
+            settings = server.settings_of(model)
+            if settings is None or server.continuation_of(model) is not None:
+                continue
+            other = " and ".join(changed_parts(proof.fingerprint, settings.fingerprint))
+            news = f"{model} is not what was measured (another {other})"
+            unknown = f"the settings with which {model} was measured are not known"
+            changes.append(news if proof.fingerprint else unknown)
+        unproved = f"{server.name}: {'; '.join(changes)}, so no answer is preempted"
+        if server.is_news("proof", changes) and changes:
+            news = f"{unproved}; prove it again: clairvoyant calibrate"
             self.journal.event(logging.WARNING, news)
 
     def settle(self, exchange: Exchange, end: RequestEnd) -> None:
@@ -289,7 +301,7 @@ class ServerLifecycle:
                 if server.health.failed():
                     self._open_slots()
             elif end.outcome in (Outcome.COMPLETED, Outcome.UPSTREAM_ERROR):
-                server.health.answered()
+                server.health.failures = 0
 
     def outlasted(self, server: Server) -> None:
         """Refuse the requests that wait for a server which is away for longer than the outage grace."""
@@ -321,8 +333,8 @@ class ServerLifecycle:
 
     def remove_idle(self) -> None:
         """Remove leaving servers that have nothing left. Suspended answers of one that is away are lost."""
-        for server in [each for each in self.pool if each.health.withdrawn == "leaving"]:
-            if self.dispatcher.attempts_on(server.id):
+        for server in self.pool.copy():
+            if server.health.withdrawn != "leaving" or self.dispatcher.attempts_on(server.id):
                 continue
             live = self.dispatcher.live.values()
             waiting = [each for each in live if self.pool.able_for(each) == [server]]

@@ -95,7 +95,8 @@ class ServerPool(list[Server]):
 
     def model_of(self, exchange: Exchange) -> str:
         """Return the model a request names, or else its server's only model."""
-        return exchange.asked.parsed.model or self.server_of(exchange).only_model
+        loaded = () if exchange.asked.parsed.model else self.server_of(exchange).status.models
+        return loaded[0].name if len(loaded) == 1 else exchange.asked.parsed.model
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded, in one spelling: that of a server that lists it if one does."""
@@ -149,8 +150,11 @@ class ServerPool(list[Server]):
         origin = self.by_id.get((exchange.attempt or exchange.parts[-1]).server_id)
         if origin is None or not origin.away:
             return [] if origin is None else [origin]
-        there = [server for server in found if not server.away]
-        return [each for each in there if each.continues_as(origin, exchange.job.model)] or [origin]
+        if (begun := origin.continuation_of(exchange.job.model)) is None:
+            return [origin]
+        there = [(each, each.continuation_of(exchange.job.model)) for each in found if not each.away]
+        wanted = begun.proof.fingerprint  # of equal model and settings
+        return [each for each, onward in there if onward and onward.proof.fingerprint == wanted] or [origin]
 
     def elsewhere(self, exchange: Exchange) -> list[Server]:
         """Return the servers that answer and can serve an exchange in place of the one that it is on; none
@@ -182,7 +186,8 @@ class ServerPool(list[Server]):
 
     def waits_for(self, exchange: Exchange) -> bool:
         """Whether an exchange is kept until a server that can serve it is back."""
-        return any(server.waited_for for server in self.able_for(exchange))
+        able = self.able_for(exchange)
+        return any(server.status.seen and not server.health.given_up for server in able)
 
     # -- all servers -----------------------------------------------------------------------------------
 

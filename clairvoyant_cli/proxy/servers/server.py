@@ -3,12 +3,9 @@
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, NamedTuple
-
-import msgspec
 
 from clairvoyant_cli.addresses import is_loopback, same_host
 from clairvoyant_cli.backends.adapter import Adapter, Found, Status
@@ -19,7 +16,6 @@ from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S, Ask, Prober
 from clairvoyant_cli.backends.speeds import PromptCuts, Speeds
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
 from clairvoyant_cli.protocols.probes import OfferedModel, ProbeAnswer, openai_models
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
@@ -30,10 +26,6 @@ from profiles.records import Continuation, Profile
 
 NO_ANSWER = ProbeAnswer(0)
 UNCLEAR = (0, 401, 403, 408, 429)  # statuses that do not tell what has answered, as those from 500 on
-
-MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to tell whether one is asked again
-LOOK_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last known ones are used
-CHANGED = "the server is not the one that was measured"
 
 
 _URL = re.compile(
@@ -69,7 +61,6 @@ class ServerTraits:
     truncated: int = 0  # prompts that it cut to its context
     cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
     self_test: str = ""  # how far the daemon's own test of it is
-    asked_before: dict[int, None] = field(default_factory=dict)  # hashes of questions, the newest last
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -96,37 +87,24 @@ class Server:
     changed: "Callable[[Server], None]" = lambda server: None  # called when state, slots or models change
     probe_came_back: bool = False  # in the look that goes on
     up_s: float = 0.0  # when it was last seen up, or was first looked at
-    _look: asyncio.Event = field(default_factory=asyncio.Event)
+    look_due: asyncio.Event = field(default_factory=asyncio.Event)  # somebody wants it looked at
+    id: str = field(init=False)  # where its API is: no other server has it, and it never changes
+    place: tuple[str, int, str] = field(init=False)  # host, port and prefix, which no two servers share
+    local_port: int | None = field(init=False)  # where it listens on this machine; None if it is on another
+    ask: Ask = field(init=False)
     _logged: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        upstream = self.upstream
+        self.id = upstream.url + self.prefix
+        self.place = same_host(upstream.host), upstream.port, self.prefix
+        self.local_port = upstream.port if is_loopback(upstream.host) else None
+        self.ask = self.prober.asking(upstream.url, self.prefix)
 
     def __repr__(self) -> str:
         return f"<Server {self.adapter.name} {self.upstream.url} {self.status.state}, {self.slots} slots>"
 
     # -- what it is ------------------------------------------------------------------------------------
-
-    @property
-    def id(self) -> str:
-        """Its address: no other server has it, and it never changes."""
-        return self.base_url
-
-    @property
-    def base_url(self) -> str:
-        """Where its API is."""
-        return self.upstream.url + self.prefix
-
-    @property
-    def place(self) -> tuple[str, int, str]:
-        """Host, port and prefix, which no two servers share, however they are spelled."""
-        return same_host(self.upstream.host), self.upstream.port, self.prefix
-
-    @property
-    def local_port(self) -> int | None:
-        """Where it listens on this machine; None if it is on another."""
-        return self.upstream.port if is_loopback(self.upstream.host) else None
-
-    @property
-    def ask(self) -> Ask:
-        return self.prober.asking(self.upstream.url, self.prefix)
 
     async def is_another(self, ask: Ask) -> bool:
         """Whether another may be at its address: it is only guessed, was away, or answers as another."""
@@ -134,16 +112,16 @@ class Server:
             return self.guessed
         if self.status.seen and self.status.state == "down":
             return True
-        told: dict[str, ProbeAnswer] = {}
+        answers: dict[str, ProbeAnswer] = {}
 
         async def noting(
             path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
         ) -> ProbeAnswer:
-            told[path] = await ask(path, timeout_s, body)
-            return told[path]
+            answers[path] = await ask(path, timeout_s, body)
+            return answers[path]
 
         async def noted(path: str, *_: object, **__: object) -> ProbeAnswer:
-            return told.get(path, NO_ANSWER)
+            return answers.get(path, NO_ANSWER)
 
         if self.adapter is OTHER:  # which anything is: another if its models have another owner, say
             listed = await noting(OTHER.models_path)
@@ -152,11 +130,11 @@ class Server:
             is_still = listed.status != 200 or not self.is_news("sign", sign) or not self.confirmed
         else:
             is_still = await self.adapter.is_still(noting)
-        if any(answer.status in UNCLEAR or answer.status >= 500 for answer in told.values()):
+        if any(answer.status in UNCLEAR or answer.status >= 500 for answer in answers.values()):
             return False
         # Routers pass most questions on, so they are looked for among the answers of a worker, too.
-        nearer = ADAPTERS[: ADAPTERS.index(self.adapter)] if self.adapter in ADAPTERS else ()
-        is_still = is_still and not [each for each in nearer if await each.is_still(noted)]
+        before = ADAPTERS[: ADAPTERS.index(self.adapter)] if self.adapter in ADAPTERS else ()
+        is_still = is_still and not [adapter for adapter in before if await adapter.is_still(noted)]
         self.confirmed = self.confirmed or is_still
         return self.confirmed and not is_still
 
@@ -210,11 +188,6 @@ class Server:
         return self.status.state not in ("down", "loading") and not self.health.hung
 
     @property
-    def waited_for(self) -> bool:
-        """Whether requests are kept for it although it is away."""
-        return self.status.seen and not self.health.given_up
-
-    @property
     def standing(self) -> str:
         """Why it gets fewer requests than it has slots, in one word; "" if it does not."""
         rests = "silent" if self.health.hung else "resting" if self.health.rests else ""
@@ -252,40 +225,21 @@ class Server:
         return (status.models and status.models[0].context) or status.overflowed_at or inf
 
     def look_now(self) -> None:
-        self._look.set()
+        self.look_due.set()
 
-    async def look_is_due(self, pause_s: float) -> None:
-        """Wait for so long, or until somebody wants it looked at."""
-        self._look.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._look.wait()
-
-    def lost(self, why: str) -> None:
-        """No connection could be made: it is down until the next look."""
-        self.status.state, self.status.detail = "down", why
+    def becomes(self, state: str, why: str = "") -> None:
+        """Follow what a request has shown of it; one that is "down" is looked at again at once."""
+        self.status.state, self.status.detail = state, why
         self.announce()
-        self.look_now()
-
-    def not_ready(self, why: str) -> None:
-        """A request was answered with "not ready": only trial requests are sent from now on."""
-        self.status.state, self.status.detail = "loading", why
-        self.announce()
+        if state == "down":
+            self.look_now()
 
     def began(self, status: int) -> None:
         """An answer has begun: it is up, whatever it reports."""
         if self.status.state == "loading":
-            self.status.state, self.status.detail = "up", ""
-            self.announce()
+            self.becomes("up")
         if status < 500:
             self.health.began()
-
-    def came_back(self, mark: bytes) -> bool:
-        """Whether a received probe is this server's own: its address leads back to this proxy."""
-        ours = mark == self.prober.mark
-        if ours:
-            self.probe_came_back = self.leads_back = True
-        return ours
 
     def announce(self) -> None:
         status = self.status
@@ -298,11 +252,6 @@ class Server:
         return news != before
 
     # -- what it has -----------------------------------------------------------------------------------
-
-    @property
-    def only_model(self) -> str:
-        """The model it has loaded if there is exactly one; "" otherwise."""
-        return self.status.models[0].name if len(self.status.models) == 1 else ""
 
     def known_as(self, model: str) -> str:
         """Return the one name of a model."""
@@ -325,18 +274,15 @@ class Server:
         """Whether the context has room for a prompt of about its length, as far as is known."""
         context = None if self.loaded is None else self.loaded.context_of(parsed)
         if context is None:
-            loaded = (
-                each.context
-                for each in self.status.models
-                if self._key_of(each.name) == self._key_of(parsed.model)
-            )
-            found = self._offered(parsed.model)
+            found, key = self._offered(parsed.model), self._key_of(parsed.model)
+            loaded = (model.context for model in self.status.models if self._key_of(model.name) == key)
             context = next(loaded, None) or (None if found is None else found.context)
         return context is None or parsed.prompt_tokens <= context
 
     def _offered(self, model: str) -> OfferedModel | None:
         """Return what it says of a model; where it has only one, of that, whatever it is called."""
-        offered = self.status.offered or {}
+        if not (offered := self.status.offered):
+            return None
         found = offered.get(self.known_as(model))
         if found is None and self.adapter.ANSWERS_ANY_MODEL and len(offered) == 1:
             return next(iter(offered.values()))
@@ -347,12 +293,6 @@ class Server:
         return self.status.offered is None or self.adapter.ANSWERS_ANY_MODEL
 
     # -- what was learned of it ------------------------------------------------------------------------
-
-    def service_s(self, prompt_tokens: float, tokens: float) -> float:
-        return self.traits.speeds.seconds(prompt_tokens, tokens)
-
-    def read_s(self, tokens: float) -> float:
-        return self.traits.speeds.seconds(tokens, 0.0)
 
     @property
     def proofs(self) -> dict[str, Continuation]:
@@ -369,8 +309,7 @@ class Server:
         """Return how it continues a cut answer of a model; None if no proof holds. A proof for another build,
         model, template or settings proves nothing.
         """
-        settings = self.settings_of(model)
-        if settings is None:
+        if not self.traits.profiles or (settings := self.settings_of(model)) is None:
             return None
         ways = {way.name: way for way in self.adapter.CONTINUES}
         for measured, proof in self.proofs.items():
@@ -380,11 +319,6 @@ class Server:
                 return VerifiedContinuation(ways[proof.way], proof, settings)
         return None
 
-    def continues_as(self, other: "Server", model: str) -> bool:
-        """Whether it is proven to continue, with equal model and settings, what another server began."""
-        ours, theirs = self.continuation_of(model), other.continuation_of(model)
-        return ours is not None and theirs is not None and ours.proof.fingerprint == theirs.proof.fingerprint
-
     def settings_of(self, model: str) -> ModelSettings | None:
         return self.traits.settings.get(self._key_of(model))
 
@@ -393,40 +327,6 @@ class Server:
             found = await self.adapter.settings(ask or self.ask, model, self.status.version)
             if found is not None:
                 self.traits.settings[model] = found
-
-    def changes_since_proof(self) -> list[str]:
-        """Describe each model whose proof no longer holds, and what differs."""
-        changes = []
-        for model, proof in self.proofs.items():
-            settings = self.settings_of(model)
-            if settings is None or self.continuation_of(model) is not None:
-                continue
-            other = " and ".join(changed_parts(proof.fingerprint, settings.fingerprint))
-            news = f"{model} is not what was measured (another {other})"
-            unknown = f"the settings with which {model} was measured are not known"
-            changes.append(news if proof.fingerprint else unknown)
-        return changes
-
-    async def bounded(self, model: str, asked: Continuable, pieces: Sequence[str]) -> Continuable | str:
-        """Return a request with the server's own bounds on its answer, of which `pieces` have arrived; or why
-        the continuation would differ if the answer were cut now.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_TIMEOUT_S):
-                await self.see_settings()
-        if (found := self.continuation_of(model)) is None:
-            return CHANGED
-        return await self.adapter.bounded(self.ask, asked, pieces, found.settings)
-
-    def is_asked_again(self, asked: Continuable) -> bool:
-        """Whether this daemon has sent the question here before; it counts as sent from now on."""
-        body = asked.body
-        question = hash(msgspec.json.encode([body.get("model"), body.get("messages") or body.get("prompt")]))
-        again = question in self.traits.asked_before
-        self.traits.asked_before[question] = None
-        if len(self.traits.asked_before) > MAX_ASKED_BEFORE:
-            del self.traits.asked_before[next(iter(self.traits.asked_before))]
-        return again
 
     def _key_of(self, model: str) -> str:
         return "" if self.adapter.ANSWERS_ANY_MODEL else self.known_as(model)

@@ -107,7 +107,10 @@ class ServiceTimes:
             return
         server.traits.silences.answered()
         if of.cost_s and completed and not of.has_media:  # media tell nothing about text
-            here = server.service_s(max(of.job_prompt_tokens - cached, 0.0), of.job_tokens) / of.cost_s
+            here = (
+                server.traits.speeds.seconds(max(of.job_prompt_tokens - cached, 0.0), of.job_tokens)
+                / of.cost_s
+            )
             self.coverage.learn(of.predicted_class, of.cost_high_s * here, of.service_s)
         decode_s, in_one_part = totals.decode_s, not (of.cuts or of.repeats)
         if not decode_s and of.last.first_byte_s is not None and of.stream and in_one_part:
@@ -173,7 +176,7 @@ def _believed(attempt: Attempt, server: Server) -> Totals:
     totals = attempt.totals
     if totals.cached_tokens != 0 or server.traits.speeds.prefill_tokens_per_s is None:
         return totals
-    whole_s, read_s = server.read_s(totals.prompt_tokens or 0), totals.prefill_s
+    whole_s, read_s = server.traits.speeds.read_s(totals.prompt_tokens or 0), totals.prefill_s
     if read_s is None and attempt.first_byte_s is not None:
         read_s = attempt.first_byte_s - attempt.granted_s
     if read_s is None or whole_s < TELLING_S or read_s > READ_SHARE * whole_s:
@@ -185,12 +188,12 @@ def _cached_tokens(attempt: Attempt, end: RequestEnd, server: Server, prompt_tok
     """Return the tokens of a prompt that came from the cache, None if unknown: as reported, or else by how
     long the rest took to read, at the server's measured speed.
     """
-    totals, whole_s = attempt.totals, server.read_s(prompt_tokens)
+    totals, whole_s = attempt.totals, server.traits.speeds.read_s(prompt_tokens)
     if totals.cached_tokens is not None:
         return totals.cached_tokens
     if server.traits.speeds.prefill_tokens_per_s is None or whole_s < TELLING_S:
         return None
     read_s = totals.prefill_s
     if read_s is None:
-        read_s = end.at_s - attempt.granted_s - server.service_s(0.0, totals.tokens or 0)
+        read_s = end.at_s - attempt.granted_s - server.traits.speeds.seconds(0.0, totals.tokens or 0)
     return prompt_tokens * (1.0 - min(max(read_s / whole_s, 0.0), 1.0))

@@ -1,4 +1,4 @@
-"""What the measurements share: options, turns, questions at their times, answers, daemons and upstreams."""
+"""What the measurements share: options, answers, daemons and upstreams."""
 
 import argparse
 import asyncio
@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httptools
 import httpx
@@ -22,7 +22,6 @@ from tests.fakes.daemon_process import DaemonProcess, daemon_process
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = "/v1/chat/completions"
-T = TypeVar("T")
 
 
 def options(about: str | None, *positional: str, **defaults: Any) -> argparse.Namespace:
@@ -46,26 +45,9 @@ def options(about: str | None, *positional: str, **defaults: Any) -> argparse.Na
     return parser.parse_args()
 
 
-def turned(arms: Sequence[T], turn: int) -> list[T]:
-    """Return the arms in the order of a turn, so that each is first as often as the others."""
-    first = turn % len(arms)
-    return [*arms[first:], *arms[:first]]
-
-
 def quantiles(values: Sequence[float], *shares: float) -> list[float]:
     found = sorted(values)
     return [percentile(found, share) for share in shares]
-
-
-async def at_times(times_s: Sequence[float], do: Callable[[int], Awaitable[T]]) -> list[T]:
-    """Do something at each time from now on, with the time's number; return what came of it."""
-    begun_s = time.monotonic()
-
-    async def one(number: int, at_s: float) -> T:
-        await asyncio.sleep(max(0.0, begun_s + at_s - time.monotonic()))
-        return await do(number)
-
-    return await asyncio.gather(*(one(number, at_s) for number, at_s in enumerate(times_s)))
 
 
 # -- clients ------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Card:
     """The contents of a model directory's card.json."""
 
     name: str
-    kind: str  # lexical, paper, semantic, urgency
+    kind: str  # lexical, semantic, urgency
     features_version: int
     calibration: Calibration  # of an encoder: for it and the lexical model together
     data: list[str]

@@ -25,17 +25,13 @@ def load_model(model: str | Path | None = None) -> Predictor:
     """Return the predictor of a shipped name or of a model directory; the default one for None."""
     directory = find_model(model)
     _import_runtime()
-    kind = read_card(directory).kind
-    name = directory.name
-    if kind == "lexical":
-        from predictor.lexical.predictor import LexicalPredictor
+    if (kind := read_card(directory).kind) != "lexical":
+        raise ModelError(
+            f"{directory} holds a model of kind {kind!r}, not of answer lengths: name another one"
+        )
+    from predictor.lexical.predictor import LexicalPredictor
 
-        return LexicalPredictor(directory, name)
-    if kind == "paper":
-        from predictor.paper.predictor import PaperPredictor
-
-        return PaperPredictor(directory, name)
-    raise ModelError(f"{directory} holds a model of kind {kind!r}, not of answer lengths: name another one")
+    return LexicalPredictor(directory, directory.name)
 
 
 def load_encoder(model: str | Path | None = None) -> "Encoder":
@@ -77,4 +73,4 @@ def find_model(model: str | Path | None) -> Path:
         for directory in (MODELS / name, Path(name)):
             if directory.is_dir():
                 return directory
-    raise ModelError(f"there is no model {name!r}: give a directory, or one of default, paper")
+    raise ModelError(f"there is no model {name!r}: give a directory, or {DEFAULT!r}")

@@ -111,9 +111,8 @@ def test_what_a_file_cannot_tell_is_null(tmp_path: Path, lengths: list[int], mis
     assert ("-" in _invoke(evaluate.command, path).stdout.split()) == bool(missing)
 
 
-@pytest.mark.parametrize("name", ["default", "paper"])
-def test_a_shipped_models_cards_agree_with_it(name: str) -> None:
-    directory = MODELS / name
+def test_a_shipped_models_cards_agree_with_it() -> None:
+    directory = MODELS / "default"
     card = read_card(directory)
     assert (directory / CARD_TEXT).read_text() == card_text(card)
     assert file_hashes(directory, list(card.sha256)) == card.sha256
@@ -128,15 +127,14 @@ def test_training_refuses_logs_without_long_answers(tmp_path: Path) -> None:
     assert "only 80 of 240 answers are Long" in str(result.exception)
 
 
-@pytest.mark.parametrize("recipe", ["lexical", "paper"])
-def test_a_trained_model_is_loaded_and_used(tmp_path: Path, recipe: str) -> None:
+def test_a_trained_model_is_loaded_and_used(tmp_path: Path) -> None:
     pytest.importorskip("xgboost")
     logs, out = _logs(tmp_path / "logs.jsonl"), tmp_path / "own"
-    result = _invoke(train.command, logs, "--out", out, "--recipe", recipe, "--min-long", 50)
+    result = _invoke(train.command, logs, "--out", out, "--min-long", 50)
     assert result.exit_code == 0, result.exception
     assert "ranking" in result.stdout
     card = json.loads((out / "card.json").read_text())
-    assert card["kind"] == recipe
+    assert card["kind"] == "lexical"
     assert card["sha256"]
     text = (out / "CARD.md").read_text()
     assert "# Model card: own" in text

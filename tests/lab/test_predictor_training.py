@@ -9,6 +9,7 @@ pytest.importorskip("xgboost")
 
 from clairvoyant_lab.training.fitting import draw_evenly, fit, save
 from clairvoyant_lab.training.material import prepare
+from clairvoyant_lab.training.paper_features import NAMES, paper_features
 
 from predictor.card import Calibration, Card
 from predictor.lexical.model import LexicalModel
@@ -66,3 +67,16 @@ def test_a_small_family_is_drawn_as_often_as_a_large_one() -> None:
     assert counts.sum() == 1000
     assert counts[0] == pytest.approx(500, abs=60)
     assert counts[2] == 0
+
+
+def test_the_papers_features_are_those_of_its_text() -> None:
+    features = dict(zip(NAMES, paper_features("Write a function that returns a table?"), strict=True))
+    assert features == {
+        **dict.fromkeys(NAMES, 0.0),
+        "prompt_token_len": 9.0,
+        "has_code_keyword": 1.0,
+        "ends_with_question": 1.0,
+        "has_format_keyword": 1.0,
+        "clause_count": 1.0,
+        "verb_write": 1.0,
+    }

@@ -1,4 +1,4 @@
-"""Time the predictor beside the yardstick: the paper's features and a model of the paper's size.
+"""Time the predictor: questions, agents' requests, learning, levels of urgency, and a cold start.
 
     python -m tests.perf.perf_predictor_speed [--rounds 3000]
 
@@ -24,7 +24,6 @@ from clairvoyant_cli.protocols.request_bodies import BODY
 from clairvoyant_cli.protocols.routes import Shape
 from predictor.lexical.predictor import LexicalPredictor
 from predictor.loading import MODELS, URGENCY
-from predictor.paper.predictor import PaperPredictor
 from predictor.record import PromptView
 from predictor.urgency.model import UrgencyModel
 from tests.perf.harness import options, quantiles
@@ -66,15 +65,12 @@ def in_turn(title: str, calls: dict[str, Callable[[], object]], rounds: int) -> 
 
 
 def questions(size: int, rounds: int) -> None:
-    ours, paper = predictor.load(), predictor.load("paper")
+    ours = predictor.load()
     assert isinstance(ours, LexicalPredictor)
-    assert isinstance(paper, PaperPredictor)
     prompt = prompt_of(size)
     calls: dict[str, Callable[[], object]] = {
-        "paper, features and score": partial(paper.probabilities, prompt),
-        "ours, features and score": partial(ours._model.read, prompt),
-        "paper, whole prediction": partial(paper.predict, PromptView(prompt)),
-        "ours, whole prediction": partial(ours.predict, PromptView(prompt)),
+        "features and score": partial(ours._model.read, prompt),
+        "whole prediction": partial(ours.predict, PromptView(prompt)),
     }
     in_turn(f"{size} characters", calls, rounds)
 

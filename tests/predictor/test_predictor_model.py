@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 import predictor
 from predictor.errors import ModelError
 from predictor.loading import MODELS, SEMANTIC
-from predictor.record import Prediction, Predictor, PromptView, Step, Task, Turn
+from predictor.record import Prediction, PromptView, Step, Task, Turn
 
 LEXICAL = predictor.load()
-PAPER = predictor.load("paper")
 
 TEXT = st.text(st.characters(), max_size=300) | st.text("aé中 \n\t\x00'?`{}0123456789-*", max_size=2000)
 VIEWS = st.builds(
@@ -51,16 +50,14 @@ def check_sane(prediction: Prediction) -> None:
 @given(VIEWS)
 @settings(max_examples=500, deadline=None)
 def test_any_request_gets_a_sane_record(view: PromptView) -> None:
-    for loaded in (LEXICAL, PAPER):
-        check_sane(loaded.predict(view))
+    check_sane(LEXICAL.predict(view))
 
 
 @given(TEXT)
 @example("\xa0")
 @settings(max_examples=50, deadline=None)
 def test_any_prompt_can_be_explained(prompt: str) -> None:
-    for loaded in (LEXICAL, PAPER):
-        assert all(math.isfinite(effect) for _, effect in loaded.explain(PromptView(prompt)))
+    assert all(math.isfinite(effect) for _, effect in LEXICAL.explain(PromptView(prompt)))
 
 
 @pytest.mark.parametrize(
@@ -75,8 +72,7 @@ def test_any_prompt_can_be_explained(prompt: str) -> None:
     ],
 )
 def test_hostile_prompts_are_prompts(prompt: str) -> None:
-    for loaded in (LEXICAL, PAPER):
-        check_sane(loaded.predict(PromptView(prompt, system=prompt, model=prompt)))
+    check_sane(LEXICAL.predict(PromptView(prompt, system=prompt, model=prompt)))
 
 
 def without_middle(text: str) -> PromptView:
@@ -97,9 +93,8 @@ def test_a_prompt_without_its_middle_is_predicted_as_the_whole(opening: str) -> 
 
 
 def test_nothing_but_a_length_is_a_prompt() -> None:
-    for loaded in (LEXICAL, PAPER):
-        check_sane(loaded.predict(PromptView("", cut=10**9)))
-        assert loaded.explain(PromptView("", cut=10**9))
+    check_sane(LEXICAL.predict(PromptView("", cut=10**9)))
+    assert LEXICAL.explain(PromptView("", cut=10**9))
 
 
 def test_answers_before_count_with_what_was_left_out_of_them() -> None:
@@ -151,9 +146,13 @@ def test_an_embedding_takes_no_tokens() -> None:
     assert LEXICAL.predict(PromptView("x", task=Task.EMBEDDING)).expected_tokens == 0
 
 
-def test_an_unknown_model_names_the_known_ones() -> None:
-    with pytest.raises(ModelError, match="default, paper"):
-        predictor.load("no-such-model")
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [("no-such-model", "or 'default'"), (SEMANTIC, "of kind 'semantic', not of answer lengths")],
+)
+def test_what_is_no_model_of_lengths_is_refused(model: str, why: str) -> None:
+    with pytest.raises(ModelError, match=why):
+        predictor.load(model)
 
 
 def test_other_features_are_refused_with_the_reason(tmp_path: Path) -> None:
@@ -192,9 +191,9 @@ def test_a_file_with_a_part_of_it_gone_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_the_papers_trees_do_not_fit_our_features(tmp_path: Path) -> None:
+def test_a_network_that_takes_other_inputs_is_refused(tmp_path: Path) -> None:
     directory = _copy("default", tmp_path)
-    shutil.copy(MODELS / "paper" / "model.onnx", directory / "trees.onnx")
+    shutil.copy(MODELS / SEMANTIC / "encoder.onnx", directory / "trees.onnx")
     with pytest.raises(ModelError, match="features"):
         predictor.load(directory)
 
@@ -207,11 +206,6 @@ def test_models_are_small() -> None:
 
 def _copy(name: str, tmp_path: Path) -> Path:
     return Path(shutil.copytree(MODELS / name, tmp_path / name))
-
-
-def test_both_are_loaded_predictors() -> None:
-    loaded: list[Predictor] = [LEXICAL, PAPER]
-    assert [each.name for each in loaded] == ["default", "paper"]
 
 
 def test_a_frozen_predictor_explains_and_counts_but_does_not_learn() -> None:

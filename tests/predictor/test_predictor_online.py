@@ -272,7 +272,7 @@ def test_an_answer_that_a_cap_ended_is_not_judged(cap: int) -> None:
 
 
 def test_nothing_judged_is_nothing_counted() -> None:
-    quality = predictor.load("paper").quality()
+    quality = predictor.load().quality()
     assert (quality.judged, quality.ranking_accuracy, quality.q90_coverage) == (0, None, None)
 
 

@@ -1,4 +1,4 @@
-"""Reading a prompt: windows, grams, requested lengths, the paper's features."""
+"""Reading a prompt: windows, grams, requested lengths."""
 
 import math
 
@@ -14,8 +14,6 @@ from predictor.lexical.words import (
     split_with_numbers,
     window,
 )
-from predictor.paper.features import NAMES as PAPER_NAMES
-from predictor.paper.features import paper_features
 
 
 def test_digits_are_blurred_but_words_stay_at_their_places() -> None:
@@ -139,16 +137,3 @@ def test_of_many_numbers_the_first_count_in_any_order_of_a_set() -> None:
 def test_foreign_marks_end_a_prompt_like_english_ones() -> None:
     place = NAMES.index("ends_with_question")
     assert [read(prompt)[1][place] for prompt in ("什么？", "ماذا؟", "What?", "何。")] == [1, 1, 1, 0]
-
-
-def test_the_papers_features_are_those_of_its_text() -> None:
-    features = dict(zip(PAPER_NAMES, paper_features("Write a function that returns a table?"), strict=True))
-    assert features == {
-        **dict.fromkeys(PAPER_NAMES, 0.0),
-        "prompt_token_len": 9.0,
-        "has_code_keyword": 1.0,
-        "ends_with_question": 1.0,
-        "has_format_keyword": 1.0,
-        "clause_count": 1.0,
-        "verb_write": 1.0,
-    }

@@ -16,9 +16,6 @@ from clairvoyant_lab.commands.study import table_text
 @click.option("--from-history", is_flag=True, help="Train on what `serve --record-prompts` recorded, too.")
 @db_option
 @click.option("--out", required=True, type=Output(folder=True), help="Model directory.")
-@option_with_default(
-    "--recipe", click.Choice(["lexical", "paper"]), "lexical", "Ours, or the paper's 19 features and XGBoost."
-)
 @click.option(
     "--urgency",
     is_flag=True,
@@ -32,7 +29,6 @@ def command(
     from_history: bool,
     db_file: Path | None,
     out: Path,
-    recipe: str,
     urgency: bool,
     min_long: int,
     seed: int,
@@ -56,7 +52,7 @@ def command(
         data = join([*read_files(files), *([read_recorded(db_file)] if from_history else [])])
         from clairvoyant_lab.training.own_logs import train_own  # takes seconds
 
-        evaluations = train_own(data, out, recipe, min_long, seed, lambda line: click.echo(line, err=True))
+        evaluations = train_own(data, out, min_long, seed, lambda line: click.echo(line, err=True))
     click.echo(table_text(table(evaluations)))
     click.echo(f"model written to {out}", err=True)
 

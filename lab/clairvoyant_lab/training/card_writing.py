@@ -13,7 +13,6 @@ CARD_TEXT = "CARD.md"
 KINDS = {
     "lexical": "Small trees of dense cues, and a weight for each hashed word and pair of words.",
     "semantic": "A second opinion: MiniLM's lowest layers, fine-tuned to rank prompts (PARS), in eight bits.",
-    "paper": "The predictor of the Clairvoyant paper: 19 features, XGBoost, P(Long) as the key.",
     "urgency": "Linear readings of a prompt's words, of the encoder's embedding, and of vital signs.",
 }
 """What each kind of model is."""

@@ -6,10 +6,10 @@ import numpy as np
 
 from clairvoyant_lab.studies.evaluation import Evaluation, evaluate, figures, judge, predict_by
 from clairvoyant_lab.studies.study_table import Progress
-from clairvoyant_lab.training import fitting, paper
+from clairvoyant_lab.training import fitting
 from clairvoyant_lab.training.dataset import Dataset, is_read_by_words
 from clairvoyant_lab.training.material import prepare
-from predictor.card import Calibration, Card
+from predictor.card import Card
 from predictor.errors import ModelError
 from predictor.lexical.context import consider
 from predictor.loading import load_model
@@ -22,12 +22,11 @@ LICENCE = "your own data: yours to decide"
 def train_own(
     data: Dataset,
     out: Path,
-    recipe: str,
-    least_long: int = paper.MIN_LONG,
+    least_long: int,
     seed: int = 42,
     progress: Progress = lambda line: None,
 ) -> list[Evaluation]:
-    """Train by the recipe "lexical" or "paper" and write a model directory at `out`.
+    """Train as the default model was, and write a model directory at `out`.
 
     Requests whose words do not count, such as steps of agents, are left out. Returns how the new model and
     the default one do on held-out rows; ModelError if too few answers are Long.
@@ -42,14 +41,8 @@ def train_own(
             f"about {least_long} to tell them from Short ones: add longer conversations, or lower --min-long"
         )
     progress(f"{len(tokens)} requests" + (f", {given - len(tokens)} left out" if given > len(tokens) else ""))
-    train = _train_paper if recipe == "paper" else _train_lexical
-    held_out, test = train(data, out, seed, progress)
-    return [held_out, *evaluate(load_model(), test, Path("default model"))]
-
-
-def _train_lexical(data: Dataset, out: Path, seed: int, progress: Progress) -> tuple[Evaluation, Dataset]:
     material = prepare(data.prompts)
-    lengths = [log_tokens(count) for count in data.typical_tokens()]
+    lengths = [log_tokens(count) for count in tokens]
     # The words are to say what the rest of the request does not.
     targets = np.array(
         [2 * length - consider(view, length).mean for view, length in zip(data.views, lengths, strict=True)]
@@ -62,19 +55,4 @@ def _train_lexical(data: Dataset, out: Path, seed: int, progress: Progress) -> t
     fitted = fitting.fit(material, targets, weights, seed)
     card = Card(out.name, "lexical", 1, calibration, [data.name], LICENCE, figures(held_out), seed=seed)
     fitting.save(fitted, card, out)
-    return held_out, data
-
-
-def _train_paper(data: Dataset, out: Path, seed: int, progress: Progress) -> tuple[Evaluation, Dataset]:
-    features, classes = paper.features_of(data.prompts), paper.classes_of(data.typical_tokens())
-    if len(np.unique(classes)) < 3:
-        raise ModelError("the paper's recipe needs Short, Medium and Long answers: one of them is missing")
-    known, held = paper.split(classes, seed)
-    model, test = paper.fit(features[known], classes[known], seed), data.rows(held.tolist())
-    card = Card(out.name, "paper", 1, Calibration(0.0, 1.0, 1.0), [data.name], LICENCE, {}, seed=seed)
-    difference = paper.save(model, card, out, features)
-    progress(f"ONNX and XGBoost differ by {difference:.1e} at most")
-    (held_out,) = evaluate(load_model(out), test, Path("held out (20 %)"))
-    card.metrics.update(figures(held_out))
-    paper.save(model, card, out, features)
-    return held_out, test
+    return [held_out, *evaluate(load_model(), data, Path("default model"))]

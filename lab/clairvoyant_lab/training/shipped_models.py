@@ -1,9 +1,9 @@
-"""Train the shipped models of answer lengths.
+"""Train the shipped model of answer lengths.
 
 Usage: `python -m clairvoyant_lab.training.shipped_models --data DIR [--out DIR]`.
 
 DIR holds MANIFEST.json and the files it names. Only files that it allows train a model; all of them test: the
-cards give the ranking accuracy on families of files that a model was not trained on. The rows of the study
+card gives the ranking accuracy on families of files that a model was not trained on. The rows of the study
 "unseen" go to standard error; characters are tokens as the manifest's languages have them.
 """
 
@@ -17,7 +17,6 @@ import numpy as np
 
 from clairvoyant_lab.studies.evaluation import figures, judge, predict_by
 from clairvoyant_lab.studies.unseen import SEED, Corpus, unseen
-from clairvoyant_lab.training import paper
 from clairvoyant_lab.training.dataset import CHARACTERS_A_TOKEN, Dataset, read_dataset
 from clairvoyant_lab.training.fitting import FOLDS, draw_evenly, save
 from clairvoyant_lab.training.material import single_answers
@@ -69,8 +68,8 @@ def card_of(
     )
 
 
-def rank_unseen(entries: list[Entry]) -> dict[str, dict[str, float]]:
-    """Return what the cards say of unseen families, for the default recipe ("ours") and the paper's."""
+def rank_unseen(entries: list[Entry]) -> dict[str, float]:
+    """Return what the card says of unseen families."""
     corpus = Corpus.of(
         [entry.data for entry in entries], {entry.data.name for entry in entries if entry.allowed}
     )
@@ -79,12 +78,9 @@ def rank_unseen(entries: list[Entry]) -> dict[str, dict[str, float]]:
         narrate(json.dumps(row))
     rows = {str(row[0]): dict(zip(table.columns, row, strict=True)) for row in table.rows}
     return {
-        recipe: {
-            "unseen_files": float(rows["mean over files"]["prompts"] or 0),
-            "unseen_ranking_accuracy": float(rows["mean over files"][recipe] or 0),
-            "unseen_ranking_accuracy_least": float(rows["least"][recipe] or 0),
-        }
-        for recipe in ("ours", "paper")
+        "unseen_files": float(rows["mean over files"]["prompts"] or 0),
+        "unseen_ranking_accuracy": float(rows["mean over files"]["ours"] or 0),
+        "unseen_ranking_accuracy_least": float(rows["least"]["ours"] or 0),
     }
 
 
@@ -109,33 +105,20 @@ def train_lexical(allowed: list[Entry], ranked: dict[str, float], out: Path) -> 
     save(fitted, card_of("default", "lexical", allowed, calibration, metrics), out)
 
 
-def train_paper(allowed: list[Entry], ranked: dict[str, float], out: Path) -> None:
-    """Train and write the paper's model on the same files, balanced by class."""
-    datasets = [entry.data for entry in allowed]
-    classes = paper.classes_of(np.concatenate([data.typical_tokens() for data in datasets]))
-    features = paper.features_of([prompt for data in datasets for prompt in data.prompts])
-    rows = paper.balanced(classes, SEED)
-    metrics = {"prompts": float(len(rows)), **ranked}
-    card = card_of("paper", "paper", allowed, Calibration(0.0, 1.0, 1.0), metrics)
-    difference = paper.save(paper.fit(features[rows], classes[rows], SEED), card, out, features)
-    narrate(f"paper: ONNX and XGBoost differ by {difference:.1e} at most")
-
-
 def narrate(line: str) -> None:
     """Print how far a training script has come."""
     print(line, file=sys.stderr)  # noqa: T201 - a script
 
 
 def main() -> None:
-    """Train the shipped models from a data directory."""
+    """Train the shipped model from a data directory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="directory with MANIFEST.json")
-    parser.add_argument("--out", type=Path, default=MODELS, help="where the model directories go")
+    parser.add_argument("--out", type=Path, default=MODELS, help="where its directory goes")
     options = parser.parse_args()
     entries = read_manifest(options.data)
-    allowed, ranked = [entry for entry in entries if entry.allowed], rank_unseen(entries)
-    train_lexical(allowed, ranked["ours"], options.out / "default")
-    train_paper(allowed, ranked["paper"], options.out / "paper")
+    allowed = [entry for entry in entries if entry.allowed]
+    train_lexical(allowed, rank_unseen(entries), options.out / "default")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import islice
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
@@ -75,7 +75,8 @@ class _Run:
     work_s: float = 0.0  # slot time so far, without what preemption had it read again
     granted_s: float | None = None  # while it has a slot
     waited_s: float = 0.0  # really
-    over_s: float = inf  # when it ended
+    over_s: float = inf  # when it ended, really
+    end_s: float = inf  # when it ends in the replay, once it has a place and is over
     counts: bool = True
     of: Any = None  # what the pair is about
     chain: Chain = NO_CHAIN
@@ -105,8 +106,14 @@ class _Run:
 
     def ends_s(self, now: float) -> float:
         """Return when it ends in the replay, as predicted if it has not ended."""
+        if self.end_s < inf:
+            return self.end_s
         took_s = self.took_s(now)
         return self.start_s + (took_s if self.over else max(took_s, self.cost_s))
+
+    def placed(self) -> None:
+        """Fix its end, once it has a place and is over."""
+        self.end_s = self.start_s + self.took_s(0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -131,19 +138,18 @@ class _Server:
         self.gone = [run for run in self.gone if run.ends_s(at_s) > at_s]
         while len(self.slots) < size:
             self.slots.append(
-                self.gone.pop() if self.gone else _Run("", (at_s, 0), start_s=at_s, over_s=at_s)
+                self.gone.pop() if self.gone else _Run("", (at_s, 0), start_s=at_s, over_s=at_s, end_s=at_s)
             )
 
     def read(self, run: _Run) -> None:
         """Have the cache see a prompt, after the answers that ended before it."""
-        for each in sorted(self.unread, key=lambda each: each.ends_s(0.0) if each.over else inf):
-            if not each.over or each.ends_s(0.0) > run.start_s + SAME_S:
-                break
-            self.unread.remove(each)
-            if not each.served:
-                self.cache.dropped(each.id)
-            elif each.answer is not None:
-                self.cache.answered(each.id, *each.answer)
+        self.unread.sort(key=attrgetter("end_s"))
+        while self.unread and self.unread[0].end_s <= run.start_s + SAME_S:
+            ended = self.unread.pop(0)
+            if not ended.served:
+                self.cache.dropped(ended.id)
+            elif ended.answer is not None:
+                self.cache.answered(ended.id, *ended.answer)
         run.cached_in_order = self.cache.expected(run.chain).tokens
         self.cache.started(run.id, run.chain, run.prompt_tokens, run.session)
         self.unread.append(run)
@@ -167,7 +173,7 @@ class ArrivalOrder:
         """The number of requests that have been served, and are not compared yet."""
         return sum(run.over and run.of is not None for run in self._pending)
 
-    def look(self, slots: Mapping[str, int], now: float, *, paused: bool) -> None:
+    def follow(self, slots: Mapping[str, int], now: float, *, paused: bool) -> None:
         """Follow the servers' slots, 0 for one that is down."""
         is_open = not paused and any(slots.values())
         if is_open != self._marks[-1][2]:
@@ -185,7 +191,7 @@ class ArrivalOrder:
         run.chain, run.session, run.prompt_tokens = job.prefix, job.session, job.prompt_tokens
         run.counts = not at_grant
         self._runs[job.id] = run
-        if run.counts:
+        if not at_grant:
             self._join(run)
 
     def _join(self, run: _Run) -> None:
@@ -262,6 +268,8 @@ class ArrivalOrder:
     def _over(self, run: _Run, now: float) -> None:
         run.over_s = self._clock(now)
         del self._runs[run.id]
+        if run.start_s < inf:
+            run.placed()
 
     # -- the replay -------------------------------------------------------------------------------------
 
@@ -279,14 +287,15 @@ class ArrivalOrder:
             else:
                 self._placed.append(run)
         self._pending = left
-        known = [run for run in self._placed if run.over]
-        self._placed = [run for run in self._placed if not run.over]
-        self._past.extend(
-            self._turn(run, run.server_id, run.slot, run.start_s, run.ends_s(0.0)) for run in known
-        )
+        known, self._placed = self._placed, []
+        for run in known:
+            if run.end_s == inf:
+                self._placed.append(run)
+            else:
+                self._past.append(self._turn(run, run.server_id, run.slot, run.start_s, run.end_s))
         if not self._runs and not self._pending:
             del self._marks[:-1]
-        return [_pair(run, run.start_s) for run in known if run.of is not None]
+        return [_pair(run, run.start_s) for run in known if run.of is not None and run.end_s < inf]
 
     def _able(self, run: _Run) -> set[str]:
         """Return the servers that may have it: the one that it started on, once that is known."""
@@ -297,17 +306,23 @@ class ArrivalOrder:
         server = self._servers.get(server_id)
         while server is not None:
             # A request that has not ended may free its slot at any time from now on.
-            first = min(server.slots, key=lambda each: each.start_s + each.took_s(clock_s), default=None)
-            start_s = inf if first is None else max(run.arrived_s, first.start_s + first.took_s(clock_s))
+            first, free_s = None, inf
+            for each in server.slots:
+                end_s = each.end_s if each.end_s < inf else each.start_s + each.took_s(clock_s)
+                if first is None or end_s < free_s:
+                    first, free_s = each, end_s
+            start_s = max(run.arrived_s, free_s)
             if server.resizes and server.resizes[0][0] <= start_s:
                 server.resize()
                 continue
-            if first is None or not first.over or start_s >= clock_s - SAME_S:
+            if first is None or first.end_s == inf or start_s >= clock_s - SAME_S:
                 return False
             run.start_s, run.server_id, run.slot = start_s, server_id, server.slots.index(first)
             server.slots[run.slot] = run
-            if run.chain:
+            if run.chain.hashes:
                 server.read(run)
+            if run.over_s < inf:
+                run.placed()
             return True
         return False
 
@@ -355,15 +370,18 @@ class ArrivalOrder:
 
     def _clock(self, real_s: float) -> float:
         """Return the replay's time at a real time."""
-        index = max(0, bisect_right(self._marks, real_s, key=lambda mark: mark[0]) - 1)
-        since_s, clock_s, runs = self._marks[index]
+        mark = self._marks[-1]
+        if real_s < mark[0]:
+            mark = self._marks[max(0, bisect_right(self._marks, real_s, key=itemgetter(0)) - 1)]
+        since_s, clock_s, runs = mark
         return clock_s + real_s - since_s if runs else clock_s
 
     def _real(self, clock_s: float, *, first: bool = False) -> float:
         """Return the last real time at a time of the replay, or the first."""
-        bisect = bisect_left if first else bisect_right
-        since_s, at_s, _ = self._marks[max(0, bisect(self._marks, clock_s, key=lambda mark: mark[1]) - 1)]
-        return since_s + clock_s - at_s
+        mark, bisect = self._marks[-1], bisect_left if first else bisect_right
+        if clock_s <= mark[1]:
+            mark = self._marks[max(0, bisect(self._marks, clock_s, key=itemgetter(1)) - 1)]
+        return mark[0] + clock_s - mark[1]
 
 
 def _pair(run: _Run, start_s: float, *, estimated: bool = False) -> Compared:

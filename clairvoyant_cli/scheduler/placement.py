@@ -102,6 +102,7 @@ class Fleet:
     def __init__(self, slots: Mapping[str, int], load_s: Mapping[str, float]) -> None:
         self.servers = {name: ServerSlots(name, count, count) for name, count in slots.items()}
         self.residency = Residency(dict(load_s))
+        self.changes = 0  # of the servers or their slots
 
     def copied(self) -> "Fleet":
         """Return an independent copy in which nothing runs, without the contents of the KV caches."""
@@ -116,6 +117,7 @@ class Fleet:
         """Set the limits of a server, 0 slots if it is down; running jobs are not affected."""
         server = self.servers.setdefault(server_id, ServerSlots(server_id, slots, slots))
         server.slots, server.last_resort, server.weight = slots, last_resort, weight
+        self.changes += 1
         server.at_once = min(at_once, slots) or slots
         if not slots:
             server.cache = server.cache.emptied()
@@ -127,6 +129,7 @@ class Fleet:
         if server is not None and server.running:
             raise ValueError(f"{server_id} still runs {len(server.running)}")
         self.servers.pop(server_id, None)
+        self.changes += 1
 
     def may_take(self, server_id: str, job: Job) -> bool:
         """Return whether a server may serve a job, were it up."""

@@ -88,6 +88,7 @@ class Scheduler:
         self.queue = WaitingJobs(self.clients, self.sessions, tuned(policy, self.tail.rate, self.tail.slots))
         self.running: dict[str, Job] = {}  # in the order of their starts
         self.now = 0.0  # the time of the last operation
+        self._followed = (-1, False)  # the state of servers and queue that the replay of arrivals has
         self._seq = count()
 
     def __repr__(self) -> str:
@@ -136,7 +137,9 @@ class Scheduler:
     def next(self, now: float) -> Dispatch | None:
         """Decide which job takes which free slot now and mark it running; None if nothing can start."""
         self.now, self.deferring, queue = now, False, self.queue
-        self.arrival_order.look(self.slots, now, paused=self.paused)
+        if self._followed != (state := (self.fleet.changes, self.paused)):
+            self._followed = state
+            self.arrival_order.follow(self.slots, now, paused=self.paused)
         if self.paused or not queue.jobs:
             return None
         queue.let_forward(now)

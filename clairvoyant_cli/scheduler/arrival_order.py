@@ -150,8 +150,8 @@ class _Server:
                 self.cache.dropped(ended.id)
             elif ended.answer is not None:
                 self.cache.answered(ended.id, *ended.answer)
-        run.cached_in_order = self.cache.expected(run.chain).tokens
-        self.cache.started(run.id, run.chain, run.prompt_tokens, run.session)
+        expected = self.cache.started(run.id, run.chain, run.prompt_tokens, run.session)
+        run.cached_in_order = expected.tokens
         self.unread.append(run)
 
 

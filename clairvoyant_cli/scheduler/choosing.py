@@ -237,7 +237,11 @@ class Decision:
         server waits to swap, only jobs that need what it will load: others would prolong the wait.
         """
         server_id, shares, may_take = server.id, not server.last_resort, self.fleet.may_take
-        limited, full, residency = self.clients.limited(), server.full(), self.fleet.residency
+        limited, full, residency = (
+            self.clients.limited(),
+            server.full() if server.model_slots else (),
+            self.fleet.residency,
+        )
         jobs = [
             job
             for job in self.waiting.jobs.values()

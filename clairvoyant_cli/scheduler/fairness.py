@@ -126,7 +126,9 @@ class Clients:
         return {name: (self.waiting[name], self.running.get(name, 0)) for name in names}
 
     def limits_of(self, client: str) -> Tenant:
-        return rules_for(client, self.rules, self.everybody) if client else EVERYBODY
+        if not client:
+            return EVERYBODY
+        return rules_for(client, self.rules, self.everybody) if self.rules else self.everybody
 
     def tau_of(self, client: str) -> float | None:
         own = self.limits_of(client).tau_s

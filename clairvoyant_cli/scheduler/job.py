@@ -245,6 +245,8 @@ class Job:
         They grow again for an answer that outlives its prediction (mean residual life).
         """
         if self.done_tokens <= 0.0 or self.tokens <= 0.0:
+            if self.read_s <= 0.0:
+                return max(self.cost_s, 0.0) + self.owed_s
             return mean_residual(self.read_s, self.cost_s, 0.0) + self.owed_s
         thought, tokens, q90 = self.lengths
         left = mean_residual(self.done_tokens - thought, tokens, q90)

@@ -52,12 +52,14 @@ class ServerSlots:
         """Return whether a job's context fits beside those of the running jobs, as one alone always does, and
         its model has a slot.
         """
-        if job.affinity in self.full():
+        if self.model_slots and job.affinity in self.full():
             return False
+        if not self.running or self.shared_tokens == inf:
+            return True
         most = sum(
             max(_most_tokens(each), each.prompt_tokens + each.done_tokens) for each in self.running.values()
         )
-        return not self.running or most + _most_tokens(job) <= self.shared_tokens
+        return most + _most_tokens(job) <= self.shared_tokens
 
     def full(self) -> frozenset[str]:
         """Return the affinities that have all the slots which they may have."""
@@ -153,8 +155,7 @@ class Fleet:
         server.running[job.id] = job
         if self.residency.prices:
             self.residency.dispatched(server_id, job.id, job.affinity, now)
-        job.expected = server.cache.expected(job.prefix)
-        server.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
+        job.expected = server.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
 
     def thought(self, job: Job, thought: Thought, now: float) -> None:
         """Expect the end of a running job from now on by its answer, as it has stopped thinking."""
@@ -178,41 +179,43 @@ class Fleet:
 
     def free(self) -> list[ServerSlots]:
         """Return the servers with a free slot, the least loaded per weight first."""
-        free = [each for each in self.servers.values() if len(each.running) < each.slots]
+        free = []
+        for server in self.servers.values():
+            if len(server.running) < server.slots:
+                free.append(server)
         if len(free) > 1:
             free.sort(key=lambda server: server.load)
         return free
 
-    def cached(self, job: Job) -> dict[str, float]:
-        """Return the tokens of a job's prompt that each server has cached, if it has any."""
-        servers = self.servers.values() if job.prefix else ()
-        return {each.id: tokens for each in servers if (tokens := each.cache.cached_tokens(job.prefix))}
-
     def price(self, job: Job) -> None:
         """Leave the prefill that the best KV cache saves now out of a job's costs."""
-        cached = self.cached(job)
-        if not cached and not job.saved_s:
-            return
-        able = [s for s in self.servers.values() if s.speed and (not job.able or s.id in job.able)]
-        full_s = min((_seconds(s, job, 0.0) for s in able), default=0.0)
-        saved_s = full_s - min((_seconds(s, job, cached.get(s.id, 0.0)) for s in able), default=0.0)
-        job.saves(saved_s - job.saved_s)
+        full_s = least_s = inf
+        for server in self.servers.values() if job.prefix.hashes else ():
+            if server.speed is not None and (not job.able or server.id in job.able):
+                own_s = server.speed.seconds(job.prompt_tokens, job.tokens)
+                full_s = min(full_s, own_s)
+                if cached := server.cache.cached_tokens(job.prefix):
+                    own_s = server.speed.seconds(max(job.prompt_tokens - cached, 0.0), job.tokens)
+                least_s = min(least_s, own_s)
+        saved_s = full_s - least_s if full_s < inf else 0.0
+        if saved_s != job.saved_s:
+            job.saves(saved_s - job.saved_s)
 
     def saves_s(self, server_id: str, job: Job) -> float:
         """Return how much less than its cost a job takes on a server whose KV cache has more of it now."""
         server = self.servers[server_id]
         if server.speed is None or (job.able and server_id not in job.able):
             return 0.0
-        return max(job.cost_s - _seconds(server, job, server.cache.cached_tokens(job.prefix)), 0.0)
+        left = max(job.prompt_tokens - server.cache.cached_tokens(job.prefix), 0.0)
+        return max(job.cost_s - server.speed.seconds(left, job.tokens), 0.0)
 
-    def own_s(self, job: Job, server: ServerSlots, cached: Mapping[str, float] | None = None) -> float:
+    def own_s(self, job: Job, server: ServerSlots) -> float:
         """Return the predicted seconds of a job on a server: loading, uncached prefill, remaining decode."""
         price_s = self.residency.price_s(server.id, job.affinity)
         if server.speed is None:
             return price_s + job.remaining_s
-        cached = self.cached(job) if cached is None else cached
-        prompt_tokens = job.prompt_tokens - cached.get(server.id, 0.0) if cached else job.prompt_tokens
-        own_s = server.speed.seconds(max(prompt_tokens, 0.0), job.tokens)
+        left = max(job.prompt_tokens - server.cache.cached_tokens(job.prefix), 0.0)
+        own_s = server.speed.seconds(left, job.tokens)
         if (job.done_tokens or job.read_s) and job.cost_s:
             own_s *= job.remaining_s / job.cost_s
         return price_s + own_s
@@ -225,10 +228,9 @@ class Fleet:
         """
         if len(self.servers) == 1:
             return Placement(free[0], None, 0.0, 0.0)
-        cached = self.cached(job)
         best, best_s = free[0], inf
         for server in free:
-            own_s = self.own_s(job, server, cached)
+            own_s = self.own_s(job, server)
             if server.at_once < server.slots:
                 own_s += server.inside_s(own_s, now)
             if own_s < best_s:
@@ -238,7 +240,7 @@ class Fleet:
             full = 0 < server.slots <= len(server.running)
             if not full or not self.takes(server.id, job.able) or not self.open_to(job, server, now):
                 continue
-            own_s = self.own_s(job, server, cached)
+            own_s = self.own_s(job, server)
             end_s = server.next_free_s(now) + ahead_s.get(server.id, 0.0) / server.slots + own_s
             if end_s < sooner_s:
                 sooner_s, waits_for, takes_s = end_s, server, own_s / server.slots
@@ -269,11 +271,6 @@ class Fleet:
         """Return whether a server is available for a job that `able` can run."""
         server = self.servers.get(server_id)
         return bool(server and server.slots and not server.last_resort and (not able or server_id in able))
-
-
-def _seconds(server: ServerSlots, job: Job, cached_tokens: float) -> float:
-    assert server.speed is not None  # noqa: S101 - the caller asks only servers that have one
-    return server.speed.seconds(max(job.prompt_tokens - cached_tokens, 0.0), job.tokens)
 
 
 def _most_tokens(job: Job) -> float:

@@ -136,8 +136,9 @@ class ServerCache:
         should be evicted, of another one that shares anything.
         """
         kept, at = self._most_shared(chain)
-        if kept is None:
-            return NOTHING
+        return NOTHING if kept is None else self._expected(chain, kept, at)
+
+    def _expected(self, chain: Chain, kept: Kept, at: int) -> Expected:
         others = self._shared_pieces(chain, kept) - 1
         other = None if others < 0 else next(e for e in self._where[chain.hashes[others]] if e is not kept)
         shared = 0.0
@@ -149,27 +150,32 @@ class ServerCache:
 
     def cached_tokens(self, chain: Chain) -> float:
         """Return the tokens of a prompt that should be cached."""
-        if not chain or chain.hashes[0] not in self._where:
+        if not chain.hashes or chain.hashes[0] not in self._where:
             return 0.0
         if self.room_tokens < inf:
             return self.expected(chain).tokens
         kept, at = self._most_shared(chain)  # nothing is evicted: no need to add up what is behind the slots
         return 0.0 if kept is None else kept.shares(chain, at) * self.reuse
 
-    def started(self, job_id: str, chain: Chain, prompt_tokens: float, session: str = "") -> None:
-        """Record that a slot now reads a prompt. The conversation takes the place of its earlier turn."""
-        before = self._before(chain)
-        if before is not None and not before.waits:
-            self._remove(before.job_id)
+    def started(self, job_id: str, chain: Chain, prompt_tokens: float, session: str = "") -> Expected:
+        """Record that a slot now reads a prompt; return what it should have had of it. The conversation takes
+        the place of its earlier turn.
+        """
+        expected, (before, at) = NOTHING, self._most_shared(chain)
+        if before is not None:
+            expected = self._expected(chain, before, at)
+            if before.chain.hashes[-1] == chain.hashes[at] and not before.waits:
+                self._remove(before.job_id)
         self.dropped(job_id)
-        if not chain:
-            return
+        if not chain.hashes:
+            return expected
         added = self._add(Kept(job_id, session, chain, prompt_tokens, prompt_tokens))
         for piece in chain.hashes:
             self._where.setdefault(piece, []).append(added)
         self._pieces += len(chain.hashes)
         while self._pieces > MAX_PIECES and len(self._kept) > 1:
             self._remove(next(iter(self._kept)))
+        return expected
 
     def _add(self, kept: Kept) -> Kept:
         self._kept[kept.job_id] = kept

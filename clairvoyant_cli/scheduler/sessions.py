@@ -203,16 +203,16 @@ class Sessions:
 
     def of(self, job: Job) -> Session | None:
         """Return the session of a job; None if it has none, or it was forgotten."""
-        return self.known.get(job.session) if job.session else None
+        return self.known.get(job.session)
 
     def family(self, job: Job) -> float:
         """Return the number of a job's family, lower for an older one; infinity if it has none."""
-        session = self.of(job)
+        session = self.known.get(job.session)
         return inf if session is None else session.family
 
     def started(self, job: Job, server_id: str, now: float) -> bool:
         """Record that a job of a session takes a slot; return whether `usual_s` has changed."""
-        session = self.of(job)
+        session = self.known.get(job.session)
         if session is None:
             return False
         session.waiting -= 1
@@ -230,7 +230,7 @@ class Sessions:
 
     def left_slot(self, job: Job, now: float, *, waits: bool) -> None:
         """Record that a job leaves its slot; `waits`: it goes back to the queue."""
-        session = self.of(job)
+        session = self.known.get(job.session)
         if session is None:
             return
         session.running -= 1
@@ -245,7 +245,7 @@ class Sessions:
         """Make a job another client's, before its `client` changes: a waiting one may go on with a session of
         that client; a running one takes its session along.
         """
-        session = self.of(job)
+        session = self.known.get(job.session)
         if session is None or session.client == client:
             return
         if session.running or session.turns:
@@ -259,7 +259,7 @@ class Sessions:
         job.session = self.arrived(job, now)
 
     def left_queue(self, job: Job) -> None:
-        session = self.of(job)
+        session = self.known.get(job.session)
         if session is not None:
             session.waiting -= 1
             self._of_parent(session, -1)
@@ -268,7 +268,7 @@ class Sessions:
         self, job: Job, prompt_tokens: float, kept_tokens: float, tokens: float, *, calls_tool: bool
     ) -> None:
         """Record an answer: the tokens of its prompt, those of them from the cache, and its own."""
-        session, read_tokens = self.of(job), max(prompt_tokens - kept_tokens, 0.0)
+        session, read_tokens = self.known.get(job.session), max(prompt_tokens - kept_tokens, 0.0)
         if session is None:
             return
         self.read_tokens += read_tokens
@@ -294,7 +294,7 @@ class Sessions:
         A change counts once the next prompt goes on with it: a summary of a conversation, which has its
         messages too, is not gone on with. Return a line for the log then, "" for none.
         """
-        session = self.of(job)
+        session = self.known.get(job.session)
         before = NO_CHAIN if session is None else self._prompts.get(session.id, NO_CHAIN)
         if session is None or not before:
             return ""
@@ -324,7 +324,7 @@ class Sessions:
         request outside sessions needs none, but may have to wait.
         """
         waiters = max(waiters, 1)  # the job itself
-        session = self.of(job)
+        session = self.known.get(job.session)
         if session is None or not session.agent:
             return not self._active or not self.must_wait(job, now, waiters)
         if session.active:
@@ -360,7 +360,7 @@ class Sessions:
         """Return whether the turns of sessions are served as they come, whatever their length: the cache is
         known to hold these sessions, so that no order saves anything, and each goes on.
         """
-        session = self.of(job)
+        session = self.known.get(job.session)
         if session is None or not session.active or not self.usual_s:
             return False
         servers = self.fleet.servers
@@ -373,7 +373,7 @@ class Sessions:
         return True
 
     def begin_turn(self, job: Job, now: float) -> None:
-        session = self.of(job)
+        session = self.known.get(job.session)
         if session is None or not session.agent or session.active:
             return
         session.active, session.turn_s, session.server_id = True, now, session.server_id or job.pinned
@@ -415,7 +415,7 @@ class Sessions:
         """Return whether a parked job has waited long enough for its session to take another's turn."""
         if tau_s is None:
             return False
-        session = self.of(job)
+        session = self.known.get(job.session)
         others = {each.id: each for each in self._active.values()}
         for other in map(self.of, parked):
             if other is not None:

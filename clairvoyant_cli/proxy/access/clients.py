@@ -223,6 +223,8 @@ class Clients:
         object.__setattr__(self, "taken", taken)
 
     def rules_of(self, client: str) -> ClientRules:
+        if not self.rules and not self.said:
+            return self.defaults
         rules, background = rules_for(client, self.rules, self.defaults), None
         if self.said:
             background = rules_for(client, self.said, None)

@@ -354,7 +354,7 @@ class Daemon:
     def say_of(self, client: str, *, background: bool) -> str:
         """Put all requests of a client in the background from now on, or none; return why not, "" if done."""
         clients = self.access.clients
-        known = (clients.rules, clients.said, self.dispatcher.scheduler.clients)
+        known = (clients.rules, clients.said, self.dispatcher.scheduler.clients.counts)
         if not any(client in each for each in known) and not self.steady.knows(client):
             return f"no client {client!r} has sent anything; see: clairvoyant status"
         said = {**clients.said, client: background}

@@ -214,7 +214,8 @@ class ServeConfig:
     max_answer_s: float | None = setting(
         None,
         "SECONDS",
-        "End an answer that takes longer. Unset: no limit.",
+        "End an answer that takes longer. A stream breaks off, without a finish reason. An unstreamed one "
+        "gets 504, which SDKs do not repeat, or breaks off after empty events. Unset: no limit.",
         ABOVE_0_S,
         expert=True,
     )

@@ -159,7 +159,7 @@ class ClientRules:
     max_answer_s: float | None = setting(
         None,
         "SECONDS",
-        "End an answer that takes longer. 0: none. Unset: as for all clients.",
+        "End an answer that takes longer, as `max_answer_s` of serve. 0: none. Unset: as for all.",
         (lambda value: _is_number(value) and 0 <= value < 1 << 31, "be seconds, 0: none"),
     )
     engine_priority: bool = setting(

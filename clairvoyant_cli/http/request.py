@@ -26,51 +26,6 @@ TURN_BYTES = 256 * 1024
 Piece = bytes | memoryview
 
 
-class WaitingBody:
-    """Pieces of a body in order. `size` counts its bytes.
-
-    Long ones are held in anonymous mappings, which return to the system whole: malloc would keep fragments.
-    """
-
-    __slots__ = ("_block", "_filled", "_pieces", "size")
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._pieces: list[Piece] = []
-        self._block: memoryview | None = None
-        self._filled = 0
-
-    @property
-    def pieces(self) -> list[Piece]:
-        if self._block is not None and self._filled:
-            return [*self._pieces, self._block[: self._filled]]
-        return list(self._pieces)
-
-    def append(self, data: bytes) -> None:
-        self.size += len(data)
-        if self.size <= SHORT_BYTES:
-            self._pieces.append(data)
-            return
-        rest = memoryview(data)
-        while rest:
-            if self._block is None:
-                self._block, self._filled = memoryview(mmap(-1, BLOCK_BYTES)), 0
-            room = rest[: BLOCK_BYTES - self._filled]
-            self._block[self._filled : self._filled + len(room)] = room
-            self._filled += len(room)
-            rest = rest[len(room) :]
-            if self._filled == BLOCK_BYTES:
-                self._pieces.append(self._block)
-                self._block = None
-
-    def clear(self) -> None:
-        self.size = self._filled = 0
-        pieces, self._pieces = self._pieces, []
-        self._block = None
-        if pieces and isinstance(pieces[-1], memoryview):
-            _free(pieces)
-
-
 def _free(pieces: list[Piece]) -> None:
     """Drop the pieces of a body, one in a turn of the loop."""
     pieces.pop()
@@ -91,6 +46,8 @@ class BodySink(Protocol):
 class Request:
     """A request on its way in: its head is here, its body may still be arriving. While it `expects_continue`,
     its client waits for `100 Continue`.
+
+    Long bodies are held in anonymous mappings, which return to the system whole: malloc would keep fragments.
     """
 
     def __init__(self, head: RequestHead, connection: ConnectedClient) -> None:
@@ -101,7 +58,10 @@ class Request:
         self.scheduled = False
         self.holds_slot = False
         self.opened = False
-        self._body = WaitingBody()
+        self._size = 0  # in bytes, of what has arrived and waits
+        self._pieces: list[Piece] = []
+        self._block: memoryview | None = None  # the last piece of a long body, as far as it is `_filled`
+        self._filled = 0
         self._charged = 0
         self._client = ""
         self._limit = READ_AHEAD_BYTES
@@ -113,7 +73,7 @@ class Request:
         self.expects_continue = head.expects_continue
 
     def __repr__(self) -> str:
-        state = "complete" if self.complete else f"{self._body.size} bytes waiting"
+        state = "complete" if self.complete else f"{self._size} bytes waiting"
         return f"<Request {self.head.method.decode()} {self.head.path} ({state})>"
 
     @property
@@ -163,31 +123,33 @@ class Request:
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
         self._limit = READ_AHEAD_BYTES
-        if not self.complete or self._body.size > limit_bytes:
+        if not self.complete or self._size > limit_bytes:
             self.connection.pause_reading()
             return None
-        return self._body.pieces
+        return self.arrived
 
     @property
     def arrived(self) -> list[Piece]:
-        """What has arrived of a body that still waits."""
-        return self._body.pieces
+        """The pieces of what has arrived of a body, and waits."""
+        if self._block is not None and self._filled:
+            return [*self._pieces, self._block[: self._filled]]
+        return list(self._pieces)
 
     @property
     def is_kept(self) -> bool:
         """Whether all of it is here, so that it can be sent again."""
-        return self.complete and (self._body.size > 0 or not self.head.has_body)
+        return self.complete and (self._size > 0 or not self.head.has_body)
 
     def whole(self, limit_bytes: int) -> bytes | None:
         """Return a body that has arrived whole and still waits; None if it is longer, or has gone."""
-        if not self.complete or self._sink is not None or not 0 < self._body.size <= limit_bytes:
+        if not self.complete or self._sink is not None or not 0 < self._size <= limit_bytes:
             return None
-        return b"".join(self._body.pieces)
+        return b"".join(self.arrived)
 
     def replace_body(self, body: bytes, outdated: Sequence[bytes]) -> None:
         """Send another body in place of one that has arrived whole, without the fields in `outdated`."""
-        self._body.clear()
-        self._body.append(body)
+        self._clear()
+        self._append(body)
         self._charge()
         head, dropped = self.head, (*outdated, b"content-length")
         kept = [field for field in head.headers if field[0].lower() not in dropped]
@@ -199,10 +161,10 @@ class Request:
     def flow_to(self, sink: BodySink, *, keep: bool = False) -> None:
         """Send what has arrived, and all that will, to `sink`; `keep` a whole body, to send it again."""
         self._sink = sink
-        self._flow = deque(self._body.pieces)
+        self._flow = deque(self.arrived)
         self._flow_stopped = False
         if not keep:
-            self._body.clear()
+            self._clear()
         self._pump()
 
     def pause(self) -> None:
@@ -245,10 +207,34 @@ class Request:
             self._pump()
 
     def sent(self) -> None:
-        if self._body.size:
-            self._body.clear()
+        if self._size:
+            self._clear()
         if self._charged:
             self._charge()
+
+    def _append(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size <= SHORT_BYTES:
+            self._pieces.append(data)
+            return
+        rest = memoryview(data)
+        while rest:
+            if self._block is None:
+                self._block, self._filled = memoryview(mmap(-1, BLOCK_BYTES)), 0
+            room = rest[: BLOCK_BYTES - self._filled]
+            self._block[self._filled : self._filled + len(room)] = room
+            self._filled += len(room)
+            rest = rest[len(room) :]
+            if self._filled == BLOCK_BYTES:
+                self._pieces.append(self._block)
+                self._block = None
+
+    def _clear(self) -> None:
+        self._size = self._filled = 0
+        pieces, self._pieces = self._pieces, []
+        self._block = None
+        if pieces and isinstance(pieces[-1], memoryview):
+            _free(pieces)
 
     def discard(self) -> None:
         """Forget the body, what has come of it and what may come; the sink, if any, gets no more of it."""
@@ -259,11 +245,11 @@ class Request:
 
     def _too_long(self) -> bool:
         is_spent = self._charged > 0 and self.connection.table.is_full(self._client, self._charged)
-        return is_spent or self._body.size > self._limit
+        return is_spent or self._size > self._limit
 
     def _charge(self) -> None:
         """Count what waits of the body, but for its first `SHORT_BYTES`, towards the budgets."""
-        charged = max(0, self._body.size - SHORT_BYTES)
+        charged = max(0, self._size - SHORT_BYTES)
         self.connection.table.hold(self._client, charged - self._charged)
         self._charged = charged
 
@@ -276,8 +262,8 @@ class Request:
         elif self._sink is not None:
             self._sink.body(data)
         elif not self._discarded:
-            self._body.append(data)
-            if self._body.size > SHORT_BYTES:
+            self._append(data)
+            if self._size > SHORT_BYTES:
                 self._charge()
             if self._too_long():
                 self.connection.pause_reading()

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.limits import ConnectionTable, Patience
-from clairvoyant_cli.http.request import BLOCK_BYTES, SHORT_BYTES, TURN_BYTES, Piece, Request, WaitingBody
+from clairvoyant_cli.http.request import BLOCK_BYTES, SHORT_BYTES, TURN_BYTES, Piece, Request
 
 
 def seconds_held(pace_bytes_per_s: float, timeout_s: float = 30.0, what: str | None = "body") -> int:
@@ -119,12 +119,12 @@ def test_nobody_makes_room_whose_request_is_served() -> None:
 async def test_a_body_is_what_was_sent_however_it_came() -> None:
     whole = bytes(range(256)) * 12_000
     for step in (1000, 65_536, 3 * BLOCK_BYTES):
-        body = WaitingBody()
+        request = Request(MagicMock(), MagicMock(table=ConnectionTable()))
         for at in range(0, len(whole), step):
-            body.append(whole[at : at + step])
-        assert (b"".join(body.pieces), body.size) == (whole, len(whole))
-        body.clear()
-        assert (body.pieces, body.size) == ([], 0)
+            request.feed(whole[at : at + step])
+        assert b"".join(request.arrived) == whole
+        request.sent()
+        assert request.arrived == []
 
 
 async def test_what_waits_of_a_body_but_for_its_beginning_counts_towards_the_budget() -> None:

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, given, is_given, object_in, text
 from clairvoyant_cli.protocols.media import Medium, Payloads
 from clairvoyant_cli.protocols.request_bodies import RequestBody, medium_of, nested
@@ -94,21 +93,6 @@ class Conversation:
 NO_CONVERSATION = Conversation()
 
 
-async def read_conversation(held: RequestBody, body: bytes, model: str, payloads: Payloads) -> Conversation:
-    """Read a decoded body whose `payloads` were replaced. What is not understood counts as absent."""
-    await READING.next()
-    with READING:
-        reader = _ChainReader(held, model, payloads)
-        goes_on = reader.read_slice()
-    while goes_on:
-        await READING.next()
-        with READING:
-            goes_on = reader.read_slice()
-    agentic = bool(given(held.tools, held.functions)) or any(map(body.__contains__, USES_TOOLS))
-    thinks = any(map(body.__contains__, THINKS))
-    return Conversation(reader.chain(), reader.media, _claimed(held), "", agentic, thinks)
-
-
 def claims_of(head: RequestHead, conversation: Conversation) -> tuple[str, str]:
     """Return the session and the parent session that a request claims, in a header or else in its body."""
     claimed = next(filter(None, map(head.get, SESSION_HEADERS)), b"")
@@ -135,10 +119,13 @@ class _Cut(NamedTuple):
 PART_ENDS = _Cut(b"", ends=True)
 
 
-class _ChainReader:
-    """Reads what a server does, in its order: tools, system text, messages, and the rest."""
+class ConversationReader:
+    """Reads what a server does of a body whose `payloads` were replaced, in its order: tools, system text,
+    messages, and the rest. What is not understood counts as absent.
+    """
 
     def __init__(self, held: RequestBody, model: str, payloads: Payloads) -> None:
+        self._held = held
         listed: list[Raw] = []
         ends: list[int] = []
         for fields in (
@@ -196,10 +183,17 @@ class _ChainReader:
                 return True
         return False
 
-    def chain(self) -> Chain:
-        few = len(self._parts) <= MAX_PARTS
+    def conversation(self, body: bytes) -> Conversation:
+        """Return what was read of a body."""
+        few, held = len(self._parts) <= MAX_PARTS, self._held
         parts = Parts(tuple(self._parts), tuple(self._ends), self._tools, self._systems) if few else NO_PARTS
-        return Chain(tuple(self._hashes), tuple(self._characters), parts, sum(self.media.values()))
+        return Conversation(
+            Chain(tuple(self._hashes), tuple(self._characters), parts, sum(self.media.values())),
+            self.media,
+            claimed=_claimed(held),
+            agentic=bool(given(held.tools, held.functions)) or any(map(body.__contains__, USES_TOOLS)),
+            thinks=any(map(body.__contains__, THINKS)),
+        )
 
 
 def _cuts(part: Raw, payloads: Payloads) -> Iterable[_Cut]:

@@ -41,7 +41,7 @@ def fitting(decoder: msgspec.json.Decoder[T], raw: Raw | bytes | bytearray | mem
 
 
 def fields(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
-    """Decode an object; None if it is something else, without decoding that."""
+    """Decode an object; None if it is something else, without decoding that: a number may be slow."""
     return None if raw is ABSENT or memoryview(raw)[0] != _OBJECT_BEGINS else fitting(decoder, raw)
 
 
@@ -54,8 +54,7 @@ class Object(dict[str, Raw]):
 
 def object_in(raw: Raw) -> Object:
     """Return the members of an object; none if it is no object."""
-    held = None if raw is ABSENT else fields(OBJECT, raw)
-    return Object() if held is None else Object(held)
+    return Object(fields(OBJECT, raw) or ())
 
 
 def object_of(line: bytes) -> Object | None:

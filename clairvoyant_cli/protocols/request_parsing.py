@@ -17,7 +17,7 @@ import msgspec
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece, Request
 from clairvoyant_cli.protocols import sound
-from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, read_conversation
+from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, ConversationReader
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     OBJECT,
@@ -123,10 +123,20 @@ async def parse_request(
     await READING.next()
     with READING:
         held = None if body is None else fitting(BODY, body)
+        reader: ConversationReader | None = None
         if body is None or held is None:
             parsed = _unknown(route, client)
         else:
             parsed = parse_body(body, route, traits, client, held)
+            if parsed.view is not None and route.work is Work.GENERATE:
+                reader = ConversationReader(held, parsed.model, payloads)
+        goes_on = reader is not None and reader.read_slice()
+    while goes_on and reader is not None:
+        await READING.next()
+        with READING:
+            goes_on = reader.read_slice()
+    if reader is not None and body is not None:
+        parsed.conversation = reader.conversation(body)
     if body is None and whole:
         parsed.prompt_tokens = size / 4  # how much of it is text is not known
     if parsed.ranks_itself is None:
@@ -136,8 +146,6 @@ async def parse_request(
             parsed.model = parsed.members.model
             parsed.stream = parsed.members.found.get("stream", str(parsed.stream)).casefold() == "true"
     parsed.client, parsed.opening = client, opening_of(pieces)
-    if held is not None and body is not None and parsed.view is not None and route.work is Work.GENERATE:
-        parsed.conversation = await read_conversation(held, body, parsed.model, payloads)
     return parsed
 
 

@@ -1,6 +1,5 @@
 """The chain of a prompt and the session that a request claims, in every dialect."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -16,10 +15,9 @@ from clairvoyant_cli.protocols.conversation import (
     PIECE_BYTES,
     SLICE_BYTES,
     Conversation,
-    _ChainReader,
+    ConversationReader,
     claims_of,
     hashed,
-    read_conversation,
 )
 from clairvoyant_cli.protocols.lenient_json import fitting
 from clairvoyant_cli.protocols.media import Payloads
@@ -36,7 +34,10 @@ def read(body: Any, model: str = "m") -> Conversation:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     payloads = Payloads()
     text = payloads.feed(raw) + payloads.end()
-    return asyncio.run(read_conversation(fitting(BODY, text) or RequestBody(), text, model, payloads))
+    reader = ConversationReader(fitting(BODY, text) or RequestBody(), model, payloads)
+    while reader.read_slice():
+        pass
+    return reader.conversation(text)
 
 
 def chat(*messages: Any, **more: Any) -> Chain:
@@ -127,10 +128,10 @@ def test_the_parts_of_a_prompt(body: Any, tools: int, systems: int, parts: int) 
 
 def test_a_part_is_hashed_in_slices_of_bounded_size() -> None:
     long = json.dumps({"role": "user", "content": "x" * 2 * SLICE_BYTES}).encode()
-    reader = _ChainReader(RequestBody(messages=Raw(b"[%b%b]" % (long, b",1" * 1000))), "m", Payloads())
+    reader = ConversationReader(RequestBody(messages=Raw(b"[%b%b]" % (long, b",1" * 1000))), "m", Payloads())
     slices = [(0, 0)]
     while reader.read_slice():
-        chain = reader.chain()
+        chain = reader.conversation(long).chain
         slices.append((chain.length, len(chain.parts.hashes)))
         assert slices[-1][0] - slices[-2][0] <= 2 * SLICE_BYTES
         assert slices[-1][1] - slices[-2][1] <= SLICE_BYTES // PIECE_BYTES

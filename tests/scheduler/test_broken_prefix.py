@@ -1,6 +1,5 @@
 """What breaks the prefix of a session, from bodies as agents send them, and what is never reported."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.protocols.conversation import hashed, read_conversation
+from clairvoyant_cli.protocols.conversation import ConversationReader, hashed
 from clairvoyant_cli.protocols.media import Payloads
 from clairvoyant_cli.protocols.request_bodies import BODY
 from clairvoyant_cli.scheduler import sessions as sessions_module
@@ -25,7 +24,10 @@ TOOLS = [{"type": "function", "function": {"name": f"tool{n}", "description": "x
 
 def chain_of(body: Body) -> Chain:
     raw = json.dumps(body).encode()
-    return asyncio.run(read_conversation(BODY.decode(raw), raw, body.get("model", "m"), Payloads())).chain
+    reader = ConversationReader(BODY.decode(raw), body.get("model", "m"), Payloads())
+    while reader.read_slice():
+        pass
+    return reader.conversation(raw).chain
 
 
 def turns(number: int, name: str = "a", size: int = 600) -> Messages:

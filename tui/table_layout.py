@@ -86,7 +86,7 @@ def words(
     field: str,
     rows: Callable[[ViewState], Iterable[Any]],
     form: Callable[[Any, ViewState], str] = lambda text, view: text,
-    tone: Callable[[str], Tone] = lambda text: "soft",
+    tone: Callable[[Any], Tone] = lambda row: "soft",
     **more: Any,
 ) -> Column[Any]:
     """Make a column of texts as wide as those of all `rows`, sorted by what is not formatted yet."""
@@ -95,7 +95,7 @@ def words(
         name,
         width,
         matter,
-        lambda row, view, width: Line(form(of(row), view), tone(of(row))),
+        lambda row, view, width: Line(form(of(row), view), tone(row)),
         of,
         holds=lambda view: (form(text, view) for text in {of(row) for row in rows(view)}),
         **more,

@@ -5,35 +5,17 @@ place under first-come-first-served beside it, by the same predictions.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import accumulate
 from math import inf
 from typing import overload
 
+from clairvoyant_cli.scheduler.causes import Cause
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
 from clairvoyant_cli.scheduler.job import Job, Reason
-from clairvoyant_cli.scheduler.policy import arrival
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import StartForecast
-
-
-class Cause(StrEnum):
-    """What decides the place of a waiting job, the strongest first."""
-
-    HELD = "held"
-    SESSION = "session"  # its session waits for its turn
-    DOWN = "down"  # no server that can take it is up
-    LIMIT = "limit"  # its client is at its slot limit
-    PROMOTED = "promoted"
-    GUARD = "guard"  # the guard starts it next, or it is past tau and others go first
-    CHORE = "chore"  # a background job
-    SWAP = "swap"  # each server that can take it has to load its model in place of another
-    URGENT = "urgent"  # a level of urgency, or a priority
-    SHARE = "share"  # its client had more service than others
-    ARRIVAL = "arrival"  # the policy goes by arrival
-    SIZE = "size"  # the order of the policy is by predicted size
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +172,88 @@ class Standings(Sequence[Standing]):
             return Cause.URGENT
         if self._excess_s.get((job.client, job.interactive)):
             return Cause.SHARE
-        return Cause.ARRIVAL if policy.key is arrival else Cause.SIZE
+        return policy.cause
+
+
+# -- in words ---------------------------------------------------------------------------------------------
+
+NameOf = Callable[[str], str]
+"""Returns the name of a server."""
+
+
+def why(standing: Standing, scheduler: Scheduler, name_of: NameOf) -> str:
+    """Explain the place of a waiting job in a sentence or two."""
+    text = _WORDS.get(standing.cause, _in_order)(standing, scheduler, name_of)
+    if standing.cause is Cause.HELD:
+        return text
+    if standing.job.background_levels and not standing.job.promoted:
+        text += " Background request: runs after interactive ones, or in one of four starts once past tau."
+    return f"Dispatching is paused. {text}" if scheduler.paused else text
+
+
+def _session(standing: Standing, scheduler: Scheduler, name_of: NameOf) -> str:
+    if not standing.job.session:
+        return "Waits for a session to rest whose conversation it would evict from the KV cache."
+    turns = _plural(scheduler.sessions.turns, "session")
+    return f"Waits for its session's turn: the KV cache holds the {turns} being served, and no more."
+
+
+def _down(standing: Standing, scheduler: Scheduler, name_of: NameOf) -> str:
+    job = standing.job
+    there = " and ".join(sorted(map(name_of, [job.pinned] if job.pinned else job.able)))
+    if job.cuts and job.pinned:
+        return f"Its answer continues on {there}, which is not up."
+    return f"Only {there} can take it, and is not up." if there else "No server is up."
+
+
+def _limit(standing: Standing, scheduler: Scheduler, name_of: NameOf) -> str:
+    limit = scheduler.clients.limits_of(standing.job.client).max_running
+    return f"Its client has all the slots it may have ({limit})."
+
+
+def _in_order(standing: Standing, scheduler: Scheduler, name_of: NameOf) -> str:
+    over_s, before = standing.overdue_s or 0.0, _before(standing)
+    if standing.by_guard:
+        return f"Past tau by {over_s:.0f} s: the starvation guard starts it next."
+    if standing.rank > 1 and over_s > 0.0:
+        return f"Past tau by {over_s:.0f} s, {_why_not_yet(standing, scheduler)} {before}"
+    text = "Its model has to be loaded in place of another. " * (standing.cause is Cause.SWAP) + before
+    if standing.overdue_s is not None and standing.rank > 1:
+        text += f" Past tau in {-standing.overdue_s:.0f} s."
+    return text
+
+
+_WORDS: dict[Cause, Callable[[Standing, Scheduler, NameOf], str]] = {
+    Cause.HELD: lambda *_: "Held until an operator releases it.",
+    Cause.SESSION: _session,
+    Cause.DOWN: _down,
+    Cause.LIMIT: _limit,
+    Cause.PROMOTED: lambda standing, *_: f"Moved to the front by an operator. {_before(standing)}",
+}
+
+
+def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
+    guard = scheduler.policy.guard
+    if scheduler.policy.by_share and sum(waiting > 0 for waiting, _ in scheduler.clients.counts.values()) > 1:
+        return "the guard starts one request per client and tau while several clients wait."
+    if standing.overdue_more or guard is None:
+        others = _plural(standing.overdue_more, "other")
+        return f"but {others} by more: the guard starts those first."
+    if scheduler.guard.since < guard.every:
+        return f"the guard acts after {guard.every - scheduler.guard.since} more starts by policy."
+    return (
+        f"but the guard starts it only once it has waited {guard.stretch:g} times as long as the request "
+        "the policy would start."
+    )
+
+
+def _before(standing: Standing) -> str:
+    before, ahead = standing.rank - 1, round(standing.ahead or 0.0)
+    newer = f"; about {_plural(ahead - before, 'newer request')} may overtake" if ahead > before else ""
+    if before:
+        return f"{before} ahead{newer}."
+    return f"First in the queue{newer or ': takes the next free slot'}."
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import expm1, log, sqrt
 
+from clairvoyant_cli.scheduler.causes import Cause
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.urgency import level_of
 
@@ -144,6 +145,8 @@ class Policy:
     summary: str = ""
     guard: Guard | None = None  # how tau may overrule the key
     in_seconds: bool = False  # the key is in seconds: the cost of loading a model is added
+    cause: Cause = Cause.SIZE  # of the place of a job that nothing else decides
+    seldom: bool = False  # it is for comparisons
     by_level: bool = False  # urgent jobs first, and clients' claims are limited to their share
     # Where there are several clients, the first job of each goes by `size_key` and its client's service.
     by_share: bool = False
@@ -238,6 +241,7 @@ POLICIES = {
             "Lowest P(Long) first, as in the Clairvoyant paper. Once a request has waited longer than tau, "
             "the longest-waiting one goes first.",
             Guard(),
+            seldom=True,
         ),
         Policy(
             "urgency",
@@ -250,7 +254,13 @@ POLICIES = {
             margin=CUT_MARGIN,
             by_level=True,
         ),
-        Policy("fcfs", arrival, "Arrival order, as the servers themselves do.", in_seconds=True),
+        Policy(
+            "fcfs",
+            arrival,
+            "Arrival order, as the servers themselves do.",
+            in_seconds=True,
+            cause=Cause.ARRIVAL,
+        ),
     )
 }
 

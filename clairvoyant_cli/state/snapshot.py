@@ -73,7 +73,8 @@ class QueuedRequest:
     urgency: int | None = None  # level 0 (immediate) to 4; None if nobody set one
     urgency_by: str = ""  # operator, rule, client, predictor, or share: its client has used up its own
     backends: tuple[str, ...] = ()  # those that can serve it, none if all can
-    cause: str = ""  # one word for what decides its place (`scheduler.explain.Cause`)
+    cause: str = ""  # one word for what decides its place (`scheduler.causes.Cause`)
+    tone: str = "soft"  # of the cause: alert, warn, accent or soft
     why: str = ""  # explains the cause
     rank_fcfs: int | None = None  # under first come, first served
     eta_fcfs_s: float | None = None
@@ -477,6 +478,7 @@ class Snapshot:
     service_level: ServiceLevelState | None = None
     waiting: WaitingState = WaitingState()
     summaries: tuple[str, ...] = ()  # of each of `policies`
+    seldom: tuple[str, ...] = ()  # those of them that are for comparisons
     verdict: StatusLine = StatusLine()
     gain: GainState = GainState()
     sessions: SessionsState = SessionsState()

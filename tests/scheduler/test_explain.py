@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.scheduler.explain import Cause, Standing, Standings
+from clairvoyant_cli.scheduler.causes import Cause
+from clairvoyant_cli.scheduler.explain import Standing, Standings
 from clairvoyant_cli.scheduler.fairness import Tenant
 from clairvoyant_cli.scheduler.job import Job, Reason
 from clairvoyant_cli.scheduler.policy import POLICIES

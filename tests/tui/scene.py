@@ -217,6 +217,7 @@ class Scene:
                 moves=(MoveRecord(STARTED_AT + each.at_s, "submitted"),),
                 prompt=each.prompt,
                 cause="guard" if each.row.id in late else "size",
+                tone="warn" if each.row.id in late else "soft",
                 why=f"{rank - 1} requests with a shorter predicted answer go first.",
                 rank_fcfs=at[each.row.id],
                 eta_fcfs_s=fcfs_s[each.row.id],

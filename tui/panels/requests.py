@@ -51,8 +51,6 @@ OUTCOME: dict[str, Sign] = {
     "rejected": ("⊘ refused", "warn"),
     "timeout": ("✗ timeout", "alert"),
 }
-_CAUSE: dict[str, Tone] = {"down": "alert", "promoted": "accent", "urgent": "accent"}
-_CAUSE |= dict.fromkeys(("guard", "held", "limit", "session", "swap"), "warn")
 _NOW_S = 0.005
 _NEVER_S = 1e12
 
@@ -248,7 +246,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
         _ids(_queued),
         _CLASS,
         _LEVEL,
-        words("why", 5, 8, "cause", _queued, tone=lambda cause: _CAUSE.get(cause, "soft")),
+        words("why", 5, 8, "cause", _queued, tone=attrgetter("tone")),
         Column(
             "tokens", 6, 10, _queue_tokens, lambda r: r.predicted.expected_tokens, right=True, holds=_held
         ),

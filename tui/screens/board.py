@@ -47,7 +47,6 @@ NO_REQUEST = "this key is for requests"
 NO_ROWS = "this panel has no rows: 1 goes to the running requests, 2 to the queue"
 NO_ROW = "no request is chosen: j or k chooses one"
 _SAME_S = 0.1
-_SELDOM = ("sjf",)  # policies for comparisons: only `:policy` has them
 _THEMES = tuple(theme.name for theme in THEMES)
 _QUEUE_STEP, _MOST_ROWS = 4, 100
 
@@ -539,8 +538,8 @@ def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tupl
     """Return the policies, what each does, and when the median queued request would start under it."""
     coming, rows = {each.policy: each for each in outlook}, []
     for name, summary in zip_longest(snapshot.policies, snapshot.summaries, fillvalue=""):
-        if name in _SELDOM and name != snapshot.policy:
-            continue
+        if name in snapshot.seldom and name != snapshot.policy:
+            continue  # only `:policy` has it
         text, then = name, coming.get(name)
         if then is not None:
             now = coming.get(snapshot.policy, then)

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.observing.request_views import RequestViews
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.arrival_order import MAX_TURNS
-from clairvoyant_cli.scheduler.explain import Cause, Standing, Standings
+from clairvoyant_cli.scheduler.explain import Standing, Standings, why
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.state.snapshot import ArrivalTurn, QueuedRequest, Snapshot, WaitingState
@@ -149,7 +148,7 @@ class WaitingRows:
 
     def _row(self, standing: Standing) -> QueuedRequest:
         exchange = self.operation.dispatcher.live[standing.job.id]
-        said = why(standing, self.operation.dispatcher.scheduler, self.pool)
+        said = why(standing, self.operation.dispatcher.scheduler, self.pool.name_of)
         refused_in_s = self._refused_in_s(exchange) if standing.start is None else None
         return self.views.queued(exchange, standing, self.now, why=said, refused_in_s=refused_in_s)
 
@@ -171,60 +170,3 @@ def to_come(state: Snapshot) -> Iterator[ArrivalTurn]:
         begun_at = max(now + row.eta_s, free_at[slot])
         free_at[slot] = begun_at + row.expected_s
         yield ArrivalTurn(row.id, *slot, row.age_s + row.eta_s, begun_at, free_at[slot])
-
-
-def why(standing: Standing, scheduler: Scheduler, pool: ServerPool) -> str:
-    """Explain a request's place in the queue."""
-    cause, late = standing.cause, f"Past tau by {standing.overdue_s or 0.0:.0f} s"
-    job = standing.job
-    if cause is Cause.HELD:
-        return "Held until an operator releases it."
-    if cause is Cause.SESSION:
-        turns = plural(scheduler.sessions.turns, "session")
-        text = f"Waits for its session's turn: the KV cache holds the {turns} being served, and no more."
-        if not job.session:
-            text = "Waits for a session to rest whose conversation it would evict from the KV cache."
-    elif cause is Cause.DOWN:
-        there = " and ".join(sorted(map(pool.name_of, [job.pinned] if job.pinned else job.able)))
-        text = f"Only {there} can take it, and is not up." if there else "No server is up."
-        if job.cuts and job.pinned:
-            text = f"Its answer continues on {there}, which is not up."
-    elif cause is Cause.LIMIT:
-        limit = scheduler.clients.limits_of(job.client).max_running
-        text = f"Its client has all the slots it may have ({limit})."
-    elif cause is Cause.PROMOTED:
-        text = f"Moved to the front by an operator. {_before(standing)}"
-    elif standing.by_guard:
-        text = f"{late}: the starvation guard starts it next."
-    elif standing.rank > 1 and (standing.overdue_s or 0.0) > 0.0:
-        text = f"{late}, {_why_not_yet(standing, scheduler)} {_before(standing)}"
-    else:
-        text = "Its model has to be loaded in place of another. " * (cause is Cause.SWAP) + _before(standing)
-        if standing.overdue_s is not None and standing.rank > 1:
-            text += f" Past tau in {-standing.overdue_s:.0f} s."
-    if job.background_levels and not standing.job.promoted:
-        text += " Background request: runs after interactive ones, or in one of four starts once past tau."
-    return f"Dispatching is paused. {text}" if scheduler.paused else text
-
-
-def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
-    guard = scheduler.policy.guard
-    if scheduler.policy.by_share and sum(waiting > 0 for waiting, _ in scheduler.clients.counts.values()) > 1:
-        return "the guard starts one request per client and tau while several clients wait."
-    if standing.overdue_more or guard is None:
-        others = plural(standing.overdue_more, "other")
-        return f"but {others} by more: the guard starts those first."
-    if scheduler.guard.since < guard.every:
-        return f"the guard acts after {guard.every - scheduler.guard.since} more starts by policy."
-    return (
-        f"but the guard starts it only once it has waited {guard.stretch:g} times as long as the request "
-        "the policy would start."
-    )
-
-
-def _before(standing: Standing) -> str:
-    here, ahead = standing.rank - 1, round(standing.ahead or 0.0)
-    newer = f"; about {plural(ahead - here, 'newer request')} may overtake" if ahead > here else ""
-    if here:
-        return f"{here} ahead{newer}."
-    return f"First in the queue{newer or ': takes the next free slot'}."

@@ -80,6 +80,7 @@ class RequestViews:
             tokens=exchange.tokens,
             answer=exchange.answer.read() if exchange.answer is not None and exchange.has_begun else None,
             cause=standing.cause.value,
+            tone=standing.cause.tone,
             why=why,
             backends=tuple(sorted(map(self.pool.name_of, [job.pinned] if job.pinned else job.able))),
             rank_fcfs=standing.rank_fcfs,

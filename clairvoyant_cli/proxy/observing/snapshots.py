@@ -160,6 +160,7 @@ class SnapshotBuilder:
             gain=gain,
             sessions=self._sessions(waiting.standings.jobs, now),
             summaries=tuple(each.summary for each in POLICIES.values()),
+            seldom=tuple(name for name, each in POLICIES.items() if each.seldom),
             in_order=tuple(self._in_order(now)) if explains else (),
         )
         queue = list[QueuedRequest]()

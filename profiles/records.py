@@ -82,16 +82,6 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
-    """Service times of a mix of requests (Clairvoyant, Table 1). `cs2` is Var[S] / E[S]^2."""
-
-    name: str
-    n: int
-    mean_s: float
-    cs2: float
-
-
-@dataclass(frozen=True, slots=True)
 class Sample:
     """One request of a calibration."""
 
@@ -199,7 +189,6 @@ class Profile:
     ttft_s: float | None = None
     load_s: float | None = None
     slots: int = 1
-    mixes: tuple[Mix, ...] = ()
     bands: tuple[Band, ...] = ()
     short_p99_s: float | None = None
     ranking_accuracy: float | None = None

@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Sequence
 from math import sqrt
 from random import Random
-from statistics import NormalDist, fmean, pvariance
+from statistics import NormalDist, fmean
 
 from clairvoyant_cli.backends.client import Question, together
 from clairvoyant_cli.calibrate.questions import LONG_CAP, mixed
@@ -40,19 +40,16 @@ async def in_the_queue(
     in_flight, count = session.plan.queue_phase(slots)
     if session.remaining_s is not None:
         count = min(count, int(session.remaining_s / max(1e-3, queue_phase_s(services, 1, slots))))
-    settling = 0 if session.plan.in_flight == 0 else in_flight
-    expected = max(0, count - settling) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1)
+    expected = max(0, count - in_flight) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1)
     if expected < min(MIN_SHORTS * slots, session.plan.shorts):
         times = simulated_sojourns(services, in_flight, slots)
         return [Sample("load", "computed", 0, 1, 0.0, 0.0, time_s) for time_s in times], "computed"
     questions = mixed(shorts, longs, count=count, shorts_per_long=SHORTS_PER_LONG, seed=session.seed)
-    return await _keep_full(session, questions, in_flight, settling), "measured"
+    return await _keep_full(session, questions, in_flight), "measured"
 
 
-async def _keep_full(
-    session: Session, questions: Sequence[Question], in_flight: int, settling: int
-) -> list[Sample]:
-    """Send the questions, each as soon as another is answered; the first `settling` do not count."""
+async def _keep_full(session: Session, questions: Sequence[Question], in_flight: int) -> list[Sample]:
+    """Send the questions, each as soon as another is answered; those that fill the queue do not count."""
     ahead, taken = iter(enumerate(questions)), list[Sample]()
     begun_s = session.client.clock()
 
@@ -61,7 +58,7 @@ async def _keep_full(
             if (session.remaining_s or 0.0) < 0.0:
                 return  # the answers were longer than expected
             answer = await session.client.ask(question)
-            taken.append(session.sample("load", question, answer, counted=number >= settling))
+            taken.append(session.sample("load", question, answer, counted=number >= in_flight))
             session.queued.append(taken[-1])
             left_s = (session.client.clock() - begun_s) / len(taken) * (len(questions) - len(taken))
             session.tell(Step("short ones among long ones, queueing", len(taken), len(questions), left_s))
@@ -143,17 +140,6 @@ def estimate(values: Sequence[float], batch: int = 1) -> Estimate | None:
     freedom = n - 1 if batch == 1 else int(1.5 * (n / batch - 1))
     half = student_t(max(1, freedom)) * sqrt(variance / n)
     return Estimate(mean, max(0.0, mean - half), mean + half, n)
-
-
-def cs2(values: Sequence[float]) -> float:
-    """Return Var[S] / E[S]^2, the squared coefficient of variation (Clairvoyant, section 2.4)."""
-    mean = fmean(values)
-    return pvariance(values, mean) / mean**2 if mean > 0 else 0.0
-
-
-def pk_wait_s(rho: float, mean_s: float, cs2: float) -> float:
-    """Return the mean wait under FCFS by Pollaczek and Khinchine (Clairvoyant, equation 1)."""
-    return rho * mean_s * (1 + cs2) / (2 * (1 - rho))
 
 
 def sojourns(services_s: Sequence[float], in_flight: int, slots: int) -> list[float]:

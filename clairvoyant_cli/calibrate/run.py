@@ -15,7 +15,7 @@ import msgspec
 from clairvoyant_cli.backends.client import TimedAnswer
 from clairvoyant_cli.calibrate.prove import FULL_TOKENS, Prover, progress_name
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
-from clairvoyant_cli.calibrate.queueing import computed_mu_short, cs2, estimate, in_the_queue
+from clairvoyant_cli.calibrate.queueing import computed_mu_short, estimate, in_the_queue
 from clairvoyant_cli.calibrate.server_speeds import (
     WARM_UP,
     Survey,
@@ -25,15 +25,14 @@ from clairvoyant_cli.calibrate.server_speeds import (
     one_at_a_time,
     probe_slots,
     survey,
-    times_of,
 )
-from clairvoyant_cli.calibrate.session import QUICK, ServiceTime, Session, Step, is_short
+from clairvoyant_cli.calibrate.session import QUICK, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.policy import TAU_PER_MU_SHORT
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from profiles.records import MIN_TRIALS, Host, Mix, Profile, Sample
+from profiles.records import MIN_TRIALS, Host, Profile, Sample
 
 MARGIN = 1.25  # of the time that a proof should take
 WIDE_INTERVAL = 0.25  # half the confidence interval over the mean
@@ -103,7 +102,6 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
         ttft_s=median(sample.ttft_s for sample in singles),
         load_s=load_s,
         slots=slots,
-        mixes=tuple(_mixes(services)),
         bands=tuple(bands),
         short_p99_s=percentile(sorted(times), 0.99) if times else None,
         ranking_accuracy=pairs_in_order(scores[LengthClass.SHORT], scores[LengthClass.LONG]),
@@ -172,13 +170,6 @@ def _token_s(session: Session) -> float:
     return sum(sample.sojourn_s for sample in alone) / max(1, sum(sample.tokens for sample in alone))
 
 
-def _mixes(services: Sequence[ServiceTime]) -> Iterator[Mix]:
-    short, longer = (times_of(services, short=short) for short in (True, False))
-    for name, times in (("short", short), ("longer", longer), ("mixed", short + longer)):
-        if times:
-            yield Mix(name, len(times), fmean(times), cs2(times))
-
-
 def advise(
     profile: Profile, singles: Sequence[Sample], queued: Sequence[Sample], found: Survey
 ) -> Iterator[str]:
@@ -202,7 +193,7 @@ def _about_the_sample(profile: Profile, queued: Sequence[Sample]) -> Iterator[st
         yield f"mu_short was {how}; with --full it is measured"
         return
     if mu_short.n < FEW_SHORTS:
-        yield f"only {mu_short.n} Short answers were counted: ask more with --shorts"
+        yield f"only {mu_short.n} Short answers were counted: measure with --full"
     elif (mu_short.high - mu_short.low) / 2 > WIDE_INTERVAL * mu_short.mean:
         yield "mu_short is uncertain by more than a quarter: measure with --full, on an idle machine"
     if classes == {LengthClass.SHORT}:

@@ -38,23 +38,19 @@ from profiles.store import fitting, save
 @click.command()
 @backend_option
 @click.option("--model", metavar="NAME", help="Model to measure. Unset: the one that is loaded.")
-@click.option("--quick", "plan", flag_value="quick", help="A minute and a half, and less precise.")
+@click.option(
+    "--quick",
+    "plan",
+    flag_value="quick",
+    default=STANDARD.name,
+    help="A minute and a half, and less precise.",
+)
 @click.option(
     "--full",
     "plan",
     flag_value="full",
     help="No time limit: a hundred short questions in the queue, longer prompts, a fresh load.",
 )
-@click.option(
-    "--shorts", type=click.IntRange(min=1), help=f"Short questions that count.  [default: {STANDARD.shorts}]"
-)
-@click.option(
-    "--in-flight",
-    type=click.IntRange(min=0),
-    help="Requests in flight for each slot of the server; 0 sends all at once.  "
-    f"[default: {STANDARD.in_flight}]",
-)
-@click.option("--seed", default=0, show_default=True, help="Seed of the order of the questions.")
 @click.option("--name", help="Name of the profile.  [default: model@backend]")
 @backend_key_file_option
 @db_option
@@ -63,9 +59,6 @@ def command(
     backend: str | None,
     model: str | None,
     plan: str | None,
-    shorts: int | None,
-    in_flight: int | None,
-    seed: int,
     name: str | None,
     backend_key_file: Path | None,
     db_file: Path | None,
@@ -82,12 +75,6 @@ def command(
     check_backend(backend)
     with opened_database(db_file, write=True):
         pass  # fail now if the result cannot be kept
-    chosen = PLANS.get(plan or "", STANDARD)
-    chosen = replace(
-        chosen,
-        shorts=chosen.shorts if shorts is None else shorts,
-        in_flight=chosen.in_flight if in_flight is None else in_flight,
-    )
     key = read_backend_key(backend_key_file)
     with _progress(quiet=as_json) as (tell, say):
 
@@ -101,7 +88,7 @@ def command(
             async with Prober(key) as prober:
                 found, _ = await locate_server(backend, prober)
             async with Client(found, key=key) as client:
-                session = Session(client, chosen, tell, p_long, seed, say)
+                session = Session(client, PLANS[plan or STANDARD.name], tell, p_long, say=say)
                 return await calibrate(session, model, this_host(), __version__)
 
         outcome = asyncio.run(measure())

@@ -6,7 +6,6 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from clairvoyant_cli.calibrate.queueing import pk_wait_s
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds
 from clairvoyant_cli.commands.options import db_option, json_option, profile_names
@@ -15,9 +14,6 @@ from clairvoyant_cli.commands.setup import database_path, opened_database
 from clairvoyant_cli.commands.time_spans import date
 from profiles import store
 from profiles.records import Band, Estimate, Profile
-
-UTILISATIONS = (0.5, 0.74, 0.85)
-"""Utilisations rho for the predicted FCFS wait; the paper's gain peaks at 0.74 (section 5.4)."""
 
 
 @click.group()
@@ -120,16 +116,6 @@ def print_profile(console: PlainConsole, profile: Profile) -> None:
                 seconds(each.ttft_s),
             )
             for prompt, each in speeds
-        ),
-    )
-    console.print_table(
-        ("service", "n", "mean", "C_s^2", *(f"wait at rho {rho}" for rho in UTILISATIONS)),
-        (
-            (
-                *(mix.name, str(mix.n), seconds(mix.mean_s), f"{mix.cs2:.3f}"),
-                *(seconds(pk_wait_s(rho, mix.mean_s, mix.cs2)) for rho in UTILISATIONS),
-            )
-            for mix in profile.mixes
         ),
     )
     print_continuations(console, profile)

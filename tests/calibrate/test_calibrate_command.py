@@ -42,9 +42,7 @@ def calibrate(*arguments: object, db: Path) -> "subprocess.Popen[str]":
 
 def test_calibrate_then_serve_needs_no_flag(backend: str, tmp_path: Path) -> None:
     db = tmp_path / "c.db"
-    out, err = calibrate(
-        "--backend", backend, "--shorts", "12", "--json", "--name", "mine", db=db
-    ).communicate()
+    out, err = calibrate("--backend", backend, "--quick", "--json", "--name", "mine", db=db).communicate()
     profile = json.loads(out)
     assert profile["tau_s"] == pytest.approx(3 * profile["mu_short_s"]["mean"])
     assert err == ""
@@ -97,7 +95,7 @@ def test_a_run_too_short_for_a_proof_keeps_an_earlier_one(
 
 def test_interrupt_is_reported_in_one_line(backend: str, tmp_path: Path) -> None:
     db = tmp_path / "c.db"
-    running = calibrate("--backend", backend, "--shorts", "12", db=db)
+    running = calibrate("--backend", backend, "--quick", db=db)
     assert running.stderr is not None
     for line in running.stderr:
         if "prompts of 400" in line:

@@ -15,7 +15,7 @@ from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.client import Client, TimedAnswer
 from clairvoyant_cli.calibrate.questions import LONG_CAP, long_questions, mixed, short_questions
-from clairvoyant_cli.calibrate.queueing import cs2, estimate, pk_wait_s, sojourns
+from clairvoyant_cli.calibrate.queueing import estimate, sojourns
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.server_speeds import at_once
 from clairvoyant_cli.calibrate.session import Step
@@ -105,7 +105,7 @@ def test_a_bounded_run_computes_what_it_has_no_time_to_measure() -> None:
     assert any("computed" in line for line in profile.advice)
     assert {sample.phase for sample in outcome.samples} == {"service"}
     # A long answer that was cut short for want of time counts with the rest of it.
-    assert max(mix.mean_s for mix in profile.mixes) > 1.0
+    assert profile.mu_short_s.mean > max(sample.sojourn_s for sample in outcome.samples)
 
 
 async def test_a_server_that_fails_in_the_middle_leaves_an_error_and_no_profile() -> None:
@@ -113,19 +113,6 @@ async def test_a_server_that_fails_in_the_middle_leaves_an_error_and_no_profile(
         engine.die_next(3)
         with pytest.raises(ClairvoyantError, match="broke off"):
             await measured(url)
-
-
-def test_all_at_once_is_the_papers_script() -> None:
-    async def at_once() -> tuple[Outcome, list[Service]]:
-        async with server() as (engine, url):
-            return (await measured(url, replace(SMALL, in_flight=0, shorts=8)))[0], engine.journal
-
-    outcome, journal = run_virtually(at_once())
-    most = max(sum(s.arrived_s <= each.arrived_s < (s.ended_s or 0) for s in journal) for each in journal)
-    assert outcome.profile.concurrency == 10
-    assert most >= 8  # the first ones may have been answered before the last one came
-    assert outcome.profile.mu_short_s is not None
-    assert outcome.profile.mu_short_s.n == 8
 
 
 def test_other_clients_are_noticed() -> None:
@@ -225,13 +212,6 @@ def test_the_interval_of_a_queue_covers_its_mean(a_slot: int, slots: int) -> Non
         assert found is not None
         covered += found.low <= truth <= found.high
     assert covered >= 85
-
-
-def test_variability_and_wait_are_those_of_the_paper() -> None:
-    assert cs2([1.0, 3.0]) == pytest.approx(0.25)
-    assert cs2([2.0, 2.0]) == 0.0
-    # Half 2 s and half 30 s at rho 0.74: 0.74 * 16 * (1 + 196 / 256) / 0.52, equation 1.
-    assert pk_wait_s(0.74, 16.0, cs2([2.0, 30.0])) == pytest.approx(40.2, abs=0.1)
 
 
 @given(

@@ -79,7 +79,6 @@ def db(tmp_path: Path) -> Path:
         host=replace(PROFILE.host, cpu="[/cpu]", gpus=("[/gpu]",)),
         method="[/method]",
         advice=("[/advice]",),
-        mixes=tuple(replace(mix, name="[/mix]") for mix in PROFILE.mixes),
     )
     return keep(tmp_path / "c.db", requests, profile)
 
@@ -94,7 +93,7 @@ def test_profiles_show_names_as_they_are(db: Path) -> None:
     listed = run("profiles", "list", "--db", db).stdout
     assert all(name in listed for name in ("[/p]", "[/m]", "[/b]"))
     shown = run("profiles", "show", "[/p]", "--db", db).stdout
-    parts = "p m b v q cpu gpu method advice".split() + (["mix"] if PROFILE.mixes else [])
+    parts = "p m b v q cpu gpu method advice".split()
     assert [part for part in parts if f"[/{part}]" not in shown] == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from predictor.record import LengthClass
 from profiles.database import reading, writing
 from profiles.history import Span, newest
-from profiles.records import Comparison, Estimate, Finished, Host, Mix, Profile, Served
+from profiles.records import Comparison, Estimate, Finished, Host, Profile, Served
 from profiles.store import save
 from profiles.writer import Writer
 
@@ -31,7 +31,6 @@ PROFILE = Profile(
     ttft_s=0.4,
     load_s=3.0,
     slots=1,
-    mixes=(Mix("mixed", 25, 7.6, 2.1),),
     short_p99_s=80.0,
     ranking_accuracy=0.9,
 )

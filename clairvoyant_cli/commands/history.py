@@ -14,7 +14,7 @@ import click
 
 from clairvoyant_cli.commands import report
 from clairvoyant_cli.commands.console import PlainConsole
-from clairvoyant_cli.commands.number_format import figure, seconds, share
+from clairvoyant_cli.commands.number_format import figure, seconds
 from clairvoyant_cli.commands.number_format import span as span_of
 from clairvoyant_cli.commands.options import db_option
 from clairvoyant_cli.commands.plain_output import say, say_json
@@ -281,8 +281,8 @@ def _show_drift(console: PlainConsole, connection: Connection, span: Span) -> No
     profile = newest_profile(connection, span.model)
     short = spread(connection, LengthClass.SHORT.value, span)
     p99 = f"short answers' P99 {seconds(short.sojourn_p99_s if short else None)}"
-    accuracy = f"ranking accuracy {share(pairs_in_order(*p_long_by_class(connection, span)))}"
+    accuracy = f"ranking accuracy {figure(pairs_in_order(*p_long_by_class(connection, span)), '.3f')}"
     if profile is not None:
         p99 += f", {seconds(profile.short_p99_s)} in profile {profile.name}"
-        accuracy += f", {share(profile.ranking_accuracy)} in profile {profile.name}"
+        accuracy += f", {figure(profile.ranking_accuracy, '.3f')} in profile {profile.name}"
     console.print(f"\n{p99}\n{accuracy}")

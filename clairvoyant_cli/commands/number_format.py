@@ -6,11 +6,6 @@ def figure(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def share(value: float | None) -> str:
-    """Return a number from 0 to 1."""
-    return figure(value, ".3f")
-
-
 def seconds(value: float | None) -> str:
     """Return a measured time in seconds, however long, so that times can be compared."""
     if value is None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from clairvoyant_cli.commands.options import json_option, predictor_option
-from clairvoyant_cli.commands.setup import model_errors
+from clairvoyant_cli.commands.setup import told_plainly
 
 
 @click.command()
@@ -25,7 +25,7 @@ def command(prompt: str, system: str, max_tokens: int | None, directory: str, as
         if sys.stdin.isatty():
             click.echo("type the prompt, then Ctrl-D (or give it as an argument)", err=True)
         prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
-    with model_errors():
+    with told_plainly():
         loaded = predictor.load(directory)
     view = PromptView(prompt, system=system, max_tokens=max_tokens)
     prediction = loaded.predict(view)

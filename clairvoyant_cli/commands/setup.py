@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def model_errors() -> Iterator[None]:
+def told_plainly() -> Iterator[None]:
+    """Turn errors of models and of the database into ClairvoyantError."""
     try:
         yield
-    except ModelError as error:
+    except (ModelError, ProfilesError) as error:
         raise ClairvoyantError(str(error)) from None
 
 
@@ -34,7 +35,7 @@ def load_predictor(directory: str | None) -> Predictor:
     """Load the shipped predictor, or the user's own from `directory`."""
     from predictor import load
 
-    with model_errors():
+    with told_plainly():
         predictor = load(Path(directory) if directory is not None else None)
     predictor.predict(PromptView("Hello"))  # the first run of a session is slow; nobody should wait for it
     return predictor
@@ -136,11 +137,3 @@ def opened_database(named: Path | None, *, write: bool = False) -> Iterator[Conn
     """Open the database of `database_path` during the block; errors become ClairvoyantError."""
     with told_plainly(), (writing if write else reading)(database_path(named)) as connection:
         yield connection
-
-
-@contextmanager
-def told_plainly() -> Iterator[None]:
-    try:
-        yield
-    except ProfilesError as error:
-        raise ClairvoyantError(str(error)) from None

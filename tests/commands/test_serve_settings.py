@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import clairvoyant_cli.main
 from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.commands import serve
-from clairvoyant_cli.commands.setup import load_working_predictor, model_errors, urgency_predictor
+from clairvoyant_cli.commands.setup import load_working_predictor, told_plainly, urgency_predictor
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.main import cli
@@ -194,7 +194,7 @@ def test_a_runtime_that_cannot_be_loaded_leaves_arrival_order(
 
 
 def test_an_error_that_is_not_of_a_model_is_left_as_it_is() -> None:
-    with pytest.raises(ClairvoyantError, match="another"), model_errors():
+    with pytest.raises(ClairvoyantError, match="another"), told_plainly():
         raise ClairvoyantError("another")
 
 

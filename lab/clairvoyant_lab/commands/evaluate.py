@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from clairvoyant_cli.commands.options import FILE, json_option, option_with_default, predictor_option
-from clairvoyant_cli.commands.setup import model_errors
+from clairvoyant_cli.commands.setup import told_plainly
 from clairvoyant_lab.commands.study import table_text
 
 
@@ -52,7 +52,7 @@ def command(
     if urgency:
         _judge_urgency(files, directory, as_json=as_json)
         return
-    with model_errors():
+    with told_plainly():
         encoder = predictor.load_encoder() if semantic else None
         evaluations = [
             each
@@ -71,7 +71,7 @@ def _judge_urgency(files: tuple[Path, ...], model: str | None, *, as_json: bool)
     from clairvoyant_lab.training.dataset import read_cases
     from predictor.loading import DEFAULT
 
-    with model_errors():
+    with told_plainly():
         loaded = predictor.load_urgency(None if model in (None, DEFAULT) else model)
         encoder = predictor.load_encoder() if loaded.hears else None
         embed = None if encoder is None else lambda text: encoder.encode(text).embedding

@@ -10,7 +10,7 @@ import click
 
 from clairvoyant_cli.commands.number_format import figure
 from clairvoyant_cli.commands.options import FILE, json_option
-from clairvoyant_cli.commands.setup import model_errors
+from clairvoyant_cli.commands.setup import told_plainly
 
 if TYPE_CHECKING:
     from clairvoyant_lab.studies.study_table import Cell, StudyTable
@@ -29,7 +29,7 @@ def command(study: str, files: tuple[Path, ...], as_json: bool) -> None:
     """Print the table of a STUDY over FILEs (.jsonl or .jsonl.gz)."""
     from clairvoyant_lab.commands.request_lines import read_files
 
-    with model_errors():
+    with told_plainly():
         from clairvoyant_lab.studies.unseen import Corpus, ceiling, unseen
 
         data = read_files(files)

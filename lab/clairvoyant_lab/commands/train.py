@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from clairvoyant_cli.commands.options import FILE, db_option, option_with_default
-from clairvoyant_cli.commands.setup import model_errors
+from clairvoyant_cli.commands.setup import told_plainly
 from clairvoyant_cli.errors import InputError
 from clairvoyant_lab.commands.output import Output
 from clairvoyant_lab.commands.study import table_text
@@ -48,7 +48,7 @@ def command(
             raise InputError("the history knows no true levels of urgency; name a FILE")
         _train_urgency(files, out)
         return
-    with model_errors():
+    with told_plainly():
         data = join([*read_files(files), *([read_recorded(db_file)] if from_history else [])])
         from clairvoyant_lab.training.own_logs import train_own  # takes seconds
 
@@ -62,7 +62,7 @@ def _train_urgency(files: tuple[Path, ...], out: Path) -> None:
     from clairvoyant_lab.studies.urgency import table
     from clairvoyant_lab.training.dataset import read_cases
 
-    with model_errors():
+    with told_plainly():
         cases = [case for path in files for case in read_cases(path)]
         from clairvoyant_lab.training.urgency_model import train_urgency  # takes seconds
 

@@ -235,7 +235,7 @@ class ConnectionTable:
     @property
     def tunnels(self) -> int:
         """How many of the connections are tunnels, such as WebSockets."""
-        return sum(each.tunnels for each in self.every)
+        return sum(connection.tunnels for connection in self.every)
 
     def hurry(self) -> None:
         self.client_timeout_s = min(self.client_timeout_s, DRAINING_TIMEOUT_S)

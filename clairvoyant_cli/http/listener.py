@@ -2,7 +2,7 @@
 
 Rule 1: one request of a connection is served at a time; pipelined ones wait unread.
 Rule 2: nothing is buffered without bound: reading stops until the data is taken.
-Rule 3: when the client leaves, the task that serves it is cancelled, within `TICK_S` if data is unread.
+Rule 3: when the client leaves, the task that serves it is canceled, within `TICK_S` if data is unread.
 Rule 4: an answer that cannot be finished ends with the connection, never with a faked ending.
 """
 

@@ -44,7 +44,7 @@ class Asked:
         of which `http.cookies` would read none at all.
         """
         given = (self.head.get(b"cookie") or b"").decode("latin-1").split(";")
-        named = (each.partition("=") for each in given)
+        named = (cookie.partition("=") for cookie in given)
         return [value.strip() for name, _, value in named if name.strip().startswith(prefix)]
 
 
@@ -89,7 +89,7 @@ class Routes:
     async def _ask(self, head: RequestHead, pieces: Sequence[Piece]) -> Answer:
         folder, _, name = head.path.rpartition("/")
         for path, rest in ((head.path, ""), (f"{folder}/", name)):
-            found = {method: each[path] for method, each in self._handlers.items() if path in each}
+            found = {method: paths[path] for method, paths in self._handlers.items() if path in paths}
             if head.method in found:
                 return await found[head.method](Asked(head, b"".join(pieces), rest))
             if found:

@@ -65,14 +65,16 @@ class Continuable:
 
     @property
     def prompt_bytes(self) -> int:
-        texts = [each["content"] for each in self.body.get("messages") or ()]
+        texts = [message["content"] for message in self.body.get("messages") or ()]
         return len("".join(texts or [self.body["prompt"]]).encode())
 
     @property
     def shared_chars(self) -> int:
         """Characters that it may begin with as others do: its system prompts."""
         messages = self.body.get("messages") or ()
-        return sum(len(each["content"]) for each in messages if each["role"] in ("system", "developer"))
+        return sum(
+            len(message["content"]) for message in messages if message["role"] in ("system", "developer")
+        )
 
     def capped(self, said_tokens: int) -> Body:
         """Return the caps of a continuation after `said_tokens`: the request's, or else the server's own."""

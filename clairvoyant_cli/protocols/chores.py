@@ -16,11 +16,14 @@ CHORE_HEADER = b"x-clairvoyant-chore"
 
 def _known() -> Iterator[tuple[Chore, tuple[str, ...], str]]:
     for file in files("clairvoyant_cli.protocols").joinpath("frontends").iterdir():
-        for each in tomllib.loads(file.read_text("utf-8"))["chore"]:
+        for entry in tomllib.loads(file.read_text("utf-8"))["chore"]:
             chore = Chore(
-                each["name"], float(each["tokens"]), each.get("interactive", False), each.get("along", False)
+                entry["name"],
+                float(entry["tokens"]),
+                entry.get("interactive", False),
+                entry.get("along", False),
             )
-            yield chore, tuple(each["opens"]), each.get("session", "")
+            yield chore, tuple(entry["opens"]), entry.get("session", "")
 
 
 KNOWN = tuple(_known())

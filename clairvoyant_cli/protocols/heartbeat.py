@@ -215,7 +215,7 @@ class ResponseJoined(Joint):
 
     def _joined(self, event: bytes) -> bytes:
         found = list(EVENT_DATA.finditer(event))
-        said = fitting(PLAIN_OBJECT, b"\n".join(each[1] for each in found))
+        said = fitting(PLAIN_OBJECT, b"\n".join(line[1] for line in found))
         if said is None or not isinstance(said.get("type"), str):
             return event  # a comment, or the end
         response = said.get("response")
@@ -274,7 +274,9 @@ def events_of_whole(whole: AnswerEvent, shape: Shape) -> bytes:
         event = {"type": "response.completed", "sequence_number": len(OPENED), "response": whole}
         return b"event: response.completed\n" + sse(event)
     if shape is Shape.MESSAGES:
-        return b"".join(b"event: %b\n%b" % (each["type"].encode(), sse(each)) for each in _of_message(whole))
+        return b"".join(
+            b"event: %b\n%b" % (event["type"].encode(), sse(event)) for event in _of_message(whole)
+        )
     if shape is not Shape.CHAT:
         return sse(whole) + (DONE if shape is Shape.COMPLETION else b"")
     choices = [
@@ -362,11 +364,13 @@ class ErrorInstead(Joint):
 
     def end(self) -> bytes:
         body, message = b"", bytes(self._held).decode("utf-8", "replace").strip()[:500]
-        told = fitting(PLAIN_OBJECT, self._held)
-        if told is not None and told.get("error"):
-            error = told["error"]
-            if self._shape is not Shape.MESSAGES or told.get("type") == "error":
-                body = msgspec.json.encode(told)  # in the words of the server, where clients read them
+        error_answer = fitting(PLAIN_OBJECT, self._held)
+        if error_answer is not None and error_answer.get("error"):
+            error = error_answer["error"]
+            if self._shape is not Shape.MESSAGES or error_answer.get("type") == "error":
+                body = msgspec.json.encode(
+                    error_answer
+                )  # in the words of the server, where clients read them
             message = str(error.get("message") if isinstance(error, dict) else error)
         return self._written(body, Refusal(self._status, message or f"the server answered {self._status}"))
 

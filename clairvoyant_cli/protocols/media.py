@@ -66,7 +66,7 @@ class Payloads:
         if self._hash is not None:
             at = self._take(self._hash, piece, 0, len(piece) - len(piece.lstrip(_BASE64)), kept)
         is_long = len(piece) >= LEAST_BYTES and any(
-            _PROBE.match(piece, each) for each in range(at, len(piece), LEAST_BYTES // 2)
+            _PROBE.match(piece, start) for start in range(at, len(piece), LEAST_BYTES // 2)
         )
         for found in _LONG.finditer(piece, at) if is_long else ():
             begin, end = found.span(1)

@@ -44,7 +44,7 @@ class ModelSettings:
 
 def changed_parts(before: str, after: str) -> list[str]:
     """Return the parts in which two fingerprints differ, of those that both have."""
-    was, now = (dict(part.split(":", 1) for part in each.split() if ":" in part) for each in (before, after))
+    was, now = (dict(part.split(":", 1) for part in text.split() if ":" in part) for text in (before, after))
     return sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
 
 
@@ -54,20 +54,20 @@ def llamacpp_settings(
     """Return llama.cpp's settings from `/props`, `/v1/models` and some chats as its template renders them,
     which alone shows `--no-jinja`; None if unknown. `model` is None if it has only one.
     """
-    told = read_object(props)
-    if told is None:
+    answer = read_object(props)
+    if answer is None:
         return None
-    settings = object_in(told["default_generation_settings"])
+    settings = object_in(answer["default_generation_settings"])
     # The context may be fitted to the memory that is free at a start.
     context = whole_number(settings["n_ctx"], MAX_CONTEXT)
     settings.pop("n_ctx", None)
-    texts = [DATES.sub(b"0", each) for each in rendered if each is not None]
+    texts = [DATES.sub(b"0", prompt) for prompt in rendered if prompt is not None]
     options = settings | object_in(settings["params"])
     return ModelSettings(
         _fingerprint(
-            build=[told["build_info"]],
-            model=[told["model_alias"], told["model_path"], *_listed(_entry(models, model))],
-            template=[told["chat_template"]],
+            build=[answer["build_info"]],
+            model=[answer["model_alias"], answer["model_path"], *_listed(_entry(models, model))],
+            template=[answer["chat_template"]],
             settings=_listed(settings),
             **({"rendering": texts} if texts else {}),
         ),
@@ -78,17 +78,20 @@ def llamacpp_settings(
 
 def ollama_settings(shown: bytes | None, context: int | None, version: str) -> ModelSettings:
     """Return the settings of a model of Ollama's from `/api/show`; `context` is what it is loaded with."""
-    told = read_object(shown) or Object()
-    prompt = (told["template"], told["system"], told["messages"])
+    answer = read_object(shown) or Object()
+    prompt = (answer["template"], answer["system"], answer["messages"])
     return ModelSettings(
         _fingerprint(
             build=[version.encode()],
-            model=[*(line.encode() for line in WEIGHTS.findall(text(told["modelfile"]))), told["details"]],
+            model=[
+                *(line.encode() for line in WEIGHTS.findall(text(answer["modelfile"]))),
+                answer["details"],
+            ],
             template=prompt,
-            settings=[told["parameters"]],
+            settings=[answer["parameters"]],
         ),
         context,
-        _parameters(text(told["parameters"])),
+        _parameters(text(answer["parameters"])),
         sum(map(len, prompt)),
     )
 
@@ -105,11 +108,11 @@ def listed_settings(models: bytes | None, model: str, version: str) -> ModelSett
 def _entry(models: bytes | None, model: str | None) -> Object:
     """Return the lasting fields of a model in `/v1/models`, of the first if none is named."""
     listing = read_object(models) or Object()
-    for each in (entries(listing["data"]) or [])[:MAX_LISTED_MODELS]:
-        entry = object_in(each)
+    for raw in (entries(listing["data"]) or [])[:MAX_LISTED_MODELS]:
+        entry = object_in(raw)
         if model is None or text(entry["id"]) == model:
-            told = entry | object_in(entry["meta"])
-            return Object((name, value) for name, value in told.items() if name in LASTING)
+            merged = entry | object_in(entry["meta"])
+            return Object((name, value) for name, value in merged.items() if name in LASTING)
     return Object()
 
 

@@ -90,17 +90,19 @@ class OuterMembers:
         self._held = escape
 
     def _look_for_names(self, bare: bytes, between: list[bytes], strings: list[bytes]) -> None:
-        depth, counted, quotes, seen = self._depth, 0, int(self._in_string), 0
+        depth, counted, quotes, at = self._depth, 0, int(self._in_string), 0
         for found in _WANTED.finditer(bare):
-            quotes, seen = quotes + bare.count(b'"', seen, found.start()), found.start()
+            quotes, at = quotes + bare.count(b'"', at, found.start()), found.start()
             k, inside = divmod(quotes, 2)
             if inside or k >= len(between) - 1 or len(strings[k]) > LONGEST_NAME:
                 continue
             depth, counted = depth + _opened(between[counted : k + 1]), k + 1
             if depth == 1 and self._repeats < MOST_REPEATS:
-                self._note(_read(strings[k]), between[k + 1], strings[k + 1 : min(k + 2, len(between) - 1)])
+                self._keep_value(
+                    _read(strings[k]), between[k + 1], strings[k + 1 : min(k + 2, len(between) - 1)]
+                )
 
-    def _note(self, name: str, after: bytes, strings: list[bytes]) -> None:
+    def _keep_value(self, name: str, after: bytes, strings: list[bytes]) -> None:
         """Keep the value of a member, if its name is one: `after` it stands a colon, and maybe a string."""
         self._repeats += 1
         after = after.strip()

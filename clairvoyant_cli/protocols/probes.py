@@ -165,25 +165,25 @@ def is_clairvoyant(body: bytes | None) -> bool:
 
 def version_of(body: bytes | None) -> str | None:
     """Return Ollama's version, or vLLM's; None if this is not their answer."""
-    told = _members(body)
-    return short_name(told["version"]) if "version" in told else None
+    answer = _members(body)
+    return short_name(answer["version"]) if "version" in answer else None
 
 
 def rendered_prompt(body: bytes | None) -> str | None:
     """Return the prompt as a chat template renders it, llama.cpp's or Ollama's; None if there is none."""
-    told = _members(body)
-    if is_object(told["_debug_info"]):
-        return text(object_in(told["_debug_info"])["rendered_template"]) or None
-    return text(told["prompt"]) or None
+    answer = _members(body)
+    if is_object(answer["_debug_info"]):
+        return text(object_in(answer["_debug_info"])["rendered_template"]) or None
+    return text(answer["prompt"]) or None
 
 
 def likely_tokens(body: bytes | None) -> dict[str, float]:
-    """Return the likeliest first tokens of an answer with their log-probabilities, as told by llama.cpp,
-    OpenAI's chat or Ollama; empty if none are told.
+    """Return the likeliest first tokens of an answer with their log-probabilities, as llama.cpp,
+    OpenAI's chat or Ollama list them; empty without any.
     """
-    told = _members(body)
-    choice = object_in(_first(told["choices"]))
-    places = told["completion_probabilities"], object_in(choice["logprobs"])["content"], told["logprobs"]
+    answer = _members(body)
+    choice = object_in(_first(answer["choices"]))
+    places = answer["completion_probabilities"], object_in(choice["logprobs"])["content"], answer["logprobs"]
     tops = [object_in(_first(place))["top_logprobs"] for place in places if is_list(place)]
     each = [object_in(entry) for top in tops for entry in (entries(top) or ())[:MAX_LIKELY]]
     return {text(one["token"]): number(one["logprob"]) or 0.0 for one in each}
@@ -203,7 +203,7 @@ def token_lengths(body: bytes | None) -> list[int] | None:
     tokens = fitting(_TOKENS, _members(body)["tokens"])
     if tokens is None:
         return None
-    return [len(each.piece.encode() if isinstance(each.piece, str) else each.piece) for each in tokens]
+    return [len(token.piece.encode() if isinstance(token.piece, str) else token.piece) for token in tokens]
 
 
 def tokens_read(body: bytes | None) -> int | None:
@@ -230,10 +230,10 @@ def loaded_models(body: bytes | None) -> tuple[LoadedModel, ...] | None:
 
 def unloads_at(body: bytes | None, model: str) -> datetime | None:
     """Return when Ollama unloads a model by itself (`/api/ps`); None if it does not say."""
-    for each in _models(body, MAX_MODELS) or ():
-        if short_name(each["name"]) == model:
+    for loaded in _models(body, MAX_MODELS) or ():
+        if short_name(loaded["name"]) == model:
             with suppress(ValueError):
-                at = datetime.fromisoformat(text(each["expires_at"]))
+                at = datetime.fromisoformat(text(loaded["expires_at"]))
                 return at if at.tzinfo is not None else None
     return None
 
@@ -247,7 +247,7 @@ def ollama_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
 def openai_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
     """Return the models in `/v1/models`; None if the answer is not understood."""
     listed = entries(_members(body)["data"])
-    return None if listed is None else tuple(map(_offered, _each(listed, MAX_LISTED_MODELS)))
+    return None if listed is None else tuple(map(_offered, _objects(listed, MAX_LISTED_MODELS)))
 
 
 def lmstudio_loaded(body: bytes | None) -> tuple[tuple[LoadedModel, int | None], ...]:
@@ -255,9 +255,9 @@ def lmstudio_loaded(body: bytes | None) -> tuple[tuple[LoadedModel, int | None],
     gives at once, None if it does not tell.
     """
     found = []
-    models = (each for each in _models(body, MAX_LISTED_MODELS) or () if text(each["type"]) == "llm")
+    models = (listed for listed in _models(body, MAX_LISTED_MODELS) or () if text(listed["type"]) == "llm")
     for model in models:
-        for instance in _each(entries(model["loaded_instances"]) or [], MAX_MODELS):
+        for instance in _objects(entries(model["loaded_instances"]) or [], MAX_MODELS):
             config = object_in(instance["config"])
             context = whole_number(config["context_length"], MAX_CONTEXT)
             size = whole_number(model["size_bytes"], MAX_BYTES)
@@ -268,19 +268,20 @@ def lmstudio_loaded(body: bytes | None) -> tuple[tuple[LoadedModel, int | None],
 
 def _offered(model: Object) -> OfferedModel:
     # Ollama describes a model in `details`, llama.cpp in `meta`.
-    told = object_in(model["details"] if is_object(model["details"]) else model["meta"])
-    contexts = *(model[name] for name in CONTEXTS), told["n_ctx"]
-    size, parameters = whole_number(told["size"], MAX_BYTES), whole_number(told["n_params"], MAX_BYTES)
+    details = object_in(model["details"] if is_object(model["details"]) else model["meta"])
+    contexts = *(model[name] for name in CONTEXTS), details["n_ctx"]
+    size, parameters = whole_number(details["size"], MAX_BYTES), whole_number(details["n_params"], MAX_BYTES)
     return OfferedModel(
         name=model_name(model),
         digest=short_name(model["digest"]) or ("" if size is None else str(size)),
-        quantisation=short_name(told["quantization_level"]) or short_name(told["ftype"]),
-        parameters=short_name(told["parameter_size"]) or (f"{parameters / 1e9:.3g}B" if parameters else ""),
+        quantisation=short_name(details["quantization_level"]) or short_name(details["ftype"]),
+        parameters=short_name(details["parameter_size"])
+        or (f"{parameters / 1e9:.3g}B" if parameters else ""),
         owner=short_name(model["owned_by"]),
         loaded=text(object_in(model["status"])["value"]) == "loaded",  # by llama.cpp's router
         remote=is_given(model["remote_host"]) or is_given(model["remote_model"]),
         aliases=tuple(filter(None, map(short_name, (entries(model["aliases"]) or [])[:MAX_MODELS]))),
-        context=next(filter(None, (whole_number(each, MAX_CONTEXT) for each in contexts)), None),
+        context=next(filter(None, (whole_number(context, MAX_CONTEXT) for context in contexts)), None),
         media=media_of(model),
     )
 
@@ -289,11 +290,11 @@ def media_of(model: Object) -> frozenset[str] | None:
     """Return what a model takes besides text, by how LM Studio (`type`), Ollama (`capabilities`) and
     llama.cpp (`modalities`, or `input_modalities` of an `architecture`) tell; None if it is not told.
     """
-    told = model["capabilities"], object_in(model["architecture"])["input_modalities"]
-    listed = next((each for each in told if is_list(each)), None)
-    flags = next((each for each in (model["capabilities"], model["modalities"]) if is_object(each)), None)
+    listings = model["capabilities"], object_in(model["architecture"])["input_modalities"]
+    listed = next((listing for listing in listings if is_list(listing)), None)
+    flags = next((flag for flag in (model["capabilities"], model["modalities"]) if is_object(flag)), None)
     if listed is not None:
-        names = {text(each) for each in (entries(listed) or [])[:MAX_MODELS]}
+        names = {text(name) for name in (entries(listed) or [])[:MAX_MODELS]}
         return None if "multimodal" in names else frozenset(MEDIA[name] for name in names & MEDIA.keys())
     if flags is not None:
         return frozenset(
@@ -309,43 +310,43 @@ def model_name(model: Object) -> str:
 
 def openapi_version(body: bytes | None, title: str) -> str | None:
     """Return the version in an OpenAPI description of that title; None if this is another answer."""
-    told = object_in(_members(body)["info"])
-    return short_name(told["version"]) if text(told["title"]) == title else None
+    answer = object_in(_members(body)["info"])
+    return short_name(answer["version"]) if text(answer["title"]) == title else None
 
 
 def sglang_version(body: bytes | None) -> str | None:
     """Return SGLang's version (`/server_info`); None if this is not SGLang's answer."""
-    told = _members(body)
-    return short_name(told["version"]) if is_given(told["model_path"]) else None
+    answer = _members(body)
+    return short_name(answer["version"]) if is_given(answer["model_path"]) else None
 
 
 def sglang_queue(body: bytes | None) -> SglangQueue | None:
     """Return how SGLang orders its queue (`/server_info`); None if this is not SGLang's answer."""
-    told = _members(body)
-    if not is_given(told["model_path"]):
+    answer = _members(body)
+    if not is_given(answer["model_path"]):
         return None
     switches = ("enable_priority_scheduling", "schedule_low_priority_values_first", "enable_metrics")
-    return SglangQueue(*(is_given(told[name]) for name in switches))
+    return SglangQueue(*(is_given(answer[name]) for name in switches))
 
 
 def props_of(body: bytes | None) -> ServerProps | None:
     """Return llama.cpp's properties (`/props`); None if the answer is not understood."""
-    told = read_object(body)
-    if told is None:
+    answer = read_object(body)
+    if answer is None:
         return None
-    path = text(told["model_alias"]) or text(told["model_path"])
+    path = text(answer["model_alias"]) or text(answer["model_path"])
     name = printable(path.rsplit("/", 1)[-1], MAX_NAME_CHARS)
-    context = whole_number(object_in(told["default_generation_settings"])["n_ctx"], MAX_CONTEXT)
+    context = whole_number(object_in(answer["default_generation_settings"])["n_ctx"], MAX_CONTEXT)
     return ServerProps(
-        tells_slots="total_slots" in told,
-        build=short_name(told["build_info"]),
-        slots=whole_number(told["total_slots"], MAX_SLOTS) or None,
+        tells_slots="total_slots" in answer,
+        build=short_name(answer["build_info"]),
+        slots=whole_number(answer["total_slots"], MAX_SLOTS) or None,
         model=LoadedModel(name=name, context=context) if name else None,
-        media=media_of(told) if is_object(told["modalities"]) else None,
-        sleeps=is_given(told["is_sleeping"]),
-        model_path=text(told["model_path"]),
-        routes=text(told["role"]) == "router",
-        instances=whole_number(told["max_instances"], MAX_MODELS) or None,
+        media=media_of(answer) if is_object(answer["modalities"]) else None,
+        sleeps=is_given(answer["is_sleeping"]),
+        model_path=text(answer["model_path"]),
+        routes=text(answer["role"]) == "router",
+        instances=whole_number(answer["max_instances"], MAX_MODELS) or None,
     )
 
 
@@ -362,8 +363,8 @@ def slots_cap(body: bytes | None) -> int | None:
     """Return llama.cpp's own limit on answers, in tokens, from its busy slots: 0 if none, None if unknown."""
     caps: set[int] = set()
     for slot in _slots(body) or ():
-        told = object_in((entries(slot["next_token"]) or [slot["next_token"]])[0])  # newer builds: a list
-        remain, decoded = number(told["n_remain"]), whole_number(told["n_decoded"], MAX_CONTEXT)
+        token = object_in((entries(slot["next_token"]) or [slot["next_token"]])[0])  # newer builds: a list
+        remain, decoded = number(token["n_remain"]), whole_number(token["n_decoded"], MAX_CONTEXT)
         if decoded and is_given(slot["is_processing"]):  # before the first token it is not counted
             caps.add(0 if remain is None or remain < 0 else int(remain) + decoded)
     return 0 if 0 in caps else min(caps) if len(caps) == 1 else None
@@ -371,18 +372,18 @@ def slots_cap(body: bytes | None) -> int | None:
 
 def _slots(body: bytes | None) -> list[Object] | None:
     listed = read_as(body, _SLOTS)
-    return None if listed is None else [object_in(each) for each in listed[:MAX_SLOTS]]
+    return None if listed is None else [object_in(slot) for slot in listed[:MAX_SLOTS]]
 
 
 def _models(body: bytes | None, most: int) -> list[Object] | None:
-    told = read_object(body)
-    if told is None or (is_given(told["models"]) and not is_list(told["models"])):
+    answer = read_object(body)
+    if answer is None or (is_given(answer["models"]) and not is_list(answer["models"])):
         return None
-    return _each(entries(told["models"]) or [], most)
+    return _objects(entries(answer["models"]) or [], most)
 
 
-def _each(listed: list[Raw], most: int) -> list[Object]:
-    return [model for each in listed[:most] if (model := object_in(each))]
+def _objects(listed: list[Raw], most: int) -> list[Object]:
+    return [model for entry in listed[:most] if (model := object_in(entry))]
 
 
 _LINE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^\n]*\})? ([^ \n]+)", re.MULTILINE)

@@ -259,7 +259,7 @@ def content_text(content: Raw | Content, allowance: Allowance, most: int = MAX_P
     if len(shown) == len(parts) == 1:
         return _part_text(shown[0], allowance, most // NARROWER) or NOTHING
     texts = [_part_text(part, allowance, most // NARROWER) for part in shown]
-    return joined([each for each in texts if each is not None], "\n", _passed_over(parts, shown))
+    return joined([part for part in texts if part is not None], "\n", _passed_over(parts, shown))
 
 
 def prompt_text(prompt: Raw, allowance: Allowance, most: int = MAX_ENTRIES) -> Text:
@@ -285,10 +285,10 @@ def prompt_text(prompt: Raw, allowance: Allowance, most: int = MAX_ENTRIES) -> T
 
 def joined(texts: Sequence[Text], separator: str, passed_over: float = 0.0) -> Text:
     """Return texts as one; between them `passed_over` times as much was not looked at."""
-    text = separator.join(each.text for each in texts if each.text or not each.images)
-    cut = sum(each.cut for each in texts)
+    text = separator.join(one.text for one in texts if one.text or not one.images)
+    cut = sum(one.cut for one in texts)
     cut += round((len(text) + cut) * passed_over)
-    return Text(text, cut, sum(each.images for each in texts))
+    return Text(text, cut, sum(one.images for one in texts))
 
 
 def ends(entries: Sequence[Entry], most: int) -> Sequence[Entry]:

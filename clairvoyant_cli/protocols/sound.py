@@ -47,8 +47,8 @@ def _seconds(coding: str, sound: bytes, size: int, end: bytes) -> float:
             (bytes_per_s,) = struct.unpack_from("<I", sound, sound.index(b"fmt ") + 16)
             return float(size / bytes_per_s)
         case "flac":  # STREAMINFO: 20 bits of Hz, 8 of the format, 36 of samples
-            (told,) = struct.unpack_from(">Q", sound, 18)
-            return float((told & 0xF_FFFF_FFFF) / (told >> 44))
+            (format_and_samples,) = struct.unpack_from(">Q", sound, 18)
+            return float((format_and_samples & 0xF_FFFF_FFFF) / (format_and_samples >> 44))
         case "ogg":  # the last page tells the samples up to its end
             vorbis = sound.find(b"\x01vorbis", 0, 256)
             hz = 48_000 if vorbis < 0 else struct.unpack_from("<I", sound, vorbis + 12)[0]
@@ -68,7 +68,7 @@ def _mp3_seconds(sound: bytes, size: int) -> float:
     hz = MP3_HZ[kind >> 2 & 3] >> (2, 0, 1, 0)[version]
     samples = 1152 if version == 3 else 576
     for tag in (b"Xing", b"Info"):  # an encoder's count of the frames, whose size may vary
-        told = sound.find(tag, at, at + 64)
-        if told >= 0 and sound[told + 7] & 1:
-            return float(struct.unpack_from(">I", sound, told + 8)[0]) * samples / hz
+        frames_at = sound.find(tag, at, at + 64)
+        if frames_at >= 0 and sound[frames_at + 7] & 1:
+            return float(struct.unpack_from(">I", sound, frames_at + 8)[0]) * samples / hz
     return (size - at) / (MP3_KBIT_S[version == 3][kind >> 4] * 125.0)

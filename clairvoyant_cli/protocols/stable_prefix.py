@@ -95,7 +95,7 @@ class StablePrefix:
         options.log_errors = False
         options.never_capture = True  # or some expressions would take a hundred times as long
         lines = (f"^.*(?:{own}).*$",) if own else ()
-        self._rules = [re2.compile(f"(?m){each}", options) for each in (*KNOWN, *lines)]
+        self._rules = [re2.compile(f"(?m){rule}", options) for rule in (*KNOWN, *lines)]
 
     def stabilised(self, body: bytes, shape: Shape) -> Stabilised | None:
         """Return a body as it should be sent; None if it stays as it is."""
@@ -125,7 +125,7 @@ class _Work:
             raise NotPlainError
         alone = self._messages != "messages" and self._is_text(prompt)
         messages = [] if alone else list(_entries(self._body, prompt))
-        roles = [self._role(each) for each in messages]
+        roles = [self._role(message) for message in messages]
         leading = next((n for n, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles))
         system = fields.get(self._system)
         self._cut([*([] if system is None else [system]), *map(self._content, messages[:leading])])
@@ -139,8 +139,8 @@ class _Work:
             end = prompt if alone else self._content(_given(last))
             self._append(end, b"\n".join(self._moved).decode())
         counts = (len(self._moved), "line"), (merged, "system message")
-        told = ", ".join(f"{plural(count, what)} moved" for count, what in counts if count)
-        return Stabilised(self._edited(), lasting, told)
+        done = ", ".join(f"{plural(count, what)} moved" for count, what in counts if count)
+        return Stabilised(self._edited(), lasting, done)
 
     # -- system text ----------------------------------------------------------------------------------------
 

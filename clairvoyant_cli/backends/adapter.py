@@ -13,6 +13,8 @@ import msgspec
 from clairvoyant_cli.backends.continuation import NEXT_TOKEN_TIMEOUT_S, Prefill, Way, next_token
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
 from clairvoyant_cli.backends.prober import Ask
+from clairvoyant_cli.backends.process_inspection import values_of, words_of
+from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import CAPS, Body, Continuable
@@ -126,6 +128,8 @@ class Adapter:
     OPTIONS_RELOAD: ClassVar[bool] = False
     # Seconds for which a prompt, or an unstreamed answer, may go on after its client has left.
     RUNS_ON_S: ClassVar[float] = 0.0
+    PROCESS_NAMES: ClassVar[tuple[str, ...]] = ()  # beginnings of the names of its process
+    SLOTS_FLAGS: ClassVar[tuple[str, ...]] = ()  # spellings of the flag for its parallel answers
     # Of a server that works on many more requests at once, unless its command line says otherwise.
     USUAL_SLOTS: ClassVar[int | None] = None
     ANSWERS_ANY_MODEL: ClassVar[bool] = False  # has one model, whatever name a request gives
@@ -143,6 +147,11 @@ class Adapter:
         """Return what answers at `url`, asked by `ask`, if it is this server."""
         answer = await ask(self.models_path)
         return Found(self, url, prefix) if answer.status else None
+
+    async def found_by_version(self, ask: Ask, url: str, prefix: str) -> Found | None:
+        """Return this server if what answers tells its version as this one does."""
+        version = await self.version(ask)
+        return None if version is None else Found(self, url, prefix, version)
 
     async def is_still(self, ask: Ask) -> bool:
         """Whether what answers is still this server, asked as cheaply as can be."""
@@ -194,9 +203,17 @@ class Adapter:
         """Return the slots at work; None if it does not tell."""
         return None
 
+    def command_line(self, port: int) -> list[str]:
+        """Return the command line of its process at a local port; empty if not visible."""
+        return words_of(self.PROCESS_NAMES, port)
+
     def local_slots(self, port: int) -> int | None:
-        """Return the number of parallel answers of the process at a local port; None if not visible."""
-        return None
+        """Return the number of parallel answers of the process at a local port, by its command line; None if
+        not visible.
+        """
+        given = values_of(self.command_line(port), *self.SLOTS_FLAGS) if self.SLOTS_FLAGS else ()
+        known = [int(value) for value in given if value.isascii() and value.isdigit() and len(value) < 6]
+        return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), None)
 
     def route_of(self, method: bytes, path: str) -> Route:
         """Return what a request is."""

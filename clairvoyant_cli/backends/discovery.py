@@ -7,7 +7,7 @@ from dataclasses import replace
 from clairvoyant_cli.addresses import check_backend, is_loopback
 from clairvoyant_cli.backends.adapter import Adapter, Found
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
-from clairvoyant_cli.backends.prober import Prober, asking_once
+from clairvoyant_cli.backends.prober import AskingOnce, Prober
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
@@ -55,7 +55,7 @@ async def discover(prober: Prober, own_ports: Collection[int]) -> list[Found]:
 
 async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
     """Find out which server answers at `url`; None if none does, ClairvoyantError if it is one of us."""
-    ask = asking_once(prober.asking(url, prefix))  # all adapters ask the same few questions
+    ask = AskingOnce(prober.asking(url, prefix))  # all adapters ask the same few questions
     health = await ask("/_clairvoyant/health")
     if not health.status and await OTHER.identify(ask, url, prefix) is None:
         return None

@@ -41,8 +41,7 @@ class Dynamo(Adapter):
         models = probes.openai_models((await ask(self.models_path)).body)
         if models is None or (models and models[0].owner != "nvidia"):
             return None
-        version = await self.version(ask)
-        return None if version is None else Found(self, url, prefix, version)
+        return await self.found_by_version(ask, url, prefix)
 
     async def version(self, ask: Ask) -> str | None:
         return probes.openapi_version((await ask("/openapi.json")).body, TITLE)

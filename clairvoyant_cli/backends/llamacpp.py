@@ -110,6 +110,7 @@ class LlamaCpp(Adapter):
         self, ask: Ask, asked: Continuable, pieces: Sequence[str], settings: ModelSettings
     ) -> Continuable | str:
         """Read the server's own cap (`-n`) from its slots, and count the prompt's tokens."""
+        ask = self.about(asked, ask)
         if not asked.is_capped:
             cap = probes.slots_cap((await ask("/slots")).body)
             if cap is None:
@@ -124,6 +125,7 @@ class LlamaCpp(Adapter):
 
     async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
         """Count them with the server's own template and tokeniser."""
+        ask = self.about(asked, ask)
         prompt = await _prompt(ask, asked)
         if prompt is None:
             return None
@@ -135,6 +137,7 @@ class LlamaCpp(Adapter):
 
     async def reads_as_written(self, ask: Ask, asked: Continuable, pieces: Sequence[str]) -> bool | None:
         """Compare token boundaries: a model may write "Ret", "in", "oid" for "Ret", "inoid"."""
+        ask = self.about(asked, ask)
         prompt = await _prompt(ask, asked)
         if prompt is None:
             return None
@@ -150,11 +153,16 @@ class LlamaCpp(Adapter):
         self, ask: Ask, way: Way, asked: Continuable, said: str, *, read_again: bool = False
     ) -> dict[str, float]:
         """Ask behind the rendered prompt: a template may drop the spaces at the end of what was said."""
+        ask = self.about(asked, ask)
         if (prompt := await _prompt(ask, asked)) is None:
             return {}
         body = {"prompt": prompt + said, "n_predict": 1, "n_probs": TOLD_TOKENS, "temperature": 0.0}
         answer = await ask("/completion", NEXT_TOKEN_TIMEOUT_S, body=body | {"cache_prompt": not read_again})
         return probes.likely_tokens(answer.body)
+
+    def about(self, asked: Continuable, ask: Ask) -> Ask:
+        """Return what asks about the model of a request."""
+        return ask
 
     def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
         """Return a request of one token. The host cache is searched only if less than half of the slot's
@@ -234,21 +242,8 @@ class LlamaCppRouter(LlamaCpp):
         is_loaded = (await about("/props")).status == 200
         return await super().settings(about, model, version) if is_loaded else None
 
-    async def bounded(
-        self, ask: Ask, asked: Continuable, pieces: Sequence[str], settings: ModelSettings
-    ) -> Continuable | str:
-        return await super().bounded(_about(asked, ask), asked, pieces, settings)
-
-    async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
-        return await super().said_tokens(_about(asked, ask), asked, said)
-
-    async def reads_as_written(self, ask: Ask, asked: Continuable, pieces: Sequence[str]) -> bool | None:
-        return await super().reads_as_written(_about(asked, ask), asked, pieces)
-
-    async def likely_next(
-        self, ask: Ask, way: Way, asked: Continuable, said: str, *, read_again: bool = False
-    ) -> dict[str, float]:
-        return await super().likely_next(_about(asked, ask), way, asked, said, read_again=read_again)
+    def about(self, asked: Continuable, ask: Ask) -> Ask:
+        return asking_about(str(asked.body.get("model", "")), ask)
 
     def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
         path, body = super().cache_lookup(asked) or ("", {})
@@ -308,7 +303,3 @@ def asking_about(model: str, ask: Ask) -> Ask:
         return await ask(f"{path}?model={quote(model, safe='')}&autoload=false", timeout_s, named)
 
     return about
-
-
-def _about(asked: Continuable, ask: Ask) -> Ask:
-    return asking_about(str(asked.body.get("model", "")), ask)

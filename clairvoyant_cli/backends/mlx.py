@@ -8,12 +8,8 @@ from typing import ClassVar
 
 from clairvoyant_cli.backends.adapter import Adapter, Found
 from clairvoyant_cli.backends.prober import Ask
-from clairvoyant_cli.backends.process_inspection import values_of, words_of
-from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.routes import Family
-
-PROCESS_NAMES = ("python", "Python", "mlx_lm", "vllm-mlx")
 
 
 class MlxLm(Adapter):
@@ -28,7 +24,8 @@ class MlxLm(Adapter):
     KNOWN_BY_PORT = False
     RUNS_ON_S = 600.0
     USUAL_SLOTS: ClassVar[int | None] = 4
-    SLOTS_FLAG: ClassVar[str] = "--decode-concurrency"
+    PROCESS_NAMES = ("python", "Python", "mlx_lm", "vllm-mlx")
+    SLOTS_FLAGS = ("--decode-concurrency",)
     health_path = "/health"  # it searches the cache of models for each list of them
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
@@ -48,12 +45,6 @@ class MlxLm(Adapter):
         is_json = unknown.headers.get(b"content-type", b"").startswith(b"application/json")
         return is_json and (unknown.status, unknown.text) == (404, b"Not Found")
 
-    def local_slots(self, port: int) -> int | None:
-        """Read it from the command line of its process."""
-        given = values_of(words_of(PROCESS_NAMES, port), self.SLOTS_FLAG)
-        known = [int(each) for each in given if each.isascii() and each.isdigit() and len(each) < 6]
-        return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), None)
-
 
 class VllmMlx(MlxLm):
     """Without `--continuous-batching` it answers a second request with an error."""
@@ -64,7 +55,7 @@ class VllmMlx(MlxLm):
     start_command = "vllm-mlx serve MODEL"
     get_model_command = "vllm-mlx serve MODEL"
     SPEAKS = frozenset((Family.OPENAI, Family.ANTHROPIC))
-    SLOTS_FLAG = "--max-num-seqs"
+    SLOTS_FLAGS = ("--max-num-seqs",)
     USUAL_SLOTS = None
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
@@ -75,5 +66,5 @@ class VllmMlx(MlxLm):
         return models is not None and [each.owner for each in models[:1]] == [self.name]
 
     def local_slots(self, port: int) -> int | None:
-        batches = "--continuous-batching" in words_of(PROCESS_NAMES, port)
+        batches = "--continuous-batching" in self.command_line(port)
         return super().local_slots(port) if batches else None

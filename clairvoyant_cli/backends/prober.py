@@ -29,6 +29,9 @@ METRICS_PATH = "/metrics"
 MARK_HEADER = b"x-clairvoyant-asker"
 
 
+NO_ANSWER = ProbeAnswer(0)
+
+
 class Ask(Protocol):
     """Asks one server: GET of an API path, or POST if there is a body. Never raises for its faults."""
 
@@ -38,20 +41,25 @@ class Ask(Protocol):
         """Return the answer within the time, or why there is none."""
 
 
-def asking_once(ask: Ask) -> Ask:
-    """Return an `Ask` that sends each GET once, and then returns the same answer."""
-    answers: dict[str, ProbeAnswer] = {}
+class AskingOnce:
+    """An `Ask` that sends each GET once, and then returns the same of its `answers`."""
 
-    async def once(
-        path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self.answers: dict[str, ProbeAnswer] = {}
+
+    async def __call__(
+        self, path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
     ) -> ProbeAnswer:
         if body is not None:
-            return await ask(path, timeout_s, body)
-        if path not in answers:
-            answers[path] = await ask(path, timeout_s)
-        return answers[path]
+            return await self._ask(path, timeout_s, body)
+        if path not in self.answers:
+            self.answers[path] = await self._ask(path, timeout_s)
+        return self.answers[path]
 
-    return once
+    async def answered(self, path: str, *_: object, **__: object) -> ProbeAnswer:
+        """Return the answer to a GET that was sent; none to any other."""
+        return self.answers.get(path, NO_ANSWER)
 
 
 class Prober:

@@ -43,8 +43,7 @@ class SgLang(Adapter):
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
         if (await ask(self.models_path)).status not in LISTED_OR_LOCKED:
             return None
-        version = await self.version(ask)
-        return None if version is None else Found(self, url, prefix, version)
+        return await self.found_by_version(ask, url, prefix)
 
     async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
         for path in reversed(INFO_PATHS):

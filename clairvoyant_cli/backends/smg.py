@@ -36,8 +36,7 @@ class Smg(Adapter):
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
         """Know it by its own version: other questions it passes on to its workers."""
-        version = await self.version(ask)
-        return None if version is None else Found(self, url, prefix, version)
+        return await self.found_by_version(ask, url, prefix)
 
     async def version(self, ask: Ask) -> str | None:
         told = probes.version_of((await ask("/get_loads")).body) or ""

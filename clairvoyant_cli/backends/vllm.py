@@ -6,15 +6,12 @@ from clairvoyant_cli.backends.adapter import LISTED_OR_LOCKED, Adapter, Found
 from clairvoyant_cli.backends.continuation import GO_ON
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
 from clairvoyant_cli.backends.prober import Ask
-from clairvoyant_cli.backends.process_inspection import values_of, words_of
-from clairvoyant_cli.config import MAX_SLOTS
+from clairvoyant_cli.backends.process_inspection import values_of
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.probes import EngineMetrics
 from clairvoyant_cli.protocols.routes import Family
 
-PROCESS_NAMES = ("python", "vllm", "VLLM")
 POLICY_FLAGS = ("--scheduling-policy", "--scheduling_policy")
-SEQUENCES_FLAGS = ("--max-num-seqs", "--max_num_seqs")
 
 
 class Vllm(Adapter):
@@ -30,6 +27,8 @@ class Vllm(Adapter):
     start_command = "vllm serve MODEL"
     SPEAKS = frozenset((Family.OPENAI, Family.ANTHROPIC, Family.VLLM))
     CONTINUES = (GO_ON,)
+    PROCESS_NAMES = ("python", "vllm", "VLLM")
+    SLOTS_FLAGS = ("--max-num-seqs", "--max_num_seqs")
     PRIORITY: ClassVar[Priority | None] = Priority(
         "--scheduling-policy priority",
         EngineMetrics(
@@ -48,24 +47,17 @@ class Vllm(Adapter):
         models = probes.openai_models(listing.body)
         if listing.status not in LISTED_OR_LOCKED or (models and models[0].owner != self.name):
             return None
-        version = await self.version(ask)
-        return None if version is None else Found(self, url, prefix, version)
+        return await self.found_by_version(ask, url, prefix)
 
     async def version(self, ask: Ask) -> str | None:
         return probes.version_of((await ask("/version")).body)
 
     async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
         """Read it from the command line of its process."""
-        words = [] if local_port is None else words_of(PROCESS_NAMES, local_port)
+        words = [] if local_port is None else self.command_line(local_port)
         policies = list(values_of(words, *POLICY_FLAGS))
         if not words or (not policies and any(values_of(words, "--config"))):
             return UNKNOWN
         if policies and policies[-1] == "priority":
             return Heeding(known=True, priority=self.PRIORITY, why="enabled on its command line")
         return Heeding(known=True, why="not enabled")
-
-    def local_slots(self, port: int) -> int | None:
-        """Read it from the command line of its process."""
-        given = values_of(words_of(PROCESS_NAMES, port), *SEQUENCES_FLAGS)
-        known = [int(each) for each in given if each.isascii() and each.isdigit() and len(each) < 6]
-        return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), None)

@@ -88,16 +88,17 @@ async def running_daemon(
             for server in daemon.pool:
                 daemon.lifecycle.start(server)
             if own is not None:
-                tasks.spawn(own.run())
                 daemon.lifecycle.expect()
-            tasks.spawn(repeat("checking time-outs", table.check, TICK_S))
-            tasks.spawn(daemon.preemption.run())
-            if daemon.second_opinions is not None:
-                tasks.spawn(daemon.second_opinions.run())
-            if self_test is not None:
-                tasks.spawn(self_test(daemon))
-            if announced:  # only then does anyone look back
-                tasks.spawn(daemon.recorder.run())
+            loops = (
+                repeat("checking time-outs", table.check, TICK_S),
+                daemon.preemption.run(),
+                None if own is None else own.run(),
+                None if daemon.second_opinions is None else daemon.second_opinions.run(),
+                None if self_test is None else self_test(daemon),
+                daemon.recorder.run() if announced else None,  # only then does anyone look back
+            )
+            for loop in filter(None, loops):
+                tasks.spawn(loop)
             port = listeners.addresses[0][1]
             try:
                 with _run_file(daemon.base_url, port, access) if announced else nullcontext():

@@ -266,7 +266,7 @@ def test_ollamas_slots_are_read_from_its_process(
 def test_the_slots_of_servers_of_mlx_are_read_from_their_process(
     name: str, words: list[str], slots: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clairvoyant_cli.backends.mlx.words_of", lambda names, port: words)
+    monkeypatch.setattr("clairvoyant_cli.backends.adapter.words_of", lambda names, port: words)
     assert adapter_of(name).local_slots(8080) == slots
 
 

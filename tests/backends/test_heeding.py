@@ -35,7 +35,7 @@ async def never(*_: object, **__: object) -> ProbeAnswer:
 async def test_vllm_shows_it_in_its_command_line(
     words: str, known: bool, heeds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm, "words_of", lambda names, port: words.split())
+    monkeypatch.setattr("clairvoyant_cli.backends.adapter.words_of", lambda names, port: words.split())
     seen = await vllm.Vllm().heeding(never, 8000)
     assert (seen.known, seen.priority is not None) == (known, heeds)
     assert await vllm.Vllm().heeding(never, None) == Heeding(known=False)
@@ -48,7 +48,7 @@ async def test_vllm_shows_it_in_its_command_line(
 def test_and_how_many_it_answers_at_once(
     words: str, slots: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm, "words_of", lambda names, port: words.split())
+    monkeypatch.setattr("clairvoyant_cli.backends.adapter.words_of", lambda names, port: words.split())
     assert vllm.Vllm().local_slots(8000) == slots
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Status
 from clairvoyant_cli.backends.adapters import OTHER, adapter_of
 from clairvoyant_cli.backends.discovery import identify, locate_server
-from clairvoyant_cli.backends.prober import Prober, asking_once
+from clairvoyant_cli.backends.prober import AskingOnce, Prober
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.http.upstream import Upstream
@@ -149,9 +149,9 @@ async def test_what_is_understood_again_is_said_no_more() -> None:
     prober = Prober()
     async with answering(answers) as url:
         adapter, status = adapter_of("ollama"), Status()
-        await adapter.refresh(asking_once(prober.asking(url)), status)
+        await adapter.refresh(AskingOnce(prober.asking(url)), status)
         assert (status.detail, status.models) == (NOT_UNDERSTOOD, ())
-        await adapter.refresh(asking_once(prober.asking(url)), status)
+        await adapter.refresh(AskingOnce(prober.asking(url)), status)
         assert (status.detail, [model.name for model in status.models]) == ("", ["m:latest"])
     await prober.close()
 

@@ -86,9 +86,12 @@ class Passthrough:
         if of_all and await self._listed(request, client, path):
             return
         able = await self._able(request, path, model)
-        server = able if isinstance(able, Refusal) else _one_that_is_there(able)
-        if isinstance(able, Refusal) or isinstance(server, Refusal) or server.leads_back:
-            self.refusals.send(request, route, able if isinstance(able, Refusal) else IN_A_LOOP)
+        if isinstance(able, Refusal):
+            self.refusals.send(request, route, able)
+            return
+        server = next((each for each in able if not each.away), able[0])
+        if server.leads_back:
+            self.refusals.send(request, route, IN_A_LOOP)
             return
         others = [each for each in able if each is not server and not each.away and not each.leads_back]
         if path.startswith(BLOBS) or not (request.is_kept or not head.has_body):
@@ -104,9 +107,9 @@ class Passthrough:
         named = head.get(BACKEND_HEADER)
         if named is not None:
             name = printable(decoded(named))
-            found = next((server for server in pool if server.name == name), None)
             message = f"clairvoyant: no server is called {name}; see: clairvoyant status"
-            return [found] if found is not None else Refusal(400, message, kind="unknown_server")
+            found = [server for server in pool if server.name == name]
+            return found or Refusal(400, message, kind="unknown_server")
         if len(pool) == 1:
             return [pool.first]
         before, _, response = path.partition(ONE_RESPONSE)
@@ -216,10 +219,6 @@ class Passthrough:
             if upstream is not None:
                 upstream.abort()
             raise
-
-
-def _one_that_is_there(servers: list[Server]) -> Server:
-    return next((server for server in servers if not server.away), servers[0])
 
 
 # Merges model lists of several servers; entries are kept as their servers wrote them.

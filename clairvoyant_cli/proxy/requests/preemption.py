@@ -163,7 +163,7 @@ class Preemption:
 
     def look_soon(self) -> None:
         """Look once in the next turn of the loop, however much changes until then: it takes milliseconds."""
-        if not self._looks_soon:
+        if not self._looks_soon and len(self.dispatcher.scheduler):
             self._looks_soon = True
             asyncio.get_running_loop().call_soon(self.look)
 

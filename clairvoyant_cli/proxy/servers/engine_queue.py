@@ -186,6 +186,8 @@ class Annotation:
     def tell(self) -> None:
         """Log how requests to each server are ordered, whenever that changes."""
         for server in self.pool:
+            if server.annotate == "off":
+                continue
             news = _news(server)
             if self._told.get(server.name, "") != news:
                 self._told[server.name] = news
@@ -257,7 +259,7 @@ def _in_headers(priority: Priority, number: int, job: Job, head: RequestHead) ->
 def _news(server: Server) -> str:
     """Return how requests to a server are ordered, "" if there is nothing to report."""
     name, priority, heeding = server.name, server.adapter.PRIORITY, server.status.heeding
-    if server.annotate == "off" or server.status.state in ("unknown", "down"):
+    if server.status.state in ("unknown", "down"):
         return ""
     if priority is None:
         return f"{name} has no priority queue: requests wait here" if server.annotate == "on" else ""

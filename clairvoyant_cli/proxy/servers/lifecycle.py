@@ -16,7 +16,7 @@ from functools import partial
 from clairvoyant_cli.addresses import Address
 from clairvoyant_cli.backends.adapters import OTHER
 from clairvoyant_cli.backends.discovery import recognise
-from clairvoyant_cli.backends.prober import TIMED_OUT, Ask, asking_once, engine_load
+from clairvoyant_cli.backends.prober import TIMED_OUT, Ask, AskingOnce, engine_load
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.upstream import UpstreamError
@@ -157,7 +157,7 @@ class ServerLifecycle:
     async def _look_at(self, server: Server) -> None:
         status = server.status
         was_up, server.probe_came_back = status.state == "up", False
-        ask = asking_once(server.ask)
+        ask = AskingOnce(server.ask)
         if await server.is_another(ask):
             found = await recognise(server.prober, server.upstream.url, server.prefix)
             # One that never answered as its kind does may be it all the same, as at its usual port.

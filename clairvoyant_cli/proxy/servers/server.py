@@ -5,26 +5,25 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clairvoyant_cli.addresses import is_loopback, same_host
 from clairvoyant_cli.backends.adapter import Adapter, Found, Status
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
 from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, Priority
-from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S, Ask, Prober
+from clairvoyant_cli.backends.prober import Ask, AskingOnce, Prober
 from clairvoyant_cli.backends.speeds import PromptCuts, Speeds
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
-from clairvoyant_cli.protocols.probes import OfferedModel, ProbeAnswer, openai_models
+from clairvoyant_cli.protocols.probes import OfferedModel, openai_models
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.servers.health import Health
 from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
 from clairvoyant_cli.proxy.servers.silence import Silences
 from profiles.records import Continuation, Profile
 
-NO_ANSWER = ProbeAnswer(0)
 UNCLEAR = (0, 401, 403, 408, 429)  # statuses that do not tell what has answered, as those from 500 on
 
 
@@ -106,35 +105,24 @@ class Server:
 
     # -- what it is ------------------------------------------------------------------------------------
 
-    async def is_another(self, ask: Ask) -> bool:
+    async def is_another(self, ask: AskingOnce) -> bool:
         """Whether another may be at its address: it is only guessed, was away, or answers as another."""
         if self.guessed or self.config.kind is not None:
             return self.guessed
         if self.status.seen and self.status.state == "down":
             return True
-        answers: dict[str, ProbeAnswer] = {}
-
-        async def noting(
-            path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
-        ) -> ProbeAnswer:
-            answers[path] = await ask(path, timeout_s, body)
-            return answers[path]
-
-        async def noted(path: str, *_: object, **__: object) -> ProbeAnswer:
-            return answers.get(path, NO_ANSWER)
-
         if self.adapter is OTHER:  # which anything is: another if its models have another owner, say
-            listed = await noting(OTHER.models_path)
+            listed = await ask(OTHER.models_path)
             models = openai_models(listed.body) or ()
             sign = listed.headers.get(b"server", b""), models[0].owner if models else ""
             is_still = listed.status != 200 or not self.is_news("sign", sign) or not self.confirmed
         else:
-            is_still = await self.adapter.is_still(noting)
-        if any(answer.status in UNCLEAR or answer.status >= 500 for answer in answers.values()):
+            is_still = await self.adapter.is_still(ask)
+        if any(answer.status in UNCLEAR or answer.status >= 500 for answer in ask.answers.values()):
             return False
         # Routers pass most questions on, so they are looked for among the answers of a worker, too.
         before = ADAPTERS[: ADAPTERS.index(self.adapter)] if self.adapter in ADAPTERS else ()
-        is_still = is_still and not [adapter for adapter in before if await adapter.is_still(noted)]
+        is_still = is_still and not [adapter for adapter in before if await adapter.is_still(ask.answered)]
         self.confirmed = self.confirmed or is_still
         return self.confirmed and not is_still
 
@@ -150,7 +138,8 @@ class Server:
     def target_of(self, target: bytes) -> bytes:
         """Return the target of a client's request at this server: under its prefix."""
         prefix = self.prefix.encode()
-        return target if is_under(prefix, target) or target == b"*" else prefix + target
+        unchanged = not prefix or target == b"*" or is_under(prefix, target)
+        return target if unchanged else prefix + target
 
     def kept_here(self, location: bytes) -> bytes:
         """Return where a redirect of this server leads through the proxy: the path, without its prefix.

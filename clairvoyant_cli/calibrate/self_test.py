@@ -27,7 +27,7 @@ from clairvoyant_cli.calibrate.questions import reading
 from clairvoyant_cli.calibrate.server_speeds import survey
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.model_settings import changed_parts
-from clairvoyant_cli.proxy.composition import Daemon, Observer
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.queue.ended import Ended
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.tasks import repeat
@@ -73,7 +73,7 @@ class Trying:
 
 
 @dataclass(slots=True)
-class SelfTest(Observer):
+class SelfTest:
     """Tests the servers of a daemon while it runs."""
 
     daemon: Daemon
@@ -85,7 +85,8 @@ class SelfTest(Observer):
 
     async def run(self) -> None:
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
-        self.daemon.observer = self
+        self.daemon.keepers.functions.append(self.ended)
+        self.daemon.changed.functions.append(self.changed)
         try:
             await repeat("the self-test", self._visit_all, LOOK_EVERY_S)
         finally:

@@ -68,16 +68,6 @@ from predictor.record import Predictor, UrgencyPredictor
 MAX_SAID = 1000  # clients that the operator has put in the background, or taken out of it
 
 
-class Observer:
-    """Follows a daemon from outside, such as the self-test. It is told after all parts."""
-
-    def admitted(self, exchange: Exchange) -> None: ...
-
-    def changed(self) -> None: ...
-
-    def ended(self, of: Ended) -> None: ...
-
-
 class Daemon:
     """All parts of a daemon; nothing runs until `running_daemon` starts it.
 
@@ -103,7 +93,6 @@ class Daemon:
         self.config, self.predictor, self.access, self.spawn = config, predictor, access, spawn
         self.admitted: Callbacks[Exchange] = Callbacks()
         self.base_url, self.drain_timeout_s = local_url(*own[0]), config.drain_timeout
-        self.observer = Observer()
         self.state_saver: StateSaver | None = None
         journal = self.journal = Journal(clock, wall)
         say = journal.event
@@ -226,7 +215,6 @@ class Daemon:
         self.admitted.functions += [
             lambda exchange: stats.arrived(exchange.job),
             *([] if self.second_opinions is None else [self.second_opinions.arrived]),
-            lambda exchange: self.observer.admitted(exchange),
         ]
         self.settle = Callbacks(
             self.truncations.judge,  # first: the others heed that its prompt was cut
@@ -244,7 +232,6 @@ class Daemon:
             refusals.ended,
             self.steady.ended,
             *([] if level is None else [level.ended]),
-            lambda of: self.observer.ended(of),
         )
         self.changed = Callbacks(
             self.lifecycle.remove_idle,  # first: without a server the queue is another
@@ -253,7 +240,6 @@ class Daemon:
             stats.compare,
             self.snapshots.backlog.look,
             lambda: self.control.changes.note(),  # dashboards are told once all of this is in the state
-            lambda: self.observer.changed(),
         )
 
         self._clients_file, self._reloading = clients_file, asyncio.Lock()

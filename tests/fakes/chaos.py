@@ -20,7 +20,7 @@ from clairvoyant_lab.replay.engine import answer_words, digest
 
 import tests.fakes.replay_dialects  # noqa: F401 - adds routes
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.proxy.composition import Daemon, Observer
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.queue.ended import Ended
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.state.client import ControlClient
@@ -146,7 +146,7 @@ V = TypeVar("V", bound=Visitor)
 
 
 @dataclass(eq=False)
-class Scene(Observer, Generic[V]):
+class Scene(Generic[V]):
     """Servers by name, a daemon, the crowd, and what was done to them."""
 
     daemon: Daemon
@@ -158,7 +158,10 @@ class Scene(Observer, Generic[V]):
     over: bool = False
 
     def __post_init__(self) -> None:
-        self.daemon.observer = self
+        self.daemon.keepers.functions.append(self.ended)
+        self.daemon.changed.functions.append(self.changed)
+
+    def changed(self) -> None: ...
 
     def ended(self, of: Ended) -> None:
         self.ends_of[of.id] += 1

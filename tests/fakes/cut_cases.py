@@ -20,7 +20,6 @@ from clairvoyant_cli.http.upstream import ResponseSink, UnreachableError, Upstre
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.composition import Observer
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import ReadBody
@@ -166,7 +165,7 @@ class Connection:
         return True
 
 
-class CaseRunner(Observer):
+class CaseRunner:
     """One server of a dialect and a daemon before it, for one case after another."""
 
     def __init__(self, dialect: Dialect) -> None:
@@ -186,7 +185,8 @@ class CaseRunner(Observer):
         server.traits.settings = {server._key_of("m"): ModelSettings("f")}
         server.prober.asking = lambda *args, **options: self.ask  # type: ignore[method-assign]
         server.upstream.connect = self.connect  # type: ignore[method-assign]
-        parts.observer, self.serving = self, parts.serving
+        self.serving = parts.serving
+        parts.keepers.functions.append(self.ended)
 
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
         if self.down:

@@ -67,6 +67,7 @@ ENDED = Ended(
     length_class="short",
     counted_tokens=9,
     generated=100,
+    counts=True,
     remark="",
 )
 """It waited from 100 to 102 on the daemon's clock, and had answered with 100 tokens at 107."""

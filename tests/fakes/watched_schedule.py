@@ -69,6 +69,10 @@ class Watched(Scene[Client]):
     _jobs: dict[str, Job] = field(default_factory=dict)
     _prompts: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.daemon.admitted.functions.append(self.admitted)
+
     async def run(
         self, requests: int, rho: float, *, burst: bool = False, lost: str = "", model: str = "replay"
     ) -> None:

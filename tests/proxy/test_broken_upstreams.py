@@ -226,11 +226,11 @@ async def test_a_fault_of_our_own_is_a_500_and_costs_no_slot(monkeypatch: pytest
 async def test_the_slot_is_given_back_although_the_books_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     async with between(says(answer()), faults_expected=True) as (daemon, client):
 
-        def fail(exchange: object, end: object) -> None:
+        def fail(of: object) -> None:
             raise RuntimeError("a bug")
 
         with monkeypatch.context() as broken:
-            broken.setattr(daemon.observer, "ended", fail)
+            broken.setattr(daemon.keepers, "functions", [fail, *daemon.keepers.functions])
             assert (await client.ask(CHAT)).status == 200
         async with raw_client(daemon.base_url) as other:
             assert (await other.ask(CHAT)).status == 200

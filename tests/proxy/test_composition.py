@@ -11,7 +11,6 @@ from clairvoyant_cli.protocols.conversation import Conversation
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy import control_api
-from clairvoyant_cli.proxy.composition import Observer
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.proxy.requests.admission import ReadBody
@@ -102,18 +101,17 @@ async def test_keepers_are_told_of_an_end_in_any_order_and_whatever_the_others_d
 async def test_a_change_is_told_once_an_end_is_complete_also_where_it_makes_a_server_rest() -> None:
     parts, heard = daemon_parts("a", "b"), list[str]()
 
-    class Watching(Observer):
-        def changed(self) -> None:
-            heard.append(f"changed {len(parts.stats.recent)}")
-
-        def ended(self, of: Ended) -> None:
-            heard.append("ended")
+    def changed() -> None:
+        heard.append(f"changed {len(parts.stats.recent)}")
 
     for _ in range(TROUBLE_AFTER):
         exchange = parts.queued("0.1")
-        parts.observer, parts.now[0] = Watching(), parts.now[0] + 1.0
+        parts.now[0] += 1.0
+        parts.keepers.functions.append(lambda of: heard.append("ended"))
+        parts.changed.functions.append(changed)
         parts.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 502)
-        parts.observer = Observer()
+        parts.keepers.functions.pop()
+        parts.changed.functions.pop()
     assert parts.pool.named("a").health.rests
     assert heard == [said for n in range(TROUBLE_AFTER) for said in ("ended", f"changed {n + 1}")]
 
@@ -137,24 +135,6 @@ async def test_what_an_answer_leaves_in_the_cache_is_known_by_its_servers_number
     before = cache.usual_tokens
     answered(parts, queued(parts))
     assert cache.usual_tokens == pytest.approx(before + USUAL_WEIGHT * (50_100 - before))
-
-
-async def test_an_observer_hears_of_a_request_last() -> None:
-    parts, heard = daemon_parts(), list[str]()
-
-    class Watching(Observer):
-        def admitted(self, exchange: Exchange) -> None:
-            heard.append(f"admitted {parts.journal.counts['submitted']}")
-
-        def ended(self, of: Ended) -> None:
-            heard.append(f"ended {len(parts.stats.recent)}")
-
-        def changed(self) -> None:
-            heard.append(f"changed {len(parts.dispatcher.live)}")
-
-    parts.observer = Watching()
-    answered(parts, queued(parts))
-    assert heard == ["changed 1", "admitted 1", "ended 1", "changed 0"]
 
 
 async def test_a_snapshot_keeps_nothing_of_a_request_that_has_ended() -> None:

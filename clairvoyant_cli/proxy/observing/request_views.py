@@ -2,15 +2,16 @@
 its record once it has ended, and the row of the history that follows from that.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from math import ceil
+from operator import attrgetter
 from typing import Any
 
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome, SlotUse
-from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase, Reasons, RequestEnd
+from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, Reasons, RequestEnd
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.explain import Standing
 from clairvoyant_cli.scheduler.job import Move
@@ -34,15 +35,22 @@ thousand whole prompts would be megabytes, several times a second.
 Range = tuple[float | None, float | None, float | None]
 """When something is expected: four of five times after the first and before the last."""
 
-OF_JOB = tuple(
+
+def _read(names: list[str]) -> Callable[[object], dict[str, Any]]:
+    """Return what reads these attributes of an object, by name."""
+    values = attrgetter(*names)
+    return lambda of: dict(zip(names, values(of), strict=True))
+
+
+JOB_OF = _read(
     "id program session claimed urgency urgency_by interactive arrival_s cost_s cost_high_s".split()
 )
-OF_PARSED = ("model", "stream", "choices", "amount", "amount_kind")
-"""The fields of a record that its job, and its parsed request, have under the same name."""
+PARSED_OF = _read("model stream choices amount amount_kind".split())
+"""What a record has of its job and of its parsed request, under the same names."""
 
-IN_STATE = [each.name for each in fields(FinishedRequest) if each.name in Ended.__struct_fields__]
-IN_HISTORY = [each.name for each in fields(Finished) if each.name in Ended.__struct_fields__]
-"""The fields that both have under the same name."""
+IN_STATE = _read([each.name for each in fields(FinishedRequest) if each.name in Ended.__struct_fields__])
+IN_HISTORY = _read([each.name for each in fields(Finished) if each.name in Ended.__struct_fields__])
+"""What the published state and the history have of a record, under the same names."""
 
 
 @dataclass(slots=True)
@@ -137,7 +145,7 @@ class RequestViews:
             "id": exchange.id,
             "endpoint": exchange.asked.route.name,
             "model": self.pool.model_of(exchange),
-            "client": exchange.client,
+            "client": exchange.asked.shown_name or exchange.job.client,
             "predicted": self._predicted_of(exchange),
             "cuts": len(exchange.cuts),
             "parts": tuple(parts),
@@ -170,17 +178,32 @@ class RequestViews:
         """Return the record of a request that has ended."""
         self._predicted.pop(exchange.id, None)
         job, asked, parsed, totals = exchange.job, exchange.asked, exchange.asked.parsed, exchange.totals
-        worked, whole = exchange.held_slots, totals.tokens if totals.complete else None
-        uses = tuple(self._use(each, end.at_s, worked=each in worked) for each in exchange.attempts)
+        whole, ended_s, uses = totals.tokens if totals.complete else None, end.at_s, list[SlotUse]()
+        service_s, resumed_s, counted_tokens, began_s = 0.0, 0.0, 0, None
+        for attempt in exchange.attempts:
+            use = self._use(attempt, ended_s)
+            uses.append(use)
+            counted_tokens += use.tokens
+            if use.worked:
+                service_s += use.ended_s - use.granted_s
+            if use.first_byte_s is not None:
+                if began_s is None:
+                    began_s = use.first_byte_s
+                elif use.worked:
+                    resumed_s += use.first_byte_s - use.granted_s
+        remark, cached = exchange.remark, totals.cached_tokens
+        if parsed.stabilised:
+            kept = f": {cached:,} tokens kept" if cached else ""
+            remark = f"{remark}; " * bool(remark) + f"{parsed.stabilised}{kept}"
         return Ended(
-            **{name: getattr(job, name) for name in OF_JOB},
-            **{name: getattr(parsed, name) for name in OF_PARSED},
+            **JOB_OF(job),
+            **PARSED_OF(parsed),
             endpoint=asked.route.name,
             shape=asked.route.shape,
-            served_model=self.pool.model_of(exchange),
+            served_model=parsed.model or self.pool.model_of(exchange),
             principal=job.client,
-            client=exchange.client,
-            prompt_hash=job.prefix.hashes[-1] if job.prefix else None,
+            client=asked.shown_name or job.client,
+            prompt_hash=job.prefix.hashes[-1] if job.prefix.hashes else None,
             level=level_of(job),
             has_media=bool(parsed.conversation.media),
             traceparent=asked.traceparent,
@@ -198,30 +221,31 @@ class RequestViews:
             job_cached_tokens=job.expected.tokens,
             outcome=end.outcome,
             status=end.status,
-            ended_s=end.at_s,
-            finished_at=self.journal.at(end.at_s),
-            uses=uses,
+            ended_s=ended_s,
+            finished_at=self.journal.at(ended_s),
+            uses=tuple(uses),
             last=NOWHERE if exchange.attempt is None else uses[-1],
-            waited_s=exchange.waited_s(end.at_s),
-            sojourn_s=end.at_s - job.arrival_s,
-            service_s=sum(each.ended_s - each.granted_s for each in uses if each.worked),
-            resumed_s=_resumed_s(uses),
-            ttft_s=exchange.ttft_s,
+            waited_s=ended_s - job.arrival_s - service_s,
+            sojourn_s=ended_s - job.arrival_s,
+            service_s=service_s,
+            resumed_s=resumed_s,
+            ttft_s=None if began_s is None else began_s - job.arrival_s,
             cuts=len(exchange.cuts),
-            repeats=exchange.repeats,
+            repeats=len(exchange.parts) - len(exchange.cuts),
             totals=totals,
             tokens=whole,
             length_class="" if whole is None else LengthClass.of(whole).value,
-            counted_tokens=exchange.tokens,
-            generated=_generated(exchange, end),
-            remark=_remark(exchange),
+            counted_tokens=counted_tokens,
+            generated=_generated(exchange, end, whole or counted_tokens),
+            counts=end.outcome is Outcome.COMPLETED and whole is not None and job.interactive,
+            remark=remark,
         )
 
-    def _use(self, attempt: Attempt, ended_s: float, *, worked: bool) -> SlotUse:
+    def _use(self, attempt: Attempt, ended_s: float) -> SlotUse:
         server, usage = self.pool.by_id.get(attempt.server_id), attempt.usage
         return SlotUse(
             server_id=attempt.server_id,
-            backend=self.pool.name_of(attempt.server_id),
+            backend=attempt.server_id if server is None else server.name,
             provider="" if server is None else server.adapter.name,
             address=None if server is None else (server.upstream.host, server.upstream.port),
             slot=attempt.slot,
@@ -233,7 +257,7 @@ class RequestViews:
             tokens=attempt.tokens,
             events=0 if usage is None else usage.events,
             dropped=attempt.dropped,
-            worked=worked,
+            worked=attempt.end in (None, AttemptEnd.CUT, AttemptEnd.BROKEN),
         )
 
 
@@ -254,7 +278,7 @@ def finished_request(of: Ended) -> FinishedRequest:
         "expected_s": of.last.expected_s,
         "dispatched_by": of.last.reason,
     }
-    return FinishedRequest(**{name: getattr(of, name) for name in IN_STATE} | own)
+    return FinishedRequest(**IN_STATE(of) | own)
 
 
 def history_row(of: Ended, policy: str, backend: str) -> Finished:
@@ -281,7 +305,7 @@ def history_row(of: Ended, policy: str, backend: str) -> Finished:
         "read_tokens": read,
         "cached_tokens": cached,
     }
-    return Finished(**{name: getattr(of, name) for name in IN_HISTORY} | own)
+    return Finished(**IN_HISTORY(of) | own)
 
 
 def _prediction_state(prediction: Prediction, reasons: Reasons) -> PredictionState:
@@ -297,35 +321,18 @@ def _prediction_state(prediction: Prediction, reasons: Reasons) -> PredictionSta
     )
 
 
-def _remark(exchange: Exchange) -> str:
-    """Return what people are told of an ended request: what was wrong with it, or done to its prompt."""
-    done, cached_tokens = exchange.asked.parsed.stabilised, exchange.totals.cached_tokens
-    kept = f": {cached_tokens:,} tokens kept" if done and cached_tokens else ""
-    return "; ".join(filter(None, (exchange.remark, done and f"{done}{kept}")))
-
-
-def _resumed_s(uses: Iterable[SlotUse]) -> float:
-    """Return the seconds for which a prompt was read again after cuts."""
-    begun = [each for each in uses if each.worked and each.first_byte_s is not None]
-    return sum((each.first_byte_s or 0.0) - each.granted_s for each in begun[1:])
-
-
-def _generated(exchange: Exchange, end: RequestEnd) -> int:
+def _generated(exchange: Exchange, end: RequestEnd, counted_tokens: int) -> int:
     """Return the tokens of an answer, or those so far if it was abandoned.
 
     Without totals from the backend (the answer is too long to parse, or compressed) its events are counted;
     an unstreamed answer is estimated from its time at the predicted speed.
     """
     attempt, job = exchange.attempt, exchange.job
-    if exchange.asked.route.work is not Work.GENERATE:
+    is_error = attempt is not None and attempt.usage is not None and not attempt.usage.is_answer
+    if exchange.asked.route.work is not Work.GENERATE or is_error:
         return 0
-    if attempt is None:
-        return exchange.tokens
-    if attempt.usage is not None and not attempt.usage.is_answer:
-        return 0
-    counted = (attempt.totals.tokens if attempt.totals.complete else None) or exchange.tokens
-    if counted:
-        return counted
+    if attempt is None or counted_tokens:
+        return counted_tokens
     share = (end.at_s - attempt.granted_s) / job.cost_s if job.cost_s > 0 else 1.0
     if end.outcome in (Outcome.CLIENT_CANCELLED, Outcome.OPERATOR_CANCELLED):
         share = min(1.0, share)  # at most the predicted length: the backend may have been slow

@@ -107,12 +107,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     length_class: str  # of that, "" if it is unknown
     counted_tokens: int  # from the events of the stream
     generated: int  # tokens of the answer as far as it came, estimated if need be
+    counts: bool  # in comparisons: answered whole, of known length, and not in the background
     remark: str  # what was wrong with it, or was done to its prompt
-
-    @property
-    def counts(self) -> bool:
-        """Whether it counts in comparisons: answered whole, of known length, and not in the background."""
-        return self.outcome is Outcome.COMPLETED and self.tokens is not None and self.interactive
 
     @property
     def figures(self) -> "Ended":

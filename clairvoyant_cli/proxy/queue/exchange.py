@@ -152,18 +152,8 @@ class Exchange:
         self.id = self.job.id
 
     @property
-    def client(self) -> str:
-        """The displayed name of its client."""
-        return self.asked.shown_name or self.job.client
-
-    @property
     def totals(self) -> Totals:
         return NO_TOTALS if self.attempt is None else self.attempt.totals
-
-    @property
-    def dispatched_by(self) -> str:
-        """Why it was granted that slot, "" if it was not."""
-        return "" if self.attempt is None else self.attempt.dispatch.reason.value
 
     @property
     def first_byte_s(self) -> float | None:
@@ -252,8 +242,6 @@ class Exchange:
             attempt = self.attempt
             attempt.connection = attempt.usage = attempt.give_up = attempt.stop_reading = None
 
-    # -- derived values ----------------------------------------------------------------------------------
-
     def repredicted(self, prediction: Prediction) -> None:
         """Replace the prediction by a better one, which is shown, judged and learned from."""
         self.asked.prediction = prediction
@@ -261,12 +249,7 @@ class Exchange:
 
     def waited_s(self, now: float) -> float:
         """Total seconds in the queue until now or its end."""
-        until_s = (
-            (now if self.end is None else self.end.at_s) if self.attempt is None else self.attempt.granted_s
-        )
-        for each in self.parts:
-            until_s -= (each.ended_s or now) - each.granted_s
-        return until_s - self.job.arrival_s
+        return (now if self.end is None else self.end.at_s) - self.job.arrival_s - self.service_s(now)
 
     @property
     def ttft_s(self) -> float | None:

@@ -26,7 +26,7 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.demo.questions import QUESTIONS
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.access.keys import read_backend_key
-from clairvoyant_cli.proxy.composition import Daemon, Observer
+from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.queue.ended import Ended
 from clairvoyant_cli.scheduler.policy import tau_from_setting
@@ -93,7 +93,7 @@ StoredProfiles = Callable[[Found], list[Profile]]
 
 
 @dataclass(slots=True)
-class Bench(Observer):
+class Bench:
     """A bench that is ready to run. `about` describes the backend. `resume_s` is what the server takes to
     resume a cut answer, in seconds of the model's time; None if nothing proves that it can.
     """
@@ -113,7 +113,7 @@ class Bench(Observer):
 
     def __post_init__(self) -> None:
         self.own_tau_s = self.daemon.snapshot().tau.tau_s
-        self.daemon.observer = self
+        self.daemon.keepers.functions.append(self.ended)
 
     def ended(self, of: Ended) -> None:
         self.busy_s += of.service_s

@@ -19,6 +19,8 @@ class Failing:
     def __init__(self) -> None:
         self.left = 2
 
+    def expire(self) -> None: ...
+
     def snapshot(self, rows: int, *, explains: bool) -> Snapshot:
         if self.left:
             self.left -= 1

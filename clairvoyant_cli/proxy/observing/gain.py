@@ -81,7 +81,7 @@ class Gain:
         self, kind: LengthClass, waits: Waits, spared_tokens: float = 0.0, *, estimated: bool = False
     ) -> None:
         """Add a pair of a request that ended today."""
-        self._turn_over()
+        self.expire()
         self._by_class[kind].append(waits)
         self._answers += 1
         self._estimated += estimated
@@ -94,7 +94,6 @@ class Gain:
         """Return the comparison, at most a second old. `estimates` returns the pairs of the `behind` answers
         whose waits in order of arrival are not known yet.
         """
-        self._turn_over()
         now = self.clock()
         if not 0.0 <= now - self._state[0] < STATE_EVERY_S or behind != self._behind:
             self._behind = behind
@@ -102,13 +101,12 @@ class Gain:
         return self._state[1]
 
     def _compared(self, now: float, estimated: list[tuple[LengthClass, Waits]]) -> GainState:
-        for pairs in self._by_class.values():
-            while pairs and not now - WINDOW_S <= pairs[0].at <= now:
-                pairs.popleft()
         of = {
-            kind: [*pairs, *(waits for each, waits in estimated if each is kind)]
+            kind: [waits for waits in pairs if now - WINDOW_S <= waits.at <= now]
             for kind, pairs in self._by_class.items()
         }
+        for kind, waits in estimated:
+            of[kind].append(waits)
         self.by_class = _waits(of, attrgetter("waited_s")), _waits(of, attrgetter("in_order_s"))
         return GainState(
             short_s=self.by_class[0][0].wait.p50,
@@ -120,7 +118,8 @@ class Gain:
             minutes=_by_minute(short, now) if (short := of[LengthClass.SHORT]) else (),
         )
 
-    def _turn_over(self) -> None:
+    def expire(self) -> None:
+        """Begin the sums anew at midnight. Call it at least every few seconds."""
         now = self.clock()
         if now >= self._until or now < self._until - LONGEST_DAY_S:
             self._answers = self._estimated = 0

@@ -48,7 +48,7 @@ class Backlog:
         return self.clock() - self._since_s if self._stands else None
 
     def look(self) -> None:
-        """Look at the queue, at each change of it and each state."""
+        """Look at the queue, at each change of it and every few seconds."""
         scheduler, samples, now = self.scheduler, self._samples, self.clock()
         if scheduler.queue.interactive and samples and now - samples[-1][0] < SAMPLE_S:
             return

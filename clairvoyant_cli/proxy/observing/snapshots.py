@@ -125,7 +125,6 @@ class SnapshotBuilder:
             self._explain(exchange, now)
         live = operation.dispatcher.live.values()
         granted_s = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]
-        self.backlog.look()
         gain = self.gain.state(stats.arrival_order.behind, lambda: stats.arrival_order.estimates(now))
         paired, in_order = self.gain.by_class
         jobs = waiting.standings.jobs
@@ -172,6 +171,11 @@ class SnapshotBuilder:
         yield replace(
             state, verdict=verdict(state, stopping=operation.stopping), to_come=tuple(to_come(state))
         )
+
+    def expire(self) -> None:
+        """Follow what changes by the time alone; a state changes nothing."""
+        self.backlog.look()
+        self.gain.expire()
 
     def _in_order(self, now: float) -> Iterator[ArrivalTurn]:
         name, at = self.pool.name_of, self.stats.journal.at
@@ -416,6 +420,7 @@ class StateRecorder:
         await repeat("recording states", self._record)
 
     async def _record(self) -> None:
+        self.snapshots.expire()
         self.history.record(self.snapshots.snapshot(RECORDED_ROWS, explains=False))
         self.kept.set()
         await asyncio.sleep(EVERY_S)

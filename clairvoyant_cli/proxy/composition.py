@@ -51,13 +51,13 @@ from clairvoyant_cli.proxy.servers.service_times import ServiceTimes
 from clairvoyant_cli.proxy.tasks import Callbacks
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.policy import (
-    ALIASES,
     DEFAULT_POLICY,
     POLICIES,
+    RETIRED,
     URGENCY_POLICY,
     Policy,
-    policy_named,
     tau_from_setting,
+    unknown_policy,
 )
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.settings import did_you_mean
@@ -112,8 +112,6 @@ class Daemon:
             everybody=access.clients.defaults.tenant,
             tail_weight=config.tail_weight,
         )
-        if config.policy in ALIASES:
-            say(logging.INFO, f"policy {config.policy} is {scheduler.policy.name} in this version")
         dispatcher = self.dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn, told=self)
         pool = self.pool = ServerPool(scheduler)
         times = self.times = ServiceTimes(pool, say)
@@ -400,7 +398,7 @@ def policy_of(config: ServeConfig) -> Policy:
     """Return the policy to start with; ClairvoyantError if there is none of that name."""
     name = config.policy or (DEFAULT_POLICY if config.urgency is None else URGENCY_POLICY)
     try:
-        return policy_named(name)
+        return POLICIES[name]
     except KeyError:
-        known = f"there are {', '.join(POLICIES)}{did_you_mean(name, POLICIES)}"
-        raise ClairvoyantError(f"no policy {name!r}; {known}", ExitCode.USAGE) from None
+        hint = "" if name in RETIRED else did_you_mean(name, POLICIES)
+        raise ClairvoyantError(unknown_policy(name) + hint, ExitCode.USAGE) from None

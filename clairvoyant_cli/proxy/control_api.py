@@ -23,7 +23,7 @@ from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.server_actions import SECRETS, InvalidError, RefusedError, ServerActions
-from clairvoyant_cli.scheduler.policy import POLICIES, tau_from_setting
+from clairvoyant_cli.scheduler.policy import tau_from_setting, unknown_policy
 from clairvoyant_cli.scheduler.urgency import LEVELS, UrgencySource
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, Verb
 from clairvoyant_cli.state.client import PREFIX
@@ -163,9 +163,9 @@ class Actions:
                 operation.draining = True
             case Verb.POLICY:
                 try:
-                    operation.choose_policy(str(arguments.get("policy")))
+                    operation.choose_policy(name := str(arguments.get("policy")))
                 except KeyError:
-                    raise InvalidError(f"policy must be one of {', '.join(POLICIES)}") from None
+                    raise InvalidError(unknown_policy(name)) from None
             case Verb.BACKGROUND | Verb.INTERACTIVE:
                 name, background = str(arguments.get("name", "")), verb is Verb.BACKGROUND
                 if why := self.say_of(name, background=background):

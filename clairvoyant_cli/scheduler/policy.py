@@ -266,10 +266,11 @@ POLICIES = {
 
 URGENCY_POLICY = "urgency"  # the default with an urgency predictor
 
-ALIASES = dict.fromkeys(("bounded", "srpt", "fair", "fair-srpt"), DEFAULT_POLICY)
-"""Names of earlier versions: what they did is in one policy now."""
+RETIRED = ("bounded", "srpt", "fair", "fair-srpt", "quartz", "rr", "rr-sjf")  # names of earlier versions
 
 
-def policy_named(name: str) -> Policy:
-    """Return a policy by its name or an earlier one; KeyError if there is none."""
-    return POLICIES[ALIASES.get(name, name)]
+def unknown_policy(name: str) -> str:
+    """Return what to say of a name that is none of `POLICIES`."""
+    if name in RETIRED:
+        return f"policy {name} was removed; use {DEFAULT_POLICY}"
+    return f"no policy {name!r}; there are {', '.join(POLICIES)}"

@@ -3,7 +3,7 @@
 import pytest
 
 from clairvoyant_cli.scheduler.job import Job, Preempt, Reason
-from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, Policy, policy_named
+from clairvoyant_cli.scheduler.policy import POLICIES, RETIRED, Policy, unknown_policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 
@@ -20,9 +20,9 @@ def drain(scheduler: Scheduler, now: float) -> list[str]:
     return order
 
 
-@pytest.mark.parametrize("name", ["bounded", "srpt", "fair", "fair-srpt"])
-def test_names_of_earlier_versions_are_understood(name: str) -> None:
-    assert policy_named(name) is POLICIES[DEFAULT_POLICY]
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_policy_of_an_earlier_version_names_the_one_to_use(name: str) -> None:
+    assert unknown_policy(name) == f"policy {name} was removed; use boost"
 
 
 def test_sjf_orders_by_the_probability_of_a_long_answer() -> None:

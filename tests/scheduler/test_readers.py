@@ -9,7 +9,7 @@ import pytest
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.explain import Standings
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import policy_named
+from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.sessions import Session
 from clairvoyant_cli.scheduler.start_forecast import start_of, starts
@@ -39,7 +39,7 @@ def frozen(it: object, seen: dict[int, int]) -> object:
 def busy(policy: str, random: Random) -> tuple[Scheduler, float]:
     """Return a scheduler with waiting, held and running jobs, some of sessions that rest, and the time."""
     scheduler, now, turns = (
-        Scheduler(policy_named(policy), servers={"a": 2, "b": 1}, tau_s=20.0),
+        Scheduler(POLICIES[policy], servers={"a": 2, "b": 1}, tau_s=20.0),
         0.0,
         6 * [1],
     )
@@ -86,7 +86,7 @@ def test_no_reader_changes_the_scheduler(policy: str, seed: int) -> None:
         lambda: list(Standings(scheduler, now, 1.0, 3)),
         lambda: scheduler.next_up(now),
         lambda: start_of(scheduler, joining, now),
-        lambda: list(starts(scheduler, policy_named("sjf"), now)),
+        lambda: list(starts(scheduler, POLICIES["sjf"], now)),
         lambda: (scheduler.clients.counts, scheduler.queue.excess_s(now), scheduler.arrival_order.turns(now)),
     ):
         before = frozen(scheduler, {})

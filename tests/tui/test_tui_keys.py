@@ -195,7 +195,7 @@ async def test_each_key_says_what_it_did_and_one_key_undoes_it() -> None:
             (("U", "g", "enter"), f"urgency of {ident} none → 0", Verb.URGENCY, 2),
             (("P",), "paused", Verb.RESUME, None),
             (("D", "y"), "draining", Verb.RESUME, None),
-            (("colon", *"policy srpt", "enter"), "policy boost → srpt", Verb.POLICY, "boost"),
+            (("colon", *"policy sjf", "enter"), "policy boost → sjf", Verb.POLICY, "boost"),
             (("colon", *"tau 7", "enter"), "tau 90 s → 7 s", Verb.TAU, "auto"),
             (("B", *"drain local", "enter", "y"), "draining local", Verb.BACKEND, "up"),
         ):
@@ -260,7 +260,7 @@ async def test_what_has_changed_since_is_not_undone() -> None:
     [
         ("cancel abc-7", Action(Verb.CANCEL, "abc-7")),
         ("cancel id=abc-7", Action(Verb.CANCEL, "abc-7")),
-        ("policy srpt", Action(Verb.POLICY, value="srpt")),
+        ("policy sjf", Action(Verb.POLICY, value="sjf")),
         ("tau 90", Action(Verb.TAU, value=90)),
         ("tau auto", Action(Verb.TAU, value="auto")),
         ("pause", Action(Verb.PAUSE)),

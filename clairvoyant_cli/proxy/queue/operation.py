@@ -11,7 +11,7 @@ from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import TAU_PER_MU_SHORT, policy_named
+from clairvoyant_cli.scheduler.policy import POLICIES, TAU_PER_MU_SHORT
 
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
@@ -88,7 +88,7 @@ class Operation:
 
     def choose_policy(self, name: str) -> None:
         """Set the policy for the operator; KeyError if there is none of this name."""
-        self.dispatcher.scheduler.set_policy(policy_named(name), self.clock())
+        self.dispatcher.scheduler.set_policy(POLICIES[name], self.clock())
 
     def choose_tau(self, tau_s: float | None) -> None:
         """Set tau for the operator; None means no guard."""

@@ -239,7 +239,7 @@ def test_a_batch_that_is_interrupted_during_its_start_says_how_to_go_on(
 
 
 def test_another_command_that_is_interrupted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clairvoyant_cli.commands.setup.database_path", interrupted)
+    monkeypatch.setattr("clairvoyant_cli.commands.history.opened_database", interrupted)
     result = CliRunner().invoke(cli, ["history"])
     assert result.exit_code == 1
     assert "Aborted" in result.output

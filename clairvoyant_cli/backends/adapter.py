@@ -84,7 +84,7 @@ class Status:
     engine: EngineLoad | None = None  # what it has in that queue
     most_running: int = 0  # of it at once, as far as its own counts show
 
-    def note_load(self, engine: EngineLoad | None) -> None:
+    def learn_load(self, engine: EngineLoad | None) -> None:
         """Learn the engine's concurrency from its own counts: one more than it ran while nothing waited
         inside, and no more than it runs while something does.
         """

@@ -215,11 +215,11 @@ class LlamaCppRouter(LlamaCpp):
             status.shares_cache = shares_cache(words_of(("llama",), local_port))
         before, models, slots = {model.name for model in status.models}, [], []
         for model in (each for each in offered or () if each.loaded):
-            told = probes.props_of((await asking_about(model.name, ask)("/props")).body)
-            if told is not None and told.slots:
-                context = None if told.model is None else told.model.context
+            props = probes.props_of((await asking_about(model.name, ask)("/props")).body)
+            if props is not None and props.slots:
+                context = None if props.model is None else props.model.context
                 models.append(LoadedModel(model.name, context=context, digest=model.digest))
-                slots.append(told.slots)
+                slots.append(props.slots)
         status.models = tuple(models)
         if before:
             status.swaps += sum(model.name not in before for model in models)
@@ -233,8 +233,8 @@ class LlamaCppRouter(LlamaCpp):
         busy: set[tuple[int, int | None]] = set()
         for number, model in enumerate(await self.offered_models(ask) or ()):
             if model.loaded:
-                told = await super().busy_slots(asking_about(model.name, ask))
-                busy |= {(number * MAX_SLOTS + place, task) for place, task in told or ()}
+                at_work = await super().busy_slots(asking_about(model.name, ask))
+                busy |= {(number * MAX_SLOTS + place, task) for place, task in at_work or ()}
         return frozenset(busy)
 
     async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:

@@ -86,12 +86,12 @@ class Ollama(Adapter):
         """Read it from the environment of the server's process, or the command line of its runner."""
         for process in listening(("ollama",), port):
             try:
-                told = [process.environ().get(PARALLEL, "")]
+                given = [process.environ().get(PARALLEL, "")]
                 for runner in process.children():
-                    told += values_of(runner.cmdline(), *PARALLEL_FLAGS)
+                    given += values_of(runner.cmdline(), *PARALLEL_FLAGS)
             except (psutil.Error, OSError):
                 continue
-            known = [int(each) for each in told if re.fullmatch("[0-9]{1,6}", each)]
+            known = [int(each) for each in given if re.fullmatch("[0-9]{1,6}", each)]
             return next((slots for slots in known if 1 <= slots <= MAX_SLOTS), None)
         return None
 

@@ -39,5 +39,5 @@ class Smg(Adapter):
         return await self.found_by_version(ask, url, prefix)
 
     async def version(self, ask: Ask) -> str | None:
-        told = probes.version_of((await ask("/get_loads")).body) or ""
-        return told.removeprefix(VERSION_PREFIX) if told.startswith(VERSION_PREFIX) else None
+        version = probes.version_of((await ask("/get_loads")).body) or ""
+        return version.removeprefix(VERSION_PREFIX) if version.startswith(VERSION_PREFIX) else None

@@ -233,8 +233,8 @@ class Daemon:
         )
         self.changed = Callbacks(
             self.lifecycle.remove_idle,  # first: without a server the queue is another
-            self.preemption.look_soon,
-            self.annotation.tell,
+            self.preemption.decide_soon,
+            self.annotation.log_order,
             stats.compare,
             self.snapshots.backlog.look,
             lambda: self.control.changes.note(),  # dashboards are told once all of this is in the state

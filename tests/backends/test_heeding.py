@@ -99,7 +99,7 @@ def test_how_many_it_answers_at_once_is_learnt_from_what_it_runs() -> None:
     server = Server("engine", vllm.Vllm(), upstream, Prober(), annotate="on")
     seen = []
     for running, waiting in ((0, 0), (3, 0), (2, 0), (5, 7), (2, 0), (8, 0)):
-        server.status.note_load(EngineLoad(running=running, waiting=waiting))
+        server.status.learn_load(EngineLoad(running=running, waiting=waiting))
         seen.append(server.at_once)
     assert seen == [1, 4, 4, 5, 5, 9]
     server.annotate = "off"

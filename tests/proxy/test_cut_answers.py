@@ -176,7 +176,7 @@ async def test_one_that_was_granted_a_moment_ago_is_cut_once_it_runs() -> None:
         scheduler.resume()
         daemon.dispatcher.moved()
         scheduler.release(short.id, now())
-        daemon.preemption.look()
+        daemon.preemption.decide()
         assert (await other.response()).status == 200
         assert daemon.snapshot().counters.cuts == 1
         assert (await first.response()).status == 200
@@ -290,7 +290,7 @@ async def test_a_server_that_comes_back_without_the_model_is_no_faked_ending(way
         await until(it.daemon, lambda s: s.backends[0].state == "down")
         it.engine.thaw()
         await server.start("another:latest")
-        it.daemon.pool.first.look_now()
+        it.daemon.pool.first.probe_soon()
         assert not (await it.long.response()).whole
         assert (await it.short.response()).status == 404
         await until(it.daemon, lambda s: s.counters.upstream_error == 2 and not s.queue and not s.running)

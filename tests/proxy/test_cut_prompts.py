@@ -170,7 +170,7 @@ async def not_cut(daemon: Daemon, server: Reading, client: RawClient) -> None:
     async with raw_client(daemon.base_url) as other:
         other.send(short())
         await until(daemon, lambda s: len(s.queue) == 1)
-        daemon.preemption.look()
+        daemon.preemption.decide()
         assert not any(each.is_cutting for each in daemon.dispatcher.attempts_on(daemon.pool.first.id))
         server.read.set()
         assert (await client.response()).body.endswith(ANSWER)
@@ -188,7 +188,7 @@ async def test_what_the_client_has_a_byte_of_is_not_cut(begun: bytes) -> None:
         async with raw_client(daemon.base_url) as other:
             other.send(short())
             await until(daemon, lambda s: len(s.queue) == 1)
-            daemon.preemption.look()
+            daemon.preemption.decide()
             server.read.set()
             await client.receive(ANSWER)
             assert (await other.response()).status == 200
@@ -230,7 +230,7 @@ async def test_it_is_cut_a_few_times_only() -> None:
         async with raw_client(daemon.base_url) as other:
             other.send(short())
             await until(daemon, lambda s: len(s.queue) == 1)
-            daemon.preemption.look()
+            daemon.preemption.decide()
             server.read.set()
             assert (await client.response()).body == ANSWER
             assert (await other.response()).status == 200
@@ -268,7 +268,7 @@ async def test_a_server_that_dies_while_it_is_cut_is_waited_for() -> None:
         server.read.set()
         server.free.set()
         await server.start()
-        daemon.pool.first.look_now()
+        daemon.pool.first.probe_soon()
         assert (await client.response()).body == ANSWER
         assert (await other.response()).status == 200
         state = daemon.snapshot().counters

@@ -64,7 +64,7 @@ async def test_after_an_overflow_requests_that_do_not_fit_together_wait_for_each
         raw_client(daemon.base_url) as other,
     ):
         while daemon.pool.first.slots != 2 or not daemon.pool.first.status.models:
-            daemon.pool.first.look_now()
+            daemon.pool.first.probe_soon()
             await asyncio.sleep(0.01)
         both = await asyncio.gather(one.ask(asked), other.ask(asked))
         assert [answer.body for answer in both] == [ABORTED, ABORTED]
@@ -104,7 +104,7 @@ async def test_answers_of_lm_studio_that_do_not_fit_into_its_cache_wait_for_each
     ):
         server = daemon.pool.first
         while server.slots != 2:
-            server.look_now()
+            server.probe_soon()
             await asyncio.sleep(0.01)
         assert ([each.name for each in server.status.models], server.shared_tokens) == (["m"], CONTEXT)
         both = await asyncio.gather(one.ask(asked), other.ask(asked))

@@ -166,7 +166,7 @@ async def test_families_and_states_decide_not_positions(
         async def unchanged(*_: object) -> None:
             """A look that finds what the test has set."""
 
-        monkeypatch.setattr(ServerLifecycle, "_look_at", unchanged)
+        monkeypatch.setattr(ServerLifecycle, "_probe", unchanged)
         monkeypatch.setattr(ServerLifecycle, "try_one", lambda *_: None)
 
         def become(*states: str) -> None:

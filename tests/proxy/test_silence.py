@@ -96,7 +96,7 @@ async def test_a_request_stays_overdue_until_it_is_heard_itself() -> None:
         parts.now[0] += 1.0
         if heard is not None:
             server.traits.silences.heard(heard, parts.now[0])
-        parts.lifecycle._look_for_overdue(server)
+        parts.lifecycle._check_overdue(server)
         overdue_s.append(attempt.overdue_s)
     assert overdue_s[0] == overdue_s[1] == overdue_s[2] is not None
     assert overdue_s[3] is None
@@ -117,10 +117,10 @@ async def test_an_overdue_request_is_tried_elsewhere_and_its_server_rests_until_
     assert attempt is not None
     attempt.give_up = given_up.append
     parts.now[0] += LEAST_S - 1.0
-    parts.lifecycle._look_for_overdue(mac)
+    parts.lifecycle._check_overdue(mac)
     assert (given_up, mac.standing, parts.snapshot().verdict.level) == ([], "", "good")
     parts.now[0] += 2.0
-    parts.lifecycle._look_for_overdue(mac)
+    parts.lifecycle._check_overdue(mac)
     assert (len(given_up), mac.standing) == (1, "silent")
     state = parts.snapshot()
     assert state.running[0].state == "silent"
@@ -128,7 +128,7 @@ async def test_an_overdue_request_is_tried_elsewhere_and_its_server_rests_until_
     assert {parts.on(parts.queued("0.1 b")), parts.on(parts.queued("0.1 c"))} == {"mac", "rtx"} - {mac.name}
     parts.now[0] += 1.0
     mac.traits.silences.heard(attempt, parts.now[0])
-    parts.lifecycle._look_for_overdue(mac)
+    parts.lifecycle._check_overdue(mac)
     assert (mac.standing, attempt.overdue_s) == ("", None)
 
 
@@ -141,7 +141,7 @@ async def test_alone_it_is_not_given_up_and_gets_no_empty_events_in_the_end() ->
     request = SimpleNamespace(complete=True, connection=SimpleNamespace(send_body=sent.append))
     beats = heartbeat.Heartbeat(exchange, cast(Any, request), parts.refusals, None)
     parts.now[0] += LEAST_S + 1.0
-    parts.lifecycle._look_for_overdue(parts.pool.first)
+    parts.lifecycle._check_overdue(parts.pool.first)
     assert parts.on(parts.queued("0.1 b")) == "", "it gets one request at a time"
     beats._send(lambda: b"empty", 9.0)
     parts.now[0] += HEARTBEATS_END_S
@@ -158,6 +158,6 @@ async def test_time_in_which_the_daemon_was_stopped_is_no_silence() -> None:
     late = list[float | None]()
     for passed_s in (0.0, 3600.0, 5.0, LEAST_S):  # a suspended laptop, with its server
         parts.now[0] += passed_s
-        parts.lifecycle._look_for_overdue(mac)
+        parts.lifecycle._check_overdue(mac)
         late.append(attempt.overdue_s)
     assert [each is not None for each in late] == [False, False, False, True]

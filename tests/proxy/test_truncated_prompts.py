@@ -68,7 +68,7 @@ async def ollama(**settings: Any) -> AsyncIterator[tuple[Daemon, RawClient, Trun
         for _ in range(500):
             if daemon.pool.first.status.models:
                 break
-            daemon.pool.first.look_now()
+            daemon.pool.first.probe_soon()
             await asyncio.sleep(0.01)
         yield daemon, client, fake
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from heapq import nsmallest
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -45,11 +46,6 @@ def _is_level(value: Any) -> bool:
     return type(value) is int and 0 <= value < LEVELS
 
 
-def _is_level_range(value: Any) -> bool:
-    """Whether a value is a range of levels, [most, least] urgent."""
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_level, value)) and value[0] <= value[1]
-
-
 def _is_header(value: Any) -> bool:
     name, colon, wanted = value.partition(":") if isinstance(value, str) else ("", "", "")
     return bool(name.strip() and colon and wanted.strip()) and name.isascii()
@@ -59,12 +55,15 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_range(value: Any) -> bool:
+def _is_range(value: Any, valid: range) -> bool:
     is_pair = isinstance(value, list) and len(value) == 2
-    return is_pair and all(type(n) is int and n in PRIORITIES for n in value) and value[0] <= value[1]
+    return is_pair and all(type(n) is int and n in valid for n in value) and value[0] <= value[1]
 
 
-_LEVELS: Check = (_is_level_range, "be [MOST, LEAST], two whole numbers from 0 to 4, the lower first")
+_LEVELS: Check = (
+    partial(_is_range, valid=range(LEVELS)),
+    "be [MOST, LEAST], two whole numbers from 0 to 4, the lower first",
+)
 
 _COUNT: Check = (
     lambda value: type(value) is int and 1 <= value < 1 << 53,
@@ -124,7 +123,10 @@ class ClientRules:
         OWN_PRIORITIES,
         "[SOONEST, LATEST]",
         "Range of the priorities that it may set, from -100 to 100.",
-        (_is_range, "be [SOONEST, LATEST], two whole numbers from -100 to 100, the lower first"),
+        (
+            partial(_is_range, valid=PRIORITIES),
+            "be [SOONEST, LATEST], two whole numbers from -100 to 100, the lower first",
+        ),
     )
     urgency: tuple[int, int] = setting(
         OWN_LEVELS,
@@ -367,14 +369,16 @@ def _keyed(found: Iterable[_Key], source: str, clients: Clients, *, again: str) 
     places: dict[str, str] = {}
     weak: list[str] = []
     for each in found:
-        here = f"{source}: {each.where}"
-        _check_name(each.client, here)
-        _check_key(each.key, here)
+        where = f"{source}: {each.where}"
+        _check_name(each.client, where)
+        _check_word(each.key, "key", where, "make one with: head -c 24 /dev/urandom | base64")
+        if len(each.key) < MIN_KEY_CHARS:
+            raise InputError(f"{where} has a key of fewer than {MIN_KEY_CHARS} characters; make it longer")
         hashed = digest(each.key.encode())
         if hashed in owners:
-            raise InputError(f"{here} has the same key as {owners[hashed].where}; {again}")
+            raise InputError(f"{where} has the same key as {owners[hashed].where}; {again}")
         if each.client in places:
-            raise InputError(f"{here} has the same name as {places[each.client]}; {again}")
+            raise InputError(f"{where} has the same name as {places[each.client]}; {again}")
         owners[hashed], places[each.client] = each, each.where
         if len(each.key) < GOOD_KEY_CHARS:
             weak.append(each.client)
@@ -382,21 +386,16 @@ def _keyed(found: Iterable[_Key], source: str, clients: Clients, *, again: str) 
 
 
 def _check_name(name: str, where: str) -> None:
-    if not name:
-        raise InputError(f"{where} has an empty name; name the client")
-    if not one_word(name):
-        raise InputError(f"{where} has a name with blanks or control characters; remove them")
+    _check_word(name, "name", where, "name the client")
     if len(name) > NAME_CHARS:
         raise InputError(f"{where} has a name of more than {NAME_CHARS} characters; shorten it")
 
 
-def _check_key(key: str, where: str) -> None:
-    if not key:
-        raise InputError(f"{where} has an empty key; make one with: head -c 24 /dev/urandom | base64")
-    if not one_word(key):
-        raise InputError(f"{where} has a key with blanks or control characters; remove them")
-    if len(key) < MIN_KEY_CHARS:
-        raise InputError(f"{where} has a key of fewer than {MIN_KEY_CHARS} characters; make it longer")
+def _check_word(word: str, what: str, where: str, remedy: str) -> None:
+    if not word:
+        raise InputError(f"{where} has an empty {what}; {remedy}")
+    if not one_word(word):
+        raise InputError(f"{where} has a {what} with blanks or control characters; remove them")
 
 
 def _rules(

@@ -47,14 +47,14 @@ class AllowedOrigins:
         if not (ours or (to_models and _is_private(host) and not _from_browser(head))):
             name = printable(host_name(host) or "NAME")  # the flag takes no port
             return f"requests for Host {printable(host)!r} are refused; allow them with --allow-host {name}"
+        if head.get(b"origin") is None and head.get(b"sec-fetch-site") is None:
+            return None
         return self.page_objection(head, host if ours else "", to_models=to_models)
 
     def page_objection(self, head: RequestHead, host: str, *, to_models: bool = False) -> str | None:
         """Return why the page that sent a request is refused; None if it is accepted, or there is none. The
         pages at `host` are our own.
         """
-        if head.get(b"origin") is None and head.get(b"sec-fetch-site") is None:
-            return None
         origins = _origins(head)
         if not to_models:
             of_others = len(origins) > 1 or not all(_is_of(origin, host) for origin in origins)

@@ -99,7 +99,7 @@ class Passthrough:
         while await self._is_refused(request, route, client, server, others):
             server = others.pop(0)
         if head.method not in READING:
-            server.look_now()  # it may have another model by now
+            server.probe_soon()  # it may have another model by now
 
     async def _able(self, request: Request, path: str, model: str) -> list[Server] | Refusal:
         """Return the servers that a request may be for, or why there is none."""
@@ -187,7 +187,7 @@ class Passthrough:
         except BarredError as error:
             self.refusals.send(request, route, error.refusal)
         except UpstreamError as error:
-            server.look_now()
+            server.probe_soon()
             refusals = self.refusals
             say = refusals.unreachable if isinstance(error, UnreachableError) else refusals.broken_off
             refusals.send(request, route, say(server, str(error)))
@@ -249,20 +249,20 @@ def merged(path: str, answers: Sequence[bytes]) -> bytes | None:
     ]
     if not wholes or None in wholes:
         return None
-    told: dict[str, Raw] = {}
+    lists: dict[str, Raw] = {}
     for whole in wholes:
         for name, value in (whole or {}).items():
-            listed, known = entries(value), entries(told.get(name, value))
+            listed, known = entries(value), entries(lists.get(name, value))
             if listed is None or known is None:
-                told.setdefault(name, value)
-            elif name not in told:
-                told[name] = value
+                lists.setdefault(name, value)
+            elif name not in lists:
+                lists[name] = value
             else:
                 names = set() if path in LOADED else {_name(each) for each in known}
-                told[name] = Raw(
+                lists[name] = Raw(
                     msgspec.json.encode([*known, *(each for each in listed if _name(each) not in names)])
                 )
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(lists)
 
 
 def _name(entry: Raw) -> str:

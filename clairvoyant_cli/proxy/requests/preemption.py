@@ -25,14 +25,14 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.requests.prompt_cuts import learn_from, note_cut, prefill_of
+from clairvoyant_cli.proxy.requests.prompt_cuts import learn_from, prefill_of, record_cut
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.server_cache import CutPrice, ServerCache
 from profiles.records import Continuation, verdict_of
 
-LOOK_EVERY_S = 0.1  # interval of checks whether a running answer has outgrown a waiting one
+DECIDE_EVERY_S = 0.1  # interval of checks whether a running answer has outgrown a waiting one
 ASIDE_S = 3.0  # limit on what is asked only to go on sooner or to count better: the slot is held meanwhile
 MAX_PLAIN = 1000
 MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to know whether one is asked again
@@ -60,7 +60,7 @@ class Preemption:
     which: str = "proven"  # the setting `preempt`
     enabled: bool = field(init=False)
     _undecided: asyncio.Event = field(default_factory=asyncio.Event)
-    _looks_soon: bool = False
+    _decides_soon: bool = False
     # Servers and models that stream more than text: their unstreamed answers are left unstreamed.
     _plain: set[tuple[str, str]] = field(default_factory=set)
     # Hashes of the questions to each server, the newest last.
@@ -155,21 +155,21 @@ class Preemption:
             self._plain.add((server.id, model))
 
     async def run(self) -> None:
-        await repeat("preemption", self._look_while_undecided, LOOK_EVERY_S)
+        await repeat("preemption", self._decide_while_undecided, DECIDE_EVERY_S)
 
-    async def _look_while_undecided(self) -> None:
+    async def _decide_while_undecided(self) -> None:
         await self._undecided.wait()
-        self.look()
+        self.decide()
 
-    def look_soon(self) -> None:
+    def decide_soon(self) -> None:
         """Look once in the next turn of the loop, however much changes until then: it takes milliseconds."""
-        if not self._looks_soon and len(self.dispatcher.scheduler):
-            self._looks_soon = True
-            asyncio.get_running_loop().call_soon(self.look)
+        if not self._decides_soon and len(self.dispatcher.scheduler):
+            self._decides_soon = True
+            asyncio.get_running_loop().call_soon(self.decide)
 
-    def look(self) -> None:
+    def decide(self) -> None:
         """Cut what the scheduler decides to preempt, at the next place where the client does not notice."""
-        self._looks_soon, scheduler = False, self.dispatcher.scheduler
+        self._decides_soon, scheduler = False, self.dispatcher.scheduler
         interrupts = self.enabled and scheduler.policy.preemptive
         if not interrupts or self.operation.draining or not len(scheduler):
             self._undecided.clear()
@@ -181,7 +181,7 @@ class Preemption:
             if exchange.splice is not None and exchange.splice.why_not and exchange.attempt is not None:
                 exchange.attempt.is_cutting = False
                 self._spare(exchange, exchange.splice.why_not)
-            self._note_progress(exchange, now)
+            self._report_progress(exchange, now)
         for preempt in scheduler.preemptions(now):
             exchange = self.dispatcher.live[preempt.job_id]
             cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.server_id))
@@ -190,7 +190,7 @@ class Preemption:
                 continue
             if scheduler.running[preempt.job_id].stops_s is not None:
                 if not self._stop_reading(exchange, now):
-                    self._note_progress(exchange, now)
+                    self._report_progress(exchange, now)
             elif not _is_too_early(exchange):
                 attempt, splice = exchange.attempt, exchange.splice
                 if attempt is None or splice is None:
@@ -199,7 +199,7 @@ class Preemption:
                     attempt.is_cutting = True
                     self.spawn(self._cut_if_exact(exchange, attempt, splice))
 
-    def _note_progress(self, exchange: Exchange, now: float) -> None:
+    def _report_progress(self, exchange: Exchange, now: float) -> None:
         """Tell the scheduler how far a running request is, and what a cut costs."""
         scheduler, attempt = self.dispatcher.scheduler, exchange.attempt
         if attempt is None or attempt.read_s is not None:
@@ -241,7 +241,7 @@ class Preemption:
         if not stop():
             return False
         server = self.pool.server_of(exchange)
-        note_cut(exchange, attempt, server, now)
+        record_cut(exchange, attempt, server, now)
         attempt.is_cutting = True
         if exchange.splice is not None:
             exchange.splice = Splice(exchange.splice.asked)
@@ -335,7 +335,7 @@ class Preemption:
             raise UnfitError("it did not render the prompt: its model may be gone")
         return onward
 
-    def goes_on(self, exchange: Exchange, attempt: Attempt) -> None:
+    def continued(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count a continuation. The time of its first token shows whether the context was still cached."""
         self.journal.counts["resumes"] += exchange.parts[-1].end is AttemptEnd.CUT
         server = self.pool.by_id[attempt.server_id]

@@ -35,7 +35,7 @@ def prefill_of(
     return PromptRead(read_s, stops_s), CutPrice((1.0 - server.traits.prompts.kept) * (read_s + stops_s))
 
 
-def note_cut(exchange: Exchange, attempt: Attempt, server: Server, now: float) -> None:
+def record_cut(exchange: Exchange, attempt: Attempt, server: Server, now: float) -> None:
     """Record that a request was cut while its prompt was read."""
     attempt.read_s = now - attempt.granted_s
     read_s = attempt.read_s + _read_before_s(exchange, attempt)

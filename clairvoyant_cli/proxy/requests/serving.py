@@ -310,7 +310,7 @@ class Serving:
 
     async def _is_there(self, server: Server, why: str) -> bool:
         """Whether a server that broke off can still be reached; it counts as down if not."""
-        server.look_now()
+        server.probe_soon()
         try:
             (await server.upstream.connect(fresh=True)).close()
         except UnreachableError:
@@ -403,7 +403,7 @@ class Serving:
             if engine:
                 self.engines.begun(exchange, attempt, attempt.first_byte_s)
             if resumes:
-                self.preemption.goes_on(exchange, attempt)
+                self.preemption.continued(exchange, attempt)
             exchange.phase = Phase.DECODING
 
         def on_piece() -> None:

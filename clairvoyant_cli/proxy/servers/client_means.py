@@ -32,8 +32,8 @@ class ClientMeans:
         own = self._known.get(client, {}).get(key)
         if own is not None:
             return own.value
-        told = [means[key].value for means in self._known.values() if key in means]
-        return median_low(told) if told else None
+        values = [means[key].value for means in self._known.values() if key in means]
+        return median_low(values) if values else None
 
     def learn(self, key: Hashable, client: str, value: float) -> None:
         """Learn a value, which is not negative."""

@@ -119,8 +119,8 @@ class EngineQueues:
             attempt = exchange.attempt
             if attempt is None or attempt.server_id != server.id:
                 continue
-            seen = attempt.first_byte_s is not None or not exchange.asked.parsed.stream
-            if not waiting or (attempt.priority is not None and not seen):
+            began = attempt.first_byte_s is not None or not exchange.asked.parsed.stream
+            if not waiting or (attempt.priority is not None and not began):
                 yield exchange, attempt
 
 
@@ -163,7 +163,7 @@ class Annotation:
     access: Access
     dated: Callable[[float], float]
     say: Callable[[int, str], None]
-    _told: dict[str, str] = field(default_factory=dict)
+    _logged: dict[str, str] = field(default_factory=dict)
     _mean: float = 1.0
     _log_middle: float = 0.0
     _stamped: int = USUAL_FOR
@@ -183,14 +183,14 @@ class Annotation:
         unseen = parsed.ranks_itself is None or (in_body and not parsed.opening)
         return UNREADABLE if whole and unseen else None
 
-    def tell(self) -> None:
+    def log_order(self) -> None:
         """Log how requests to each server are ordered, whenever that changes."""
         for server in self.pool:
             if server.annotate == "off":
                 continue
             news = _news(server)
-            if self._told.get(server.name, "") != news:
-                self._told[server.name] = news
+            if self._logged.get(server.name, "") != news:
+                self._logged[server.name] = news
                 self.say(logging.INFO, news)
 
     def stamp(self, exchange: Exchange, attempt: Attempt, server: Server, head: RequestHead) -> Stamp | None:
@@ -233,17 +233,12 @@ class Annotation:
         )
 
     def _after_s(self, cost_s: float, usual_s: float) -> float:
-        middle_s = exp(self._log_middle) * usual_s
-        return due_s(0.0, cost_s, self._mean * usual_s, self._window_s(), middle_s)
-
-    def _window_s(self) -> float | None:
-        """Return how long a request may be overtaken, in seconds; None if no tau was chosen."""
-        operation = self.operation
+        middle_s, operation, window_s = exp(self._log_middle) * usual_s, self.operation, None
         if operation.policy == IN_ARRIVAL_ORDER:
-            return 0.0
-        if operation.tau_source not in CHOSEN:
-            return None
-        return inf if operation.tau_s is None else operation.tau_s
+            window_s = 0.0
+        elif operation.tau_source in CHOSEN:  # how long a request may be overtaken
+            window_s = inf if operation.tau_s is None else operation.tau_s
+        return due_s(0.0, cost_s, self._mean * usual_s, window_s, middle_s)
 
 
 def _in_headers(priority: Priority, number: int, job: Job, head: RequestHead) -> list[Header]:

@@ -86,9 +86,9 @@ async def find_server(
 
 def _twins(servers: list[Server]) -> ClairvoyantError | None:
     """Return an error if two spellings of an address name the same server."""
-    seen: dict[tuple[str, int, str], Server] = {}
+    known: dict[tuple[str, int, str], Server] = {}
     for each in servers:
-        twin = seen.setdefault(each.place, each)
+        twin = known.setdefault(each.place, each)
         if twin is not each:
             both = f"{twin.name} ({twin.id}) and {each.name} ({each.id})"
             return ClairvoyantError(f"{both} are the same server; give it once", ExitCode.USAGE)

@@ -50,7 +50,7 @@ class Health:
             return 0.0 if self.given_up else None
         return max(0.0, self._outage.when() - asyncio.get_running_loop().time())
 
-    def note(self, *, away: bool) -> None:
+    def set_away(self, *, away: bool) -> None:
         """Record whether it is away."""
         if away and self.given_up_in_s is None:
             self._outage = asyncio.get_running_loop().call_later(self.grace_s, self._expire)

@@ -79,7 +79,7 @@ class ServerLifecycle:
         self.joined(server)
         self.start(server)
         for each in self.pool:
-            each.look_now()  # with several servers it matters which models each has
+            each.probe_soon()  # with several servers it matters which models each has
         self.changed(server)
         return server
 
@@ -90,28 +90,21 @@ class ServerLifecycle:
         server.health.give_up = partial(self.outlasted, server)
         self.pool.join(server)
         scheduler = self.dispatcher.scheduler
-        self._note_whether_it_swaps(server)
+        self._follow_swapping(server)
         scheduler.set_slots(server.id, server.room, weight=server.config.weight)
         scheduler.set_speed(server.id, server.traits.speeds)
 
-    def _name_by_kind(self, server: Server) -> None:
-        """Rename the only server if its name was guessed and it is of another kind."""
-        if server.config.name is not None or server.name == server.adapter.name or len(self.pool) > 1:
-            return
-        server.name = server.adapter.name
-        self.joined(server)  # its profiles are those of its kind
-
     def start(self, server: Server) -> None:
         server.up_s = self.journal.clock()
-        look = partial(self._look_and_wait, server)
+        look = partial(self._probe_and_wait, server)
         self._watching[server.id] = self.spawn(repeat(f"watching {server.name}", look))
         server.upstream.keep_spare(self.spawn)
 
-    async def _look_and_wait(self, server: Server) -> None:
+    async def _probe_and_wait(self, server: Server) -> None:
         """Update a server's status, and return when the next look is due."""
-        await self._look_at(server)
+        await self._probe(server)
         server.announce()
-        self._look_for_overdue(server)
+        self._check_overdue(server)
         if server.status.state == "loading":
             self.try_one(server)
         now = self.journal.clock()
@@ -120,12 +113,12 @@ class ServerLifecycle:
             server.up_s = now
             works = server.stamps is not None and self.dispatcher.attempts_on(server.id)
             pause_s = ENGINE_EVERY_S if works or server.health.hung else UP_EVERY_S
-        server.look_due.clear()
+        server.probe_due.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
-                await server.look_due.wait()
+                await server.probe_due.wait()
 
-    def _look_for_overdue(self, server: Server) -> None:
+    def _check_overdue(self, server: Server) -> None:
         """Note which requests of a server are overdue, and have those tried elsewhere that can be."""
         now, known = self.journal.clock(), server.traits.silences
         swaps = self.dispatcher.scheduler.residency.swaps
@@ -154,7 +147,7 @@ class ServerLifecycle:
             server.health.forget()
             self.share_out()
 
-    async def _look_at(self, server: Server) -> None:
+    async def _probe(self, server: Server) -> None:
         status = server.status
         was_up, server.probe_came_back = status.state == "up", False
         ask = AskingOnce(server.ask)
@@ -169,7 +162,7 @@ class ServerLifecycle:
         metrics = None if server.stamps is None else server.stamps.metrics
         if metrics is not None and status.state == "up":
             host, url = server.upstream.host, server.config.metrics_url
-            status.note_load(await engine_load(metrics, ask, server.prober, host, url))
+            status.learn_load(await engine_load(metrics, ask, server.prober, host, url))
         if status.detail == TIMED_OUT and was_up and self.dispatcher.attempts_on(server.id):
             status.state = "up"  # its only thread is busy with a request
         server.leads_back = server.probe_came_back
@@ -185,13 +178,15 @@ class ServerLifecycle:
         """Have requests wait for the servers, which are just starting, as for ones that were up before."""
         for server in self.pool:
             server.status.seen = True
-            server.look_now()
+            server.probe_soon()
             self.changed(server)
 
     def changed(self, server: Server) -> None:
         """Have the queue follow a change of a server's state, slots or models."""
-        self._name_by_kind(server)
-        server.health.note(away=server.away)
+        if server.config.name is None and server.name != server.adapter.name and len(self.pool) == 1:
+            server.name = server.adapter.name  # the name was guessed, and it is of another kind
+            self.joined(server)  # its profiles are those of its kind
+        server.health.set_away(away=server.away)
         self._match_waiting()
         self._open_slots()
         status = server.status
@@ -202,7 +197,7 @@ class ServerLifecycle:
         if server.is_news("state", news) and status.state != "unknown":
             self.journal.event(logging.INFO, news)
         if (server.loaded is None) is server.adapter.SWAPS_MODELS:  # it has just been recognised
-            self._note_whether_it_swaps(server)
+            self._follow_swapping(server)
         if server.loaded is not None:
             server.loaded.listed((model.name for model in status.models), self._on(server))
         self.dispatcher.moved()
@@ -212,7 +207,7 @@ class ServerLifecycle:
             if each.attempt is not None and each.attempt.server_id == server.id:
                 yield each
 
-    def _note_whether_it_swaps(self, server: Server) -> None:
+    def _follow_swapping(self, server: Server) -> None:
         fixed = self.dispatcher.scheduler.residency.fixed
         if server.adapter.SWAPS_MODELS:
             fixed.discard(server.id)
@@ -328,7 +323,7 @@ class ServerLifecycle:
         """Send a server requests again, whatever it did before."""
         server.health.withdrawn = ""
         server.health.forget()
-        server.look_now()
+        server.probe_soon()
         self.share_out()
 
     def remove_idle(self) -> None:
@@ -348,7 +343,7 @@ class ServerLifecycle:
     def _forget(self, server: Server) -> None:
         self.pool.leave(server)
         self.dispatcher.scheduler.fleet.remove(server.id)
-        server.health.note(away=False)
+        server.health.set_away(away=False)
         server.health.forget()
         self._match_waiting()
         self._open_slots()

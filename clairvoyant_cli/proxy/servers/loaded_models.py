@@ -74,8 +74,8 @@ class LoadedModels:
         if not affinity:
             return
         was_there = load_s is not None and load_s < MIN_LOAD_S
-        note = self._residency.was_there if was_there else self._residency.loaded
-        note(self._server, job_id)
+        record = self._residency.was_there if was_there else self._residency.loaded
+        record(self._server, job_id)
         learned = load_s is not None and MIN_LOAD_S <= load_s <= LONGEST_LOAD_S
         self._remember(affinity, load_s if learned else None)
         self._affinity_of[self._known_as(exchange.asked.parsed.model)] = affinity

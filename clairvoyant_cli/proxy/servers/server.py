@@ -86,7 +86,7 @@ class Server:
     changed: "Callable[[Server], None]" = lambda server: None  # called when state, slots or models change
     probe_came_back: bool = False  # in the look that goes on
     up_s: float = 0.0  # when it was last seen up, or was first looked at
-    look_due: asyncio.Event = field(default_factory=asyncio.Event)  # somebody wants it looked at
+    probe_due: asyncio.Event = field(default_factory=asyncio.Event)  # somebody wants it looked at
     id: str = field(init=False)  # where its API is: no other server has it, and it never changes
     place: tuple[str, int, str] = field(init=False)  # host, port and prefix, which no two servers share
     local_port: int | None = field(init=False)  # where it listens on this machine; None if it is on another
@@ -213,15 +213,15 @@ class Server:
             return inf
         return (status.models and status.models[0].context) or status.overflowed_at or inf
 
-    def look_now(self) -> None:
-        self.look_due.set()
+    def probe_soon(self) -> None:
+        self.probe_due.set()
 
     def becomes(self, state: str, why: str = "") -> None:
         """Follow what a request has shown of it; one that is "down" is looked at again at once."""
         self.status.state, self.status.detail = state, why
         self.announce()
         if state == "down":
-            self.look_now()
+            self.probe_soon()
 
     def began(self, status: int) -> None:
         """An answer has begun: it is up, whatever it reports."""

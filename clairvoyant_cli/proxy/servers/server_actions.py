@@ -75,7 +75,7 @@ class ServerActions:
             answer = await server.ask(path, MODEL_TIMEOUT_S, body)
             if answer.status != 200:
                 raise RefusedError(f"{server.name} did not {deed} {model} (status {answer.status})")
-            server.look_now()
+            server.probe_soon()
         return {"done": "model", "do": deed, "name": model, "backends": [server.name for server in able]}
 
     async def _add(self, table: dict[str, Any]) -> dict[str, Any]:

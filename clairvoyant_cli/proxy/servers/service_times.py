@@ -107,11 +107,9 @@ class ServiceTimes:
             return
         server.traits.silences.answered()
         if of.cost_s and completed and not of.has_media:  # media tell nothing about text
-            here = (
-                server.traits.speeds.seconds(max(of.job_prompt_tokens - cached, 0.0), of.job_tokens)
-                / of.cost_s
-            )
-            self.coverage.learn(of.predicted_class, of.cost_high_s * here, of.service_s)
+            unread_tokens = max(of.job_prompt_tokens - cached, 0.0)
+            expected = server.traits.speeds.seconds(unread_tokens, of.job_tokens) / of.cost_s
+            self.coverage.learn(of.predicted_class, of.cost_high_s * expected, of.service_s)
         decode_s, in_one_part = totals.decode_s, not (of.cuts or of.repeats)
         if not decode_s and of.last.first_byte_s is not None and of.stream and in_one_part:
             decode_s = of.ended_s - of.last.first_byte_s
@@ -130,8 +128,9 @@ class ServiceTimes:
         attempt, chain = exchange.attempt, exchange.job.prefix
         if attempt is None or not attempt.totals.complete:
             return
-        server = self.pool.server_of(exchange)
-        totals = attempt.totals = _believed(attempt, server)
+        server, totals = self.pool.server_of(exchange), attempt.totals
+        if totals.cached_tokens == 0:
+            totals = attempt.totals = _believed(attempt, server)
         if not chain:
             return
         prompt_tokens = totals.prompt_tokens
@@ -174,7 +173,7 @@ def _believed(attempt: Attempt, server: Server) -> Totals:
     servers report 0 cached tokens of a prompt that they kept.
     """
     totals = attempt.totals
-    if totals.cached_tokens != 0 or server.traits.speeds.prefill_tokens_per_s is None:
+    if server.traits.speeds.prefill_tokens_per_s is None:
         return totals
     whole_s, read_s = server.traits.speeds.read_s(totals.prompt_tokens or 0), totals.prefill_s
     if read_s is None and attempt.first_byte_s is not None:

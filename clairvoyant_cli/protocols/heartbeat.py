@@ -166,41 +166,11 @@ class Joint:
         return b""
 
 
-class ChunksJoined(Joint):
-    """Writes the id that its client has got in place of the server's, in all chunks of a stream."""
+class EventsJoined(Joint):
+    """Changes the events of a stream one by one."""
 
-    def __init__(self, ours: str) -> None:
-        self._ours = rb'\1"%b"' % ours.encode()
-        self._theirs: re.Pattern[bytes] | None = None
-        self._held = b""  # of a line
-
-    def feed(self, data: bytes) -> bytes:
-        lines, mark, self._held = (self._held + data).rpartition(b"\n")
-        if len(self._held) > MAX_EVENT_BYTES:
-            return lines + mark + self.end()
-        if self._theirs is None:
-            chunks = (fitting(PLAIN_OBJECT, line.removeprefix(b"data:")) for line in lines.splitlines())
-            ids = [chunk["id"] for chunk in chunks if chunk is not None and isinstance(chunk.get("id"), str)]
-            if not ids:
-                return lines + mark
-            self._theirs = re.compile(rb'("id"\s*:\s*)%b' % re.escape(msgspec.json.encode(ids[0])))
-        return self._theirs.sub(self._ours, lines) + mark
-
-    def end(self) -> bytes:
-        held, self._held = self._held, b""
-        return held
-
-
-class ResponseJoined(Joint):
-    """Makes one response of a Responses stream and the opening that its client has got: leaves out the
-    server's opening events, and in the others writes our id for the server's and goes on with the numbers.
-    """
-
-    def __init__(self, request_id: str) -> None:
-        self._ours = _response_id(request_id)
-        self._theirs: Any = None
+    def __init__(self) -> None:
         self._held = bytearray()
-        self._ahead: int | None = None  # how much higher our sequence numbers are
 
     def feed(self, data: bytes) -> bytes:
         searched = max(0, len(self._held) - 3)
@@ -212,6 +182,40 @@ class ResponseJoined(Joint):
             searched = 0
             out += self._joined(event)
         return bytes(out) if len(self._held) <= MAX_EVENT_BYTES else bytes(out) + self.end()
+
+    def _joined(self, event: bytes) -> bytes:
+        raise NotImplementedError
+
+    def end(self) -> bytes:
+        held, self._held = bytes(self._held), bytearray()
+        return held
+
+
+class ChunksJoined(EventsJoined):
+    """Writes the id that its client has got in place of the server's, in all chunks of a stream."""
+
+    def __init__(self, ours: str) -> None:
+        super().__init__()
+        self._ours = rb'\1"%b"' % ours.encode()
+
+    def _joined(self, event: bytes) -> bytes:
+        chunk = fitting(PLAIN_OBJECT, b"\n".join(each[1] for each in EVENT_DATA.finditer(event)))
+        if chunk is None or not isinstance(chunk.get("id"), str):
+            return event
+        theirs = re.escape(msgspec.json.encode(chunk["id"]))
+        return re.sub(rb'("id"\s*:\s*)%b' % theirs, self._ours, event)
+
+
+class ResponseJoined(EventsJoined):
+    """Makes one response of a Responses stream and the opening that its client has got: leaves out the
+    server's opening events, and in the others writes our id for the server's and goes on with the numbers.
+    """
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__()
+        self._ours = _response_id(request_id)
+        self._theirs: Any = None
+        self._ahead: int | None = None  # how much higher our sequence numbers are
 
     def _joined(self, event: bytes) -> bytes:
         found = list(EVENT_DATA.finditer(event))
@@ -234,10 +238,6 @@ class ResponseJoined(Joint):
         if "response_id" in said and said["response_id"] == self._theirs:
             said["response_id"] = self._ours
         return event[: found[0].start(1)] + msgspec.json.encode(said) + event[found[-1].end(1) :]
-
-    def end(self) -> bytes:
-        held, self._held = bytes(self._held), bytearray()
-        return held
 
 
 class EventsOfWhole(Joint):

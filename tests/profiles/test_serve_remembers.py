@@ -256,7 +256,7 @@ async def test_another_model_than_the_profiles_is_noticed_once_loaded(tmp_path: 
         backend = daemon.pool.first
         backend.status.models = (LoadedModel("replay:latest"),)
         assert daemon.state_saver is not None
-        daemon.state_saver.follow_the_loaded_models()
+        daemon.state_saver.follow()
         told = [event.text for event in daemon.snapshot().log if "replay:latest is loaded" in event.text]
     assert len(told) == 1
 
@@ -271,7 +271,7 @@ async def test_a_model_pulled_again_makes_its_profile_stale(tmp_path: Path) -> N
         assert daemon.snapshot().tau.source == "profile of another"
         daemon.pool.first.status.models = (LoadedModel("replay:latest", digest="new"),)
         assert daemon.state_saver is not None
-        daemon.state_saver.follow_the_loaded_models()
+        daemon.state_saver.follow()
         snapshot = daemon.snapshot()
     assert (snapshot.tau.source, snapshot.tau.mu_short_s) == ("profile here", 0.5)
     assert any("has changed since" in event.text for event in snapshot.log)
@@ -325,6 +325,8 @@ async def test_it_learns_mu_short_from_a_queue_and_shows_it(tmp_path: Path) -> N
     async with replay(decode=1000.0) as (_, url):
         async with daemon_on(path, url) as daemon:
             await ask_all(daemon, *(f"Name colour {number}." for number in range(40)))
+            assert daemon.state_saver is not None
+            daemon.state_saver.follow()
             learned = daemon.snapshot().tau
         assert learned.source == "profile here, learned since"
         assert learned.tau_s is not None

@@ -81,7 +81,7 @@ def serve(parts: DaemonParts, model: str, pairs: int, random: Random) -> Iterato
             exchange.attempt.totals = Totals(tokens=tokens, decode_s=decode_s, complete=True)
             parts.now[0] += decode_s
             parts.dispatcher.end(exchange, Outcome.COMPLETED, 200)
-        saver.follow_the_loaded_models()
+        saver.follow()
         parts.stats.compare()
         parts.learn_queue.flush()
         yield

@@ -101,6 +101,7 @@ class StateSaver:
     freeze: bool
     took_over: Callable[[], None]
     _memories: dict[str, ServerMemory] = field(default_factory=dict)
+    _answered: tuple[ServerMemory, str] | None = None  # the server and model of an answer learned from
     _told_tau: ToldTau = field(default_factory=ToldTau)
     _forgot_s: float = -inf
     _saved_ago_s: float = 0.0
@@ -165,7 +166,7 @@ class StateSaver:
             self.forget()
         if self.persistence.profiles_changed():
             await self.take_over()
-        self.follow_the_loaded_models()
+        self.follow()
         if self._saved_ago_s >= SAVE_EVERY_S:
             self.save()
 
@@ -231,7 +232,7 @@ class StateSaver:
         rate = decode_rate(of.tokens, of.totals.decode_s)
         if not self.freeze and rate is not None:
             learner.learn_speed(of.model, of.tokens, rate)
-        self._set_tau(memory, of.model)
+        self._answered = memory, of.model
 
     def compared(self, pair: Compared) -> None:
         """Record what a request gained, and learn mu_short from its sojourn time in order of arrival.
@@ -244,7 +245,7 @@ class StateSaver:
         memory = self._memories.get(of.last.server_id)
         if memory is not None and of.length_class == LengthClass.SHORT:
             memory.learner.learn_short(of.model, pair.wait_s, pair.wait_s + of.service_s)
-            self._set_tau(memory, of.model)
+            self._answered = memory, of.model
 
     # -- profiles ---------------------------------------------------------------------------------------
 
@@ -276,7 +277,11 @@ class StateSaver:
         self._set_tau(memory, profile.served.model)
         memory.used = profile
 
-    def follow_the_loaded_models(self) -> None:
+    def follow(self) -> None:
+        """Set tau for the model of the latest answer, and use the profile of what is loaded."""
+        if self._answered is not None:
+            self._set_tau(*self._answered)
+            self._answered = None
         for memory in self._memories.values():
             loaded, used = memory.server.status.models, memory.used
             if used is None or loaded == memory.followed or not loaded:

@@ -188,9 +188,8 @@ class Metrics:
         model, tokens, ttft_s, outcome = self._model(of), of.totals.tokens or 0, of.ttft_s, of.outcome.value
         histograms, genai, last = self._histograms, self._genai, of.last
         attributes = genai_attributes(of)
-        error = attributes.get("error.type", "")
-        attributes |= {"gen_ai.request.model": model, "error.type": _known(error)}
-        told = [attributes.get(label, "") for label in GENAI_LABELS]
+        error = attributes["error.type"]
+        told = (attributes | {"gen_ai.request.model": model, "error.type": _known(error)}).values()
         genai["request_duration"].observe(of.sojourn_s, *told)
         if ttft_s is not None and of.stream and not error:
             genai["time_to_first_token"].observe(ttft_s, *told)
@@ -268,17 +267,11 @@ def _error_type(of: Ended) -> str:
 
 
 def genai_attributes(of: Ended) -> dict[str, str]:
-    """Return the attributes in `GENAI_LABELS` that apply to an ended request."""
+    """Return the attributes in `GENAI_LABELS` of an ended request, "" for one that does not apply."""
     host, port = of.last.address or ("", "")
-    told = {
-        "gen_ai.operation.name": OPERATIONS.get(of.shape, "chat"),
-        "gen_ai.provider.name": of.last.provider or "clairvoyant",
-        "gen_ai.request.model": of.model,
-        "error.type": _error_type(of),
-        "server.address": host,
-        "server.port": str(port),
-    }
-    return {name: value for name, value in told.items() if value}
+    operation, provider = OPERATIONS.get(of.shape, "chat"), of.last.provider or "clairvoyant"
+    values = operation, provider, of.model, host, str(port), _error_type(of)
+    return dict(zip(GENAI_LABELS, values, strict=True))
 
 
 def _known(status: str) -> str:

@@ -75,7 +75,7 @@ class Traces:
         tracer, propagator = self._provider.get_tracer("clairvoyant"), TraceContextTextMapPropagator()
 
         def make_spans(of: Ended) -> None:
-            told = genai_attributes(of)
+            told = {name: value for name, value in genai_attributes(of).items() if value}
 
             def ns(clock_s: float) -> int:
                 return int(of.at(clock_s) * 1e9)

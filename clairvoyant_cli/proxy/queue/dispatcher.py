@@ -114,8 +114,13 @@ class Dispatcher:
             self._told.fired()
 
     def attempts_on(self, server: str) -> list[Attempt]:
-        running = [self.live[job_id].attempt for job_id in self.scheduler.running]
-        return [each for each in running if each is not None and each.server_id == server]
+        """Return the attempts that hold slots of a server."""
+        attempts = list[Attempt]()
+        for job_id, job in self.scheduler.running.items():
+            attempt = self.live[job_id].attempt if job.server_id == server else None
+            if attempt is not None:
+                attempts.append(attempt)
+        return attempts
 
     def end(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
         """Record the end of an exchange and free its place in the queue or its slot."""

@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 from clairvoyant_cli.config import SLO
 from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S
-from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.proxy.access.clients import ClientCounts
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
-from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Coverage
+from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import start_of
 
@@ -69,21 +68,20 @@ class ServiceLevel:
         self.objective = objective_of(self.text)
         self._coverage = Coverage(self.objective.share)
 
-    def retry_after_s(self, exchange: Exchange) -> float | None:
-        """Return the seconds after which an arriving request could meet the target without further arrivals;
-        None if it meets it now or never could.
+    def retry_after_s(self, job: Job, regime: str) -> float | None:
+        """Return the seconds after which a job that arrives, of a predicted class, could meet the target
+        without further arrivals; None if it meets it now or never could.
         """
-        if exchange.asked.route.work is not Work.GENERATE or not exchange.job.interactive:
-            return None  # background, or no text is generated
-        wait_s, read_s = start_of(self.scheduler, exchange.job, self.clock())
+        if not job.interactive:
+            return None
+        wait_s, read_s = start_of(self.scheduler, job, self.clock())
         if wait_s == inf:
             return None  # no server is available: the rules of an outage apply
-        regime = exchange.asked.prediction.length_class.value
         factor = self._coverage.corrected(regime, 1.0)
         forecast_s = factor * (wait_s + read_s + FIRST_TOKEN_S)
         least_s = factor * (read_s + FIRST_TOKEN_S)
         if forecast_s <= self.objective.ttft_s or least_s > self.objective.ttft_s or not wait_s:
-            self._forecasts[exchange.id] = forecast_s
+            self._forecasts[job.id] = forecast_s
             return None
         self.refused += 1
         return min(float(ceil((forecast_s - self.objective.ttft_s) / factor)), MAX_RETRY_AFTER_S)

@@ -451,10 +451,11 @@ class Admission:
             return self.refusals.away(able[0])
         if not [server for server in able if not server.health.withdrawn]:
             return self.refusals.draining_alone(able)
-        objection = None if self.check is None else self.check(exchange.asked.parsed, able)
-        if objection is not None or (level := self.service_level) is None:
+        level, asked = self.service_level, exchange.asked
+        objection = None if self.check is None else self.check(asked.parsed, able)
+        if objection is not None or level is None or asked.route.work is not Work.GENERATE:
             return objection
-        retry_after_s = level.retry_after_s(exchange)
+        retry_after_s = level.retry_after_s(exchange.job, asked.prediction.length_class.value)
         return None if retry_after_s is None else self.refusals.too_late(level.text, retry_after_s)
 
     def _rejected(self, route: Route, refusal: Refusal) -> Refused:

@@ -251,22 +251,23 @@ class ArrivalOrder:
         """Record that a job has left its slot; `over`: for good. `served`: its prompt was read."""
         run = self._runs.get(job_id)
         if run is not None and run.granted_s is not None:
-            run.work_s += self._clock(now) - run.granted_s
+            clock_s = self._clock(now)
+            run.work_s += clock_s - run.granted_s
             run.granted_s, run.served = None, served
             if over:
-                self._over(run, now)
+                self._over(run, clock_s)
 
     def left(self, job_id: str, now: float) -> None:
         """Record that a job has left the queue."""
         run = self._runs.get(job_id)
         if run is not None:
             run.of = None
-            self._over(run, now)
+            self._over(run, self._clock(now))
             if run.cached_tokens is None and run in self._pending:  # it never started
                 self._pending.remove(run)
 
-    def _over(self, run: _Run, now: float) -> None:
-        run.over_s = self._clock(now)
+    def _over(self, run: _Run, clock_s: float) -> None:
+        run.over_s = clock_s
         del self._runs[run.id]
         if run.start_s < inf:
             run.placed()
@@ -295,7 +296,11 @@ class ArrivalOrder:
                 self._past.append(self._turn(run, run.server_id, run.slot, run.start_s, run.end_s))
         if not self._runs and not self._pending:
             del self._marks[:-1]
-        return [_pair(run, run.start_s) for run in known if run.of is not None and run.end_s < inf]
+        pairs = []
+        for run in known:
+            if run.of is not None and run.end_s < inf:
+                pairs.append(_pair(run, run.start_s))
+        return pairs
 
     def _able(self, run: _Run) -> set[str]:
         """Return the servers that may have it: the one that it started on, once that is known."""

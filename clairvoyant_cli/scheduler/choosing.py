@@ -13,7 +13,7 @@ not fit into the KV cache that the slots share.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial
 from math import inf
 from operator import attrgetter
@@ -58,7 +58,7 @@ class StarvationGuard:
 
         Under `by_share` policies, a start by tau restarts its client's tau while several clients wait.
         """
-        if not waiting.policy.guarded:
+        if waiting.policy.guard is None:
             return None
         oldest = dict[str, Job]()  # of each client
         for job in jobs:
@@ -123,7 +123,9 @@ class Decision:
         ahead_s = self.waiting.pinned_s() if len(fleet.servers) > 1 else {}
         while (first := self.first(free, passed)) is not None:
             server, (_, job, reason) = first
-            able = [each for each in free if each is server or self._may_start(job, each)]
+            able = free
+            if len(free) > 1:
+                able = [each for each in free if each is server or self._may_start(job, each)]
             roomy = [each for each in able if each.has_room(job)]
             if not roomy:
                 free = [each for each in free if each not in able]
@@ -148,7 +150,7 @@ class Decision:
 
     def is_overdue(self, job: Job) -> bool:
         """Return whether a waiting job is past its tau; background jobs are not while others wait."""
-        if not self.waiting.policy.guarded or (job.background_levels and self.waiting.interactive):
+        if self.waiting.policy.guard is None or (job.background_levels and self.waiting.interactive):
             return False
         tau_s = self.clients.tau_of(job.client)
         return tau_s is not None and self.now - job.arrival_s > tau_s
@@ -170,8 +172,9 @@ class Decision:
 
     def choices(
         self, servers: Iterable[ServerSlots], passed: Collection[str] = ()
-    ) -> Iterator[tuple[ServerSlots, Choice]]:
-        """Yield each server that would start a job now, and its choice."""
+    ) -> list[tuple[ServerSlots, Choice]]:
+        """Return each server that would start a job now, and its choice."""
+        choices = list[tuple[ServerSlots, Choice]]()
         found = dict[tuple[object, ...], Choice | None]()
         for server in servers:
             alone = server.id if self._apart or server.last_resort or server.model_slots else ""
@@ -179,7 +182,8 @@ class Decision:
             if view not in found:  # equal servers make the same choice
                 found[view] = self.choice(server, passed)
             if (choice := found[view]) is not None:
-                yield server, choice
+                choices.append((server, choice))
+        return choices
 
     def choice(self, server: ServerSlots, passed: Collection[str] = ()) -> Choice | None:
         """Return what a slot would start now: promoted, by tau or by policy."""
@@ -237,11 +241,9 @@ class Decision:
         server waits to swap, only jobs that need what it will load: others would prolong the wait.
         """
         server_id, shares, may_take = server.id, not server.last_resort, self.fleet.may_take
-        limited, full, residency = (
-            self.clients.limited(),
-            server.full() if server.model_slots else (),
-            self.fleet.residency,
-        )
+        clients, residency = self.clients, self.fleet.residency
+        limited = clients.limited() if clients.limits_slots else ()
+        full = server.full() if server.model_slots else ()
         jobs = [
             job
             for job in self.waiting.jobs.values()

@@ -166,7 +166,7 @@ class Standings(Sequence[Standing]):
             return Cause.GUARD  # where the guard starts none, a job past tau has its place by the policy
         if job.background_levels:
             return Cause.CHORE
-        if all(scheduler.residency.replaces(taker.id, job.affinity) for taker in takers):
+        if all(scheduler.fleet.residency.replaces(taker.id, job.affinity) for taker in takers):
             return Cause.SWAP
         if job.rank or (policy.by_level and job.urgency is not None):
             return Cause.URGENT

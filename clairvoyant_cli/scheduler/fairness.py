@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
-from math import exp, log
+from math import exp, inf, log
 from typing import TypeVar
 
 from clairvoyant_cli.scheduler.job import Job
@@ -74,18 +74,15 @@ class ServiceCounters:
         charge_s, at = self._charges.get(client, (0.0, now))
         return charge_s * exp(-self._rate * max(now - at, 0.0))
 
-    def charge(self, client: str, seconds: float, now: float, *, since_s: float | None = None) -> None:
-        """Charge seconds as if it had been done at `since_s`; negative ones refund such a charge."""
-        age_s = 0.0 if since_s is None else max(now - since_s, 0.0)
-        self._set(client, self.used_s(client, now) + seconds * exp(-self._rate * age_s), now)
-
-    def settle(self, client: str, predicted_s: float, since_s: float, now: float) -> None:
-        """Replace what was charged at a job's start by the service that it has received since then."""
-        refund_s = predicted_s * exp(-self._rate * max(now - since_s, 0.0))
-        self._set(client, max(self.used_s(client, now) - refund_s, 0.0) + (now - since_s), now)
-
-    def _set(self, client: str, seconds: float, now: float) -> None:
-        self._charges[client] = (max(seconds, 0.0), now)  # rounding may leave slightly less than 0
+    def charge(
+        self, client: str, seconds: float, now: float, *, since_s: float = inf, received_s: float = 0.0
+    ) -> None:
+        """Charge seconds as if it had been done at `since_s`, by default now; negative ones refund such a
+        charge. `received_s` is charged as of now, once that is done.
+        """
+        then_s = self.used_s(client, now) + seconds * exp(-self._rate * max(now - since_s, 0.0))
+        # Rounding may leave slightly less than 0.
+        self._charges[client] = (max(max(then_s, 0.0) + received_s, 0.0), now)
         self._until_sweep -= 1
         if self._until_sweep <= 0:
             self._until_sweep = SWEEP_EVERY
@@ -110,7 +107,7 @@ class Clients:
 
     def set_rules(self, rules: Mapping[str, Tenant], everybody: Tenant) -> None:
         self.rules, self.everybody = dict(rules), everybody
-        self._limits_slots = any(each.max_running is not None for each in (everybody, *rules.values()))
+        self.limits_slots = any(each.max_running is not None for each in (everybody, *rules.values()))
 
     def copied(self) -> "Clients":
         """Return an independent copy without waiting jobs, for a simulation."""
@@ -136,12 +133,12 @@ class Clients:
 
     def is_limited(self, client: str) -> bool:
         """Return whether a client has all the slots that it may have."""
-        limit = self.limits_of(client).max_running if self._limits_slots else None
+        limit = self.limits_of(client).max_running if self.limits_slots else None
         return limit is not None and self.running.get(client, 0) >= limit
 
     def limited(self) -> Collection[str]:
         """Return the clients that have all the slots that they may have."""
-        return [client for client in self.running if self.is_limited(client)] if self._limits_slots else ()
+        return [client for client in self.running if self.is_limited(client)]
 
     def share_of(self, client: str) -> float:
         """Return a client's weight as a share of those of all that wait."""
@@ -158,23 +155,17 @@ class Clients:
             del self.waiting[client]
             self.turn_s.pop(client, None)  # its later jobs start with a full tau
 
-    def count_running(self, job: Job, more: int, now: float) -> None:
-        """Count a running job, and charge its predicted cost as of its start; with -1, take that back."""
-        self._count_running(job.client, more)
-        if job.client:
-            counters = self.service[job.interactive]
-            counters.charge(job.client, more * job.cost_s, now, since_s=job.started_s)
-
-    def stopped(self, job: Job, now: float) -> None:
-        """Replace the predicted cost of a job by the service that it received in this run."""
-        self._count_running(job.client, -1)
-        if job.client:
-            self.service[job.interactive].settle(job.client, job.cost_s, job.started_s, now)
-
-    def _count_running(self, client: str, more: int) -> None:
+    def count_running(self, job: Job, more: int, now: float, *, received_s: float = 0.0) -> None:
+        """Count a running job, and charge its predicted cost as of its start; with -1, take that back, and
+        charge the service that it has received.
+        """
+        client = job.client
         self.running[client] = self.running.get(client, 0) + more
         if not self.running[client]:
             del self.running[client]
+        if client:
+            service, predicted_s = self.service[job.interactive], more * job.cost_s
+            service.charge(client, predicted_s, now, since_s=job.started_s, received_s=received_s)
 
     def excess_s(self, now: float, kinds: Iterable[bool]) -> Excess:
         """Return how much more service each client had than the one that had least, in seconds per weight,

@@ -173,6 +173,7 @@ class Job:
     share_key: float = 0.0  # orders it among the first jobs of other clients, where a policy is fair
     queued_s: float = 0.0  # when it last joined the queue; its age counts from its arrival
     levels_at_arrival: int = 0  # of the background
+    interactive: bool = True  # a person waits for it: it is not, and never was, a background job
     by_operator: bool = False  # the operator set its rank
     held: bool = False
     parked: bool = False  # its session waits for its turn
@@ -215,11 +216,6 @@ class Job:
     @property
     def promoted(self) -> bool:
         return self.rank == FIRST
-
-    @property
-    def interactive(self) -> bool:
-        """Whether a person waits for it: it is not, and never was, a background job."""
-        return not self.levels_at_arrival
 
     @property
     def own_rank(self) -> int:

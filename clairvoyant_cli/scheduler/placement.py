@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from clairvoyant_cli.scheduler.job import Job, Thought
@@ -106,6 +107,11 @@ class Fleet:
         self.residency = Residency(dict(load_s))
         self.changes = 0  # of the servers or their slots
 
+    @property
+    def slots(self) -> int:
+        """The slots of all servers."""
+        return sum(map(attrgetter("slots"), self.servers.values()))
+
     def copied(self) -> "Fleet":
         """Return an independent copy in which nothing runs, without the contents of the KV caches."""
         fleet = Fleet({}, {})
@@ -148,10 +154,10 @@ class Fleet:
         server = self.servers[server_id]
         job.server_id = server_id
         job.started_s = now
-        job.expect(self.own_s(job, server), now)
-        if server.speed is not None and job.remaining_s:
-            load_s = self.residency.price_s(server_id, job.affinity)
-            job.pace = (job.expected_s - load_s) / job.remaining_s
+        load_s, remaining_s = self.residency.price_s(server_id, job.affinity), job.remaining_s
+        job.expect(load_s + self._run_s(job, server, remaining_s), now)
+        if server.speed is not None and remaining_s:
+            job.pace = (job.expected_s - load_s) / remaining_s
         server.running[job.id] = job
         if self.residency.prices:
             self.residency.dispatched(server_id, job.id, job.affinity, now)
@@ -211,14 +217,19 @@ class Fleet:
 
     def own_s(self, job: Job, server: ServerSlots) -> float:
         """Return the predicted seconds of a job on a server: loading, uncached prefill, remaining decode."""
-        price_s = self.residency.price_s(server.id, job.affinity)
+        return self.residency.price_s(server.id, job.affinity) + self._run_s(job, server, job.remaining_s)
+
+    def _run_s(self, job: Job, server: ServerSlots, remaining_s: float) -> float:
+        """Return the seconds of a job on a server once its model is loaded, of which `remaining_s` are due by
+        its cost.
+        """
         if server.speed is None:
-            return price_s + job.remaining_s
+            return remaining_s
         left = max(job.prompt_tokens - server.cache.cached_tokens(job.prefix), 0.0)
-        own_s = server.speed.seconds(left, job.tokens)
+        run_s = server.speed.seconds(left, job.tokens)
         if (job.done_tokens or job.read_s) and job.cost_s:
-            own_s *= job.remaining_s / job.cost_s
-        return price_s + own_s
+            run_s *= remaining_s / job.cost_s
+        return run_s
 
     def best(
         self, job: Job, now: float, free: Sequence[ServerSlots], ahead_s: Mapping[str, float]

@@ -33,14 +33,12 @@ from clairvoyant_cli.scheduler.job import (
     MoveKind,
     Preempt,
     PromptRead,
-    Reason,
     Terms,
     Thought,
 )
 from clairvoyant_cli.scheduler.newcomers import Newcomers
 from clairvoyant_cli.scheduler.placement import Fleet, ServerSlots, ServerSpeed
 from clairvoyant_cli.scheduler.policy import FixedRate, Policy, TailRate, tuned
-from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.sessions import Sessions
 from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyond_share
 from clairvoyant_cli.scheduler.waiting import WaitingJobs, set_background
@@ -145,11 +143,14 @@ class Scheduler:
         queue.let_forward(now)
         if queue.parked:
             queue.give_turns(now)
-        free = self.fleet.free()
-        choice = self._choose(free, now) if free else None
-        while choice is not None and choice[0].background_levels and queue.must_park(choice[0], now):
+        free, choice = self.fleet.free(), None
+        while free:
+            decision = self._decision(now, for_good=True)
+            choice = decision.choose(free)
+            self.deferring = decision.deferring
+            if choice is None or not choice[0].background_levels or not queue.must_park(choice[0], now):
+                break
             queue.place(choice[0], now)  # it came before the session that it would evict
-            choice = self._choose(free, now)
         if choice is None:
             self.deferring = self.deferring or queue.parked > 0
             return None
@@ -164,16 +165,12 @@ class Scheduler:
         self.arrival_order.granted(job, self.fleet.servers[server_id], now)
         if self.sessions.started(job, server_id, now):
             queue.place_turns(now)
-        self.claims.charged(job, now)
+        if job.urgency_by:
+            self.claims.charged(job, now)
         self.clients.count_running(job, 1, now)
-        queue.reprice(job, self.fleet, now)
+        if queue.jobs and job.prefix.hashes:
+            queue.reprice(job, self.fleet, now)
         return Dispatch(job, server_id, reason, now - job.queued_s)
-
-    def _choose(self, free: list[ServerSlots], now: float) -> tuple[Job, str, Reason] | None:
-        decision = self._decision(now, for_good=True)
-        choice = decision.choose(free)
-        self.deferring = decision.deferring
-        return choice
 
     def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
         """Free the slot of a running job.
@@ -185,8 +182,7 @@ class Scheduler:
             self.queue.starts_since_background = 0
         self.arrival_order.freed(job_id, now, over=True, served=served)
         self.sessions.left_slot(job, now, waits=False)
-        slots = sum([server.slots for server in self.fleet.servers.values()])
-        if served and self.tail.served(job.served_s, max(1, slots), now):
+        if served and self.tail.served(job.served_s, max(1, self.fleet.slots), now):
             self.queue.policy = tuned(self.policy, self.tail.rate, self.tail.slots)
             if self.policy.boosts:
                 self.queue.place_all(self.now)
@@ -210,7 +206,7 @@ class Scheduler:
         cache = self.fleet.servers[job.server_id].cache
         cache.answered(job_id, prompt_tokens, tokens)
         self.arrival_order.answered(job_id, prompt_tokens, tokens)
-        session, news = self.sessions.of(job), ""
+        session, news = self.sessions.known.get(job.session), ""
         if cached_tokens is not None:
             cache.told(job.expected, cached_tokens)
             news = self.sessions.read_again(job, prompt_tokens, cached_tokens, now)
@@ -304,8 +300,9 @@ class Scheduler:
         job = self.running.pop(job_id)
         self.fleet.ended(job, served=served)
         job.served_s += now - job.started_s
-        self.claims.stopped(job, now)
-        self.clients.stopped(job, now)
+        if job.urgency_by:
+            self.claims.charged(job, now, -1.0, now - job.started_s)
+        self.clients.count_running(job, -1, now, received_s=now - job.started_s)
         return job
 
     def reestimate(self, job_id: str, now: float, **estimates: Unpack[Estimates]) -> bool:
@@ -411,8 +408,8 @@ class Scheduler:
 
     def _may_claim(self, job: Job, now: float) -> bool:
         """Return whether a job may start by the urgency that its client claims; if not, drop the claim."""
-        slots = sum(self.slots.values())
-        if job.promoted or self.claims.within_share(job, self.clients.share_of(job.client), slots, now):
+        share = self.clients.share_of(job.client)
+        if job.promoted or self.claims.within_share(job, share, self.fleet.slots, now):
             return True
         self.set_urgency(job.id, level_beyond_share(job), UrgencySource.SHARE, now)
         return False
@@ -426,10 +423,6 @@ class Scheduler:
     @property
     def slots(self) -> dict[str, int]:
         return {name: server.slots for name, server in self.fleet.servers.items()}
-
-    @property
-    def residency(self) -> Residency:
-        return self.fleet.residency
 
     def waiting(self, now: float | None = None) -> list[Job]:
         """Return the waiting jobs in the order of their starts, were none to age; held ones last. `now` is by
@@ -539,6 +532,7 @@ class Scheduler:
             self._count(job, -1, now)
             self.sessions.renamed(job, client, now)
             job.client, job.background_levels, job.levels_at_arrival = client, levels, levels
+            job.interactive = not levels
             self._count(job, 1, now)
         rank = priority + job.background_levels
         if job.rank != rank and not job.promoted and not job.by_operator:
@@ -574,4 +568,4 @@ class Scheduler:
 
 def _admit(job: Job, seq: int) -> None:
     job.seq, job.rank, job.queued_s = seq, float(job.own_rank), job.arrival_s
-    job.levels_at_arrival = job.background_levels
+    job.levels_at_arrival, job.interactive = job.background_levels, not job.background_levels

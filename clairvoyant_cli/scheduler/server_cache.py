@@ -166,7 +166,8 @@ class ServerCache:
             expected = self._expected(chain, before, at)
             if before.chain.hashes[-1] == chain.hashes[at] and not before.waits:
                 self._remove(before.job_id)
-        self.dropped(job_id)
+        if job_id in self._kept:
+            self._remove(job_id)
         if not chain.hashes:
             return expected
         added = self._add(Kept(job_id, session, chain, prompt_tokens, prompt_tokens))
@@ -209,10 +210,12 @@ class ServerCache:
             self.usual_tokens += USUAL_WEIGHT * (tokens - self.usual_tokens)
         kept.waits, kept.interactive, kept.lost = waits, interactive, False
         self._kept.move_to_end(job_id)
+        if self.room_tokens == inf:
+            return []
         lost = [*self._evicted_by(job_id, tokens), *[kept] * (waits and tokens > self.room_tokens)]
-        for each in lost:
-            each.lost = True
-        return [each.job_id for each in lost]
+        for context in lost:
+            context.lost = True
+        return [context.job_id for context in lost]
 
     def ended(self, job_id: str) -> None:
         """Record that a job will not be continued; its context stays, as the server does not know."""

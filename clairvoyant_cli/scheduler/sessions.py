@@ -151,7 +151,7 @@ class Sessions:
         session.tokens = max(session.tokens, job.prompt_tokens + job.tokens)
         session.program = job.program
         session.waiting += 1
-        self._of_parent(session, 1)
+        self._count_child(session, 1)
         if session.family < inf and not session.busy:
             self.expire(now, 0)
             for child in list(self._active.values()):
@@ -183,11 +183,10 @@ class Sessions:
                 session.parent, session.family = each.id, each.family
                 return
 
-    def _of_parent(self, session: Session, more: int) -> None:
+    def _count_child(self, session: Session, more: int) -> None:
         """Count the busy children of a session's parent."""
-        parent = self.known.get(session.parent)
-        if parent is not None:
-            parent.busy += more
+        if session.parent in self.known:
+            self.known[session.parent].busy += more
 
     def _find(self, job: Job) -> Session | None:
         for piece in reversed(job.prefix.hashes):
@@ -239,7 +238,7 @@ class Sessions:
         if not waits:
             self._ended_s = now
             session.answers += 1
-            self._of_parent(session, -1)
+            self._count_child(session, -1)
 
     def renamed(self, job: Job, client: str, now: float) -> None:
         """Make a job another client's, before its `client` changes: a waiting one may go on with a session of
@@ -262,7 +261,7 @@ class Sessions:
         session = self.known.get(job.session)
         if session is not None:
             session.waiting -= 1
-            self._of_parent(session, -1)
+            self._count_child(session, -1)
 
     def answered(
         self, job: Job, prompt_tokens: float, kept_tokens: float, tokens: float, *, calls_tool: bool
@@ -321,7 +320,8 @@ class Sessions:
 
     def may_run(self, job: Job, now: float, waiters: int) -> bool:
         """Return whether a job's session has a turn, or gets one because a server's cache has room for it. A
-        request outside sessions needs none, but may have to wait.
+        request outside sessions needs none, but may have to wait. A turn that a job gets begins now, unless
+        the job is held.
         """
         waiters = max(waiters, 1)  # the job itself
         session = self.known.get(job.session)
@@ -331,11 +331,13 @@ class Sessions:
             if session.running or session.waiting > 1 or self._stays(session, now, waiters):
                 return True
             self._end_turn(session)
-        return any(
-            self._fits(session, server, now, waiters)
-            for server in self.fleet.servers.values()
-            if server.slots and (not job.able or server.id in job.able)
-        )
+        for server in self.fleet.servers.values():
+            able = server.slots and (not job.able or server.id in job.able)
+            if able and self._fits(session, server, now, waiters):
+                if not job.held:
+                    self._begin_turn(session, job, now)
+                return True
+        return False
 
     def _stays(self, session: Session, now: float, waiters: int) -> bool:
         """Return whether a session keeps its turn: whether the cache holds it beside those that had theirs
@@ -372,10 +374,7 @@ class Sessions:
                 return False
         return True
 
-    def begin_turn(self, job: Job, now: float) -> None:
-        session = self.known.get(job.session)
-        if session is None or not session.agent or session.active:
-            return
+    def _begin_turn(self, session: Session, job: Job, now: float) -> None:
         session.active, session.turn_s, session.server_id = True, now, session.server_id or job.pinned
         self._active[session.id] = session
 
@@ -430,7 +429,9 @@ class Sessions:
         longest = min(self._active.values(), key=lambda each: each.turn_s, default=None)
         if longest is not None:
             self._end_turn(longest)
-        self.begin_turn(job, now)
+        session = self.known.get(job.session)
+        if session is not None and session.agent and not session.active:
+            self._begin_turn(session, job, now)
 
     def _end_turn(self, session: Session) -> None:
         session.active, session.chain = False, NO_CHAIN

@@ -70,12 +70,10 @@ class Claims:
             return True
         return self._served.used_s(job.client, now) <= share * slots * CLAIM_WINDOW_S
 
-    def charged(self, job: Job, now: float, sign: float = 1.0) -> None:
-        """Charge a running claim its predicted cost, as of its start; with a `sign` of -1, refund that."""
-        if job.urgency_by and is_claim(job):
-            self._served.charge(job.client, sign * job.cost_s, now, since_s=job.started_s)
-
-    def stopped(self, job: Job, now: float) -> None:
-        """Replace the predicted cost by the service received."""
-        if job.urgency_by and is_claim(job):
-            self._served.settle(job.client, job.cost_s, job.started_s, now)
+    def charged(self, job: Job, now: float, sign: float = 1.0, received_s: float = 0.0) -> None:
+        """Charge a running claim its predicted cost, as of its start; with a `sign` of -1, refund that, and
+        charge the service that it has received.
+        """
+        if is_claim(job):
+            predicted_s = sign * job.cost_s
+            self._served.charge(job.client, predicted_s, now, since_s=job.started_s, received_s=received_s)

@@ -77,9 +77,10 @@ class WaitingJobs:
 
         Nothing where there is one client, or the policy does not share.
         """
-        if not self.policy.by_share:
+        clients = self._clients
+        if not self.policy.by_share or len({*clients.waiting, *clients.running}) < 2:
             return {}
-        return self._clients.excess_s(now, (True, False) if self.interactive < len(self.jobs) else (True,))
+        return clients.excess_s(now, (True, False) if self.interactive < len(self.jobs) else (True,))
 
     def in_order(self, now: float, joins: Iterable[Job] = ()) -> list[Job]:
         """Return the jobs in the order of their starts, were none to age, as if `joins` had joined; held ones
@@ -132,20 +133,16 @@ class WaitingJobs:
     def goes_by_arrival(self, job: Job, now: float) -> bool:
         """Return whether a waiting job goes by its arrival among the turns of sessions."""
         policy = self.policy
-        if not job.session or job.promoted or job.cuts or not (policy.guarded and policy.in_seconds):
+        if not job.session or job.promoted or job.cuts or policy.guard is None or not policy.in_seconds:
             return False
         return self._sessions.in_order(job, now, self.parked)
 
     def must_park(self, job: Job, now: float) -> bool:
         """Return whether a waiting job's session must wait for its turn; if not, it has one from now on."""
         policy = self.policy
-        if job.promoted or job.cuts or not policy.guarded or (policy.by_level and level_of(job) <= 1):
+        if job.promoted or job.cuts or policy.guard is None or (policy.by_level and level_of(job) <= 1):
             return False
-        if not self._sessions.may_run(job, now, self.parked):
-            return True
-        if job.session and not job.held:
-            self._sessions.begin_turn(job, now)
-        return False
+        return not self._sessions.may_run(job, now, self.parked)
 
     def give_turns(self, now: float) -> None:
         """Give parked sessions their turns: first those that may run by now, fairly between clients and the
@@ -166,8 +163,6 @@ class WaitingJobs:
     def reprice(self, read: Job, fleet: Fleet, now: float) -> None:
         """Compute again what the jobs cost that share the beginning of a prompt that a server reads now."""
         root = read.prefix.hashes[:1]
-        if not root or not self.jobs:
-            return
         sharing = (job for job in self.jobs.values() if job.prefix.hashes[:1] == root)
         for job in list(islice(sharing, MAX_REPRICED)):
             less_s = fleet.saves_s(read.server_id, job)

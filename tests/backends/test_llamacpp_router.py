@@ -90,8 +90,8 @@ async def test_a_router_that_loads_several_models_has_slots_for_each() -> None:
 def queue_of(slots: int, model_slots: int, room: int, *affinities: str) -> Scheduler:
     queue = Scheduler(POLICIES["sjf"], servers={"r": slots}, load_s={"a": 5.0, "b": 5.0, "c": 5.0})
     queue.fleet.servers["r"].model_slots = model_slots
-    queue.residency.set_room("r", room)
-    queue.residency.set("r", frozenset("a"))
+    queue.fleet.residency.set_room("r", room)
+    queue.fleet.residency.set("r", frozenset("a"))
     for number, affinity in enumerate(affinities):
         queue.submit(Job(f"{affinity}{number}", 0.0, cost_s=1.0 + number / 10, affinity=affinity), 0.0)
     return queue
@@ -134,17 +134,17 @@ def test_another_model_waits_while_a_fresh_one_answers_the_burst_that_it_was_loa
 
 def test_another_model_waits_until_the_first_one_on_an_empty_server_is_loaded() -> None:
     queue = queue_of(2, 2, 1, "new", "a")
-    queue.residency.set("r", frozenset())
-    queue.residency.unknown_s = 8.0
+    queue.fleet.residency.set("r", frozenset())
+    queue.fleet.residency.unknown_s = 8.0
     assert starts(queue) == ["new0"]
-    queue.residency.loaded("r", "new0")
+    queue.fleet.residency.loaded("r", "new0")
     assert starts(queue) == []  # while it stays
 
 
 def test_another_model_starts_beside_one_that_has_stayed_its_time() -> None:
     queue = queue_of(2, 2, 1, "b", "c")
     assert starts(queue, 0.0) == ["b0"]
-    queue.residency.loaded("r", "b0")
+    queue.fleet.residency.loaded("r", "b0")
     assert starts(queue, 19.0) == []
     assert queue.deferring  # nothing that happens at the server tells that its time is over
     assert starts(queue, 21.0) == ["c1"]  # 5 s to load, and three times that
@@ -153,12 +153,12 @@ def test_another_model_starts_beside_one_that_has_stayed_its_time() -> None:
 def test_nothing_for_the_loaded_model_starts_while_a_model_is_loaded_for_the_first_time() -> None:
     """The router ends the loaded model between two requests; one that comes then fails."""
     queue = queue_of(2, 2, 1, "a", "new")
-    queue.residency.unknown_s = 8.0
+    queue.fleet.residency.unknown_s = 8.0
     assert starts(queue) == ["a0", "new1"]
     queue.submit(Job("a2", 1.0, cost_s=0.1, affinity="a"), 1.0)
     queue.finish("a0", 2.0)
     assert starts(queue, 2.0) == []
-    queue.residency.not_loaded("r", "new1")  # there is no such model
+    queue.fleet.residency.not_loaded("r", "new1")  # there is no such model
     queue.finish("new1", 3.0)
     assert starts(queue, 3.0) == ["a2"]
 
@@ -166,7 +166,7 @@ def test_nothing_for_the_loaded_model_starts_while_a_model_is_loaded_for_the_fir
 def test_a_model_that_is_loaded_beside_another_leaves_it_loaded() -> None:
     queue = queue_of(2, 1, 2, "b")
     assert starts(queue) == ["b0"]
-    assert (queue.residency.price_s("r", "a"), queue.residency.price_s("r", "b")) == (0.0, 0.0)
+    assert (queue.fleet.residency.price_s("r", "a"), queue.fleet.residency.price_s("r", "b")) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(("streaming", "load_s"), [(True, 6.0), (False, 4.0)])
@@ -181,17 +181,17 @@ def test_a_load_is_seen_by_the_time_before_the_answer(streaming: bool, load_s: f
     exchange.totals = Totals(prefill_s=1.0, decode_s=2.0)
     exchange.asked = type("Asked", (), {"parsed": ParsedRequest("b")})
     models.answered(exchange, 200)
-    assert queue.residency.load_s["b"] == load_s
+    assert queue.fleet.residency.load_s["b"] == load_s
 
 
 def test_of_two_routers_with_the_same_model_the_idle_one_swaps() -> None:
     queue = queue_of(2, 0, 1, "b")
     assert starts(queue, 0.0) == ["b0"]
-    queue.residency.loaded("r", "b0")
+    queue.fleet.residency.loaded("r", "b0")
     queue.set_slots("s", 1)
-    queue.residency.set_room("s", 1)
-    queue.residency.dispatched("s", "before", "b", 0.0)
-    queue.residency.loaded("s", "before")  # it must stay, too, but nothing runs there
+    queue.fleet.residency.set_room("s", 1)
+    queue.fleet.residency.dispatched("s", "before", "b", 0.0)
+    queue.fleet.residency.loaded("s", "before")  # it must stay, too, but nothing runs there
     queue.submit(Job("c1", 1.0, cost_s=0.1, affinity="c"), 1.0)
     dispatch = queue.next(1.0)
     assert dispatch is not None
@@ -202,8 +202,8 @@ def test_of_two_routers_only_the_one_that_waits_to_swap_refuses_its_loaded_model
     queue = queue_of(3, 3, 1, "a", "b")
     assert starts(queue) == ["a0", "b1"]
     queue.set_slots("s", 1)
-    queue.residency.set_room("s", 1)
-    queue.residency.set("s", frozenset("b"))
+    queue.fleet.residency.set_room("s", 1)
+    queue.fleet.residency.set("s", frozenset("b"))
     queue.submit(Job("a2", 1.0, cost_s=0.1, affinity="a"), 1.0)
     dispatch = queue.next(60.0)
     assert dispatch is not None

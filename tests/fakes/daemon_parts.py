@@ -54,7 +54,7 @@ class DaemonParts(Daemon):
         )
         for server in servers:
             server.loaded = None  # until its state changes for the first time, loading costs nothing
-        self.dispatcher.scheduler.residency.unknown_s = 0.0
+        self.dispatcher.scheduler.fleet.residency.unknown_s = 0.0
 
     def _spawn(self, work: Awaitable[None]) -> "asyncio.Task[None]":
         self.tasks.append(asyncio.ensure_future(work))

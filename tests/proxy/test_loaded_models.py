@@ -52,7 +52,7 @@ def learned_s(queue: Scheduler, *answers: tuple[float | None, int]) -> float:
     for load_s, status in answers:
         cast(Any, exchange).totals = replace(exchange.totals, load_s=load_s)
         residents.answered(exchange, status)
-    return queue.residency.price_s("another server", "a")
+    return queue.fleet.residency.price_s("another server", "a")
 
 
 def test_what_a_load_took_is_learned_and_a_warm_answer_teaches_nothing() -> None:
@@ -69,7 +69,7 @@ def test_an_error_teaches_nothing() -> None:
     exchange = asked("a")
     cast(Any, exchange).totals = replace(exchange.totals, load_s=14.0, error=True)
     residents.answered(exchange, 200)
-    assert queue.residency.load_s == {}
+    assert queue.fleet.residency.load_s == {}
 
 
 def test_the_servers_list_is_believed_unless_a_model_may_be_loading() -> None:
@@ -80,11 +80,11 @@ def test_the_servers_list_is_believed_unless_a_model_may_be_loading() -> None:
         residents.answered(each, 200)
     second.phase = Phase.PREFILL
     residents.listed(["llama3:latest"], [second])
-    assert queue.residency.price_s("ollama", first.job.affinity) > 0
+    assert queue.fleet.residency.price_s("ollama", first.job.affinity) > 0
     second.phase = Phase.DECODING
     residents.listed(["llama3:latest"], [second])
-    assert queue.residency.price_s("ollama", first.job.affinity) == 0
-    assert queue.residency.price_s("ollama", second.job.affinity) > 0
+    assert queue.fleet.residency.price_s("ollama", first.job.affinity) == 0
+    assert queue.fleet.residency.price_s("ollama", second.job.affinity) > 0
 
 
 def test_what_the_server_lists_is_loaded_before_anybody_has_asked_for_it() -> None:
@@ -92,10 +92,12 @@ def test_what_the_server_lists_is_loaded_before_anybody_has_asked_for_it() -> No
     residents = LoadedModels(queue, "ollama")
     residents.listed(["llama3:latest"], [])
     assert (
-        queue.residency.price_s("ollama", residents.affinity_of(ParsedRequest("llama3", affinity="llama3")))
+        queue.fleet.residency.price_s(
+            "ollama", residents.affinity_of(ParsedRequest("llama3", affinity="llama3"))
+        )
         == 0
     )
-    assert queue.residency.load_s == {"llama3:latest": ASSUMED_LOAD_S}
+    assert queue.fleet.residency.load_s == {"llama3:latest": ASSUMED_LOAD_S}
 
 
 @pytest.mark.parametrize(
@@ -122,9 +124,9 @@ def test_ollama_and_a_router_have_one_name_for_a_model(first: str) -> None:
         pool.append(cast(Server, SimpleNamespace(loaded=loaded, lists=lists)))
     for model, holder in (("llama3", "ollama"), ("Qwen", "router"), ("fast", "router"), ("gpt", "router")):
         affinity = pool.affinity_of(ParsedRequest(model, affinity=model))
-        assert queue.residency.price_s(holder, affinity) == 0
+        assert queue.fleet.residency.price_s(holder, affinity) == 0
         other = "ollama" if holder == "router" else "router"
-        assert queue.residency.price_s(other, affinity) == ASSUMED_LOAD_S
+        assert queue.fleet.residency.price_s(other, affinity) == ASSUMED_LOAD_S
 
 
 def test_the_price_used_longest_ago_is_forgotten_when_there_are_too_many() -> None:
@@ -137,7 +139,7 @@ def test_the_price_used_longest_ago_is_forgotten_when_there_are_too_many() -> No
         residents.answered(asked(f"real-{number}"), 200)
         residents.answered(asked(f"junk-{number}"), 404)
         residents.answered(mine, 200)
-    prices = queue.residency.load_s
+    prices = queue.fleet.residency.load_s
     assert len(prices) == MAX_AFFINITIES == len(residents._affinity_of)
     assert prices["mine"] == 14.0
     assert {f"real-{3 * MAX_AFFINITIES - n}" for n in range(1, MAX_AFFINITIES)} == prices.keys() - {"mine"}
@@ -153,7 +155,7 @@ async def test_models_that_do_not_exist_keep_nobody_waiting() -> None:
         return post("/api/chat", json.dumps(asks).encode())
 
     async with replaying(backend) as daemon, raw_client(daemon.base_url) as client:
-        residency = daemon.dispatcher.scheduler.residency
+        residency = daemon.dispatcher.scheduler.fleet.residency
 
         def prices() -> list[float]:
             return [

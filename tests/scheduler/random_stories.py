@@ -76,13 +76,13 @@ class Story:
             load_s={f"m{n}": 3.0 * n for n in range(1, self.models)},
         )
         if self.models:
-            self.scheduler.residency.unknown_s = 5.0
+            self.scheduler.fleet.residency.unknown_s = 5.0
         for name, speed in self.speeds.items():
             self.scheduler.set_speed(name, speed)
             self.scheduler.set_slots(name, self.sizes[name], weight=rng.choice([1.0, 2.0]))
             server = self.scheduler.fleet.servers[name]
             if self.models and rng.random() < 0.5:
-                self.scheduler.residency.set_room(name, rng.choice([1, 2]))
+                self.scheduler.fleet.residency.set_room(name, rng.choice([1, 2]))
                 server.model_slots = rng.choice([0, 1])
             if self.sessions and rng.random() < 0.7:
                 server.cache.start_with(rng.choice([500.0, 3000.0, 30_000.0]))
@@ -403,6 +403,7 @@ class Story:
         decision = Decision(scheduler.queue, scheduler.fleet, scheduler.guard, now)
         for server in scheduler.fleet.servers.values():
             able = [] if scheduler.paused or len(server.running) >= server.slots else waiting
+            swaps_to = scheduler.fleet.residency.swapping_to(server.id)
             able = [
                 job
                 for job in able
@@ -412,12 +413,13 @@ class Story:
                 and scheduler.fleet.may_take(server.id, job)
                 and scheduler.fleet.open_to(job, server, now)
                 and server.has_room(job)
+                and (not swaps_to or job.affinity in (*swaps_to, ""))
             ]
             if not able or server.shared_tokens < inf:
                 self.idle_since.pop(server.id, None)
                 continue
             assert now - self.idle_since.setdefault(server.id, now) <= LONGEST_IDLE_S, f"{server.id}: {able}"
-            if not scheduler.residency.prices:
+            if not scheduler.fleet.residency.prices:
                 assert scheduler.deferring
                 assert len(able) <= MAX_PASSED, f"{server.id} idles beside {able}"
                 assert not any(job.promoted or decision.is_overdue(job) for job in able)

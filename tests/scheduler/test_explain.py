@@ -135,7 +135,7 @@ def test_a_background_job_has_no_tau_and_is_a_chore() -> None:
 def test_a_job_whose_model_is_not_loaded_waits_for_a_swap() -> None:
     jobs = [Job(model, 0.0, cost_s=1.0, affinity=model) for model in ("loaded", "other")]
     scheduler = waiting("boost", jobs, load_s={"loaded": 5.0, "other": 5.0})
-    scheduler.residency.set("a", frozenset({"loaded"}))
+    scheduler.fleet.residency.set("a", frozenset({"loaded"}))
     found = standing(scheduler, 1.0)
     assert {name: each.cause for name, each in found.items()} == {"loaded": Cause.SIZE, "other": Cause.SWAP}
 

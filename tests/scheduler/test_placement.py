@@ -120,7 +120,7 @@ def test_a_job_runs_only_where_it_can() -> None:
 def test_a_job_waits_for_the_worker_that_has_its_model_if_loading_takes_longer() -> None:
     for left_s, placed in ((2.0, {}), (20.0, {"x": "b"})):
         scheduler = Scheduler(POLICIES["boost"], servers={"a": 1, "b": 1}, load_s={"m": 10.0})
-        scheduler.residency.set("a", frozenset({"m"}))
+        scheduler.fleet.residency.set("a", frozenset({"m"}))
         scheduler.submit(Job("first", 0.0, cost_s=left_s, affinity="m"), 0.0)
         assert started(scheduler, 0.0) == {"first": "a"}
         scheduler.submit(Job("x", 0.0, cost_s=4.0, affinity="m"), 0.0)
@@ -191,7 +191,7 @@ def test_two_models_do_not_thrash() -> None:
 
 def test_the_price_of_loading_keeps_a_shorter_job_of_another_model_waiting() -> None:
     scheduler = Scheduler(POLICIES["boost"], servers={"a": 1}, load_s={"m": 10.0, "n": 10.0})
-    scheduler.residency.set("a", frozenset({"m"}))
+    scheduler.fleet.residency.set("a", frozenset({"m"}))
     scheduler.submit(Job("other", 0.0, cost_s=2.0, affinity="n"), 0.0)
     scheduler.submit(Job("same", 1.0, cost_s=9.0, affinity="m"), 1.0)
     assert started(scheduler, 2.0) == {"same": "a"}
@@ -217,8 +217,8 @@ def swapping(*names: str) -> Scheduler:
     "m" has just been served; a short job of each of `names` waits.
     """
     scheduler = Scheduler(POLICIES["boost"], servers={"a": 2}, load_s={"m": 10.0, "n": 10.0})
-    scheduler.residency.unknown_s = 8.0
-    scheduler.residency.set("a", frozenset({"m"}))
+    scheduler.fleet.residency.unknown_s = 8.0
+    scheduler.fleet.residency.set("a", frozenset({"m"}))
     for number, name in enumerate(names):
         scheduler.submit(Job(f"{name}{number}", 0.0, cost_s=1.0, affinity=name), 0.0)
     return scheduler
@@ -229,9 +229,12 @@ def test_a_failed_start_changes_nothing_loaded() -> None:
     scheduler.promote("n0", 0.0)
     assert started(scheduler, 0.0) == {"n0": "a", "n2": "a"}
     scheduler.finish("n0", 0.1, served=False)
-    assert scheduler.residency.price_s("a", "m") == 10.0  # while the other may have it loaded
+    assert scheduler.fleet.residency.price_s("a", "m") == 10.0  # while the other may have it loaded
     scheduler.requeue("n2", 0.1, served=False)
-    assert (scheduler.residency.price_s("a", "m"), scheduler.residency.must_stay("a", 0.1)) == (0.0, False)
+    assert (scheduler.fleet.residency.price_s("a", "m"), scheduler.fleet.residency.must_stay("a", 0.1)) == (
+        0.0,
+        False,
+    )
     assert next(iter(started(scheduler, 0.1))) == "m1"
 
 
@@ -240,32 +243,32 @@ def test_an_unknown_model_changes_no_load_cost_before_it_is_served() -> None:
     scheduler.promote("junk0", 0.0)
     assert list(started(scheduler, 0.0)) == ["junk0", "m1"]
     scheduler.finish("m1", 1.0)
-    assert scheduler.residency.price_s("a", "m") == 0.0
-    assert scheduler.residency.price_s("a", "junk") == 8.0
+    assert scheduler.fleet.residency.price_s("a", "m") == 0.0
+    assert scheduler.fleet.residency.price_s("a", "junk") == 8.0
     scheduler.finish("junk0", 2.0)
-    assert scheduler.residency.price_s("a", "junk") == 0.0
-    assert scheduler.residency.price_s("a", "m") == 10.0
-    assert scheduler.residency.must_stay("a", 31.0)
+    assert scheduler.fleet.residency.price_s("a", "junk") == 0.0
+    assert scheduler.fleet.residency.price_s("a", "m") == 10.0
+    assert scheduler.fleet.residency.must_stay("a", 31.0)
 
 
 def test_a_model_served_without_a_load_is_resident_beside_others() -> None:
     scheduler = swapping("alias")
     started(scheduler, 0.0)
-    scheduler.residency.was_there("a", "alias0")
+    scheduler.fleet.residency.was_there("a", "alias0")
     scheduler.finish("alias0", 1.0)
-    assert {scheduler.residency.price_s("a", name) for name in ("m", "alias")} == {0.0}
-    assert not scheduler.residency.must_stay("a", 1.0)
+    assert {scheduler.fleet.residency.price_s("a", name) for name in ("m", "alias")} == {0.0}
+    assert not scheduler.fleet.residency.must_stay("a", 1.0)
 
 
 def test_a_resident_model_after_a_possible_load_implies_nothing_about_others() -> None:
     scheduler = swapping("n", "n")
     started(scheduler, 0.0)
-    scheduler.residency.was_there("a", "n1")
-    assert scheduler.residency.price_s("a", "m") == 10.0
+    scheduler.fleet.residency.was_there("a", "n1")
+    assert scheduler.fleet.residency.price_s("a", "m") == 10.0
 
 
 def test_known_resident_models_are_bounded() -> None:
-    residency = swapping().residency
+    residency = swapping().fleet.residency
     for number in range(500):
         residency.dispatched("a", str(number), f"alias {number}", 0.0)
         residency.was_there("a", str(number))

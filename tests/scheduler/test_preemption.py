@@ -338,7 +338,7 @@ def test_a_background_prompt_is_not_cut_without_end() -> None:
 
 def test_a_prompt_is_not_cut_where_a_model_is_loaded() -> None:
     scheduler = Scheduler(SRPT, servers={"a": 1}, load_s={"m": 1.0, "n": 1.0})
-    scheduler.residency.set("a", frozenset({"m"}))
+    scheduler.fleet.residency.set("a", frozenset({"m"}))
     scheduler.submit(job("long", 20.0, affinity="m"), 0.0)
     scheduler.next(0.0)
     scheduler.progress("long", 0.0, prefill=PromptRead(0.0, 0.0))

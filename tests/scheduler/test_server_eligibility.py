@@ -71,10 +71,10 @@ def test_a_worker_is_removed_only_when_idle() -> None:
 
 def test_a_worker_with_fixed_models_never_loads() -> None:
     scheduler = Scheduler(POLICIES["boost"], servers={"swaps": 1, "fixed": 1}, load_s={"m": 8.0, "n": 8.0})
-    scheduler.residency.fixed.add("fixed")
+    scheduler.fleet.residency.fixed.add("fixed")
     for number, affinity in enumerate("mnm"):
         job = Job(str(number), 0.0, cost_s=1.0, affinity=affinity, able=frozenset(("swaps", "fixed")))
         scheduler.submit(job, 0.0)
-        assert scheduler.residency.price_s("fixed", affinity) == 0.0
+        assert scheduler.fleet.residency.price_s("fixed", affinity) == 0.0
         assert started(scheduler, 0.0)[str(number)] == "fixed"
         scheduler.finish(str(number), 0.0)

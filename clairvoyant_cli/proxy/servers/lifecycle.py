@@ -121,7 +121,7 @@ class ServerLifecycle:
     def _check_overdue(self, server: Server) -> None:
         """Note which requests of a server are overdue, and have those tried elsewhere that can be."""
         now, known = self.journal.clock(), server.traits.silences
-        swaps = self.dispatcher.scheduler.residency.swaps
+        swaps = self.dispatcher.scheduler.fleet.residency.swaps
         on = [each for each in self._on(server) if each.phase is not Phase.RELEASING]
         running = [(each, each.attempt) for each in on if each.attempt is not None]
         loads = None if server.loaded is None else any(swaps(server.id, each.id, "") for each in on)
@@ -208,7 +208,7 @@ class ServerLifecycle:
                 yield each
 
     def _follow_swapping(self, server: Server) -> None:
-        fixed = self.dispatcher.scheduler.residency.fixed
+        fixed = self.dispatcher.scheduler.fleet.residency.fixed
         if server.adapter.SWAPS_MODELS:
             fixed.discard(server.id)
             server.loaded = LoadedModels(self.dispatcher.scheduler, server.id, server.known_as)
@@ -248,7 +248,7 @@ class ServerLifecycle:
             there = self.dispatcher.scheduler.fleet.servers[server.id]
             there.cache.start_with(server.status.cache_tokens)
             there.shared_tokens, there.model_slots = server.shared_tokens, server.status.model_slots
-            self.dispatcher.scheduler.residency.set_room(server.id, server.status.most_models)
+            self.dispatcher.scheduler.fleet.residency.set_room(server.id, server.status.most_models)
 
     def share_out(self) -> None:
         """Recompute the slots of all servers, and dispatch waiting requests."""

@@ -35,7 +35,7 @@ class LoadedModels:
     """
 
     def __init__(self, scheduler: Scheduler, server: str, known_as: Callable[[str], str] = full_name) -> None:
-        self._residency = scheduler.residency
+        self._residency = scheduler.fleet.residency
         self._residency.unknown_s = ASSUMED_LOAD_S
         self._server = server
         self._listed_as = known_as

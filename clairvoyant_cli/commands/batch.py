@@ -28,7 +28,6 @@ NOT_ACCEPTED = (429, 503)  # the queue is full, or no server is up
 BROKEN_OFF = (408, 502, 504)
 MAX_TRIES = 3  # of a request whose answer breaks off: it may be the cause
 FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_ASKED_S = 5.0, 60.0, 600.0
-USUAL_AT_ONCE = 2  # where the daemon does not tell its slots
 
 
 class Reply(NamedTuple):
@@ -134,13 +133,12 @@ class Batch:
 
     async def _ask(self, client: httpx.AsyncClient, line: Line) -> Reply:
         before_s, reply = self.pause_s, await ask(client, line)
-        if reply.kind not in ("result", "error"):
+        failed = reply.kind in ("broken off", "not accepted")
+        if failed:
             self.show(f"waiting: {reply.why}")
-            next_s = max(FIRST_PAUSE_S, min(2 * before_s, LONGEST_PAUSE_S), reply.asked_s)
-        else:
-            next_s = 0.0
         if self.pause_s == before_s:  # else it was sent before the last pause began
-            self.pause_s = next_s
+            longer_s = max(FIRST_PAUSE_S, min(2 * before_s, LONGEST_PAUSE_S), reply.asked_s)
+            self.pause_s = longer_s if failed else 0.0
         return reply
 
     def _keep(self, line: Line, reply: Reply) -> None:
@@ -202,4 +200,4 @@ async def _slots(url: str) -> int:
         try:
             return sum(each.slots for each in (await control.snapshot()).backends) or 1
         except ClairvoyantError:  # the token is the operator's
-            return USUAL_AT_ONCE - 1
+            return 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.protocols.lenient_json import Object, is_given, scalar, text
+from clairvoyant_cli.protocols.lenient_json import ABSENT, Object, is_given, text
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 AnswerEvent = dict[str, Any]
@@ -93,11 +93,11 @@ def texts_of(line: bytes) -> dict[Kind, bytes]:
 
 def ending_of(event: Object) -> Kind | None:
     """Return END or ERROR for an event that ends an answer, else None."""
-    event_type = text(event["type"])
-    if event_type in ERROR_TYPES or is_given(event["error"]):
+    event_type = text(event.get("type", ABSENT))
+    if event_type in ERROR_TYPES or is_given(event.get("error", ABSENT)):
         return Kind.ERROR
-    ends = event_type in ENDING_TYPES or scalar(event["done"]) is True or scalar(event["stop"]) is True
-    return Kind.END if ends else None
+    is_done = b"true" in (bytes(event.get("done", ABSENT)), bytes(event.get("stop", ABSENT)))
+    return Kind.END if is_done or event_type in ENDING_TYPES else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,6 @@ CAPS = ("max_completion_tokens", "max_tokens", "n_predict", "num_predict")
 
 MAX_CAP = 1 << 30
 
-KEPT_RUNNING = b"x-conversation-id"
-"""With this header llama.cpp goes on with a stream whose client has left, and keeps it to be read again."""
-
 RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)  # seeds that mean a random one for each answer
 
 

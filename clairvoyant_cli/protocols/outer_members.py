@@ -11,7 +11,7 @@ import msgspec
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece
-from clairvoyant_cli.protocols.printable import printable
+from clairvoyant_cli.protocols.printable import MAX_NAME_CHARS, printable
 
 SLICE_BYTES = 64 * 1024  # how much is looked at at a time: at most some milliseconds
 MAX_PIECES = 1024  # this many small pieces are joined at a time
@@ -20,7 +20,6 @@ GZIP = 16 + zlib.MAX_WBITS
 LONGEST = 2048  # bytes of a name and its value that are kept
 MOST_REPEATS = 256  # of wanted names in one object, after which nothing is told of it
 LONGEST_NAME = 64  # bytes of a wanted name, all of it in escapes
-MAX_NAME_CHARS = 200
 
 NAMES = frozenset(("model", "source", "name", "stream", "priority"))
 _WANTED = re.compile(rb'"(?:%b|[^"\\]{0,64}\\u[^"]{0,64})"' % "|".join(NAMES).encode(), re.IGNORECASE)

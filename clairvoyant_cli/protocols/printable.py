@@ -8,6 +8,7 @@ from clairvoyant_cli import errors
 _AMBIGUOUS = re.compile(r'["=\s]')
 
 NAME_CHARS = 64  # the longest name of a client that is shown or counted
+MAX_NAME_CHARS = 200  # the longest name, of a model say, that is known whole
 
 
 def printable(text: str, most_chars: int = NAME_CHARS) -> str:

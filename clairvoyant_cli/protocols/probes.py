@@ -31,8 +31,8 @@ from clairvoyant_cli.protocols.lenient_json import (
     text,
     whole_number,
 )
-from clairvoyant_cli.protocols.printable import printable
-from clairvoyant_cli.protocols.request_bodies import MAX_NAME_CHARS, short_name
+from clairvoyant_cli.protocols.printable import MAX_NAME_CHARS, printable
+from clairvoyant_cli.protocols.request_bodies import short_name
 
 ANSWER_BYTES = 1024 * 1024
 ANSWER_OBJECTS = 20_000

@@ -24,7 +24,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     text,
 )
 from clairvoyant_cli.protocols.media import kind_of
-from clairvoyant_cli.protocols.printable import printable
+from clairvoyant_cli.protocols.printable import MAX_NAME_CHARS, printable
 
 
 class RequestBody(msgspec.Struct, gc=False):
@@ -187,7 +187,6 @@ of urgency 1,200 and 600 (predictor/urgency/model.py)."""
 
 _JOINT = " … "
 
-MAX_NAME_CHARS = 200  # the longest name, of a model say, that is known whole
 Entry = TypeVar("Entry")
 
 PLAIN_PARTS = msgspec.json.Decoder(list[PlainPart])

@@ -99,6 +99,10 @@ CACHED_TOKENS = (
 APART = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 """The parts of a prompt that Anthropic counts apart. Responses has the first alone, for the whole."""
 
+HOLDERS = {"usage", "timings", "stats"}  # members of an event that have totals
+WRAPPERS = ("message", "response", "result")
+"""Members in which Anthropic's first event, the last of Responses, and LM Studio have theirs."""
+
 KNOWN = frozenset((*(name for names in NAMES.values() for name in names), *CACHED_TOKENS, *APART))
 DETAILS = {"prompt_tokens_details", "input_tokens_details"}  # objects, of which the cached tokens count
 UNITS = {name: NS_PER_S for name in KNOWN if name.endswith("_duration")} | {
@@ -249,12 +253,10 @@ def _totals_in(lines: Iterable[bytes]) -> dict[str, Any]:
 
 def _numbers_in(event: Object) -> dict[str, int | float]:
     """Return the `KNOWN` numbers in an event: tokens, and seconds above 0."""
-    # Anthropic's first event has the usage in its message; Ollama's numbers are flat.
-    usage = object_in(event["usage"]) or object_in(object_in(event["response"])["usage"])
-    usage = usage or object_in(object_in(event["message"])["usage"])
-    held = event | usage | object_in(event["timings"])
-    if "stats" in event or "result" in event:
-        held |= object_in(event["stats"]) or object_in(object_in(event["result"])["stats"])
+    held = Object(event)  # Ollama's numbers are flat
+    for holder in (event, *(object_in(event[name]) for name in WRAPPERS if name in event)):
+        for name in holder.keys() & HOLDERS:
+            held |= object_in(holder[name])
     for details in DETAILS & held.keys():
         held[details] = object_in(held[details])["cached_tokens"]
     numbers: dict[str, int | float] = {}
@@ -277,7 +279,7 @@ def _totals_of(counts: dict[str, int | float]) -> dict[str, int | float]:
             if counts.get(name):
                 found[total] = counts[name]
                 break
-    if prompt := sum(counts.get(name, 0) for name in APART):
+    if prompt := sum([counts.get(name, 0) for name in APART]):
         found.setdefault("prompt_tokens", prompt)
     if read := counts.get("prompt_eval_count"):
         # Recent versions of Ollama count cached tokens as read, too.

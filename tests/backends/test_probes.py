@@ -20,6 +20,7 @@ from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.printable import MAX_NAME_CHARS
 from clairvoyant_cli.protocols.probes import (
     ANSWER_BYTES,
     ANSWER_ENTRIES,
@@ -27,7 +28,6 @@ from clairvoyant_cli.protocols.probes import (
     MAX_MODELS,
     LoadedModel,
 )
-from clairvoyant_cli.protocols.request_bodies import MAX_NAME_CHARS
 from clairvoyant_cli.proxy.requests.serving import SHARED, SILENT, slots_settled
 from clairvoyant_cli.proxy.servers.server import Server
 from tests.fakes.scripted_upstream import answer, answering

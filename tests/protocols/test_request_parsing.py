@@ -7,7 +7,7 @@ import pytest
 
 from clairvoyant_cli.backends.adapter import Adapter
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.protocols.request_bodies import MAX_NAME_CHARS
+from clairvoyant_cli.protocols.printable import MAX_NAME_CHARS
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_body
 from clairvoyant_cli.protocols.routes import Family, Work
 from predictor.record import Task, Turn

@@ -76,38 +76,28 @@ def fingerprint(connection: sqlite3.Connection) -> tuple[object, ...]:
     return found
 
 
-def newest_profile(
-    connection: sqlite3.Connection, model: str | None = None, *, now_s: float | None = None
-) -> Profile | None:
-    """Return the newest readable profile, optionally of a model; None if there is none. Dates after `now_s`,
-    epoch seconds, come from a wrong clock and sort last.
+def newest_profile(connection: sqlite3.Connection, model: str | None = None) -> Profile | None:
+    """Return the newest readable profile, optionally of a model; None if there is none. Dates in the future
+    come from a wrong clock and sort last.
     """
     rows = connection.execute(
         "SELECT name, record, chosen_at FROM profiles WHERE ? IS NULL OR model = ? "
         "ORDER BY measured_at > ?, measured_at DESC",
-        (model, model, time.time() if now_s is None else now_s),
+        (model, model, time.time()),
     )
     return next((kept.profile for kept in _readable(rows)), None)
 
 
-def fitting(
-    connection: sqlite3.Connection,
-    *,
-    host: str,
-    backend: str,
-    place: str | None = None,
-    now_s: float | None = None,
-) -> list[Profile]:
+def fitting(connection: sqlite3.Connection, *, host: str, backend: str, place: str) -> list[Profile]:
     """Return the profiles of a backend on a host (its key): selected ones first, then newest first.
 
-    An uncertain mu_short (see `MAX_DOUBT`) sorts behind an older, surer one of the same model. Without
-    `place`, returns those of all places. For `now_s` see `newest_profile`.
+    An uncertain mu_short (see `MAX_DOUBT`) sorts behind an older, surer one of the same model.
     """
     rows = connection.execute(
         "SELECT name, record, chosen_at FROM profiles "
-        "WHERE host = ? AND backend = ? AND (? IS NULL OR place = ?) "
+        "WHERE host = ? AND backend = ? AND place = ? "
         "ORDER BY chosen_at IS NULL, chosen_at DESC, measured_at > ?, measured_at DESC, id DESC",
-        (host, backend, place, place, time.time() if now_s is None else now_s),
+        (host, backend, place, time.time()),
     )
     found = list(_readable(rows))
     by_hand = [kept.profile for kept in found if kept.chosen_at is not None]
@@ -156,12 +146,10 @@ def samples_of(connection: sqlite3.Connection, name: str) -> list[Sample]:
         ) from None
 
 
-def choose(connection: sqlite3.Connection, name: str) -> Profile:
+def choose(connection: sqlite3.Connection, name: str) -> None:
     """Select a profile over the newest for its backend, model and host."""
-    profile = named(connection, name)
-    unchoose(connection, profile)
+    unchoose(connection, named(connection, name))
     connection.execute("UPDATE profiles SET chosen_at = ? WHERE name = ?", (time.time(), name))
-    return profile
 
 
 def unchoose(connection: sqlite3.Connection, profile: Profile) -> None:

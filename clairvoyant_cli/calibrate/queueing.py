@@ -12,7 +12,7 @@ from statistics import NormalDist, fmean
 
 from clairvoyant_cli.backends.client import Question, together
 from clairvoyant_cli.calibrate.questions import LONG_CAP, mixed
-from clairvoyant_cli.calibrate.server_speeds import queue_phase_s, times_of
+from clairvoyant_cli.calibrate.server_speeds import question_s, times_of
 from clairvoyant_cli.calibrate.session import SHORTS_PER_LONG, ServiceTime, Session, Step
 from predictor.record import SHORT_BELOW_TOKENS
 from profiles.records import Estimate, Sample
@@ -39,7 +39,7 @@ async def in_the_queue(
     """Return the samples of a full queue, and whether they were "measured" or "computed"."""
     in_flight, count = session.plan.queue_phase(slots)
     if session.remaining_s is not None:
-        count = min(count, int(session.remaining_s / max(1e-3, queue_phase_s(services, 1, slots))))
+        count = min(count, int(session.remaining_s / max(1e-3, question_s(services, slots))))
     expected = max(0, count - in_flight) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1)
     if expected < min(MIN_SHORTS * slots, session.plan.shorts):
         times = simulated_sojourns(services, in_flight, slots)

@@ -156,9 +156,10 @@ def times_of(services: Sequence[ServiceTime], *, short: bool) -> list[float]:
     return [service.seconds for service in services if service.short is short]
 
 
-def queue_phase_s(services: Sequence[ServiceTime], count: int, slots: int) -> float:
+def question_s(services: Sequence[ServiceTime], slots: int) -> float:
+    """Return how much longer the queue phase takes for each question."""
     short_s, longer_s = _means(services)
-    return count * (SHORTS_PER_LONG * short_s + longer_s) / (SHORTS_PER_LONG + 1) / slots
+    return (SHORTS_PER_LONG * short_s + longer_s) / (SHORTS_PER_LONG + 1) / slots
 
 
 def _means(services: Sequence[ServiceTime]) -> tuple[float, float]:

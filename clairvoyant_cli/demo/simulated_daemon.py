@@ -75,11 +75,11 @@ async def simulated_daemon(
 
 
 @asynccontextmanager
-async def asked_daemon(seed: int = 0) -> AsyncIterator[Daemon]:
+async def asked_daemon() -> AsyncIterator[Daemon]:
     """Run a daemon that programs have asked for minutes, and keep asking."""
     pools = load_questions()
     questions = [question for pool in pools.values() for question in pool]
-    history, bursts = PlayedHistory(TOKENS_PER_S), _bursts(pools, Random(seed))  # noqa: S311 - a demo, not a secret
+    history, bursts = PlayedHistory(TOKENS_PER_S), _bursts(pools, Random(0))  # noqa: S311 - a demo, not a secret
     ports = dict[int, NamedProgram]()  # who connects from them
     programs = Programs(lambda wanted: {ends: ports[ends[0][1]] for ends in wanted if ends[0][1] in ports})
     async with simulated_daemon(

@@ -5,7 +5,6 @@ import logging
 import platform
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -347,7 +346,7 @@ def _stored_profiles(found: "Found") -> "list[Profile]":
     name, place = found.adapter.name, place_of(found.base_url)
     try:
         with reading(database_path(None)) as connection:
-            return fitting(connection, host=this_host().key, backend=name, place=place, now_s=time.time())
+            return fitting(connection, host=this_host().key, backend=name, place=place)
     except ProfilesError:
         return []
 

@@ -57,15 +57,19 @@ def test_key_option_and_anthropic_on_request() -> None:
 @pytest.mark.parametrize(
     ("shell", "line"),
     [
-        ("sh", 'export CLAUDE_CODE_ATTRIBUTION_HEADER="0"'),
-        ("fish", "set -gx CLAUDE_CODE_ATTRIBUTION_HEADER '0'"),
-        ("powershell", "$env:CLAUDE_CODE_ATTRIBUTION_HEADER = '0'"),
-        ("cmd", 'set "CLAUDE_CODE_ATTRIBUTION_HEADER=0"'),
+        ("sh", 'export {}="{}"'),
+        ("fish", "set -gx {} '{}'"),
+        ("powershell", "$env:{} = '{}'"),
+        ("cmd", 'set "{}={}"'),
     ],
 )
-def test_claude_code_keeps_its_prefix(shell: str, line: str) -> None:
-    assert line in printed("--client", "anthropic", "--shell", shell).splitlines()
-    assert "CLAUDE_CODE" not in printed("--shell", shell)
+def test_each_shell_gets_its_syntax_and_claude_code_keeps_its_prefix(shell: str, line: str) -> None:
+    usual = printed("--shell", shell).splitlines()
+    assert line.format("OLLAMA_HOST", URL) in usual
+    assert shell != "cmd" or not [line for line in usual if line.startswith("#")]
+    prefix = line.format("CLAUDE_CODE_ATTRIBUTION_HEADER", 0)
+    assert prefix in printed("--client", "anthropic", "--shell", shell).splitlines()
+    assert prefix not in usual
 
 
 def test_key_of_reads_the_clients_file(tmp_path: Path) -> None:
@@ -79,20 +83,6 @@ def test_key_of_reads_the_clients_file(tmp_path: Path) -> None:
         assert f"OPENAI_API_BASE_URL={URL}/v1" in text
         refused = CliRunner().invoke(env, ["--key-of", str(file), "ann"])
         assert f"{file} has no key of a client 'ann'" in str(refused.exception)
-
-
-@pytest.mark.parametrize(
-    ("shell", "line"),
-    [
-        ("fish", "set -gx OLLAMA_HOST '{url}'"),
-        ("powershell", "$env:OLLAMA_HOST = '{url}'"),
-        ("cmd", 'set "OLLAMA_HOST={url}"'),
-    ],
-)
-def test_output_for_other_shells(shell: str, line: str) -> None:
-    lines = printed("--shell", shell).splitlines()
-    assert line.format(url=URL) in lines
-    assert shell != "cmd" or not [line for line in lines if line.startswith("#")]
 
 
 @pytest.mark.parametrize("name", CLIENTS)

@@ -40,7 +40,7 @@ SAME_S = 1e-6  # sums of seconds that differ by less are equal
 class Compared:
     """A request in order of arrival, beside how it really was."""
 
-    of: Any
+    subject: Any
     saved_s: float  # how much longer it would have waited, negative if less
     wait_s: float
     spared_tokens: float = 0.0  # of its prompt that would have been read again
@@ -78,7 +78,7 @@ class _Run:
     over_s: float = inf  # when it ended, really
     end_s: float = inf  # when it ends in the replay, once it has a place and is over
     counts: bool = True
-    of: Any = None  # what the pair is about
+    subject: Any = None  # what the pair is about
     chain: Chain = NO_CHAIN
     session: str = ""
     prompt_tokens: float = 0.0
@@ -171,7 +171,7 @@ class ArrivalOrder:
     @property
     def behind(self) -> int:
         """The number of requests that have been served, and are not compared yet."""
-        return sum(run.over and run.of is not None for run in self._pending)
+        return sum(run.over and run.subject is not None for run in self._pending)
 
     def follow(self, slots: Mapping[str, int], now: float, *, paused: bool) -> None:
         """Follow the servers' slots, 0 for one that is down."""
@@ -240,12 +240,12 @@ class ArrivalOrder:
         if (run := self._runs.get(job_id)) is not None:
             run.answer = prompt_tokens, tokens
 
-    def ended(self, job_id: str, of: object | None, less_s: float = 0.0) -> None:
-        """Record that a job has ended, before `freed` or `left`. `of` is what its pair is about, None if it
-        is not to be compared; `less_s` is the time for which it read its prompt again after cuts.
+    def ended(self, job_id: str, subject: object | None, less_s: float = 0.0) -> None:
+        """Record that a job has ended, before `freed` or `left`. `subject` is what its pair is about, None if
+        it is not to be compared; `less_s` is the time for which it read its prompt again after cuts.
         """
         if (run := self._runs.get(job_id)) is not None:
-            run.of, run.work_s = of if run.counts else None, run.work_s - less_s
+            run.subject, run.work_s = subject if run.counts else None, run.work_s - less_s
 
     def freed(self, job_id: str, now: float, *, over: bool, served: bool) -> None:
         """Record that a job has left its slot; `over`: for good. `served`: its prompt was read."""
@@ -261,7 +261,7 @@ class ArrivalOrder:
         """Record that a job has left the queue."""
         run = self._runs.get(job_id)
         if run is not None:
-            run.of = None
+            run.subject = None
             self._over(run, self._clock(now))
             if run.cached_tokens is None and run in self._pending:  # it never started
                 self._pending.remove(run)
@@ -298,7 +298,7 @@ class ArrivalOrder:
             del self._marks[:-1]
         pairs = []
         for run in known:
-            if run.of is not None and run.end_s < inf:
+            if run.subject is not None and run.end_s < inf:
                 pairs.append(_pair(run, run.start_s))
         return pairs
 
@@ -312,10 +312,10 @@ class ArrivalOrder:
         while server is not None:
             # A request that has not ended may free its slot at any time from now on.
             first, free_s = None, inf
-            for each in server.slots:
-                end_s = each.end_s if each.end_s < inf else each.start_s + each.took_s(clock_s)
+            for last in server.slots:
+                end_s = last.end_s if last.end_s < inf else last.start_s + last.took_s(clock_s)
                 if first is None or end_s < free_s:
-                    first, free_s = each, end_s
+                    first, free_s = last, end_s
             start_s = max(run.arrived_s, free_s)
             if server.resizes and server.resizes[0][0] <= start_s:
                 server.resize()
@@ -353,7 +353,9 @@ class ArrivalOrder:
     def estimates(self, now: float) -> list[Compared]:
         """Return the pairs of what was served and is not compared yet, by predicted lengths."""
         found = self._forecast(now) if self.behind else ()
-        return [_pair(run, start_s, estimated=True) for run, _, _, start_s, _ in found if run.of is not None]
+        return [
+            _pair(run, start_s, estimated=True) for run, _, _, start_s, _ in found if run.subject is not None
+        ]
 
     def turns(self, now: float) -> list[Turn]:
         """Return which request had which slot when, the latest of them, and the forecast for the others."""
@@ -364,7 +366,7 @@ class ArrivalOrder:
             for run in server.slots
             if not run.over
         ]
-        to_come = [self._turn(*each, known=False) for each in islice(self._forecast(now), MAX_TURNS)]
+        to_come = [self._turn(*place, known=False) for place in islice(self._forecast(now), MAX_TURNS)]
         return [*self._past, *running, *to_come]
 
     def _turn(
@@ -391,4 +393,4 @@ class ArrivalOrder:
 
 def _pair(run: _Run, start_s: float, *, estimated: bool = False) -> Compared:
     wait_s = start_s - run.arrived_s
-    return Compared(run.of, wait_s - run.waited_s, wait_s, run.spared_tokens, estimated)
+    return Compared(run.subject, wait_s - run.waited_s, wait_s, run.spared_tokens, estimated)

@@ -103,7 +103,7 @@ def change(before: Chain, after: Chain) -> Change | None:
     old, new = before.parts, after.parts
     there = set(new.hashes)
     sizes = [end - start for start, end in pairwise((0, *old.ends))]
-    again = [each in there for each in old.hashes]
+    again = [part in there for part in old.hashes]
     messages, same = sizes[old.before :], again[old.before :]
     if sum(same) < SAME_MESSAGES or sum(compress(messages, same)) < SAME_SHARE * sum(messages):
         return None
@@ -117,7 +117,9 @@ def change(before: Chain, after: Chain) -> Change | None:
         if len(new.hashes) - new.before <= len(messages):  # shortened by its client
             return None
         where = f" at message {bisect_right(new.ends, kept) - new.before + 1}"
-    lost = sum(compress(sizes, (each and end > kept for each, end in zip(again, old.ends, strict=True))))
+    lost = sum(
+        compress(sizes, (is_there and end > kept for is_there, end in zip(again, old.ends, strict=True)))
+    )
     return Change(kind, f"its {kind} changed{where}", lost >= BROKEN_SHARE * before.length)
 
 

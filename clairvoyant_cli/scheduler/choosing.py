@@ -125,10 +125,10 @@ class Decision:
             server, (_, job, reason) = first
             able = free
             if len(free) > 1:
-                able = [each for each in free if each is server or self._may_start(job, each)]
-            roomy = [each for each in able if each.has_room(job)]
+                able = [other for other in free if other is server or self._may_start(job, other)]
+            roomy = [other for other in able if other.has_room(job)]
             if not roomy:
-                free = [each for each in free if each not in able]
+                free = [other for other in free if other not in able]
                 continue
             verdict = fleet.best(job, now, roomy, ahead_s)
             there = verdict.waits_for
@@ -140,9 +140,9 @@ class Decision:
                 passed[job.id] = job, verdict
                 ahead_s[there.id] = ahead_s.get(there.id, 0.0) + verdict.takes_s
             if len(passed) == MAX_PASSED < len(self.waiting.jobs):
-                job, verdict = min(passed.values(), key=lambda each: each[1].gain_s)
+                job, verdict = min(passed.values(), key=lambda given_up: given_up[1].gain_s)
                 return job, verdict.server.id, Reason.POLICY
-        self.deferring = bool(passed) or any(fleet.answers_fresh(each, now) for each in free)
+        self.deferring = bool(passed) or any(fleet.answers_fresh(server, now) for server in free)
         return None
 
     def _may_start(self, job: Job, server: ServerSlots) -> bool:
@@ -157,7 +157,7 @@ class Decision:
 
     def next_up(self) -> Choice | None:
         """Return what would start now if each server had a free slot, None if nothing may."""
-        first = self.first([each for each in self.fleet.servers.values() if each.slots])
+        first = self.first([server for server in self.fleet.servers.values() if server.slots])
         return None if first is None else first[1]
 
     def first(
@@ -165,9 +165,9 @@ class Decision:
     ) -> tuple[ServerSlots, Choice] | None:
         """Return the first choice over all servers, without the jobs passed over, and its server."""
         best = None
-        for each in self.choices(servers, passed):
-            if best is None or each[1].order < best[1].order:
-                best = each
+        for found in self.choices(servers, passed):
+            if best is None or found[1].order < best[1].order:
+                best = found
         return best
 
     def choices(
@@ -228,7 +228,7 @@ class Decision:
             clients = defaultdict[tuple[str, bool], list[Job]](list)
             for job in jobs:
                 clients[job.client, job.interactive].append(job)
-            jobs, order = [min(each, key=order) for each in clients.values()], between_clients
+            jobs, order = [min(own, key=order) for own in clients.values()], between_clients
         if not jobs:
             return None
         job = min(jobs, key=order)

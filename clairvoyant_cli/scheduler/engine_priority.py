@@ -71,16 +71,16 @@ def ends_in_s(requests: Iterable[EngineRequest], sequences: int) -> dict[str, fl
     """
     ends: dict[str, float] = {}
     waiting: list[EngineRequest] = []
-    for each in requests:
-        if each.begun:
-            ends[each.id] = each.remaining_s
+    for request in requests:
+        if request.begun:
+            ends[request.id] = request.remaining_s
         else:
-            waiting.append(each)
+            waiting.append(request)
     free = sorted(ends.values())[-sequences:] if len(ends) > sequences else list(ends.values())
     free += [0.0] * (sequences - len(free))
     heapq.heapify(free)
-    for each in sorted(waiting, key=lambda each: each.number):
-        ran_s = each.unseen_s if free[0] == 0.0 else 0.0
-        ends[each.id] = free[0] + max(0.0, each.remaining_s - ran_s)
-        heapq.heapreplace(free, ends[each.id])
+    for request in sorted(waiting, key=lambda request: request.number):
+        ran_s = request.unseen_s if free[0] == 0.0 else 0.0
+        ends[request.id] = free[0] + max(0.0, request.remaining_s - ran_s)
+        heapq.heapreplace(free, ends[request.id])
     return ends

@@ -75,7 +75,7 @@ class Standings(Sequence[Standing]):
         self._by_start: list[tuple[int, Job]] = []  # the place of each job in `jobs`, in order of the starts
         self._known = 0  # how many of them are
         self._ranges = ranges or ForecastRanges()
-        self._ranges.look(scheduler, now)
+        self._ranges.learn_outcomes(scheduler, now)
 
     @property
     def work_s(self) -> float:
@@ -108,14 +108,14 @@ class Standings(Sequence[Standing]):
             places = list(enumerate(self.jobs))
             if self.jobs[0] in starts:
                 starts[self.jobs[0]] = 0.0  # the scheduler has chosen it
-            places.sort(key=lambda each: starts.get(each[1], inf))
+            places.sort(key=lambda place: starts.get(place[1], inf))
             self._by_start, self._known = places, number
 
     def _standing(self, number: int) -> Standing:
         place, job = self._by_start[number]
         tau_s = self._tau_s(job)
         late_s = None if tau_s is None else self._now - job.arrival_s - tau_s
-        wait = None if self._scheduler.paused else self._starts.of(job)
+        wait = None if self._scheduler.paused else self._starts.wait_of(job)
         start = None if wait is None else self._ranges.of_wait(job, wait)
         start_fcfs_s = self._before_fcfs_s[self._place_fcfs[place]] / self._slots
         if wait is not None and start is not None and wait.mid_s and self._before_s[place]:
@@ -150,7 +150,7 @@ class Standings(Sequence[Standing]):
         if self._latest is None:
             found = ((job, self._tau_s(job)) for job in self.jobs)
             late = (self._now - job.arrival_s - tau_s for job, tau_s in found if tau_s is not None)
-            self._latest = sorted(each for each in late if each > 0.0)
+            self._latest = sorted(late_s for late_s in late if late_s > 0.0)
         return len(self._latest) - bisect_right(self._latest, late_s)
 
     def _cause(self, job: Job, late_s: float | None) -> Cause:

@@ -86,8 +86,8 @@ class ServiceCounters:
         self._until_sweep -= 1
         if self._until_sweep <= 0:
             self._until_sweep = SWEEP_EVERY
-            for each in [name for name in self._charges if self.used_s(name, now) < FORGOTTEN_S]:
-                del self._charges[each]
+            for forgotten in [name for name in self._charges if self.used_s(name, now) < FORGOTTEN_S]:
+                del self._charges[forgotten]
 
 
 class Clients:
@@ -107,7 +107,7 @@ class Clients:
 
     def set_rules(self, rules: Mapping[str, Tenant], everybody: Tenant) -> None:
         self.rules, self.everybody = dict(rules), everybody
-        self.limits_slots = any(each.max_running is not None for each in (everybody, *rules.values()))
+        self.limits_slots = any(limits.max_running is not None for limits in (everybody, *rules.values()))
 
     def copied(self) -> "Clients":
         """Return an independent copy without waiting jobs, for a simulation."""

@@ -75,7 +75,7 @@ class ForecastRanges:
     _now: float = float("-inf")
     _since_s: float = 0.0
 
-    def look(self, scheduler: Scheduler, now: float) -> None:
+    def learn_outcomes(self, scheduler: Scheduler, now: float) -> None:
         """Learn from what has come true since the last look; the forecasts that follow are of this moment.
 
         Waits through pauses and outages do not count.
@@ -83,7 +83,7 @@ class ForecastRanges:
         self._since_s, self._now = now - self._now, now
         if scheduler.paused or not any(scheduler.slots.values()):
             self._pending.clear()
-        self._pending = [each for each in self._pending if not self._is_judged(each, scheduler)]
+        self._pending = [sample for sample in self._pending if not self._is_judged(sample, scheduler)]
 
     def of_wait(self, job: Job, wait: Wait) -> Range:
         """Return when a waiting job will start, in seconds from the last look."""

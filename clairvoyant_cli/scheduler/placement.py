@@ -58,7 +58,7 @@ class ServerSlots:
         if not self.running or self.shared_tokens == inf:
             return True
         most = sum(
-            max(_most_tokens(each), each.prompt_tokens + each.done_tokens) for each in self.running.values()
+            max(_most_tokens(job), job.prompt_tokens + job.done_tokens) for job in self.running.values()
         )
         return most + _most_tokens(job) <= self.shared_tokens
 
@@ -66,8 +66,8 @@ class ServerSlots:
         """Return the affinities that have all the slots which they may have."""
         if not self.model_slots:
             return frozenset()
-        taken = Counter(each.affinity for each in self.running.values())
-        return frozenset(each for each, count in taken.items() if count >= self.model_slots)
+        taken = Counter(job.affinity for job in self.running.values())
+        return frozenset(affinity for affinity, count in taken.items() if count >= self.model_slots)
 
     @property
     def load(self) -> float:
@@ -78,7 +78,7 @@ class ServerSlots:
         """Return the expected wait of a job of `own_s` seconds inside this server's own queue."""
         if len(self.running) < self.at_once:
             return 0.0
-        before_s = sum(each.left_s(now) for each in self.running.values() if each.expected_s <= own_s)
+        before_s = sum(job.left_s(now) for job in self.running.values() if job.expected_s <= own_s)
         return max(self.next_free_s(now), before_s / self.at_once)
 
     def next_free_s(self, now: float) -> float:
@@ -116,7 +116,8 @@ class Fleet:
         """Return an independent copy in which nothing runs, without the contents of the KV caches."""
         fleet = Fleet({}, {})
         fleet.servers = {
-            name: replace(each, running={}, cache=each.cache.emptied()) for name, each in self.servers.items()
+            name: replace(server, running={}, cache=server.cache.emptied())
+            for name, server in self.servers.items()
         }
         fleet.residency = deepcopy(self.residency)
         return fleet
@@ -146,8 +147,8 @@ class Fleet:
             return job.pinned == server_id
         server = self.servers.get(server_id)
         return not (server and server.last_resort) or not any(
-            each.slots and not each.last_resort and (not able or each.id in able)
-            for each in self.servers.values()
+            server.slots and not server.last_resort and (not able or server.id in able)
+            for server in self.servers.values()
         )
 
     def started(self, job: Job, server_id: str, now: float) -> None:

@@ -96,7 +96,7 @@ def preemptions(decision: Decision) -> list[Preempt]:
                 gained_s = gain_s(victim, job, waiting.policy, waiters, more_s)
                 if gained_s > best.get(job.id, (0.0,))[0]:
                     best[job.id] = gained_s, Preempt(victim.id, victim.server_id)
-    return [preempt for _, preempt in sorted(best.values(), key=lambda each: -each[0])]
+    return [preempt for _, preempt in sorted(best.values(), key=lambda found: -found[0])]
 
 
 def _may_pass(decision: Decision, waiting: Job, running: Job) -> bool:

@@ -208,13 +208,13 @@ class Scheduler:
         self.arrival_order.answered(job_id, prompt_tokens, tokens)
         session, news = self.sessions.known.get(job.session), ""
         if cached_tokens is not None:
-            cache.told(job.expected, cached_tokens)
+            cache.learn_cached(job.expected, cached_tokens)
             news = self.sessions.read_again(job, prompt_tokens, cached_tokens, now)
         else:
             cached_tokens = min(job.expected.tokens, prompt_tokens)
         self.sessions.answered(job, prompt_tokens, cached_tokens, tokens, calls_tool=calls_tool)
         if session is None or not session.agent:
-            cache.note_other(prompt_tokens + tokens, now)
+            cache.served_outside_sessions(prompt_tokens + tokens, now)
         return news
 
     def progress(
@@ -442,7 +442,7 @@ class Scheduler:
     def takers(self, job: Job) -> list[ServerSlots]:
         """Return the available servers that may serve a waiting job; none if it is held or parked."""
         servers = self.fleet.servers.values() if job.ready else ()
-        return [each for each in servers if each.slots and self.fleet.may_take(each.id, job)]
+        return [server for server in servers if server.slots and self.fleet.may_take(server.id, job)]
 
     def next_up(self, now: float) -> Choice | None:
         """Return what would start now if each server had a free slot, None if nothing may.

@@ -115,9 +115,9 @@ class Residency:
         there = self._servers.get(server_id)
         if there is None or not there.room:
             return frozenset()
-        if all(each.affinity in there.known.affinities for each in there.starts.values()):
+        if all(start.affinity in there.known.affinities for start in there.starts.values()):
             return frozenset()
-        loaded = there.after(replace(each, believed=True) for each in there.starts.values()).affinities
+        loaded = there.after(replace(start, believed=True) for start in there.starts.values()).affinities
         return loaded if len(loaded) >= there.room else frozenset()
 
     def is_full(self, server_id: str) -> bool:
@@ -152,11 +152,11 @@ class Residency:
         there = self._servers.get(server_id)
         if there is None or job_id not in there.starts:
             return
-        before = dict(takewhile(lambda each: each[0] != job_id, there.starts.items()))
+        before = dict(takewhile(lambda item: item[0] != job_id, there.starts.items()))
         start = there.starts.pop(job_id)
         there.known = there.after((*before.values(), replace(start, believed=True)))
-        for other, each in before.items():
-            if each.believed:  # whether the others load anything is not known yet
+        for other, earlier in before.items():
+            if earlier.believed:  # whether the others load anything is not known yet
                 del there.starts[other]
         there.assume()
 

@@ -6,6 +6,12 @@ llama.cpp's host cache. What is gone has to be read again. What servers report o
 the cache), and how soon a cut answer goes on, corrects this: the size is learned from contexts that were
 still there or gone, and `reuse` from the most recent one, which a server with sliding windows or recurrent
 layers may drop whole.
+
+Example: one slot, and a cache behind it of 10,000 tokens. Contexts of 6,000 (a), 3,000 (b) and 2,000 (c) were
+used in this order; c is in the slot, and behind it are b and a, 9,000 tokens. The next prompt moves c behind
+the slot: 11,000 tokens, so that a is evicted. To keep a, the cache would have to hold 11,000 then
+(`needs_tokens`). If the server reports nevertheless that a came from its cache, it holds at least as many; if
+a had to be read again, it holds fewer.
 """
 
 from collections import OrderedDict
@@ -122,7 +128,7 @@ class ServerCache:
     @property
     def waiting(self) -> set[str]:
         """The jobs that wait to be continued, whether or not their contexts are still there."""
-        return {each.job_id for each in self._kept.values() if each.waits}
+        return {context.job_id for context in self._kept.values() if context.waits}
 
     def emptied(self) -> "ServerCache":
         """Return the cache after a restart of its server."""
@@ -227,15 +233,15 @@ class ServerCache:
         needed, in_slots = tokens, self.slots - 1
         if tokens > self.room_tokens or self.room_tokens == inf:
             return
-        for each in reversed(self._kept.values()):
-            if each.job_id == job_id:
+        for context in reversed(self._kept.values()):
+            if context.job_id == job_id:
                 continue
             if in_slots > 0:
                 in_slots -= 1
-            elif each.tokens <= self.room_tokens:
-                needed += each.tokens
-                if needed > self.room_tokens and each.waits and not each.lost:
-                    yield each
+            elif context.tokens <= self.room_tokens:
+                needed += context.tokens
+                if needed > self.room_tokens and context.waits and not context.lost:
+                    yield context
 
     def price_of_cut(
         self, job_id: str, tokens: float, resume_s: float, reread_s: Callable[[float], float]
@@ -247,10 +253,10 @@ class ServerCache:
         was cheaper wherever it was measured (semantic scheduling, Eq. 3).
         """
         lost = tokens + self.usual_tokens > self.room_tokens
-        evicted = (each.tokens for each in self._evicted_by(job_id, tokens) if each.interactive)
+        evicted = (context.tokens for context in self._evicted_by(job_id, tokens) if context.interactive)
         return CutPrice(resume_s + (reread_s(tokens) if lost else 0.0), sum(map(reread_s, evicted)))
 
-    def told(self, expected: Expected, cached_tokens: float) -> None:
+    def learn_cached(self, expected: Expected, cached_tokens: float) -> None:
         """Learn from how much of a prompt came from the cache, in tokens."""
         own_tokens = expected.if_kept - expected.shared
         if own_tokens < TELLING_TOKENS:
@@ -272,7 +278,7 @@ class ServerCache:
             at_most = min(self._at_most, needed)
             self.size = 0.0 if self._at_least >= at_most else self._at_least, at_most
 
-    def note_other(self, tokens: float, now: float) -> None:
+    def served_outside_sessions(self, tokens: float, now: float) -> None:
         """Record a request outside any session, which takes a slot and room from the sessions."""
         self._other_tokens, self._other_s = tokens, now
 
@@ -309,9 +315,9 @@ class ServerCache:
         if at < 0:
             return None, at
         found = self._where[chain.hashes[at]]
-        for each in reversed(found):
-            if each.chain.hashes[-1] == chain.hashes[at]:
-                return each, at
+        for context in reversed(found):
+            if context.chain.hashes[-1] == chain.hashes[at]:
+                return context, at
         return found[-1], at
 
     def _shared_pieces(self, chain: Chain, without: Kept | None = None) -> int:
@@ -329,11 +335,11 @@ class ServerCache:
     def _needed(self, kept: Kept, more: int = 0) -> float:
         """Return the cache size that keeps a conversation once `more` are served; 0 if the slots do."""
         needed, in_slots = 0.0, self.slots - more
-        for each in reversed(self._kept.values()):
+        for context in reversed(self._kept.values()):
             if in_slots <= 0:
-                needed += each.tokens
+                needed += context.tokens
             in_slots -= 1
-            if each is kept:
+            if context is kept:
                 break
         return needed
 

@@ -11,6 +11,11 @@ The others are parked: their requests wait until a session rests, that is, until
 that speak in turn one comes back only once the other is answered. A session that has been parked for too long
 (`overdue`) takes the turn of the session that has had one longest.
 
+Example: the cache behind one slot holds 20,000 tokens, and three agents have 9,000 each. Two of them have a
+turn. The third waits until one of the two does not come back within 3 s, say, as its longest gap was 2 s. If
+all three took the slot by arrival, each turn would evict the conversation that is needed next, and read 9,000
+tokens instead of some hundred.
+
 A session may claim a parent: it is a subagent, and its parent waits until all of its subagents are done. The
 parent's turn is not held meanwhile, and theirs are not once it comes back.
 """
@@ -51,7 +56,7 @@ MAX_UNPAID, MAX_PROGRAMS = 2, 1000
 
 USUAL_WEIGHT = 0.1  # weight of the latest turn in the running mean of what turns cost
 GROWTH = 2.0  # a session is given a turn only if the cache has room for this many times its tokens: it grows
-TOLD_EVERY_S = 20.0  # at most one broken prefix is logged in this time
+LOGGED_EVERY_S = 20.0  # at most one broken prefix is logged in this time
 
 PATIENCE, MOST_PATIENCE = 2.5, 4.0
 """A session is parked this many times as long as it would wait if every session were read again, or for tau,
@@ -91,7 +96,7 @@ class Session:
     broken: str = ""  # what changed last in its prompts so that `reread_tokens` were read again
     broke: Change | None = None  # the change in its last prompt, if it broke the prefix
     again: float = 0.0  # and its tokens
-    told: tuple[str, ...] = ()  # kinds of changes that were logged
+    logged: tuple[str, ...] = ()  # kinds of changes that were logged
 
     @property
     def returns_p(self) -> float:
@@ -109,8 +114,8 @@ class Sessions:
     _by_end: OrderedDict[tuple[str, str, int], str] = field(default_factory=OrderedDict)
     _prompts: OrderedDict[str, Chain] = field(default_factory=OrderedDict)  # the last one of each session
     _pieces: int = 0
-    _told_s: float = -TOLD_EVERY_S
-    advised: bool = False  # how to keep a system text unchanged was told
+    _logged_s: float = -LOGGED_EVERY_S
+    advised: bool = False  # how to keep a system text unchanged was logged
     _active: dict[str, Session] = field(default_factory=dict)
     read_tokens: float = 0.0
     kept_tokens: float = 0.0
@@ -177,10 +182,10 @@ class Sessions:
 
     def _join_family(self, session: Session, parent: str) -> None:
         """Find the parent of a new session by the id that it claims for it."""
-        for each in reversed(self.known.values()) if parent else ():
-            if each.agent and each.claimed == parent and each.client == session.client:
-                each.family = min(each.family, self._number)
-                session.parent, session.family = each.id, each.family
+        for known in reversed(self.known.values()) if parent else ():
+            if known.agent and known.claimed == parent and known.client == session.client:
+                known.family = min(known.family, self._number)
+                session.parent, session.family = known.id, known.family
                 return
 
     def _count_child(self, session: Session, more: int) -> None:
@@ -200,7 +205,7 @@ class Sessions:
                 return self.known.get(found) if same else None
         return None
 
-    def of(self, job: Job) -> Session | None:
+    def session_of(self, job: Job) -> Session | None:
         """Return the session of a job; None if it has none, or it was forgotten."""
         return self.known.get(job.session)
 
@@ -301,8 +306,8 @@ class Sessions:
         if broke is not None and goes_on(before, job.prefix):
             session.reread_tokens += session.again
             session.broken = broke.text
-            if broke.kind not in session.told and now >= self._told_s + TOLD_EVERY_S:
-                session.told, self._told_s = (*session.told, broke.kind), now
+            if broke.kind not in session.logged and now >= self._logged_s + LOGGED_EVERY_S:
+                session.logged, self._logged_s = (*session.logged, broke.kind), now
                 whose = f"{session.id} ({session.client})" if session.client else session.id
                 read = f"turn {session.turns} read {session.again:,.0f} tokens again"
                 news = f"session {whose}: {read}: {broke.text}"
@@ -348,15 +353,15 @@ class Sessions:
             return True
         self.expire(now, waiters)
         active = self.active_on(server, now, waiters)  # in the order of their turns
-        before = takewhile(lambda each: each is not session, active)
-        return server.cache.holds([each.tokens for each in (*before, session)], now)
+        before = takewhile(lambda other: other is not session, active)
+        return server.cache.holds([other.tokens for other in (*before, session)], now)
 
     def _fits(self, session: Session, server: ServerSlots, now: float, waiters: int) -> bool:
         if server.cache.holds_any:
             return True
         self.expire(now, waiters)
         active = self.active_on(server, now, waiters)
-        return server.cache.holds([GROWTH * each.tokens for each in (*active, session)], now)
+        return server.cache.holds([GROWTH * other.tokens for other in (*active, session)], now)
 
     def in_order(self, job: Job, now: float, waiters: int) -> bool:
         """Return whether the turns of sessions are served as they come, whatever their length: the cache is
@@ -369,7 +374,7 @@ class Sessions:
         for server in [servers[session.server_id]] if session.server_id in servers else servers.values():
             if not server.cache.size[0]:
                 return False
-            contexts = [each.tokens for each in self.active_on(server, now, waiters)]
+            contexts = [other.tokens for other in self.active_on(server, now, waiters)]
             if len(contexts) < 2 or not server.cache.holds(contexts, now, surely=True):
                 return False
         return True
@@ -381,7 +386,7 @@ class Sessions:
     def active_on(self, server: ServerSlots, now: float, waiters: int) -> list[Session]:
         """Return the sessions that have a turn on a server, without those that rest by now."""
         alone, active = len(self.fleet.servers) == 1, self.with_turn(now, waiters)
-        return [each for each in active if alone or each.server_id in (server.id, "")]
+        return [session for session in active if alone or session.server_id in (server.id, "")]
 
     def hold_s(self, session: Session, waiters: int) -> float:
         """Return how long a session's turn outlasts its last answer: at most what a reread would cost."""
@@ -415,18 +420,18 @@ class Sessions:
         if tau_s is None:
             return False
         session = self.known.get(job.session)
-        others = {each.id: each for each in self._active.values()}
-        for other in map(self.of, parked):
+        others = {other.id: other for other in self._active.values()}
+        for other in map(self.session_of, parked):
             if other is not None:
                 others[other.id] = other
         fair_s = sum(
-            self._read_s(each.server_id, each.tokens) for each in others.values() if each is not session
+            self._read_s(other.server_id, other.tokens) for other in others.values() if other is not session
         )
         return now - job.arrival_s > min(max(tau_s, PATIENCE * fair_s), MOST_PATIENCE * fair_s)
 
     def take_turn(self, job: Job, now: float) -> None:
         """Give a job's session the turn of the session that has had one longest."""
-        longest = min(self._active.values(), key=lambda each: each.turn_s, default=None)
+        longest = min(self._active.values(), key=lambda other: other.turn_s, default=None)
         if longest is not None:
             self._end_turn(longest)
         session = self.known.get(job.session)
@@ -442,11 +447,15 @@ class Sessions:
         return 0.0 if server is None or server.speed is None else server.speed.seconds(tokens, 0.0)
 
     def parked(self) -> list[Session]:
-        return [each for each in self.known.values() if each.agent and each.waiting and not each.active]
+        return [
+            session
+            for session in self.known.values()
+            if session.agent and session.waiting and not session.active
+        ]
 
     def with_turn(self, now: float, waiters: int) -> list[Session]:
         """Return the sessions with a turn, in order, without those that lose theirs at the next decision."""
-        return [each for each in self._active.values() if not self._is_over(each, now, waiters)]
+        return [session for session in self._active.values() if not self._is_over(session, now, waiters)]
 
     def expire(self, now: float, waiters: int) -> None:
         """End the turns of sessions that rest, or wait for children, before a decision on a turn."""

@@ -52,7 +52,7 @@ class StartForecast:
     def __init__(self, scheduler: Scheduler, order: Sequence[Job], now: float) -> None:
         self._scheduler, self._now = scheduler, now
         self._order = iter(order)
-        guarded = [each for each in order if each.ready and not each.background_levels]
+        guarded = [job for job in order if job.ready and not job.background_levels]
         self._oldest = iter(sorted(guarded, key=attrgetter("arrival_s", "seq")))
         self._longest: Job | None = None
         self._newcomers = scheduler.newcomers.expected(scheduler.policy, now)
@@ -64,7 +64,7 @@ class StartForecast:
         self._variance = (len(self._slots) * min(self._free_s, default=0.0)) ** 2
         self._guards = len(self._slots) > 0 and scheduler.policy.guarded
 
-    def of(self, job: Job) -> Wait | None:
+    def wait_of(self, job: Job) -> Wait | None:
         """Return when a waiting job will start; None if no server that is up can take it, or it is held."""
         if not self._scheduler.takers(job):
             return None
@@ -154,7 +154,7 @@ class StartForecast:
             return []
         if client not in self._client_ends:
             running = self._scheduler.running.values()
-            ends = [each.left_s(self._now) for each in running if each.client == client]
+            ends = [job.left_s(self._now) for job in running if job.client == client]
             ends = sorted([*ends, *[0.0] * (limit - len(ends))])
             self._client_ends[client] = ends[max(len(ends) - limit, 0) :]
         return self._client_ends[client]
@@ -182,7 +182,7 @@ def start_of(scheduler: Scheduler, job: Job, now: float) -> tuple[float, float]:
     first token then. It may be waiting, or it would join the queue now.
     """
     order, mine = scheduler.waiting_with(job, now)
-    wait = StartForecast(scheduler, order, now).of(mine)
+    wait = StartForecast(scheduler, order, now).wait_of(mine)
     if wait is None:
         return inf, 0.0
     return wait.mid_s, min(scheduler.fleet.read_s(mine, server) for server in scheduler.takers(mine))
@@ -200,9 +200,9 @@ def _slots(scheduler: Scheduler, now: float) -> tuple[list[ServerSlots], list[fl
             ends_s = [0.0] * server.at_once
             for job in server.running.values():  # more than that wait inside
                 heapreplace(ends_s, ends_s[0] + job.left_s(now))
-            left += [(each, server) for each in ends_s]
+            left += [(left_s, server) for left_s in ends_s]
     left.sort(key=itemgetter(0))
-    rates = [1.0 / max(each, 1e-6) for each, _ in left]
+    rates = [1.0 / max(left_s, 1e-6) for left_s, _ in left]
     at_s, rate, free_s = 0.0, sum(rates), list[float]()
     for (left_s, _), own in zip(left, rates, strict=True):
         at_s += 1.0 / rate if left_s else 0.0

@@ -154,7 +154,9 @@ class WaitingJobs:
         parked.sort(key=lambda job: (used_s[job.client], sessions.family(job), job.seq))
         for job in parked:
             self.place(job, now)
-        still = [job for job in parked if job.parked and (of := sessions.of(job)) and of.agent]
+        still = [
+            job for job in parked if job.parked and (session := sessions.session_of(job)) and session.agent
+        ]
         longest = min(still, key=lambda job: job.arrival_s, default=None)
         if longest is not None and sessions.overdue(longest, now, clients.tau_of(longest.client), still):
             sessions.take_turn(longest, now)
@@ -179,7 +181,7 @@ class WaitingJobs:
         if self.starts_since_background < FORWARD_AFTER or self.interactive in (0, len(self.jobs)):
             return
         back = (job for job in self.jobs.values() if job.background_levels)
-        job = min(back, key=lambda each: (each.arrival_s, each.seq))
+        job = min(back, key=lambda job: (job.arrival_s, job.seq))
         tau_s = self._clients.tau_of(job.client)
         if now - job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
             return

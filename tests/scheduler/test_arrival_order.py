@@ -60,8 +60,8 @@ class Server:
 
     def _note(self) -> None:
         for each in self.arrival_order.settle(self.now):
-            assert each.of not in self.compared
-            self.compared[each.of] = each
+            assert each.subject not in self.compared
+            self.compared[each.subject] = each
 
     def _arrive(self, job_id: str, _: str) -> None:
         self.scheduler.submit(self._jobs[job_id], self.now)
@@ -183,8 +183,10 @@ def test_the_waits_in_order_of_arrival_are_those_of_that_order(policy: str, slot
     assert len(ours.compared) == 300
     assert not any(each.estimated for each in ours.compared.values())
     for each in ours.compared.values():
-        assert each.wait_s == pytest.approx(in_order.waited_s[each.of], abs=1e-6)
-        assert each.saved_s == pytest.approx(in_order.waited_s[each.of] - ours.waited_s[each.of], abs=1e-6)
+        assert each.wait_s == pytest.approx(in_order.waited_s[each.subject], abs=1e-6)
+        assert each.saved_s == pytest.approx(
+            in_order.waited_s[each.subject] - ours.waited_s[each.subject], abs=1e-6
+        )
 
 
 def test_shortest_first_saves_what_the_longest_pays() -> None:

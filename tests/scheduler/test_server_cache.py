@@ -50,14 +50,14 @@ def test_the_size_is_learned_from_a_conversation_that_is_gone() -> None:
         serve(cache, name, chain(name), 500.0)
     expected = cache.expected(chain("a", "more"))
     assert (expected.tokens, expected.needs_tokens) == (500.0, 1000.0)
-    cache.told(expected, 0.0)
+    cache.learn_cached(expected, 0.0)
     assert cache.room_tokens == 500.0
     assert cache.cached_tokens(chain("a", "more")) == 0.0
     assert cache.cached_tokens(chain("b", "more")) == 500.0
     assert cache.cached_tokens(chain("c", "more")) == 500.0, "which is in the slot"
-    cache.told(cache.expected(chain("b", "more")), 490.0)
+    cache.learn_cached(cache.expected(chain("b", "more")), 490.0)
     assert cache.room_tokens == 750.0
-    cache.told(cache.expected(chain("a", "more")), 490.0)  # what was gone had another cause
+    cache.learn_cached(cache.expected(chain("a", "more")), 490.0)  # what was gone had another cause
     assert cache.room_tokens == 1000.0
 
 
@@ -65,11 +65,11 @@ def test_a_server_that_drops_its_cache_whole_is_found_out() -> None:
     cache = ServerCache(slots=1)
     serve(cache, "1", chain("a"), 500.0)
     for _ in range(20):
-        cache.told(cache.expected(chain("a", "b")), 0.0)
+        cache.learn_cached(cache.expected(chain("a", "b")), 0.0)
     assert cache.room_tokens == inf
     assert cache.cached_tokens(chain("a", "b")) < 10.0
     for _ in range(20):
-        cache.told(cache.expected(chain("a", "b")), 500.0)
+        cache.learn_cached(cache.expected(chain("a", "b")), 500.0)
     assert cache.cached_tokens(chain("a", "b")) == pytest.approx(500.0, rel=0.01)
 
 
@@ -80,7 +80,7 @@ def test_how_many_sessions_it_holds() -> None:
     assert cache.holds([5000.0], 0.0), "one is always served"
     assert cache.holds([400.0, 600.0, 300.0], 0.0), "the slot has one of them"
     assert not cache.holds([500.0, 600.0, 500.0], 0.0)
-    cache.note_other(200.0, 10.0)
+    cache.served_outside_sessions(200.0, 10.0)
     assert not cache.holds([400.0, 600.0, 300.0], 11.0)
     assert cache.holds([400.0, 600.0, 300.0], 100.0)
     cache.slots = 2

@@ -28,7 +28,7 @@ def test_preemption_and_forecasts_expect_the_answer_alone() -> None:
     assert entry.left_s(64.0) == pytest.approx(entry.remaining_s)
     assert 0.0 < entry.remaining_s < 5.0
     ranges = ForecastRanges()
-    ranges.look(scheduler, 64.0)
+    ranges.learn_outcomes(scheduler, 64.0)
     assert ranges.of_run(entry).high_s < 20.0
     assert scheduler.fleet.servers["a"].next_free_s(64.0) == entry.left_s(64.0)
 

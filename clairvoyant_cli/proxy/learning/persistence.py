@@ -238,7 +238,7 @@ class StateSaver:
         """Record what a request gained, and learn mu_short from its sojourn time in order of arrival.
         Profiles are measured that way; under shortest-first, short requests hardly queue.
         """
-        of: Ended = pair.of
+        of: Ended = pair.subject
         self.persistence.compared(Comparison(pair.saved_s, pair.spared_tokens, of.finished_at, of.id))
         if self.freeze or of.ended_s < self._forgot_s:  # compared late: what it teaches was erased
             return

@@ -74,7 +74,7 @@ class Gain:
         self.enter(*self._waits_of(pair), pair.spared_tokens, estimated=pair.estimated)
 
     def _waits_of(self, pair: Compared) -> tuple[LengthClass, Waits]:
-        of: Ended = pair.of
+        of: Ended = pair.subject
         return LengthClass(of.length_class), Waits(self.clock(), of.waited_s, pair.saved_s)
 
     def enter(

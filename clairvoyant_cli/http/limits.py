@@ -164,9 +164,8 @@ class ConnectionTable:
     """The open client connections, at most `most`.
 
     The bodies of waiting requests may hold `body_budget_bytes` together, and hold `body_bytes`, those of each
-    client `bodies`. Of the
-    connections, `unfinished` have sent no whole request yet, by address; `resting` are between two requests.
-    In both, those that have been silent longest are first.
+    client `bodies`. Of the connections, `unfinished` have sent no whole request yet, by address; `resting`
+    are between two requests. In both, those that have been silent longest are first.
     """
 
     client_timeout_s: float = 30.0
@@ -193,7 +192,7 @@ class ConnectionTable:
         return True
 
     def awaits(self, connection: ConnectedClient) -> None:
-        """Note that a request is to come, or more of one."""
+        """Count a connection as one from which a request is to come, or more of one."""
         self.resting.pop(connection, None)
         if connection in self.every:
             of_address = self.unfinished.setdefault(connection.peer, {})
@@ -201,7 +200,7 @@ class ConnectionTable:
             of_address[connection] = None
 
     def busy(self, connection: ConnectedClient) -> None:
-        """Note that a whole request is being served."""
+        """Count a connection as one with a whole request that is being served."""
         self.resting.pop(connection, None)
         if (of_address := self.unfinished.get(connection.peer)) is not None:
             of_address.pop(connection, None)
@@ -209,7 +208,7 @@ class ConnectionTable:
                 del self.unfinished[connection.peer]
 
     def rests(self, connection: ConnectedClient) -> None:
-        """Note that no request is owed an answer."""
+        """Count a connection as one that is owed no answer."""
         self.busy(connection)
         if connection in self.every:
             self.resting[connection] = None

@@ -65,7 +65,7 @@ class Request:
         self._charged = 0
         self._client = ""
         self._limit = READ_AHEAD_BYTES
-        self._arrived: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()  # more has come than may wait, or all of it
         self._sink: BodySink | None = None
         self._flow: deque[Piece] = deque()
         self._flow_stopped = False
@@ -120,8 +120,8 @@ class Request:
             self.welcome_body()
         while not self.complete and not self._too_long():
             self.connection.resume_reading()
-            self._arrived = asyncio.get_running_loop().create_future()
-            await self._arrived
+            self._news.clear()
+            await self._news.wait()
         self._limit = READ_AHEAD_BYTES
         if not self.complete or self._size > limit_bytes:
             self.connection.pause_reading()
@@ -267,15 +267,11 @@ class Request:
                 self._charge()
             if self._too_long():
                 self.connection.pause_reading()
-                self._wake()
+                self._news.set()
 
     def feed_end(self, trailers: list[Header]) -> None:
         self.complete, self.expects_continue = True, False
         self.trailers = trailers
         if self._sink is not None and not self._flow:
             self._sink.body_end(trailers)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
+        self._news.set()

@@ -62,14 +62,6 @@ OF_THE_STREAM = frozenset(
 """Headers of a stream that an answer in one piece has otherwise, or not at all."""
 
 
-def _may_be_refusal(status: int, begun: bytes | bytearray) -> bool:
-    """Whether the beginning of an answer may be all that a server says, so that it is asked for again."""
-    if status in REFUSALS:
-        return len(begun) <= REFUSAL_BYTES
-    is_busy = status == 503 or (STREAM_ERROR in begun and any(map(begun.__contains__, NOT_READY)))
-    return is_busy and len(begun) <= NOT_READY_BYTES
-
-
 class CutError(Exception):
     """The answer was cut, as was wanted; its request waits again."""
 
@@ -223,8 +215,10 @@ class Relay(ResponseSink):
         if self._held is not None:
             head, held = self._held
             held.extend(data)
-            if not _may_be_refusal(head.status, held):
-                self._pass_on_held()
+            is_refusal = head.status in REFUSALS
+            is_busy = head.status == 503 or (STREAM_ERROR in held and any(map(held.__contains__, NOT_READY)))
+            if len(held) > (REFUSAL_BYTES if is_refusal else NOT_READY_BYTES) or not (is_refusal or is_busy):
+                self._pass_on_held()  # it is not all that the server says
         elif not self.broken:
             if self.on_id is not None:
                 self._find_id(data)

@@ -163,7 +163,9 @@ class Barred:
 
     def in_head(self, head: RequestHead) -> tuple[bytes, ...]:
         """Return the names of all headers to leave out, in lower case."""
-        return (*self.names, *(key for key in head.fields.keys if key.startswith(self.orders or b"\n")))
+        if not self.orders:
+            return self.names
+        return (*self.names, *(key for key in head.fields.keys if key.startswith(self.orders)))
 
     def objection(self, members: OuterMembers) -> Refusal | None:
         """Return why a body is refused, of which this much is known."""

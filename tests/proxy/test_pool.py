@@ -190,3 +190,14 @@ async def test_one_that_comes_back_is_given_one_and_then_twice_as_many() -> None
     assert at_work() == 2
     parts.pool.named("rtx").health.began()
     assert at_work() == 4
+
+
+async def test_a_server_that_does_not_answer_is_not_asked_in_place_of_another() -> None:
+    parts = daemon_parts("mac", "rtx", "pi", "cpu")
+    exchange = parts.queued("x")
+    down, silent, fit = (server for server in parts.pool if server.name != parts.on(exchange))
+    down.status.seen, down.status.state, silent.health.hung = False, "down", 1
+    assert parts.pool.elsewhere(exchange) == [fit]
+    parts.after(exchange, Failed(AttemptEnd.REFUSED))
+    assert parts.on(exchange) == fit.name
+    assert parts.pool.elsewhere(exchange) == [], "each is asked once"

@@ -180,7 +180,7 @@ class Passthrough:
                 await self._relay(request, client, server, others)
             except StaleError:
                 if request.head.method not in READING or request.head.has_body:
-                    raise  # the backend may have seen it (RFC 9110, 9.2.2)
+                    raise  # the server may have seen it (RFC 9110, 9.2.2)
                 await self._relay(request, client, server, others, fresh=True)
         except RefusedError:
             return True

@@ -29,7 +29,7 @@ from clairvoyant_cli.proxy.requests.prompt_cuts import learn_from, prefill_of, r
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.tasks import repeat
-from clairvoyant_cli.scheduler.server_cache import CutPrice, ServerCache
+from clairvoyant_cli.scheduler.server_cache import CutPrice
 from profiles.records import Continuation, verdict_of
 
 DECIDE_EVERY_S = 0.1  # interval of checks whether a running answer has outgrown a waiting one
@@ -223,7 +223,7 @@ class Preemption:
         if exchange.splice is None or found is None:
             return CutPrice(0.0)  # it is spared
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-        price = self._cache_of(server.id).price_of_cut(
+        price = self.dispatcher.scheduler.fleet.servers[server.id].cache.price_of_cut(
             exchange.id, tokens, resume_s, server.traits.speeds.read_s
         )
         if exchange.tokens < exchange.job.prompt_tokens:
@@ -298,17 +298,14 @@ class Preemption:
         if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
             self._leaves(exchange, exchange.attempt.server_id, waits=False)
         elif exchange.cuts and self.pool.by_id.get(server := exchange.cuts[-1].server_id) is not None:
-            self._cache_of(server).ended(exchange.id)
-
-    def _cache_of(self, server_id: str) -> ServerCache:
-        return self.dispatcher.scheduler.fleet.servers[server_id].cache
+            self.dispatcher.scheduler.fleet.servers[server].cache.ended(exchange.id)
 
     def _leaves(self, exchange: Exchange, server_id: str, *, waits: bool) -> None:
         server, scheduler = self.pool.by_id.get(server_id), self.dispatcher.scheduler
         if server is None:
             return
         tokens, interactive = _context_tokens(exchange), exchange.job.interactive
-        cache = self._cache_of(server_id)
+        cache = scheduler.fleet.servers[server_id].cache
         for job_id in cache.left(exchange.id, tokens, waits=waits, interactive=interactive):
             other = self.dispatcher.live.get(job_id)
             found = None if other is None else server.continuation_of(other.job.model)
@@ -348,7 +345,7 @@ class Preemption:
             return
         was_there = took_s < resume_s + read_s / 2.0
         attempt.reread_tokens = 0 if was_there else round(tokens)
-        cache = self._cache_of(server.id)
+        cache = self.dispatcher.scheduler.fleet.servers[server.id].cache
         before = cache.room_tokens
         cache.continued(self.dispatcher.scheduler.running[exchange.id].expected, was_there=was_there)
         if before == inf and cache.room_tokens < inf:
